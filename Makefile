@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu lab-ovn scope gate gate-update bench-instructions bench deny docs doc deb static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,10 @@ scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, resul
 	target/release/pvscope repro menon06 --from out/scope --html out/menon06-tlb.html --json out/menon06-tlb.json
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench
+
+scope-cross-check: ## Compare pvscope's caches with those of QEMU's own plugin, which is fetched and compiled
+	$(CARGO) build --release -p pvscope -p scope-plugin
+	scripts/scope-cross-check
 
 GATE := target/release/pvscope check docs/baseline.txt
 

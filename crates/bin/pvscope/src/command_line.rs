@@ -10,6 +10,38 @@ use crate::error::{Error, Result};
 const MEMORY: u64 = 128 << 20;
 const GIB: u64 = 1 << 30;
 
+/// Options that only say what the machine is, or what is loaded into it at its start.
+const WITHIN: [&str; 28] = [
+    "M",
+    "machine",
+    "accel",
+    "cpu",
+    "smp",
+    "m",
+    "object",
+    "global",
+    "kernel",
+    "initrd",
+    "append",
+    "name",
+    "nodefaults",
+    "no-user-config",
+    "nographic",
+    "display",
+    "vga",
+    "no-reboot",
+    "serial",
+    "chardev",
+    "monitor",
+    "device",
+    "netdev",
+    "icount",
+    "seed",
+    "rtc",
+    "L",
+    "no-shutdown",
+];
+
 /// The arguments of QEMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine(Vec<String>);
@@ -108,6 +140,48 @@ impl CommandLine {
         first.split(' ').next().map(PathBuf::from)
     }
 
+    /// What QEMU loads for the machine: names and files.
+    pub fn images(&self) -> Vec<(&'static str, PathBuf)> {
+        let initrd = self.values(&["initrd"]).last().into_iter();
+        // A hypervisor gets modules: `FILE ARGUMENTS,FILE ARGUMENTS`.
+        let modules = initrd.flat_map(|value| {
+            let whole = PathBuf::from(value.replace(",,", ","));
+            if whole.is_file() {
+                return vec![whole];
+            }
+            let parts = value.replace(",,", "\0");
+            let files = parts.split(',').filter_map(|part| part.split(' ').next());
+            files.map(|file| PathBuf::from(file.replace('\0', ","))).collect()
+        });
+        let kernel = self.kernel().map(|path| ("kernel", path));
+        // As `-device loader,file=FILE`.
+        let devices = self.values(&["device"]).flat_map(|value| value.split(','));
+        let devices =
+            devices.filter_map(|part| Some(("device", PathBuf::from(part.split_once('=')?.1))));
+        let all = kernel.into_iter().chain(modules.map(|path| ("initrd", path))).chain(devices);
+        all.filter(|(_, path)| path.is_file()).collect()
+    }
+
+    /// Why there can be no snapshot of the machine: what an option connects it to is not in a snapshot, or is not known to be.
+    pub fn outside(&self) -> Option<String> {
+        let given = self.0.iter().filter_map(|word| name(word));
+        let mut others = given.filter(|option| !WITHIN.contains(option));
+        let unknown = others.next().map(|option| format!("-{option}"));
+        let network = self.values(&["netdev"]).find(|value| first(value) != "hubport");
+        let network = network.map(|value| format!("-netdev {value}"));
+        let is_open = |value: &&str| {
+            !(value.starts_with("file:")
+                || matches!(*value, "null" | "none" | "stdio" | "mon:stdio"))
+        };
+        let serial = self.values(&["serial"]).find(is_open).map(|value| format!("-serial {value}"));
+        let devices = self
+            .values(&["chardev"])
+            .find(|value| !matches!(first(value), "file" | "null" | "stdio"));
+        let devices = devices.map(|value| format!("-chardev {value}"));
+        let what = unknown.or(network).or(serial).or(devices)?;
+        Some(format!("{what} may connect the machine with something whose state a snapshot lacks"))
+    }
+
     /// The files that consoles write to.
     pub fn consoles(&self) -> Vec<PathBuf> {
         let serial = self.values(&["serial"]).filter_map(|value| value.strip_prefix("file:"));
@@ -195,6 +269,32 @@ mod tests {
 
     fn line(text: &str) -> CommandLine {
         CommandLine::new(text.split_whitespace().map(str::to_owned).collect()).unwrap()
+    }
+
+    #[test]
+    fn what_is_outside_of_a_machine_is_in_no_snapshot() {
+        let outside = |words: &str| line(words).outside();
+        let own = "-M q35 -m 1G -kernel k -initrd i -nodefaults -display none -serial null -serial file:r -no-reboot";
+        assert_eq!(outside(own), None);
+        assert_eq!(
+            outside(&format!("{own} -netdev hubport,hubid=0,id=a -device virtio-net-pci,netdev=a")),
+            None
+        );
+        for more in [
+            "-drive file=disk",
+            "-hda disk",
+            "-netdev user,id=a",
+            "-nic user",
+            "-chardev socket,id=a,path=p",
+            "-serial pty",
+            "-fsdev local,id=a",
+            "-loadvm x",
+            "-incoming defer",
+            "-snapshot",
+        ] {
+            let reason = outside(&format!("{own} {more}")).expect(more);
+            assert!(reason.contains(more.split(' ').next().unwrap()), "{reason}");
+        }
     }
 
     #[test]

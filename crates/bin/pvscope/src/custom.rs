@@ -6,16 +6,18 @@
 //!                                                └──► consoles ──► GuestReport
 //! ```
 
-use std::io::Read as _;
+mod image;
+
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lab::{Interrupt, Process, Progress, TempDir};
-use scope_result::{Domain, Recording, Work};
-use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, default_cache};
+use lab::{Interrupt, Progress, TempDir};
+use scope_result::{Domain, Provenance, Recording, Work};
+use xenlab::{Emulator, Suite, default_cache};
 
-use crate::command_line::{CommandLine, escaped};
+use crate::command_line::CommandLine;
 use crate::error::{Error, Result};
 use crate::guest_report::{GuestReport, frames_and_bytes};
 use crate::image_symbols::{ImageSymbols, SymbolFiles};
@@ -23,8 +25,12 @@ use crate::link::work;
 use crate::names::name_code;
 use crate::paths::absolute;
 use crate::programs::Programs;
+use crate::provenance::{self, program as program_file};
 use crate::record::RecordArgs;
+use crate::snapshot::{self, Identity, Running, SnapshotArgs};
 use crate::watch::Watch;
+pub use image::ImageArgs;
+use image::arguments;
 
 /// The workload that boots the user's image.
 pub const IMAGE: &str = "image";
@@ -67,41 +73,12 @@ pub struct CustomArgs {
     about: Option<String>,
 }
 
-/// The user's image.
-#[derive(Args, Debug, Default, PartialEq)]
-#[command(next_help_heading = "A guest of your own image (`pvscope run image`)")]
-pub struct ImageArgs {
-    /// The Linux kernel, a bzImage or a vmlinux.
-    #[arg(long, value_name = "FILE")]
-    kernel: Option<PathBuf>,
-    /// The initial root file system.
-    #[arg(long, value_name = "FILE", requires = "kernel")]
-    initrd: Option<PathBuf>,
-    /// A disk, raw or qcow2; nothing is written to it. Runs with a disk differ in a few instructions.
-    #[arg(long, value_name = "FILE")]
-    disk: Option<PathBuf>,
-    /// More arguments for the kernel, after console=ttyS0 loglevel=4 panic=-1 nokaslr norandmaps.
-    #[arg(long, value_name = "WORDS", requires = "kernel", allow_hyphen_values = true)]
-    append: Option<String>,
-    /// The memory in megabytes [default: 1024].
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
-    memory: Option<u32>,
-}
-
 impl CustomArgs {
     /// Returns an error if any of them was given.
     pub fn refuse(&self) -> Result<()> {
         let what = "--kernel-symbols, --xen-symbols, --guest-report, --program, --interface, --frames, --bytes and --about are for a \
                     machine of your own";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
-    }
-}
-
-impl ImageArgs {
-    /// Returns an error with the reason `why` if any of them was given.
-    pub fn refuse(&self, why: &str) -> Result<()> {
-        let what = "--kernel, --initrd, --disk, --append and --memory";
-        if *self == Self::default() { Ok(()) } else { Err(Error::Usage(format!("{what} {why}"))) }
     }
 }
 
@@ -147,60 +124,6 @@ pub fn from_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
 
 /// The name of QEMU.
 const PROGRAM: &str = "qemu-system-x86_64";
-/// The default memory of an image in megabytes.
-const MEMORY: u32 = 1024;
-
-/// The arguments of QEMU for an image, the same in every run.
-fn arguments(args: &ImageArgs, consoles: &[(&str, PathBuf)]) -> Result<Vec<String>> {
-    if args.kernel.is_none() && args.disk.is_none() {
-        let what =
-            "give an image: --kernel FILE, with --initrd FILE, or --disk FILE with a boot loader";
-        return Err(Error::Usage(what.to_owned()));
-    }
-    let memory = args.memory.unwrap_or(MEMORY).to_string();
-    let mut words: Vec<String> = ["-accel", "tcg", "-smp", "1", "-m", &memory, "-cpu", PROCESSOR]
-        .iter()
-        .chain(CLOCK.as_flattened())
-        .map(|word| (*word).to_owned())
-        .collect();
-    let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
-    if let Some(kernel) = &args.kernel {
-        readable(kernel)?;
-        add("-kernel", kernel.display().to_string());
-        // Show failures, end on a panic, and load all code at fixed addresses.
-        let fixed = "console=ttyS0 loglevel=4 panic=-1 nokaslr norandmaps";
-        let append = format!("{fixed} {}", args.append.as_deref().unwrap_or_default());
-        add("-append", append.trim().to_owned());
-    }
-    if let Some(initrd) = &args.initrd {
-        readable(initrd)?;
-        add("-initrd", escaped(&initrd.display().to_string()));
-    }
-    if let Some(disk) = &args.disk {
-        let format = format(disk)?;
-        let file = escaped(&disk.display().to_string());
-        add("-drive", format!("file={file},format={format},if=virtio,snapshot=on"));
-    }
-    for (_, console) in consoles {
-        add("-serial", format!("file:{}", console.display()));
-    }
-    let quiet = ["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"];
-    words.extend(quiet.map(str::to_owned));
-    Ok(words)
-}
-
-fn readable(path: &Path) -> Result<()> {
-    std::fs::File::open(path).map_err(Error::path(path)).map(drop)
-}
-
-/// A disk's format, by its first bytes.
-fn format(disk: &Path) -> Result<&'static str> {
-    let mut magic = Vec::new();
-    let file = std::fs::File::open(disk).map_err(Error::path(disk))?;
-    file.take(4).read_to_end(&mut magic).map_err(Error::path(disk))?;
-    Ok(if magic == b"QFI\xfb" { "qcow2" } else { "raw" })
-}
-
 /// The QEMU of this name or path: for its name a suitable version is found.
 fn emulator(program: &str, quiet: bool) -> Result<Emulator> {
     if program.contains('/') {
@@ -229,7 +152,12 @@ const END: &str = "@end";
 
 impl Machine {
     /// Runs and records the machine.
-    pub fn run(&self, record: &RecordArgs, args: &CustomArgs, plugin: &Path) -> Result<()> {
+    pub fn run(
+        &self,
+        (record, snapshot): (&RecordArgs, SnapshotArgs),
+        args: &CustomArgs,
+        plugin: &Path,
+    ) -> Result<()> {
         let files = SymbolFiles {
             kernel: args.kernel_symbols.as_deref(),
             xen: args.xen_symbols.as_deref(),
@@ -237,17 +165,18 @@ impl Machine {
         let (symbols, notes) = ImageSymbols::of_command_line(files, &self.command_line)?;
         notes.iter().for_each(|text| note(text));
         let raw = self.folder.path().join("recording");
-        let mut command = self.emulator.command()?;
-        command.args(self.command_line.arguments()).args(self.command_line.missing()?);
         let low = self.command_line.low_memory()?;
-        command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, low)?);
-        let progress = Progress::new(4, record.is_quiet());
+        let argument = record.plugin_argument(plugin, &raw, &symbols, low)?;
+        let machine = self.machine(&self.emulator.version_line()?)?;
+        let progress = Progress::new(snapshot::STEPS, record.is_quiet());
         let watch = Watch::new(&self.consoles, &progress, record.limit());
-        let mut qemu = Process::capture(command)?;
-        watch.record(&mut qemu)?;
+        let mut running = machine.start(&argument, snapshot, (&watch, &progress))?;
+        watch.record(&mut running.qemu)?;
         progress.step("wait for the guest's report");
-        let text = self.wait_for_report(&mut qemu, args, record.limit())?;
-        qemu.stop()?;
+        self.wait_for_report(&mut running, args, record.limit())?;
+        running.qemu.stop()?;
+        running.complete_consoles()?;
+        let text = self.text(&running, args);
         progress.step("name the code");
         let mut recording = scope_result::read(&raw)?;
         let report = GuestReport::parse(&text);
@@ -258,36 +187,76 @@ impl Machine {
         }
         name_code(&mut recording, &symbols, &report, programs);
         recording.work = self.work(args, &recording, &text);
+        recording.provenance = self.provenance(&machine, record, args)?;
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);
         record.print_path()
     }
 
-    /// Waits until the guest's report is complete, or the machine has ended, or no report can come. Returns the text.
-    fn wait_for_report(&self, qemu: &mut Process, args: &CustomArgs, limit: u64) -> Result<String> {
+    /// The machine, for its start.
+    fn machine(&self, qemu: &str) -> Result<snapshot::Machine<'_>> {
+        let command = || -> Result<Command> {
+            let mut command = self.emulator.command()?;
+            command.args(self.command_line.arguments()).args(self.command_line.missing()?);
+            Ok(command)
+        };
+        let files = self.command_line.images().into_iter().map(|(_, path)| path).collect();
+        let names = (self.about, qemu);
+        let identity = Identity::new(names, &command()?, self.folder.path(), files);
+        Ok(snapshot::Machine {
+            command: Box::new(command),
+            identity,
+            consoles: self.consoles.iter().map(|(_, path)| path.clone()).collect(),
+            folder: self.folder.path(),
+            problem: self.command_line.outside(),
+        })
+    }
+
+    /// What the recording is made with.
+    fn provenance(
+        &self,
+        machine: &snapshot::Machine<'_>,
+        record: &RecordArgs,
+        args: &CustomArgs,
+    ) -> Result<Provenance> {
+        let images = self.command_line.images();
+        let images = images.iter().map(|(name, path)| provenance::image(name, path));
+        let programs = args.programs.iter().map(|(guest, path)| program_file(guest, path));
+        Ok(Provenance {
+            workload: self.about.to_owned(),
+            options: record.options(),
+            machine: machine.identity.words().to_vec(),
+            images: images.collect::<Result<_>>()?,
+            programs: programs.collect::<Result<_>>()?,
+            ..provenance::provenance(&machine.identity.qemu)
+        })
+    }
+
+    /// Waits until the guest's report is complete, or the machine has ended, or no report can come.
+    fn wait_for_report(&self, running: &mut Running, args: &CustomArgs, limit: u64) -> Result<()> {
         let start = Instant::now();
         let has_source =
             args.guest_report.is_some() || !self.consoles.is_empty() || self.command_line.prints();
         loop {
-            let ended = qemu.ended()?.is_some();
-            let text = self.text(qemu, args);
+            let ended = running.qemu.ended()?.is_some();
+            let text = self.text(running, args);
             let is_complete = text.lines().any(|line| line.trim() == END);
             if ended || is_complete || !has_source {
-                return Ok(text);
+                return Ok(());
             }
             if start.elapsed() > Duration::from_secs(limit) {
                 note(&format!(
                     "the guest's report is not complete after {limit} s ({END} is missing)"
                 ));
-                return Ok(text);
+                return Ok(());
             }
             Interrupt::sleep(POLL)?;
         }
     }
 
     /// The text of the given file, or of all consoles.
-    fn text(&self, qemu: &Process, args: &CustomArgs) -> String {
+    fn text(&self, running: &Running, args: &CustomArgs) -> String {
         let consoles = self.consoles.iter().map(|(_, path)| path);
         let files: Vec<&PathBuf> = match &args.guest_report {
             Some(file) => vec![file],
@@ -298,7 +267,7 @@ impl Machine {
         };
         let mut texts: Vec<String> = files.into_iter().map(read).collect();
         if args.guest_report.is_none() {
-            texts.push(qemu.stdout());
+            texts.push(running.stdout());
         }
         texts.join("\n")
     }
@@ -351,50 +320,6 @@ fn note(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn image(args: &ImageArgs) -> Result<String> {
-        Ok(arguments(args, &[("the console", "/run/console".into())])?.join(" "))
-    }
-
-    #[test]
-    fn an_image_becomes_a_command_line_that_is_the_same_twice() {
-        let folder = TempDir::new().unwrap();
-        let file = |name: &str, content: &[u8]| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, content).unwrap();
-            path
-        };
-        let args = ImageArgs {
-            kernel: Some(file("linux", b"x")),
-            initrd: Some(file("a,b", b"x")),
-            disk: Some(file("disk", b"QFI\xfb...")),
-            append: Some("root=/dev/vda".to_owned()),
-            memory: Some(5120),
-        };
-        let text = image(&args).unwrap();
-        for part in [
-            "-m 5120 -cpu max,",
-            "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01,clock=vm",
-            "norandmaps root=/dev/vda",
-            "a,,b",
-            "disk,format=qcow2,if=virtio,snapshot=on",
-            "-serial file:/run/console",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        let args = ImageArgs { disk: Some(file("disk", b"")), ..ImageArgs::default() };
-        let text = image(&args).unwrap();
-        assert!(text.contains("format=raw") && !text.contains("-kernel"), "{text}");
-    }
-
-    #[test]
-    fn a_missing_image_is_named() {
-        let message = image(&ImageArgs::default()).unwrap_err().to_string();
-        assert!(message.contains("--kernel FILE"), "{message}");
-        let args = ImageArgs { kernel: Some("/no/such/linux".into()), ..ImageArgs::default() };
-        let message = image(&args).unwrap_err().to_string();
-        assert!(message.starts_with("/no/such/linux: "), "{message}");
-    }
 
     #[test]
     fn without_a_switch_the_domain_that_reported_is_the_one_that_ran() {

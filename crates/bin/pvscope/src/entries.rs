@@ -1,4 +1,4 @@
-//! The functions of a machine's images, and which of them the processor enters by itself.
+//! The functions of a machine's images: which of them the processor enters by itself, and which are thunks.
 
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ fn of_image(
 fn linux_entry(name: &str) -> EntryKind {
     let plain = name.strip_prefix("xen_").unwrap_or(name);
     match plain {
+        _ if is_thunk(plain) => EntryKind::Thunk,
         "entry_SYSCALL_64"
         | "entry_SYSCALL_compat"
         | "entry_SYSENTER_compat"
@@ -48,6 +49,7 @@ fn linux_entry(name: &str) -> EntryKind {
 /// What the processor enters a function of Xen for (`xen/arch/x86/x86_64/entry.S`).
 fn xen_entry(name: &str) -> EntryKind {
     match name {
+        _ if is_thunk(name) => EntryKind::Thunk,
         "lstar_enter" | "cstar_enter" | "sysenter_entry" | "int80_direct_trap" | "entry_int80"
         | "entry_int82" => EntryKind::SystemCall,
         "divide_error"
@@ -91,6 +93,15 @@ fn xen_entry(name: &str) -> EntryKind {
     }
 }
 
+/// Whether a function only goes on to another: for indirect calls and returns without speculation, and for static calls (Linux'
+/// `arch/x86/lib/retpoline.S`, `include/linux/static_call.h`; Xen's `arch/x86/indirect-thunk.S`).
+fn is_thunk(name: &str) -> bool {
+    name.starts_with("__x86_indirect_")
+        || name.starts_with("__SCT__")
+        || name == "__x86_return_thunk"
+        || name.ends_with("_return_thunk")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,10 +118,14 @@ mod tests {
             ("irq_entries_start", EntryKind::InterruptTable),
             ("entry_SYSCALL_64_after_hwframe", EntryKind::None),
             ("tcp_sendmsg", EntryKind::None),
+            ("__x86_indirect_thunk_rax", EntryKind::Thunk),
+            ("srso_alias_return_thunk", EntryKind::Thunk),
+            ("__SCT__might_resched", EntryKind::Thunk),
         ] {
             assert_eq!(linux_entry(name), expected, "{name}");
         }
         assert_eq!(xen_entry("lstar_enter"), EntryKind::SystemCall);
+        assert_eq!(xen_entry("__x86_indirect_thunk_r11"), EntryKind::Thunk);
         assert_eq!(xen_entry("page_fault"), EntryKind::Exception);
         assert_eq!(xen_entry("do_page_fault"), EntryKind::None);
     }

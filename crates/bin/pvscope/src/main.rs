@@ -10,6 +10,7 @@ mod check;
 mod command_line;
 mod custom;
 mod diff;
+mod digest;
 mod entries;
 mod error;
 mod event;
@@ -25,13 +26,14 @@ mod packet;
 mod paths;
 mod probes;
 mod programs;
-mod qmp;
+mod provenance;
 mod record;
 mod report;
 mod report_data;
 mod repro;
 mod run;
 mod snapshot;
+mod source_lines;
 mod summary;
 mod watch;
 mod workload;
@@ -80,6 +82,8 @@ enum Command {
     Repro(repro::ReproArgs),
     /// Write the programs that mark a recording in your own guest, and the script that prints its report.
     Marks(mark::MarksArgs),
+    /// Show or remove the machines that are saved at their first marks.
+    Snapshots(snapshot::SnapshotsArgs),
     /// Show what can be profiled.
     List,
 }
@@ -103,6 +107,7 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
+        Command::Snapshots(args) => snapshot::run(args),
         Command::List => list(),
     };
     done.map(|()| ExitCode::SUCCESS)

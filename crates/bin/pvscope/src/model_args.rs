@@ -30,6 +30,10 @@ pub struct ModelArgs {
     /// The entries of the second level of TLBs, up to 1024, or none [default: the preset's].
     #[arg(long, value_name = "N", value_parser = optional(tlb))]
     tlb2: Option<Level>,
+    /// What-if policies put superpages wherever a kernel has pages, with its image, modules and array of pages, and not into its
+    /// linear map only.
+    #[arg(long)]
+    kernel_superpages: bool,
 }
 
 /// A level that may be missing.
@@ -49,6 +53,7 @@ impl ModelArgs {
             l3: self.l3.map_or(preset.l3, |level| level.0),
             tlb: self.tlb.unwrap_or(preset.tlb),
             tlb2: self.tlb2.map_or(preset.tlb2, |level| level.0),
+            kernel_superpages: self.kernel_superpages,
             ..preset
         };
         config.check().map_err(Error::Usage)?;
@@ -58,15 +63,17 @@ impl ModelArgs {
 
 /// The words of the plugin's argument for a processor.
 pub fn plugin_words(config: &Config) -> String {
-    let Config { preset, l1_bytes, l2, l3, tlb, tlb2, single } = *config;
+    let Config { preset, l1_bytes, l2, l3, tlb, tlb2, kernel_superpages, single } = *config;
+    let on = |on: bool| if on { "on" } else { "off" };
     let optional =
         |level: Option<usize>| level.map_or("none".to_owned(), |level| level.to_string());
     format!(
-        "preset={},l1={l1_bytes},l2={l2},l3={},tlb={tlb},tlb2={},single={}",
+        "preset={},l1={l1_bytes},l2={l2},l3={},tlb={tlb},tlb2={},kernel_superpages={},single={}",
         preset.name(),
         optional(l3),
         optional(tlb2),
-        if single { "on" } else { "off" }
+        on(kernel_superpages),
+        on(single)
     )
 }
 
@@ -179,6 +186,7 @@ mod tests {
             "--preset 2007",
             "--preset 2007 --l1 16K --l2 512K --l3 8M --tlb 128 --tlb2 512",
             "--l3 none --tlb2 none",
+            "--kernel-superpages",
         ] {
             let config = config(words).expect("valid");
             let words = format!("{},out=x", plugin_words(&config));

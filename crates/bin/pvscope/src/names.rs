@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use scope_result::{Block, Domain, Function, Inlined, Mode, Recording, SourceLine};
-use scope_symbols::{AddressSpace, Maps, Named, Process, Program, Symbols};
+use scope_result::{Block, Domain, FileLine, Function, Inlined, Mode, Recording, SourceLine};
+use scope_symbols::{AddressSpace, Line, Maps, Named, Process, Program, Symbols};
 
 use crate::guest_report::GuestReport;
 use crate::image_symbols::ImageSymbols;
@@ -21,26 +21,26 @@ use crate::programs::Programs;
 /// names for this code; its source calls it stubs.
 const STUBS: Range<u64> = 0xffff_82d0_7fff_0000..0xffff_82d0_8000_0000;
 
-/// Names the code of a recording.
+/// Names the code of a recording, and adds source lines.
 pub fn name_code(
     recording: &mut Recording,
     symbols: &ImageSymbols,
     report: &GuestReport,
     programs: Programs<'_>,
 ) {
-    name_all(std::slice::from_mut(recording), symbols, report, programs);
+    let names = Names::of_machine(symbols, report, programs);
+    names.apply(recording);
+    names.add_lines(recording);
 }
 
-/// Names the code of recordings of one machine.
+/// Names the code of recordings of one machine, without source lines.
 pub fn name_all(
     recordings: &mut [Recording],
     symbols: &ImageSymbols,
     report: &GuestReport,
-    mut programs: Programs<'_>,
+    programs: Programs<'_>,
 ) {
-    let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
-    let open = |domain, path: &str| programs.open(domain, path);
-    let names = Names::new(xen, &symbols.kernel, report, open);
+    let names = Names::of_machine(symbols, report, programs);
     recordings.iter_mut().for_each(|recording| names.apply(recording));
 }
 
@@ -54,6 +54,15 @@ struct Names {
 }
 
 impl Names {
+    fn of_machine(
+        symbols: &ImageSymbols,
+        report: &GuestReport,
+        mut programs: Programs<'_>,
+    ) -> Self {
+        let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
+        Self::new(xen, &symbols.kernel, report, |domain, path| programs.open(domain, path))
+    }
+
     /// The symbols of the images, of the guests' report, and of programs. `open` returns the program at a path in a domain.
     fn new(
         hypervisor: Option<&Arc<Symbols>>,
@@ -101,29 +110,34 @@ impl Names {
                 u32::try_from(functions.len() - 1).unwrap_or(0)
             });
         }
-        self.add_lines(recording, &owners);
         recording.functions = functions;
     }
 
     /// Adds the source lines of programs with debug information.
-    fn add_lines(&self, recording: &mut Recording, owners: &HashMap<(u8, u64), &AddressSpace>) {
-        let mut files = Vec::new();
-        let mut known: HashMap<String, u32> = HashMap::new();
+    fn add_lines(&self, recording: &mut Recording) {
+        let owners = self.owners(recording);
+        let (mut files, mut inlined) = (Interned::default(), Interned::default());
         let mut lines = Vec::new();
         for (number, block) in (0..).zip(&recording.blocks) {
             let space =
                 owners.get(&(block.domain, block.space)).filter(|_| block.mode == Mode::User);
-            let Some(source) = space.and_then(|space| space.source(block.address)) else {
-                continue;
-            };
-            let file = *known.entry(source.line.file.clone()).or_insert_with(|| {
-                files.push(source.line.file);
-                u32::try_from(files.len() - 1).unwrap_or(0)
-            });
-            let inlined = source.inlined.into_iter().map(|name| Inlined { name }).collect();
-            lines.push(SourceLine { block: number, file, line: source.line.line, inlined });
+            let Some(space) = space else { continue };
+            for span in space.spans(block.address, block.bytes.into()) {
+                let mut line =
+                    |line: Line| FileLine { file: files.number(line.file), line: line.line };
+                let chain = span.source.inlined.into_iter();
+                let chain = chain.map(|one| (inlined.number(one.name), line(one.call)));
+                let chain = chain.map(|(name, call)| Inlined { name, call }).collect();
+                lines.push(SourceLine {
+                    block: number,
+                    offset: u16::try_from(span.offset).unwrap_or(u16::MAX),
+                    instructions: span.instructions,
+                    line: line(span.source.line),
+                    inlined: chain,
+                });
+            }
         }
-        (recording.lines, recording.files) = (lines, files);
+        (recording.lines, recording.files, recording.inlined) = (lines, files.names, inlined.names);
     }
 
     fn name(
@@ -185,6 +199,22 @@ impl Names {
             (most * 10 >= all * 9).then_some(((domain, space), program))
         };
         ran.iter().filter_map(|(place, blocks)| owner(*place, blocks)).collect()
+    }
+}
+
+/// Names, each once.
+#[derive(Default)]
+struct Interned {
+    names: Vec<String>,
+    known: HashMap<String, u32>,
+}
+
+impl Interned {
+    fn number(&mut self, name: String) -> u32 {
+        *self.known.entry(name).or_insert_with_key(|name| {
+            self.names.push(name.clone());
+            u32::try_from(self.names.len() - 1).unwrap_or(0)
+        })
     }
 }
 
@@ -281,7 +311,9 @@ mod tests {
         let of_guests =
             |domain, asked: &str| (domain == 1 && asked == path).then(|| Arc::clone(&program));
         let report = GuestReport::parse(&[of(0), of(1)].concat());
-        Names::new(None, &[], &report, of_guests).apply(&mut recording);
+        let names = Names::new(None, &[], &report, of_guests);
+        names.apply(&mut recording);
+        names.add_lines(&mut recording);
         let name = |block: &Block| recording.functions[block.function as usize].clone();
         let [in_dom0, in_guest] = [0, 1].map(|n| name(&recording.blocks[n]));
         assert!(path.ends_with(&in_dom0.module) && in_dom0.name.is_empty(), "{in_dom0:?}");

@@ -97,6 +97,12 @@ impl RecordArgs {
         }
     }
 
+    /// The options that change counts, as they are given on the command line. The sizes of the model are in each recording.
+    pub fn options(&self) -> Vec<String> {
+        let ignored = self.ignore_flush.iter().map(|kind| format!("--ignore-flush {kind}"));
+        self.check.then(|| "--check".to_owned()).into_iter().chain(ignored).collect()
+    }
+
     /// The path of the plugin.
     pub fn plugin(&self) -> Result<PathBuf> {
         built(self.plugin.as_ref(), "libscope_plugin.so")

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use scope_model::{Config, CostEvent, Costs, Counters, L2_BYTES, TLB_ENTRIES};
-use scope_result::{InterfaceFrames, Work};
+use scope_result::{InterfaceFrames, Provenance, Work};
 use serde::Serialize;
 
+use crate::filter::FilterArgs;
+use crate::source_lines::{Place, SourceLines};
 use crate::summary::{Part, Summary, function_name, mode_name};
 
 /// The form of the document. A field that is added leaves it as it is; one that is removed or means something else changes it.
@@ -19,8 +21,48 @@ pub struct ReportData<'a> {
     costs: Costs,
     work: &'a Work,
     interfaces: &'a [InterfaceFrames],
+    provenance: &'a Provenance,
     total: Row,
     functions: Vec<Row>,
+    lines: Vec<LineRow<'a>>,
+}
+
+/// The counts of a source line in a function.
+#[derive(Serialize)]
+struct LineRow<'a> {
+    file: &'a str,
+    line: u32,
+    inlined: Vec<InlinedRow<'a>>,
+    #[serde(flatten)]
+    row: Row,
+}
+
+/// An inlined function, and where it is called.
+#[derive(Serialize)]
+struct InlinedRow<'a> {
+    inlined_function: &'a str,
+    call_file: &'a str,
+    call_line: u32,
+}
+
+impl<'a> LineRow<'a> {
+    fn new(summary: &Summary<'a>, place: &Place, counters: &Counters) -> Self {
+        let recording = summary.recording;
+        let name = |names: &'a [String], number: u32| {
+            names.get(number as usize).map_or("", String::as_str)
+        };
+        let inlined = place.inlined.iter().map(|inlined| InlinedRow {
+            inlined_function: name(&recording.inlined, inlined.name),
+            call_file: name(&recording.files, inlined.call.file),
+            call_line: inlined.call.line,
+        });
+        Self {
+            file: name(&recording.files, place.line.file),
+            line: place.line.line,
+            inlined: inlined.collect(),
+            row: Row::new(summary, Some(&place.part), counters),
+        }
+    }
 }
 
 /// The modelled processor.
@@ -57,6 +99,9 @@ struct Row {
     model_cycles: f64,
     executions: u64,
     instructions: u64,
+    l1i_lines: u64,
+    l1d_reads: u64,
+    l1d_writes: u64,
     l1i_misses: u64,
     l1d_read_misses: u64,
     l1d_write_misses: u64,
@@ -85,6 +130,9 @@ impl Row {
             model_cycles: summary.cycles(counters),
             executions: counters.executions,
             instructions: counters.instructions,
+            l1i_lines: counters.l1i,
+            l1d_reads: counters.reads,
+            l1d_writes: counters.writes,
             l1i_misses: counters.l1i_misses,
             l1d_read_misses: counters.read_misses,
             l1d_write_misses: counters.write_misses,
@@ -106,6 +154,9 @@ impl Row {
         let counts = [
             self.executions,
             self.instructions,
+            self.l1i_lines,
+            self.l1d_reads,
+            self.l1d_writes,
             self.l1i_misses,
             self.l1d_read_misses,
             self.l1d_write_misses,
@@ -126,23 +177,29 @@ impl Row {
 }
 
 /// The names of the columns before those of the events.
-const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_misses,l1d_read_misses,\
-                       l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
+const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_lines,l1d_reads,l1d_writes,\
+                       l1i_misses,l1d_read_misses,l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
 
 impl<'a> ReportData<'a> {
-    /// The counts of a recording, the most expensive function first.
-    pub fn new(summary: &Summary<'a>) -> Self {
+    /// The counts of a recording, the most expensive function first. The filter selects lines, as it has selected functions.
+    pub fn new(summary: &Summary<'a>, filter: &FilterArgs) -> Self {
         let functions = summary.by(Part::clone);
+        let places = SourceLines::new(summary.recording).places(filter);
         Self {
             schema: SCHEMA,
             model: Model::new(&summary.recording.config),
             costs: *summary.costs(),
             work: &summary.recording.work,
             interfaces: &summary.recording.frames,
+            provenance: &summary.recording.provenance,
             total: Row::new(summary, None, &summary.total),
             functions: functions
                 .iter()
                 .map(|(part, counters)| Row::new(summary, Some(part), counters))
+                .collect(),
+            lines: places
+                .iter()
+                .map(|(place, counters)| LineRow::new(summary, place, counters))
                 .collect(),
         }
     }
@@ -170,6 +227,8 @@ const _: () = assert!(CostEvent::ALL.len() == 9, "the schema names nine events")
 mod tests {
     use super::*;
     use crate::export::tests::recording;
+    use crate::source_lines::tests::recording as with_lines;
+    use scope_result::FileDigest;
 
     /// The names in the first column of the tables below a heading of the documentation.
     fn documented() -> Vec<String> {
@@ -184,18 +243,29 @@ mod tests {
 
     #[test]
     fn every_field_is_documented_and_every_documented_field_exists() {
-        let recording = recording();
+        let mut recording = with_lines();
+        recording.provenance.images.push(FileDigest::default());
         let summary = Summary::new(&recording, Costs::default());
-        let json = serde_json::to_value(ReportData::new(&summary)).expect("JSON");
+        let json =
+            serde_json::to_value(ReportData::new(&summary, &FilterArgs::default())).expect("JSON");
         let fields = |value: &serde_json::Value| -> Vec<String> {
             value.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
         };
         let mut expected = fields(&json);
-        expected.extend(fields(&json["total"]));
+        let line = json["lines"].as_array().and_then(|lines| {
+            lines.iter().find(|line| line["inlined"].as_array().is_some_and(|all| !all.is_empty()))
+        });
+        let line = line.expect("a line of an inlined function");
+        let (provenance, inlined) = (&json["provenance"], &line["inlined"][0]);
+        for value in [&json["total"], line, inlined, provenance, &provenance["images"][0]] {
+            expected.extend(fields(value));
+        }
         let mut documented: Vec<String> =
             documented().into_iter().filter(|name| !name.is_empty()).collect();
         expected.sort();
+        expected.dedup();
         documented.sort();
+        documented.dedup();
         assert_eq!(documented, expected);
     }
 
@@ -203,7 +273,7 @@ mod tests {
     fn both_forms_have_every_function_and_the_same_columns() {
         let recording = recording();
         let summary = Summary::new(&recording, Costs::default());
-        let data = ReportData::new(&summary);
+        let data = ReportData::new(&summary, &FilterArgs::default());
         let json: serde_json::Value = serde_json::to_value(&data).expect("JSON");
         assert_eq!(json["schema"], "pvscope-report/1");
         assert_eq!(json["total"]["instructions"], 111);

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lab::{Process, Progress};
-use scope_result::Domain;
+use lab::Progress;
+use scope_result::{Domain, Provenance};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::custom::{self, CustomArgs, ImageArgs};
@@ -15,9 +15,11 @@ use crate::link::work;
 use crate::names::name_code;
 use crate::paths::{absolute, built};
 use crate::programs::Programs;
+use crate::provenance::{self, program};
 use crate::record::RecordArgs;
+use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
-use crate::workload::Workload;
+use crate::workload::{Variation, Workload};
 
 /// Arguments of `pvscope run`.
 #[derive(Args)]
@@ -39,7 +41,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pvnet: Option<PathBuf>,
     #[command(flatten)]
+    variation: Variation,
+    #[command(flatten)]
     record: RecordArgs,
+    #[command(flatten)]
+    snapshot: SnapshotArgs,
     #[command(flatten)]
     custom: CustomArgs,
     #[command(flatten)]
@@ -77,31 +83,37 @@ pub fn run(args: &RunArgs) -> Result<()> {
                     to mark-end";
         return Err(Error::Usage(what.to_owned()));
     }
-    machine.run(&args.record, &args.custom, &plugin)
+    args.variation.refuse()?;
+    machine.run((&args.record, args.snapshot), &args.custom, &plugin)
 }
 
 fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
+    let variation = &args.variation;
+    variation.check(workload)?;
     let pvnet = built(args.pvnet.as_ref(), "pvnet");
     let pvnet = if workload.needs_pvnet() { Some(pvnet?) } else { None };
     let record = &args.record;
     let (suite, cache) = (Suite::of_this_machine(), absolute(&default_cache())?);
     let images = Images::prepare(suite, &cache, record.is_quiet())?;
     let emulator = Emulator::prepare(suite, &cache, record.is_quiet())?;
-    let progress = Progress::new(4, record.is_quiet());
+    let progress = Progress::new(snapshot::STEPS, record.is_quiet());
     progress.step("write the images");
     let milliseconds = args.milliseconds.unwrap_or(MILLISECONDS);
-    let host = BatchHost::new(&images, &workload.batch(milliseconds, pvnet.clone())?)?;
+    let batch = workload.batch(milliseconds, pvnet.clone(), variation)?;
+    let host = BatchHost::new(&images, &batch)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let raw = host.folder().join("recording");
-    let mut command = host.command(&emulator)?;
-    command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, None)?);
+    let argument = record.plugin_argument(plugin, &raw, &symbols, None)?;
+    let qemu = emulator.version_line()?;
+    let machine = snapshot::Machine::of_lab((workload.name, &qemu), &host, &images, &emulator)?;
     let printed = host.printed();
     let consoles = [("the console", host.log()), ("the script", printed.clone())];
     let watch = Watch::new(&consoles, &progress, record.limit());
-    let mut qemu = Process::capture(command)?;
-    watch.record(&mut qemu)?;
+    let mut running = machine.start(&argument, args.snapshot, (&watch, &progress))?;
+    watch.record(&mut running.qemu)?;
     // The machine ends after its script.
-    watch.end(&mut qemu)?;
+    watch.end(&mut running.qemu)?;
+    running.complete_consoles()?;
     progress.step("name the code");
     let mut recording = scope_result::read(&raw)?;
     if workload.is_dom0_alone() {
@@ -116,7 +128,19 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
     let interface = Some(workload.interface());
-    recording.work = work(workload.about, &recording, interface, frames_and_bytes(&text));
+    recording.work =
+        work(&variation.describe(workload), &recording, interface, frames_and_bytes(&text));
+    let length = format!("--milliseconds {milliseconds}");
+    recording.provenance = Provenance {
+        workload: workload.name.to_owned(),
+        options: std::iter::once(length)
+            .chain(variation.options())
+            .chain(record.options())
+            .collect(),
+        images: provenance::of_images(&images, workload.has_xen())?,
+        programs: pvnet.iter().map(|file| program(PVNET, file)).collect::<Result<_>>()?,
+        ..provenance::provenance(&qemu)
+    };
     record.save(&recording)?;
     progress.finish();
     record.print_path()

@@ -10,7 +10,11 @@ use crate::error::{Error, Result};
 /// The start of the plugin's messages.
 const PREFIX: &str = "pvscope: ";
 /// The plugin's progress messages; all others are errors.
-const PROGRESS: [&str; 2] = ["recording", "recorded"];
+const PROGRESS: [&str; 3] = [HELD, RECORDING, RECORDED];
+/// The plugin holds the machine before its first mark.
+const HELD: &str = "held";
+const RECORDING: &str = "recording";
+const RECORDED: &str = "recorded";
 /// The start of the plugin's message when QEMU has ended, which is noticed anyway.
 const ENDED: &str = "the machine ended";
 /// The interval at which QEMU's output is checked.
@@ -35,15 +39,21 @@ impl<'a> Watch<'a> {
         Self { consoles, progress, limit, since: SystemTime::now() }
     }
 
+    /// Waits until the plugin holds the machine before its first mark.
+    pub fn hold(&self, qemu: &mut Process) -> Result<()> {
+        self.wait(qemu, MISSING_BEGIN, Some(HELD))
+    }
+
+    /// Whether the machine has passed its first mark.
+    pub fn is_recording(qemu: &Process) -> bool {
+        says(&qemu.stderr(), RECORDING)
+    }
+
     /// Waits until the part between the marks is recorded.
     pub fn record(&self, qemu: &mut Process) -> Result<()> {
-        let begin = ("boot, to the first mark", "recording", "mark-begin was not executed");
-        let end = ("record", "recorded", "mark-end was not executed");
-        for (phase, message, missing) in [begin, end] {
-            self.progress.step(phase);
-            self.wait(qemu, &format!("{phase}: {missing}"), Some(message))?;
-        }
-        Ok(())
+        self.wait(qemu, MISSING_BEGIN, Some(RECORDING))?;
+        self.progress.step("record");
+        self.wait(qemu, "record: mark-end was not executed", Some(RECORDED))
     }
 
     /// Waits until the machine ends.
@@ -57,7 +67,7 @@ impl<'a> Watch<'a> {
         loop {
             let ended = qemu.ended()?;
             let said = qemu.stderr();
-            if message.is_some() && said.lines().any(|line| line.strip_prefix(PREFIX) == message) {
+            if message.is_some_and(|message| says(&said, message)) {
                 return Ok(());
             }
             let problem = match ended {
@@ -94,6 +104,14 @@ impl<'a> Watch<'a> {
         let parts = own.into_iter().chain(files).filter(|(_, text)| !text.trim().is_empty());
         parts.map(|(who, text)| format!("\n{who}:\n  {}", tail(&text))).collect()
     }
+}
+
+/// What is missing if the machine ends before its first mark.
+const MISSING_BEGIN: &str = "boot, to the first mark: mark-begin was not executed";
+
+/// Whether the plugin has printed this message.
+fn says(said: &str, message: &str) -> bool {
+    said.lines().any(|line| line.strip_prefix(PREFIX) == Some(message))
 }
 
 /// The last lines of a text, without those of an unpacked QEMU about modules of an installed one.
@@ -138,7 +156,9 @@ mod tests {
     #[test]
     fn progress_of_the_plugin_is_no_error() {
         let ended = "pvscope: the machine ended before the first mark";
-        for line in ["pvscope: recording", "pvscope: recorded", ended, "qemu: warning", ""] {
+        for line in
+            ["pvscope: held", "pvscope: recording", "pvscope: recorded", ended, "qemu: warning", ""]
+        {
             assert!(!is_error(line), "{line}");
         }
         assert!(is_error("pvscope: /run/recording: No space left on device (os error 28)"));

@@ -27,21 +27,17 @@ fn pvscope(arguments: &[&str]) -> Output {
 }
 
 fn record(plugin: &Path, out: &Path, more: &[&str]) -> Recording {
+    record_aloud(plugin, out, &[&["--quiet"], more].concat()).0
+}
+
+/// A recording, and what pvscope said meanwhile.
+fn record_aloud(plugin: &Path, out: &Path, more: &[&str]) -> (Recording, String) {
     let (plugin, out_text) = (plugin.display().to_string(), out.display().to_string());
-    let fixed = [
-        "run",
-        "loopback",
-        "--quiet",
-        "--milliseconds",
-        "5",
-        "--plugin",
-        &plugin,
-        "--out",
-        &out_text,
-    ];
+    let fixed = ["run", "loopback", "--milliseconds", "5", "--plugin", &plugin, "--out", &out_text];
     let output = pvscope(&[&fixed, more].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    scope_result::read(out).expect("a recording")
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    (scope_result::read(out).expect("a recording"), said)
 }
 
 #[test]
@@ -51,11 +47,21 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     }
     let plugin = plugin();
     let file = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let [first, second, checked] = ["first.pvs", "second.pvs", "checked.pvs"].map(file);
-    let recording = record(&plugin, &first, &["--call-graph"]);
-    record(&plugin, &second, &["--call-graph"]);
+    let [first, second, booted, checked] =
+        ["first.pvs", "second.pvs", "booted.pvs", "checked.pvs"].map(file);
+    // The first boots, saves and loads the machine, the second loads it, and the third boots it without a snapshot.
+    let recording = record(&plugin, &first, &["--call-graph", "--fresh"]);
+    let (_, said) = record_aloud(&plugin, &second, &["--call-graph"]);
+    assert!(said.contains("from the snapshot") && !said.contains("boot, to"), "{said}");
+    let (_, said) = record_aloud(&plugin, &booted, &["--call-graph", "--no-snapshot"]);
+    assert!(said.contains("boot, to") && !said.contains("snapshot"), "{said}");
+    let provenance = &recording.provenance;
+    assert_eq!((&*provenance.workload, provenance.images.len()), ("loopback", 2));
+    assert!(provenance.qemu.contains("version 10."), "{provenance:?}");
+    assert_eq!(provenance.options, ["--milliseconds 5"]);
     let bytes = |path: &Path| std::fs::read(path).expect("a file");
-    assert!(bytes(&first) == bytes(&second), "two runs differ");
+    assert!(bytes(&first) == bytes(&second), "two runs from a snapshot differ");
+    assert!(bytes(&first) == bytes(&booted), "a boot and a snapshot differ");
 
     assert!(recording.instructions >= 5_000_000, "{}", recording.instructions);
     assert_eq!(recording.domains, [Domain::Machine]);

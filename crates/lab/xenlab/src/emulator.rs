@@ -117,7 +117,11 @@ impl Emulator {
         })
     }
 
-    fn version_line(&self) -> Result<String> {
+    /// Its version in its own words: `QEMU emulator version 10.0.2 (Debian …)`.
+    ///
+    /// # Errors
+    /// [`lab::Error::MissingTool`] as [`Error::Lab`].
+    pub fn version_line(&self) -> Result<String> {
         let mut command = self.command()?;
         command.arg("--version");
         let text = tool::run(command)?;

@@ -22,6 +22,8 @@ pub struct Config {
     pub tlb: usize,
     /// An index into [`TLB_ENTRIES`] above that of the first level, for code and for data each. None without a second level.
     pub tlb2: Option<usize>,
+    /// Whether superpages under what-if policies cover a kernel's whole range of addresses, else its linear map only.
+    pub kernel_superpages: bool,
     /// Only these caches and TLBs and the processor's own policy are modelled, which is faster.
     pub single: bool,
 }
@@ -84,8 +86,9 @@ impl std::fmt::Display for Config {
         }
         write!(f, "TLBs of {}", TLB_ENTRIES[self.tlb])?;
         match self.tlb2 {
-            Some(tlb2) => write!(f, " and {} entries", TLB_ENTRIES[tlb2]),
-            None => f.write_str(" entries"),
+            Some(tlb2) => write!(f, " and {} entries", TLB_ENTRIES[tlb2])?,
+            None => f.write_str(" entries")?,
         }
+        if self.kernel_superpages { f.write_str(", superpages for kernels") } else { Ok(()) }
     }
 }

@@ -1,5 +1,7 @@
 //! Counts of instructions, accesses and misses.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cost_event::EventCounts;
@@ -73,6 +75,40 @@ impl std::ops::AddAssign<&Self> for Counters {
     }
 }
 
+impl Counters {
+    /// The share of the instructions from `part.start` to `part.end` of `of` instructions that are executed in a row: their own
+    /// number, and of each miss and event as many as fall to them by it. The shares of all parts sum up to the whole, except
+    /// that each is executed as often.
+    #[must_use]
+    pub fn share(&self, part: Range<u64>, of: u64) -> Self {
+        let share = |count: u64| {
+            let until = |end: u64| u128::from(count) * u128::from(end) / u128::from(of.max(1));
+            // No more than the count itself.
+            u64::try_from(until(part.end) - until(part.start)).unwrap_or(count)
+        };
+        Self {
+            executions: self.executions,
+            instructions: share(self.instructions),
+            l1i: share(self.l1i),
+            l1i_misses: share(self.l1i_misses),
+            l2i_misses: share(self.l2i_misses),
+            reads: share(self.reads),
+            writes: share(self.writes),
+            read_misses: share(self.read_misses),
+            write_misses: share(self.write_misses),
+            l2d_misses: share(self.l2d_misses),
+            itlb_misses: share(self.itlb_misses),
+            dtlb_misses: share(self.dtlb_misses),
+            l1_sequential: share(self.l1_sequential),
+            l2_sequential: share(self.l2_sequential),
+            l3_misses: share(self.l3_misses),
+            l3_sequential: share(self.l3_sequential),
+            page_walks: share(self.page_walks),
+            events: self.events.map(share),
+        }
+    }
+}
+
 /// Misses under every size and policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
@@ -119,5 +155,29 @@ impl std::ops::AddAssign<&Self> for Sweep {
         add(self.l2d.iter_mut(), other.l2d.iter());
         add(self.itlb.iter_mut().flatten(), other.itlb.iter().flatten());
         add(self.dtlb.iter_mut().flatten(), other.dtlb.iter().flatten());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_sum_up_to_the_whole() {
+        let whole = Counters {
+            executions: 3,
+            instructions: 21,
+            read_misses: 5,
+            events: [2; crate::CostEvent::ALL.len()],
+            ..Counters::default()
+        };
+        let mut sum = Counters::default();
+        for part in [0..2, 2..3, 3..7] {
+            let share = whole.share(part.clone(), 7);
+            assert_eq!(share.instructions, 3 * (part.end - part.start));
+            assert_eq!(share.executions, 3);
+            sum += &share;
+        }
+        assert_eq!(sum, Counters { executions: 9, ..whole });
     }
 }

@@ -28,6 +28,7 @@ impl Preset {
             l3: None,
             tlb: 2,
             tlb2: None,
+            kernel_superpages: false,
             single: false,
         };
         match self {

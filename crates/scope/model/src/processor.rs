@@ -32,7 +32,7 @@ pub struct Processor<M> {
 impl<M: PhysicalMemory> Processor<M> {
     /// A processor whose caches and TLBs are empty.
     pub fn new(memory: M, paging: Paging, config: Config) -> Self {
-        let walker = Walker::new(memory, paging, config.single);
+        let walker = Walker::new(memory, paging, &config);
         let lines = walker.lines();
         Self {
             walker,

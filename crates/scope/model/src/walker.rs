@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::config::Config;
 use crate::flush::Flush;
 use crate::geometry::LINE;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
@@ -11,6 +12,8 @@ use crate::tlb_set::TlbSet;
 
 /// Linux's map of all memory, without KASLR (`Documentation/arch/x86/x86_64/mm.rst`).
 const LINEAR_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
+/// All addresses of a kernel, those of a paravirtual guest too: Xen's lie below.
+const KERNEL: Range<u64> = LINEAR_MAP.start..u64::MAX;
 /// The number of no page: page numbers have fewer bits.
 const NONE: u64 = u64::MAX;
 /// For how many flushes the answer holds whether a block of pages could be one large page.
@@ -56,6 +59,8 @@ pub struct Walker<M> {
     current: [CurrentPages; 2],
     /// Whether policies other than the processor's own are modelled.
     policies: bool,
+    /// The addresses that superpages may cover under such policies.
+    superpages: Range<u64>,
     /// Counts flushes.
     epoch: u64,
     uniform: HashMap<u64, (u64, bool)>,
@@ -64,12 +69,13 @@ pub struct Walker<M> {
 
 impl<M: PhysicalMemory> Walker<M> {
     /// A walker to which no page is current.
-    pub fn new(memory: M, paging: Paging, single: bool) -> Self {
+    pub fn new(memory: M, paging: Paging, config: &Config) -> Self {
         Self {
             memory,
             paging,
             current: [CurrentPages::new(), CurrentPages::new()],
-            policies: !single,
+            policies: !config.single,
+            superpages: if config.kernel_superpages { KERNEL } else { LINEAR_MAP },
             epoch: 0,
             uniform: HashMap::new(),
             untranslated: 0,
@@ -132,10 +138,10 @@ impl<M: PhysicalMemory> Walker<M> {
         self.untranslated
     }
 
-    /// Under which policies a small page of the linear map would be part of a large one.
+    /// Under which policies a small page would be part of a large one.
     fn large(&mut self, address: u64, translation: &Translation) -> TlbSet {
         let small = translation.size == PageSize::Small;
-        if !self.policies || !small || !LINEAR_MAP.contains(&address) {
+        if !self.policies || !small || !self.superpages.contains(&address) {
             return TlbSet::NONE;
         }
         let now = self.epoch / UNIFORM_FOR;
@@ -173,5 +179,40 @@ impl<M: PhysicalMemory> Walker<M> {
     /// The state of paging.
     pub fn paging(&self) -> Paging {
         self.paging
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::Preset;
+
+    struct Words(HashMap<u64, u64>);
+
+    impl PhysicalMemory for Words {
+        fn read(&self, address: u64) -> Option<u64> {
+            Some(self.0.get(&address).copied().unwrap_or(0))
+        }
+
+        fn end(&self) -> u64 {
+            1 << 30
+        }
+    }
+
+    #[test]
+    fn superpages_cover_a_kernels_image_only_if_they_cover_all_of_it() {
+        const IMAGE: u64 = 0xffff_ffff_8100_0000;
+        // A table of each level, and a page that is writable.
+        let tables: [(u64, u32); 4] = [(0x1000, 39), (0x2000, 30), (0x3000, 21), (0x4000, 12)];
+        let entry =
+            |(table, shift): (u64, u32)| (table + (IMAGE >> shift & 0x1ff) * 8, table + 0x1000 + 3);
+        for kernel_superpages in [false, true] {
+            let config = Config { kernel_superpages, ..Preset::Of2007.config() };
+            let memory = Words(tables.into_iter().map(entry).collect());
+            let paging = Paging { root: 0x1000, ..Paging::default() };
+            let mapping = Walker::new(memory, paging, &config).walk(Side::Data, IMAGE >> 12);
+            assert_eq!(mapping.size, Some(PageSize::Small));
+            assert_eq!(mapping.large, Mapping::large(false, kernel_superpages));
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! This crate contains `unsafe` code: `qemu` declares QEMU's functions, `memory` reads the guest's memory, and QEMU calls the
 //! entry points here.
 
+mod hold;
 mod memory;
 mod qemu;
 
@@ -130,6 +131,9 @@ extern "C" fn on_processor(_: Id, _: u32) {
 extern "C" fn search(_: Id, translation: *mut Translation) {
     for instruction in Instruction::all(translation) {
         if mark(&instruction.bytes()) == Some(Mark::Begin) {
+            if let Some(plugin) = plugin() {
+                hold::wait(&std::mem::take(&mut plugin.arguments.hold), say);
+            }
             let address = std::ptr::without_provenance_mut(mark_address(instruction.address()));
             instruction.on_execution(begin, CallbackRegisters::Read, address);
         }

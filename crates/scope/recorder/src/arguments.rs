@@ -38,6 +38,8 @@ pub struct Arguments {
     pub functions: PathBuf,
     /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
     pub windows: bool,
+    /// While this file exists, the machine is held before its first mark; empty for none.
+    pub hold: PathBuf,
     /// Whether to ignore the marks, so that nothing is recorded.
     pub ignore_marks: bool,
     /// Whether to compare TLB hits with QEMU's own translation.
@@ -88,9 +90,11 @@ impl Arguments {
             "out" => self.out = value.into(),
             "single" => self.config.single = on(value)?,
             "preset" => {
-                let single = self.config.single;
-                self.config = Config { single, ..Preset::named(value)?.config() };
+                let Config { single, kernel_superpages, .. } = self.config;
+                let preset = Preset::named(value)?.config();
+                self.config = Config { single, kernel_superpages, ..preset };
             }
+            "kernel_superpages" => self.config.kernel_superpages = on(value)?,
             "l1" => self.config.l1_bytes = value.parse().ok()?,
             "l2" => self.config.l2 = choice(value, scope_model::L2_SIZES)?,
             "l3" => self.config.l3 = optional(value, scope_model::L2_SIZES)?,
@@ -120,6 +124,7 @@ impl Arguments {
             "calls" => self.calls = on(value)?,
             "functions" => self.functions = value.into(),
             "windows" => self.windows = on(value)?,
+            "hold" => self.hold = value.into(),
             "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
             "ignore_cr3" => self.ignore_cr3 = on(value)?,

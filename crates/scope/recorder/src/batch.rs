@@ -2,7 +2,7 @@
 
 use scope_model::TlbSet;
 
-use crate::blocks::SiteId;
+use crate::blocks::OwnedSite;
 use crate::line_use::{FULL, LineUse, USES};
 
 /// The number of entries from which on a batch is handed over.
@@ -58,18 +58,16 @@ const KINDS: [EntryKind; 11] = [
 /// The TLBs that one entry has bits for.
 const LOWER_TLBS: u64 = (1 << (u64::BITS - Entry::VALUE_AT)) - 1;
 
-/// A block that was executed. Uses and misses refer to it.
+/// A block that was executed, in 64 bits. Uses and misses refer to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExecutedBlock {
-    /// The counters of the block.
-    pub site: SiteId,
-    /// The number of its domain and kind of code.
-    pub owner: u8,
+    /// The counters of the block, and the number of its domain and kind of code.
+    pub site: OwnedSite,
     /// Instructions since the start of the batch.
     pub after: u32,
-    /// The node of the call graph.
-    pub node: u32,
 }
+
+const _: () = assert!(size_of::<ExecutedBlock>() == 8, "it is written for each executed block");
 
 /// An entry of a batch, in 64 bits.
 ///
@@ -154,6 +152,8 @@ pub struct Batch {
     first: u64,
     /// The executed blocks.
     executed: Box<[ExecutedBlock; USES]>,
+    /// The node of the call graph of each, if it is recorded.
+    nodes: Box<[u32; USES]>,
     /// The number of the one that is executed now.
     last: usize,
     entries: Box<[Entry; CAPACITY]>,
@@ -166,13 +166,15 @@ impl Batch {
         let entries = vec![Entry::default(); CAPACITY].into_boxed_slice().try_into();
         let entries = entries.unwrap_or_else(|_| Box::new([Entry::default(); CAPACITY]));
         let executed = Box::new([ExecutedBlock::default(); USES]);
-        Self { first: 0, executed, last: 0, entries, count: 0 }
+        let nodes = Box::new([0; USES]);
+        Self { first: 0, executed, nodes, last: 0, entries, count: 0 }
     }
 
-    /// Empties the batch, which starts after `first` instructions while a block is executed.
-    pub fn begin(&mut self, first: u64, executed: ExecutedBlock) {
+    /// Empties the batch, which starts after `first` instructions while a block is executed, at a node of the call graph.
+    pub fn begin(&mut self, first: u64, (executed, node): (ExecutedBlock, u32)) {
         (self.first, self.last, self.count) = (first, 0, 0);
         self.executed[0] = ExecutedBlock { after: 0, ..executed };
+        self.nodes[0] = node;
     }
 
     /// Instructions before it.
@@ -180,15 +182,15 @@ impl Batch {
         self.first
     }
 
-    /// The executed blocks, and the number of the last.
+    /// The executed blocks, their nodes, and the number of the last.
     #[inline]
-    pub fn executed(&mut self) -> (&mut [ExecutedBlock; USES], &mut usize) {
-        (&mut self.executed, &mut self.last)
+    pub fn executed(&mut self) -> (&mut [ExecutedBlock; USES], &mut [u32; USES], &mut usize) {
+        (&mut self.executed, &mut self.nodes, &mut self.last)
     }
 
-    /// The block that is executed now.
-    pub fn now(&self) -> ExecutedBlock {
-        self.executed[self.last % USES]
+    /// The block that is executed now, and its node.
+    pub fn now(&self) -> (ExecutedBlock, u32) {
+        (self.executed[self.last % USES], self.nodes[self.last % USES])
     }
 
     /// Adds an entry if `counts`; otherwise the next one overwrites it. This has no branch, since a miss is unpredictable.
@@ -202,9 +204,10 @@ impl Batch {
     pub fn note(&mut self, kind: EntryKind, value: u64, at: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "it is handed over before")]
         let after = (at - self.first) as u32;
-        let executed = ExecutedBlock { after, ..self.now() };
+        let (executed, node) = self.now();
         self.last += 1;
-        self.executed[self.last % USES] = executed;
+        self.executed[self.last % USES] = ExecutedBlock { after, ..executed };
+        self.nodes[self.last % USES] = node;
         self.add(true, Entry::new(kind, value, self.last));
     }
 
@@ -217,6 +220,12 @@ impl Batch {
     /// The entries in their order.
     pub fn entries(&self) -> &[Entry] {
         self.entries.get(..self.count).unwrap_or_default()
+    }
+
+    /// The node of the call graph that an entry refers to, if the call graph is recorded.
+    #[inline]
+    pub fn node_at(&self, entry: Entry) -> u32 {
+        self.nodes[entry.block() % USES]
     }
 
     /// The block that an entry refers to, and the instructions until then.
@@ -268,12 +277,14 @@ mod tests {
     #[test]
     fn entries_keep_their_block_and_time() {
         let mut batch = Batch::new();
-        batch.begin(100, ExecutedBlock { owner: 7, ..ExecutedBlock::default() });
+        let site = OwnedSite::new(1000, 7);
+        batch.begin(100, (ExecutedBlock { site, ..ExecutedBlock::default() }, 9));
         let notes = || KINDS.into_iter().zip(3..).zip(130..);
         notes().for_each(|((kind, value), at)| batch.note(kind, value, at));
         let entries = batch.entries().iter().map(|entry| {
             let (executed, at) = batch.executed_at(*entry);
-            assert_eq!(executed.owner, 7);
+            assert_eq!((executed.site.owner(), executed.site.site().index()), (7, 1000));
+            assert_eq!(batch.node_at(*entry), 9);
             ((entry.kind(), entry.value()), at)
         });
         assert_eq!(entries.collect::<Vec<_>>(), notes().collect::<Vec<_>>());

@@ -47,6 +47,8 @@ pub struct BlockFlow {
     pub slot: i32,
     /// The events of an execution that cost more than an instruction.
     pub events: BlockEvents,
+    /// Whether it only jumps to where a table of a program's links to libraries says.
+    pub is_link: bool,
 }
 
 impl BlockFlow {
@@ -70,7 +72,19 @@ impl BlockFlow {
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::Call
         ) && ending != Ending::Trap;
         let target = is_direct.then(|| last.near_branch_target());
-        Self { start, end, target, ending, function, mode: Some(mode), slot: 0, events }
+        // endbr64; bnd jmp [rip + link]
+        let mut before = code.split_last().map_or(&[][..], |(_, before)| before).iter();
+        let is_link = function.is_none()
+            && ending == Ending::IndirectJump
+            && last.is_ip_rel_memory_operand()
+            && before.all(|code| matches!(code, [0xf3, 0x0f, 0x1e, 0xfa]));
+        let mode = Some(mode);
+        Self { start, end, target, ending, function, mode, slot: 0, events, is_link }
+    }
+
+    /// Whether it belongs to a thunk: what it leads to is called by whoever came to the thunk.
+    pub fn is_thunk(&self) -> bool {
+        self.is_link || self.function.is_some_and(|function| function.entry == EntryKind::Thunk)
     }
 
     /// Whether the code at an address can be executed next, without an interrupt or an exception.
@@ -104,6 +118,7 @@ impl BlockFlow {
     pub fn entry(&self) -> EntryKind {
         match self.function {
             Some(function) if function.entry == EntryKind::InterruptTable => EntryKind::Interrupt,
+            Some(function) if function.entry == EntryKind::Thunk => EntryKind::None,
             Some(function) if function.start == self.start => function.entry,
             _ => EntryKind::None,
         }
@@ -172,5 +187,21 @@ mod tests {
                 assert!(flow.leads_to(target) && !flow.leads_to(target + 1));
             }
         }
+    }
+
+    #[test]
+    fn a_link_to_a_library_is_told_by_its_code() {
+        let jump: &[u8] = &[0xf2, 0xff, 0x25, 0, 1, 0, 0];
+        let of = |code: &[&[u8]], function| {
+            BlockFlow::new(0x1000, code, Mode::User, function, BlockEvents::default()).is_thunk()
+        };
+        assert!(of(&[&[0xf3, 0x0f, 0x1e, 0xfa], jump], None));
+        assert!(of(&[&[0xff, 0x25, 0, 1, 0, 0]], None));
+        // Other work before it, a jump through a register, and a jump of a known function are none.
+        assert!(!of(&[&[0x90], jump], None));
+        assert!(!of(&[&[0xff, 0xe0]], None));
+        let known = |entry| Some(KnownFunction { number: 0, start: 0x1000, entry });
+        assert!(!of(&[jump], known(EntryKind::None)));
+        assert!(of(&[&[0xff, 0xe0]], known(EntryKind::Thunk)));
     }
 }

@@ -25,8 +25,8 @@ const NONE: u32 = 0;
 pub struct HotBlock {
     /// Executions for its present domain since that became its domain.
     pub executions: u64,
-    /// The counters of that domain.
-    pub site: SiteId,
+    /// The counters of that domain, and the number of the domain and the kind of code.
+    pub site: OwnedSite,
     /// The number of instructions.
     pub instructions: u16,
     /// Whether it has events that the call graph counts.
@@ -37,8 +37,6 @@ pub struct HotBlock {
     pub lines: u16,
     /// The domain that it was last executed for.
     pub domain: u8,
-    /// The number of the domain and the kind of code.
-    pub owner: u8,
     /// The call graph stays where it is if this is the [`Self::leads_to`] of the block before.
     pub function: u32,
     /// The function whose blocks may follow without a call, or [`NOWHERE`].
@@ -121,6 +119,34 @@ impl SiteId {
     }
 }
 
+/// A site, and the number of its domain and kind of code: together in 32 bits, because each executed block is noted with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnedSite(u32);
+
+impl OwnedSite {
+    /// The bits of the site. More sites than these have numbers would take longer than any recording.
+    const SITE_BITS: u32 = 27;
+
+    /// A site with its owner.
+    pub fn new(site: u32, owner: u8) -> Self {
+        Self(u32::from(owner) << Self::SITE_BITS | site & ((1 << Self::SITE_BITS) - 1))
+    }
+
+    /// The site.
+    #[inline]
+    pub fn site(self) -> SiteId {
+        SiteId(self.0 & ((1 << Self::SITE_BITS) - 1))
+    }
+
+    /// The number of the domain and the kind of code.
+    #[inline]
+    pub fn owner(self) -> u8 {
+        (self.0 >> Self::SITE_BITS) as u8
+    }
+}
+
+const _: () = assert!(DOMAINS * KINDS as usize <= 1 << (u32::BITS - OwnedSite::SITE_BITS));
+
 /// All blocks that were translated.
 #[derive(Debug)]
 pub struct Blocks {
@@ -143,12 +169,11 @@ impl Blocks {
         self.hot.push(HotBlock {
             line: LineId::of(Side::Code, code.address),
             executions: 0,
-            site: SiteId(NONE),
+            site: OwnedSite::default(),
             instructions: code.instructions,
             lines: clamp(last_line - line + 1),
             // No domain's: its first execution finds the site.
             domain: u8::MAX,
-            owner: 0,
             function: LOOK,
             leads_to: NOWHERE,
             has_events: code.events != BlockEvents::default(),
@@ -176,14 +201,14 @@ impl Blocks {
     #[cold]
     pub fn switch_domain(&mut self, block: BlockId, domain: u8) {
         let hot = &mut self.hot[block.index()];
-        self.sites[hot.site.index()].executions += std::mem::take(&mut hot.executions);
+        self.sites[hot.site.site().index()].executions += std::mem::take(&mut hot.executions);
         let mode = self.cold[block.index()].0.mode as u8;
         let site = &mut self.cold[block.index()].1[usize::from(domain)];
         if *site == NONE {
             *site = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
             self.sites.push(Site::default());
         }
-        (hot.site, hot.domain, hot.owner) = (SiteId(*site), domain, domain * KINDS + mode);
+        (hot.site, hot.domain) = (OwnedSite::new(*site, domain * KINDS + mode), domain);
     }
 
     /// Counts an access that is in no group.
@@ -196,7 +221,7 @@ impl Blocks {
     /// The blocks with their counts; `misses` are those of each site.
     pub fn finish(mut self, misses: &[Counters]) -> Vec<Block> {
         for hot in &self.hot {
-            self.sites[hot.site.index()].executions += hot.executions;
+            self.sites[hot.site.site().index()].executions += hot.executions;
         }
         let blocks = self.hot.iter().zip(&self.cold).map(|(hot, (code, sites))| {
             let sites = (0u8..).zip(sites).filter(|(_, site)| **site != NONE);

@@ -140,7 +140,7 @@ impl CallGraph {
         let is_trap = match to.flow.entry() {
             EntryKind::SystemCall | EntryKind::Exception => true,
             EntryKind::Interrupt | EntryKind::InterruptTable => false,
-            EntryKind::None => before.ending == Ending::Trap,
+            EntryKind::None | EntryKind::Thunk => before.ending == Ending::Trap,
         };
         // What the hypervisor passes on to a guest comes from where the guest entered it.
         let passes_on = from_hypervisor && !into_hypervisor;
@@ -281,9 +281,21 @@ impl CallGraph {
             own = node.parent;
         }
         if begins {
-            self.node = self.child(self.node, CallKind::Jump, last.block, to);
+            let (from, kind, site) = self.jumper(last, before);
+            self.node = self.child(from, kind, site, to);
         } else {
             self.elsewhere(to);
+        }
+    }
+
+    /// Who goes to another function by a jump, how, and from where: what a thunk leads to is called by whoever came to the thunk.
+    fn jumper(&self, last: Executed, before: &BlockFlow) -> (u32, CallKind, Option<BlockId>) {
+        let node = self.tree.node(self.node);
+        let first = self.flows.get(node.block.index());
+        if before.is_thunk() && self.node != ROOT && first.is_some_and(BlockFlow::is_thunk) {
+            (node.parent, node.kind, node.site)
+        } else {
+            (self.node, CallKind::Jump, last.block)
         }
     }
 
@@ -309,7 +321,9 @@ impl CallGraph {
     fn is_trampoline(&self, before: &BlockFlow) -> bool {
         let first = self.flows.get(self.tree.node(self.node).block.index());
         let is_first = first.is_some_and(|first| first.start == before.start);
-        before.function.is_some() || before.ending == Ending::IndirectJump && is_first
+        before.function.is_some()
+            || before.is_link
+            || before.ending == Ending::IndirectJump && is_first
     }
 
     /// Whether a node is of the function of a block. The extent of an unknown function is not known: code belongs to it unless
@@ -381,5 +395,7 @@ fn context(mode: Option<Mode>, domain: u8, space: u64) -> Context {
     }
 }
 
+#[cfg(test)]
+mod examples;
 #[cfg(test)]
 mod tests;

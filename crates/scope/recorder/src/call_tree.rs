@@ -26,7 +26,8 @@ pub struct TreeNode {
     pub kind: CallKind,
     /// The block that was entered first.
     pub block: BlockId,
-    site: Option<BlockId>,
+    /// The block that called first.
+    pub site: Option<BlockId>,
     domain: u8,
     space: u64,
     depth: u16,

@@ -3,8 +3,8 @@
 use scope_model::{Config, Counters, L2_SIZES, L2Bank, Lookup, Streams, Sweep, TlbSet};
 use scope_result::{After, EventKind, Profile, Sample, Step};
 
-use crate::batch::{Batch, Entry, EntryKind, ExecutedBlock};
-use crate::blocks::{DOMAINS, KINDS};
+use crate::batch::{Batch, Entry, EntryKind};
+use crate::blocks::{DOMAINS, KINDS, OwnedSite};
 
 /// The most samples. When there are as many, every other one is dropped, and sampling becomes half as frequent.
 pub const SAMPLES: usize = 1 << 14;
@@ -111,6 +111,9 @@ pub struct Counts {
     flow: Vec<Step>,
 }
 
+/// What a miss is counted for: a block, a node of the call graph, and the instructions until then.
+type Place = (OwnedSite, u32, u64);
+
 /// The final counts.
 #[derive(Debug)]
 pub struct Counted {
@@ -157,11 +160,13 @@ impl Counts {
             let mut line = 0;
             for entry in part.iter().copied() {
                 let (executed, at) = batch.executed_at(entry);
+                let node = if self.nodes.is_some() { batch.node_at(entry) } else { 0 };
+                let place = (executed.site, node, at);
                 if entry.is_line() {
-                    self.line(entry, self.missed[line % LINES], executed, at);
+                    self.line(entry, self.missed[line % LINES], place);
                     line += 1;
                 } else {
-                    self.other(entry, executed, at);
+                    self.other(entry, place);
                 }
             }
         }
@@ -179,30 +184,31 @@ impl Counts {
         self.l2s.access_all(lines, &mut self.missed);
     }
 
-    fn other(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
+    fn other(&mut self, entry: Entry, place: Place) {
+        let at = place.2;
         match entry.kind() {
             EntryKind::CodePage | EntryKind::CodePageMore => {
-                self.page(entry.tlbs(), true, executed, at);
+                self.page(entry.tlbs(), true, place);
             }
             EntryKind::DataPage | EntryKind::DataPageMore => {
-                self.page(entry.tlbs(), false, executed, at);
+                self.page(entry.tlbs(), false, place);
             }
             EntryKind::Switch => self.after_switch.happens(at),
             EntryKind::Invalidate => self.after_invalidate.happens(at),
             EntryKind::Sample => self.sample(at),
-            EntryKind::Block => self.block(entry, executed),
+            EntryKind::Block => self.block(entry, place),
             EntryKind::Code | EntryKind::Read | EntryKind::Write => {}
         }
     }
 
     /// Counts a line that an L1 and the L2s of `missed` missed.
     #[inline]
-    fn line(&mut self, entry: Entry, missed: u8, executed: ExecutedBlock, at: u64) {
+    fn line(&mut self, entry: Entry, missed: u8, (site, node, at): Place) {
         let (kind, counted) = (entry.kind() as usize, self.config.counts_line(missed));
         let from_memory = self.config.is_from_memory(missed);
         let follows = self.streams.follows(entry.value());
         let is_data = usize::from(kind != EntryKind::Code as usize);
-        if let Some(sizes) = self.sizes.get_mut(usize::from(executed.owner)) {
+        if let Some(sizes) = self.sizes.get_mut(usize::from(site.owner())) {
             sizes[is_data][usize::from(missed) % (1 << L2_SIZES)] += 1;
         }
         let add = |misses: &mut Misses| {
@@ -213,9 +219,9 @@ impl Counts {
             misses.l3 += u32::from(from_memory);
             misses.l3_sequential += u32::from(from_memory && follows);
         };
-        add(place(&mut self.sites, executed.site.index()));
+        add(place(&mut self.sites, site.site().index()));
         if let Some(nodes) = &mut self.nodes {
-            add(place(nodes, executed.node as usize));
+            add(place(nodes, node as usize));
         }
         if let Some(step) = self.flow.last_mut() {
             step.l1 = step.l1.saturating_add(1);
@@ -233,8 +239,8 @@ impl Counts {
         }
     }
 
-    fn page(&mut self, missed: TlbSet, is_code: bool, executed: ExecutedBlock, at: u64) {
-        if let Some(sweep) = self.sweeps.get_mut(usize::from(executed.owner)) {
+    fn page(&mut self, missed: TlbSet, is_code: bool, (site, node, at): Place) {
+        if let Some(sweep) = self.sweeps.get_mut(usize::from(site.owner())) {
             sweep.add_page(missed, is_code);
         }
         if !missed.intersects(self.config.counted()) {
@@ -245,9 +251,9 @@ impl Counts {
             misses.tlb[usize::from(!is_code)] += 1;
             misses.page_walks += u32::from(walks);
         };
-        add(place(&mut self.sites, executed.site.index()));
+        add(place(&mut self.sites, site.site().index()));
         if let Some(nodes) = &mut self.nodes {
-            add(place(nodes, executed.node as usize));
+            add(place(nodes, node as usize));
         }
         *(if is_code { &mut self.seen.itlb } else { &mut self.seen.dtlb }) += 1;
         if let Some(step) = self.flow.last_mut() {
@@ -271,10 +277,10 @@ impl Counts {
     }
 
     /// Begins a block of the flow, which owns the misses from here on.
-    fn block(&mut self, entry: Entry, executed: ExecutedBlock) {
+    fn block(&mut self, entry: Entry, (site, node, _): Place) {
         let block = u32::try_from(entry.value()).unwrap_or(u32::MAX);
-        let domain = executed.owner / KINDS;
-        self.flow.push(Step { block, domain, node: executed.node, ..Step::default() });
+        let domain = site.owner() / KINDS;
+        self.flow.push(Step { block, domain, node, ..Step::default() });
     }
 
     /// Returns the counts, with the first `flow` blocks of the flow.

@@ -183,10 +183,11 @@ impl Execution {
                     arrive(calls, &mut now, hot, block, domain);
                 }
                 if now.instructions >= next {
-                    sink.note_begin(hot, now.node);
+                    sink.note_begin(hot, calls.is_some().then_some(now.node));
                     break Stop::Due(block);
                 }
-                sink.execute(&mut now, hot, block);
+                let node = calls.is_some().then_some(now.node);
+                sink.execute(&mut now, (hot, block), node);
                 if let Some(calls) = calls.as_deref_mut() {
                     now.last = Executed { block: Some(block), slot: None };
                     (now.leads_to, now.arrived) = (hot.leads_to, NO_BLOCK);
@@ -218,7 +219,7 @@ impl Execution {
 
     /// Applies an access that is in no group.
     pub fn data(&mut self, address: u64, bytes: u8, write: bool, batch: &mut Batch) {
-        self.blocks.access(batch.now().site, write);
+        self.blocks.access(batch.now().0.site.site(), write);
         let length = u64::from(bytes).saturating_sub(1);
         let mut sink = Sink::new(&mut self.uses, batch);
         sink.data(&mut self.state, (address, length), write);
@@ -242,6 +243,7 @@ fn arrive(calls: &mut CallGraph, now: &mut State, hot: &mut HotBlock, block: Blo
 struct Sink<'a> {
     uses: &'a mut [LineUse; USES],
     executed: &'a mut [ExecutedBlock; USES],
+    nodes: &'a mut [u32; USES],
     /// The number of the last executed block.
     last: &'a mut usize,
     /// Instructions before the batch.
@@ -251,28 +253,39 @@ struct Sink<'a> {
 impl<'a> Sink<'a> {
     fn new(uses: &'a mut [LineUse; USES], batch: &'a mut Batch) -> Self {
         let first = batch.first();
-        let (executed, last) = batch.executed();
-        Self { uses, executed, last, first }
+        let (executed, nodes, last) = batch.executed();
+        Self { uses, executed, nodes, last, first }
     }
 
     /// Makes the block that is about to be executed the present one, for what the recorder notes.
-    fn note_begin(&mut self, hot: &HotBlock, node: u32) {
+    fn note_begin(&mut self, hot: &HotBlock, node: Option<u32>) {
         let after = self.executed[*self.last % USES].after;
+        self.note(hot, after, node);
+    }
+
+    /// Notes a block, and its node if the call graph is recorded.
+    #[inline(always)]
+    fn note(&mut self, hot: &HotBlock, after: u32, node: Option<u32>) {
         *self.last += 1;
-        self.executed[*self.last % USES] =
-            ExecutedBlock { site: hot.site, owner: hot.owner, after, node };
+        self.executed[*self.last % USES] = ExecutedBlock { site: hot.site, after };
+        if let Some(node) = node {
+            self.nodes[*self.last % USES] = node;
+        }
     }
 
     /// Executes a block.
     #[inline(always)]
-    fn execute(&mut self, now: &mut State, hot: &mut HotBlock, block: BlockId) {
+    fn execute(
+        &mut self,
+        now: &mut State,
+        (hot, block): (&mut HotBlock, BlockId),
+        node: Option<u32>,
+    ) {
         hot.executions += 1;
         now.instructions += u64::from(hot.instructions);
         #[expect(clippy::cast_possible_truncation, reason = "a batch is handed over before")]
         let after = (now.instructions - self.first) as u32;
-        *self.last += 1;
-        self.executed[*self.last % USES] =
-            ExecutedBlock { site: hot.site, owner: hot.owner, after, node: now.node };
+        self.note(hot, after, node);
         // The same block again, or the same line: its lines are the newest already.
         let again = block == now.block;
         now.block = block;

@@ -1,6 +1,6 @@
 //! Where functions begin, as far as it is known before the recording: those of Xen and of the kernel's image.
 
-/// What the processor enters a function for.
+/// How the execution comes to a function, and on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryKind {
     /// A call or a jump only.
@@ -14,11 +14,19 @@ pub enum EntryKind {
     Interrupt,
     /// An interrupt, at any address of the function: it is a table of entries.
     InterruptTable,
+    /// A call or a jump, and at once on to the function that is meant: a thunk, as for indirect calls without speculation.
+    Thunk,
 }
 
 impl EntryKind {
-    const ALL: [Self; 5] =
-        [Self::None, Self::SystemCall, Self::Exception, Self::Interrupt, Self::InterruptTable];
+    const ALL: [Self; 6] = [
+        Self::None,
+        Self::SystemCall,
+        Self::Exception,
+        Self::Interrupt,
+        Self::InterruptTable,
+        Self::Thunk,
+    ];
 }
 
 /// A function.
@@ -28,7 +36,7 @@ pub struct KnownFunction {
     pub number: u32,
     /// The address where it begins.
     pub start: u64,
-    /// What the processor enters it for.
+    /// How the execution comes to it.
     pub entry: EntryKind,
 }
 

@@ -106,7 +106,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// # Errors
     /// In words, if the system gives no thread, or if the functions cannot be read.
     pub fn new(memory: M, arguments: &Arguments, start: ControlRegisters) -> Result<Self, String> {
-        let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
+        let mut walker = Walker::new(memory, Paging::default(), &arguments.config);
         walker.flush(Flush::Cr4(start.cr4));
         walker.flush(Flush::Cr3(start.cr3));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);

@@ -12,14 +12,16 @@
 mod calls;
 mod file;
 mod frames;
+mod provenance;
 mod recording;
 mod source;
 
 pub use calls::{CallKind, CallNode};
-pub use file::{Error, read, write};
+pub use file::{Error, VERSION, read, write};
 pub use frames::{FrameCounts, InterfaceFrames};
+pub use provenance::{FileDigest, Provenance};
 pub use recording::{
     After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
     Sample, Step, Work,
 };
-pub use source::{Inlined, SourceLine};
+pub use source::{FileLine, Inlined, SourceLine};

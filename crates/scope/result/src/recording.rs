@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::CallNode;
 use crate::frames::InterfaceFrames;
+use crate::provenance::Provenance;
 use crate::source::SourceLine;
 
 /// Everything that was recorded between two marks.
@@ -38,12 +39,16 @@ pub struct Recording {
     pub checks: Checks,
     /// The functions of the code; the first one stands for unknown code.
     pub functions: Vec<Function>,
-    /// Source lines of code with debug information, in the order of blocks.
+    /// Source lines of code with debug information, in the order of blocks and of their code.
     pub lines: Vec<SourceLine>,
     /// The files of source lines.
     pub files: Vec<String>,
+    /// The names of inlined functions.
+    pub inlined: Vec<String>,
     /// The work that was done meanwhile.
     pub work: Work,
+    /// What the recording was made with.
+    pub provenance: Provenance,
 }
 
 /// A function.

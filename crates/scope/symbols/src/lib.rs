@@ -50,7 +50,7 @@ pub use btf::Btf;
 pub use error::Error;
 pub use linux::{linux_image, vdso};
 pub use proc::{Mapping, Maps, Module, Process, kallsyms_text, modules};
-pub use program::{Line, Program, Source};
+pub use program::{InlinedCall, Line, Program, Source, Span};
 pub use space::{AddressSpace, Named};
 pub use table::{Symbol, Symbols};
 pub use xen::xen_image;

@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use addr2line::Context;
+use addr2line::{Context, Location};
 use gimli::{Dwarf, EndianArcSlice, RunTimeEndian};
+use iced_x86::{Decoder, DecoderOptions};
 use object::elf::PF_X;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
@@ -43,13 +44,33 @@ pub struct Line {
     pub line: u32,
 }
 
-/// Where code comes from.
+/// Where an instruction comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Its source line; of inlined code, the line that was inlined.
     pub line: Line,
-    /// The names of the functions that were inlined there, the outermost first.
-    pub inlined: Vec<String>,
+    /// The functions that were inlined there, the outermost first.
+    pub inlined: Vec<InlinedCall>,
+}
+
+/// A function that was inlined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InlinedCall {
+    /// Its name.
+    pub name: String,
+    /// Where the function around it calls it.
+    pub call: Line,
+}
+
+/// Instructions in a row that come from one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The bytes of code before them.
+    pub offset: u64,
+    /// The number of instructions.
+    pub instructions: u16,
+    /// Where they come from.
+    pub source: Source,
 }
 
 /// A piece of the file that is loaded as code.
@@ -92,23 +113,55 @@ impl Program {
         Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
     }
 
-    /// The source line of the code at `address`, and the functions that were inlined there. None as for [`line`](Self::line).
+    /// Where the instructions of `len` bytes at `address` come from. Those without a line are left out. None as for
+    /// [`line`](Self::line).
     #[must_use]
-    pub fn source(&self, address: u64) -> Option<Source> {
-        let line = self.line(address)?;
-        let context = self.lines.get()?.as_ref()?;
+    pub fn spans(&self, address: u64, len: u64) -> Vec<Span> {
+        let mut spans = Vec::<Span>::new();
+        let Some(code) = self.code(address, len) else { return spans };
+        let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let at = decoder.ip();
+            if decoder.decode().is_invalid() {
+                break;
+            }
+            let Some(source) = self.source(at) else { continue };
+            match spans.last_mut().filter(|last| last.source == source) {
+                Some(last) => last.instructions = last.instructions.saturating_add(1),
+                None => spans.push(Span { offset: at - address, instructions: 1, source }),
+            }
+        }
+        spans
+    }
+
+    /// The bytes of the code at `address`.
+    fn code(&self, address: u64, len: u64) -> Option<&[u8]> {
+        let segment = self.segments.iter().find(|segment| {
+            (segment.address..segment.address.saturating_add(segment.file_len)).contains(&address)
+        })?;
+        let start = segment.offset.checked_add(address - segment.address)?;
+        let end = start.checked_add(len)?.min(segment.offset.saturating_add(segment.file_len));
+        self.file.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+
+    /// Where the instruction at `address` comes from. None as for [`line`](Self::line).
+    fn source(&self, address: u64) -> Option<Source> {
+        let context = self.lines.get_or_init(|| lines(&self.file).map(Mutex::new)).as_ref()?;
         let context = context.lock().unwrap_or_else(PoisonError::into_inner);
         // The innermost function comes first, and the last one was not inlined. Split debug information is not supported.
-        let mut names = Vec::new();
         let mut frames = context.find_frames(address).skip_all_loads().ok()?;
+        let mut found = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let name = name.map(|name| format!("{:#}", rustc_demangle::demangle(&name)));
-            names.push(name.unwrap_or_default());
+            found.push((name.unwrap_or_default(), frame.location.as_ref().and_then(line)?));
         }
-        names.pop();
-        names.reverse();
-        Some(Source { line, inlined: names })
+        let own = found.first()?.1.clone();
+        let inlined = found.windows(2).rev().map(|pair| {
+            let [(name, _), (_, call)] = pair else { return None };
+            Some(InlinedCall { name: name.clone(), call: call.clone() })
+        });
+        Some(Source { line: own, inlined: inlined.collect::<Option<_>>()? })
     }
 
     /// The source line of the code at `address`; of inlined code, the line that was inlined. None if the file has no
@@ -118,8 +171,7 @@ impl Program {
         let context = self.lines.get_or_init(|| lines(&self.file).map(Mutex::new)).as_ref()?;
         // A panic of another thread leaves at worst a half-filled cache.
         let context = context.lock().unwrap_or_else(PoisonError::into_inner);
-        let location = context.find_location(address).ok()??;
-        Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) })
+        line(&context.find_location(address).ok()??)
     }
 }
 
@@ -203,6 +255,10 @@ fn preference(symbol: &object::Symbol<'_, '_>) -> (bool, bool, usize, bool) {
     let name = symbol.name_bytes().unwrap_or_default();
     let underscores = name.iter().take_while(|byte| **byte == b'_').count();
     (symbol.size() == 0, symbol.is_local(), underscores, symbol.is_weak())
+}
+
+fn line(location: &Location<'_>) -> Option<Line> {
+    Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) })
 }
 
 /// The line tables of an ELF file.

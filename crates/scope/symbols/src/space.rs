@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Line, Program, Source, Symbols};
+use crate::{Line, Program, Span, Symbols};
 
 /// The modules of an address space, and their addresses.
 #[derive(Clone, Debug, Default)]
@@ -112,11 +112,14 @@ impl AddressSpace {
         placed.program.as_ref()?.line(address.wrapping_sub(placed.bias))
     }
 
-    /// The source line of the code at `address`, and the functions that were inlined there, under the same condition.
+    /// Where the instructions of `len` bytes at `address` come from; nothing for code that belongs to no program with line tables.
     #[must_use]
-    pub fn source(&self, address: u64) -> Option<Source> {
-        let placed = self.find(address)?;
-        placed.program.as_ref()?.source(address.wrapping_sub(placed.bias))
+    pub fn spans(&self, address: u64, len: u64) -> Vec<Span> {
+        let placed = self.find(address);
+        let program = placed.and_then(|placed| Some((placed.program.as_ref()?, placed.bias)));
+        program
+            .map(|(program, bias)| program.spans(address.wrapping_sub(bias), len))
+            .unwrap_or_default()
     }
 
     fn find(&self, address: u64) -> Option<&Placed> {

@@ -52,13 +52,81 @@ fn a_function_of_this_process_has_its_name_and_line() {
     let body = a_function_to_be_found(std::hint::black_box(0));
     assert!((body - 2..=body).contains(&line.line), "{line:?}, not near {body}");
     assert_eq!(space.line(0x10), None);
-    let source = space.source(here).expect("debug information");
-    assert_eq!((source.line, source.inlined), (line, Vec::<String>::new()));
-    let inlined = here..here + 0x40;
-    // Where the compiler inlines, it says so; this function has a call of another, which it may inline.
-    for source in inlined.filter_map(|address| space.source(address)) {
-        assert!(source.inlined.len() < 10, "{source:?}");
-    }
+}
+
+/// A program with known inlining: the numbers of its lines are in the test.
+const INLINING: &str = "\
+#[inline(always)]
+fn innermost(number: u32) -> u32 {
+    unsafe { core::ptr::read_volatile(&number) }
+}
+#[inline(always)]
+fn middle(number: u32) -> u32 {
+    innermost(number) << 3
+}
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern \"C\" fn outer(number: u32) -> u32 {
+    middle(number)
+}
+fn main() {
+    std::process::exit(outer(std::process::id()) as i32);
+}
+";
+
+#[test]
+fn inlined_functions_have_the_lines_of_their_calls() {
+    let folder = std::env::temp_dir().join(format!("scope-inlining-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let (source, binary) = (folder.join("inlining.rs"), folder.join("inlining"));
+    fs::write(&source, INLINING).expect("write");
+    let compiled = std::process::Command::new(option_env!("RUSTC").unwrap_or("rustc"))
+        .args(["-O", "-g", "--edition", "2024", "-o"])
+        .args([&binary, &source])
+        .status();
+    let file = fs::read(&binary);
+    fs::remove_dir_all(&folder).expect("the folder");
+    assert!(compiled.expect("rustc").success());
+    let program = Program::parse("inlining", file.expect("a program")).expect("ELF");
+    let outer = program.symbols().iter().find(|symbol| symbol.name == "outer").expect("exported");
+    let range = program.symbols().range_of("outer").expect("a size");
+    let spans = program.spans(outer.start, range.end - range.start);
+    // Functions of the standard library may be inlined further in.
+    let chains: Vec<Vec<(&str, u32)>> = spans
+        .iter()
+        .map(|span| {
+            let own = span
+                .source
+                .inlined
+                .iter()
+                .filter(|inlined| inlined.call.file.ends_with("inlining.rs"));
+            own.map(|inlined| {
+                (inlined.name.rsplit("::").next().unwrap_or_default(), inlined.call.line)
+            })
+            .collect()
+        })
+        .collect();
+    assert!(
+        chains.iter().any(|chain| chain.starts_with(&[("middle", 12), ("innermost", 7)])),
+        "{chains:?}"
+    );
+    // The shift is of the function in the middle, the return of the outer one. A shift cannot take the read into its own
+    // instruction, as an exclusive or does.
+    let line = |chain: &[(&str, u32)], line: u32| {
+        let of = |place: usize| spans[place].source.line.line == line;
+        chains.iter().enumerate().any(|(place, own)| own == chain && of(place))
+    };
+    assert!(line(&[("middle", 12)], 7), "{spans:?}");
+    assert!(line(&[], 13), "{spans:?}");
+    // Every instruction is counted once, and spans lie in their order.
+    let instructions: u32 = spans.iter().map(|span| u32::from(span.instructions)).sum();
+    assert!(instructions >= 4 && u64::from(instructions) <= range.end - range.start);
+    assert!(
+        spans
+            .windows(2)
+            .all(|pair| pair[0].offset < pair[1].offset && pair[0].source != pair[1].source)
+    );
+    assert!(program.spans(0x10, 4).is_empty());
 }
 
 #[test]

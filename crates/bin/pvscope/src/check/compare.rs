@@ -13,7 +13,7 @@ const NAMED: usize = 5;
 /// The bands in percent: instructions of pvnet, of the kernel and of the rest; misses.
 const PVNET: f64 = 0.3;
 const KERNEL: f64 = 1.0;
-/// Wide: between two boots the misses of a window of the same program differ by up to 14 %, with the physical pages that it gets.
+/// Wide: the misses of two versions of a program differ with where its code and data lie in pages and in the sets of caches.
 const MISSES: f64 = 15.0;
 /// Smaller differences than this are none, whatever their share: the numbers in the file are rounded.
 const INSTRUCTIONS_LEAST: f64 = 0.05;

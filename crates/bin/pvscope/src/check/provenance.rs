@@ -1,17 +1,8 @@
 //! What a baseline's numbers depend on besides pvnet's source.
 
-use std::path::Path;
-
-use sha2::{Digest as _, Sha256};
-
-use crate::error::{Error, Result};
-
 /// The keys and values. Numbers of another machine or another compiler are not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance(Vec<(String, String)>);
-
-/// How rustc signs what it compiles.
-const SIGNATURE: &[u8] = b"rustc version ";
 
 impl Provenance {
     /// Of these keys and values.
@@ -54,30 +45,6 @@ impl Provenance {
     }
 }
 
-/// The first bytes of a file's digest.
-pub fn digest(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).map_err(Error::path(path))?;
-    let digest = Sha256::digest(&bytes);
-    Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// The compiler that made a program, as it says itself.
-pub fn compiler(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).map_err(Error::path(path))?;
-    let mut places = bytes.windows(SIGNATURE.len()).enumerate();
-    // The program may contain the words too, so the last place counts: sections of notes come after the data.
-    let found = places.rfind(|(_, words)| *words == SIGNATURE);
-    let after = found.map(|(at, _)| &bytes[at + SIGNATURE.len()..]);
-    let version = after.and_then(|rest| rest.split(|byte| *byte == b' ' || *byte == 0).next());
-    Ok(version.map_or("unknown".to_owned(), |word| String::from_utf8_lossy(word).into_owned()))
-}
-
-/// The profile that a program was built with: the name of cargo's folder.
-pub fn profile(path: &Path) -> String {
-    let folder = path.parent().and_then(Path::file_name);
-    folder.map_or("unknown".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,12 +58,5 @@ mod tests {
         let message = of("a").check(&of("b")).unwrap_err();
         assert!(message.contains("kernel is b here and a there"), "{message}");
         assert!(!message.contains("profile"), "{message}");
-    }
-
-    #[test]
-    fn the_compiler_signs() {
-        let this = std::env::current_exe().unwrap();
-        let compiler = compiler(&this).unwrap();
-        assert!(compiler.starts_with("1."), "{compiler}");
     }
 }

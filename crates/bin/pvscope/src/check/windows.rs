@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lab::{Process, Progress};
+use lab::Progress;
 use scope_result::Recording;
-use xenlab::{
-    Batch, BatchHost, CLOCK, Emulator, HostFile, Images, Kind, PROCESSOR, Suite, default_cache,
-};
+use xenlab::{Batch, BatchHost, Emulator, HostFile, Images, Kind, Suite, default_cache};
 
 use super::measured::Measured;
-use super::provenance::{Provenance, compiler, digest, profile};
+use super::provenance::Provenance;
+use crate::digest::of_file;
 use crate::error::{Error, Result};
 use crate::guest_report::GuestReport;
 use crate::image_symbols::ImageSymbols;
@@ -19,9 +18,10 @@ use crate::mark::TELL;
 use crate::names::name_all;
 use crate::paths::{absolute, built};
 use crate::programs::Programs;
+use crate::provenance::{compiler, profile};
 use crate::record::RecordArgs;
 use crate::run::PVNET;
-use crate::snapshot::{self, Snapshot};
+use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
 
 /// Frames of a window.
@@ -41,9 +41,8 @@ pub struct MachineArgs {
     /// The plugin [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// Boot the machine again, even if there is a snapshot of it.
-    #[arg(long)]
-    pub no_snapshot: bool,
+    #[command(flatten)]
+    pub snapshot: SnapshotArgs,
     /// The time limit of the machine, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub limit: u64,
@@ -57,7 +56,6 @@ pub struct Machine {
     pub provenance: Provenance,
     images: Images,
     emulator: Emulator,
-    cache: PathBuf,
     pvnet: PathBuf,
     record: RecordArgs,
     plugin: PathBuf,
@@ -94,10 +92,8 @@ fn script(windows: &[String]) -> String {
         [] => String::new(),
         names => format!("--windows {}", names.join(",")),
     };
-    let wait = snapshot::WAIT;
-    let ready = snapshot::READY;
     format!(
-        "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\necho '{ready}'; {wait}\n\
+        "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\n\
          pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --perturb {ROUNDS} {windows} </run/in >/run/out &\n\
          exec 3>/run/in\n\
          while read -r line; do echo \"$line\"; [ \"$line\" != @done ] || break; done </run/out\n\
@@ -117,49 +113,37 @@ impl Machine {
         let provenance = Provenance::new(vec![
             ("rustc", compiler(&pvnet)?),
             ("profile", profile(&pvnet)),
-            ("kernel", digest(&images.kernel())?),
-            ("system", digest(&images.root(Kind::Dom0))?),
+            ("kernel", of_file(&images.kernel())?),
+            ("system", of_file(&images.root(Kind::Dom0))?),
             ("model", "server".to_owned()),
             ("frames", FRAMES.to_string()),
             ("rounds", ROUNDS.to_string()),
         ]);
-        Ok(Self { provenance, images, emulator, cache, pvnet, record, plugin })
+        Ok(Self { provenance, images, emulator, pvnet, record, plugin })
     }
 
     /// Records the windows.
     pub fn record(&self, args: &MachineArgs) -> Result<BTreeMap<String, Measured>> {
-        let progress = Progress::new(4, args.quiet);
+        let progress = Progress::new(snapshot::STEPS, args.quiet);
         progress.step("write the images");
-        let programs = vec![snapshot::program()];
         let files = vec![HostFile::new(&self.pvnet)?];
         let script = script(&args.windows);
-        let batch = Batch { script, files, programs, ..Batch::default() };
+        let batch = Batch { script, files, ..Batch::default() };
         let host = BatchHost::new(&self.images, &batch)?;
         let symbols = ImageSymbols::of_lab(&self.images, false)?;
-        let (raw, socket) = (host.folder().join("recording"), host.folder().join("monitor"));
-        let mut command = host.command(&self.emulator)?;
-        let words: Vec<String> =
-            [batch.script.clone(), format!("{:?} {PROCESSOR} {CLOCK:?}", self.emulator)].into();
-        let (root, kernel) = (host.root(), self.images.kernel());
-        let snapshot = Snapshot::of(&self.cache, &[root, kernel.as_path()], &words)?;
+        let raw = host.folder().join("recording");
         let argument = self.record.plugin_argument(&self.plugin, &raw, &symbols, None)?;
-        command.arg("-plugin").arg(format!("{argument},windows=on"));
-        command.args(crate::qmp::arguments(&socket));
+        let qemu = self.emulator.version_line()?;
+        let names = ("pvnet bench pps --lockstep", &*qemu);
+        let machine = snapshot::Machine::of_lab(names, &host, &self.images, &self.emulator)?;
         let printed = host.printed();
         let consoles = [("the console", host.log()), ("the script", printed.clone())];
         let watch = Watch::new(&consoles, &progress, args.limit);
-        let loads = snapshot.exists() && !args.no_snapshot;
-        if loads {
-            snapshot.load(&mut command);
-        }
-        let mut qemu = Process::capture(command)?;
-        if loads {
-            snapshot.resume(&socket, &mut qemu)?;
-        } else if !args.no_snapshot {
-            snapshot.save(&socket, &mut qemu, &printed, (args.limit, &progress))?;
-        }
-        watch.record(&mut qemu)?;
-        watch.end(&mut qemu)?;
+        let argument = format!("{argument},windows=on");
+        let mut running = machine.start(&argument, args.snapshot, (&watch, &progress))?;
+        watch.record(&mut running.qemu)?;
+        watch.end(&mut running.qemu)?;
+        running.complete_consoles()?;
         progress.step("name the code");
         let text = std::fs::read(&printed).map_err(Error::path(&printed))?;
         let text = String::from_utf8_lossy(&text);
@@ -170,6 +154,7 @@ impl Machine {
         }
         let mut recordings = read_all(&raw, windows.len())?;
         let files = host.files()?;
+        let kernel = self.images.kernel();
         let vmlinux = std::fs::read(&kernel).map_err(Error::path(&kernel))?;
         let mut programs = Programs::of_lab(&files, &vmlinux);
         programs.add_host_file(PVNET, &self.pvnet)?;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scope_model::{Costs, Counters};
-use scope_result::SourceLine;
+use scope_result::{FileLine, SourceLine};
 
 use crate::call_graph::CallGraph;
 use crate::filter::FilterArgs;
+use crate::source_lines::SourceLines;
 use crate::summary::{Part, Summary, function_name, who};
 
 /// What an event counts.
@@ -29,16 +30,30 @@ const EVENTS: [(&str, &str, Count); 9] = [
 /// The object and the name of a function. A function of two domains is two functions, in objects of different names.
 type Name = (String, String);
 
-/// The costs of a function: by the address and the source line of its blocks, and of its calls.
+/// The costs of a function: by the address and the source line of its code, and of its calls.
 #[derive(Default)]
 struct Costed {
-    file: Option<String>,
+    /// The file of the function; inlined code may have others.
+    file: Option<u32>,
     positions: BTreeMap<Position, Counters>,
     calls: Vec<Call>,
 }
 
-/// An address, and the line of its function's file; 0 if it is not known.
-type Position = (u64, u32);
+/// A place in a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    address: u64,
+    /// The file, if it is known.
+    file: Option<u32>,
+    /// The line of the file; 0 if it is not known.
+    line: u32,
+}
+
+impl Position {
+    fn new(address: u64, line: Option<FileLine>) -> Self {
+        Self { address, file: line.map(|line| line.file), line: line.map_or(0, |line| line.line) }
+    }
+}
 
 struct Call {
     callee: Name,
@@ -51,13 +66,9 @@ struct Call {
 /// The counts of every block, and with a call graph the inclusive counts of calls.
 pub fn text(summary: &Summary<'_>, graph: Option<&CallGraph<'_>>, filter: &FilterArgs) -> String {
     let recording = summary.recording;
-    let lines: BTreeMap<u32, &SourceLine> =
-        recording.lines.iter().map(|line| (line.block, line)).collect();
-    let file = |line: &SourceLine| recording.files.get(line.file as usize).cloned();
-    let position = |block: u32| -> Position {
-        let address = recording.blocks.get(block as usize).map_or(0, |block| block.address);
-        (address, lines.get(&block).map_or(0, |line| line.line))
-    };
+    let lines = SourceLines::new(recording);
+    let address =
+        |block: u32| recording.blocks.get(block as usize).map_or(0, |block| block.address);
     let mut functions = BTreeMap::<Name, Costed>::new();
     for (number, block) in (0..).zip(&recording.blocks) {
         let function =
@@ -65,19 +76,33 @@ pub fn text(summary: &Summary<'_>, graph: Option<&CallGraph<'_>>, filter: &Filte
         for (domain, counters) in &block.counters {
             let who = who(recording.domains.get(usize::from(*domain)), block.mode);
             let part = Part { who, mode: block.mode, function: function.clone() };
-            if filter.selects(&part) && counters.executions > 0 {
-                let costed = functions.entry(name(&part)).or_default();
-                let own = lines.get(&number).and_then(|line| file(line));
-                costed.file = costed.file.take().or(own);
-                *costed.positions.entry(position(number)).or_default() += counters;
+            if !filter.selects(&part) || counters.executions == 0 {
+                continue;
+            }
+            let costed = functions.entry(name(&part)).or_default();
+            for (line, counters) in lines.parts(number, counters) {
+                costed.file = costed.file.or(line.map(|line| line.outermost().file));
+                let offset = line.map_or(0, |line| u64::from(line.offset));
+                let position = Position::new(block.address + offset, line.map(|line| line.line));
+                *costed.positions.entry(position).or_default() += &counters;
             }
         }
     }
+    // A function is entered at its own first line, and calls from the line of its last instruction.
+    let entry = |block: u32| {
+        let line = lines.of(block).first();
+        Position::new(address(block), line.map(SourceLine::outermost))
+    };
+    let site = |block: u32| {
+        let last = lines.of(block).last();
+        let offset = last.map_or(0, |line| u64::from(line.offset));
+        Position::new(address(block) + offset, last.map(|line| line.line))
+    };
     if let Some(graph) = graph {
         for ((caller, callee), cost) in graph.calls() {
             if filter.selects(caller) && filter.selects(callee) {
-                let entry = graph.entry_of(callee).map_or((0, 0), position);
-                let site = cost.site.map_or((0, 0), position);
+                let entry = graph.entry_of(callee).map(entry).unwrap_or_default();
+                let site = cost.site.map(site).unwrap_or_default();
                 let inclusive = cost.inclusive;
                 let call = Call { callee: name(callee), entry, times: cost.calls, site, inclusive };
                 functions.entry(name(caller)).or_default().calls.push(call);
@@ -102,17 +127,34 @@ fn write(summary: &Summary<'_>, functions: &BTreeMap<Name, Costed>) -> String {
     let _ = writeln!(text, "event: Cycles : Model cycles");
     let names = EVENTS.map(|(name, ..)| name).join(" ");
     let _ = writeln!(text, "events: {names} Cycles");
-    let file =
-        |name: &Name| functions.get(name).and_then(|costed| costed.file.as_deref()).unwrap_or("??");
+    let known = |file: Option<u32>| {
+        let name = file.and_then(|file| summary.recording.files.get(file as usize));
+        name.map_or("??", String::as_str)
+    };
+    let file_of = |name: &Name| functions.get(name).and_then(|costed| costed.file);
     for (function, costed) in functions {
-        let _ = writeln!(text, "\nob={}\nfl={}\nfn={}", function.0, file(function), function.1);
+        let own = costed.file;
+        let _ = writeln!(text, "\nob={}\nfl={}\nfn={}", function.0, known(own), function.1);
+        // The file that the positions are of: inlined code may come from another.
+        let mut present = own;
+        let mut change = |text: &mut String, position: Position| {
+            let file = position.file.or(own);
+            if file != present {
+                let key = if file == own { "fe" } else { "fi" };
+                let _ = writeln!(text, "{key}={}", known(file));
+                present = file;
+            }
+        };
         for (position, counters) in &costed.positions {
+            change(&mut text, *position);
             let _ = writeln!(text, "{}", counts(*position, counters, summary.costs()));
         }
         for call in &costed.calls {
+            change(&mut text, call.site);
             let (object, name) = &call.callee;
-            let _ = writeln!(text, "cob={object}\ncfl={}\ncfn={name}", file(&call.callee));
-            let (address, line) = call.entry;
+            let _ =
+                writeln!(text, "cob={object}\ncfl={}\ncfn={name}", known(file_of(&call.callee)));
+            let Position { address, line, .. } = call.entry;
             let _ = writeln!(text, "calls={} {address:#x} {line}", call.times);
             let _ = writeln!(text, "{}", counts(call.site, &call.inclusive, summary.costs()));
         }
@@ -121,23 +163,26 @@ fn write(summary: &Summary<'_>, functions: &BTreeMap<Name, Costed>) -> String {
 }
 
 /// A line of costs.
-fn counts((address, line): Position, counters: &Counters, costs: &Costs) -> String {
+fn counts(position: Position, counters: &Counters, costs: &Costs) -> String {
     let counts = EVENTS.map(|(_, _, count)| count(counters).to_string()).join(" ");
+    let Position { address, line, .. } = position;
     format!("{address:#x} {line} {counts} {:.0}", costs.cycles(counters))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call_graph::tests::recording as with_calls;
     use crate::export::tests::recording;
     use crate::filter::EventFilter;
+    use crate::source_lines::tests::recording as with_lines;
 
     /// What a reader of the format finds: the own instructions of each function, and the calls with their inclusive instructions.
     #[derive(Debug, Default, PartialEq)]
     struct Read {
         own: BTreeMap<Name, u64>,
         calls: BTreeMap<(Name, Name), (u64, u64)>,
+        /// The own instructions by file and line.
+        lines: BTreeMap<(String, u32), u64>,
     }
 
     /// Reads the format as its description says: the costs after a line `calls=` are those of the call.
@@ -145,12 +190,13 @@ mod tests {
         let (mut read, mut object, mut function) =
             (Read::default(), String::new(), Name::default());
         let (mut called_object, mut callee, mut calls) = (None, Name::default(), None);
-        let mut events = 0;
+        let (mut events, mut file) = (0, String::new());
         for line in text.lines() {
             match line.split_once('=') {
                 _ if line.starts_with("events: ") => events = line.split(' ').count() - 1,
                 Some(("ob", name)) => object = name.to_owned(),
-                Some(("fl" | "cfl", _)) => {}
+                Some(("fl" | "fi" | "fe", name)) => file = name.to_owned(),
+                Some(("cfl", _)) => {}
                 Some(("fn", name)) => function = (object.clone(), name.to_owned()),
                 Some(("cob", name)) => called_object = Some(name.to_owned()),
                 Some(("cfn", name)) => {
@@ -167,7 +213,11 @@ mod tests {
                     assert_eq!(cells.len(), 2 + events, "{line}");
                     let instructions: u64 = cells[2].parse().expect("a count");
                     match calls.take() {
-                        None => *read.own.entry(function.clone()).or_default() += instructions,
+                        None => {
+                            *read.own.entry(function.clone()).or_default() += instructions;
+                            let line = (file.clone(), cells[1].parse().expect("a line"));
+                            *read.lines.entry(line).or_default() += instructions;
+                        }
                         Some(times) => {
                             let pair = (function.clone(), callee.clone());
                             assert_eq!(read.calls.insert(pair, (times, instructions)), None);
@@ -195,14 +245,16 @@ mod tests {
 
     #[test]
     fn calls_have_inclusive_costs_and_source_lines() {
-        let mut recording = with_calls();
-        recording.files = vec!["src/main.c".to_owned()];
-        recording.lines = vec![SourceLine { block: 1, file: 0, line: 7, inlined: Vec::new() }];
+        let recording = with_lines();
         let summary = Summary::new(&recording, Costs::default());
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
         let text = text(&summary, Some(&graph), &FilterArgs::default());
-        assert!(text.contains("fl=src/main.c\nfn=main\n0x400010 7 1 "), "{text}");
+        assert!(text.contains("fl=src/main.c\nfn=main\n0x400010 0 1 "), "{text}");
+        // Inlined code of another file, and the way back for the call.
+        assert!(text.contains("fi=include/put.h\n0x400024 9 5 "), "{text}");
         let read = read(&text);
+        let of = |file: &str, line| read.lines.get(&(file.to_owned(), line)).copied();
+        assert_eq!((of("src/main.c", 20), of("include/put.h", 9)), (Some(5), Some(5)));
         assert_eq!(read.own.values().sum::<u64>(), recording.instructions);
         let name = |name: &str| ("machine/m".to_owned(), name.to_owned());
         let expected = [

@@ -1,5 +1,6 @@
 //! `pvscope report`: a recording as tables, and as a page with plots.
 
+mod lines;
 mod page;
 mod tables;
 mod words;
@@ -14,10 +15,11 @@ use crate::event::Event;
 use crate::filter::FilterArgs;
 use crate::model_args::CostArgs;
 use crate::report_data::ReportData;
+use crate::source_lines::without_lines;
 use crate::summary::Summary;
 use page::page;
 use tables::tables;
-use words::{caveats, lead};
+use words::{caveats, lead, provenance};
 pub use words::{model, sentence};
 
 /// Arguments of `pvscope report`.
@@ -37,6 +39,13 @@ pub struct ReportArgs {
     /// Print a line of comma-separated values for every function instead.
     #[arg(long, conflicts_with = "html")]
     csv: bool,
+    /// Show the source lines of programs with debug information instead; misses are shared out over the lines of a block by their
+    /// instructions.
+    #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
+    lines: bool,
+    /// Show the functions of programs with debug information as they were written instead, and where each was inlined.
+    #[arg(long, conflicts_with_all = ["json", "csv", "html", "lines"])]
+    inlines: bool,
     /// Order code by this, and show shares of it.
     #[arg(long, value_enum, default_value_t)]
     event: Event,
@@ -52,17 +61,26 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
     let summary = summary.only(|part| args.filter.selects(part)).weighed_by(args.event);
     if args.json {
-        let text = serde_json::to_string_pretty(&ReportData::new(&summary));
+        let text = serde_json::to_string_pretty(&ReportData::new(&summary, &args.filter));
         return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
     }
     if args.csv {
-        return show(&ReportData::new(&summary).csv());
+        return show(&ReportData::new(&summary, &args.filter).csv());
+    }
+    let is_terminal = std::io::stdout().is_terminal();
+    if args.lines || args.inlines {
+        if recording.lines.is_empty() {
+            return Err(without_lines());
+        }
+        let table = if args.lines { lines::lines } else { lines::inlines };
+        let table = table(&summary, &args.filter, args.top);
+        return show(&format!("{}\n\n{}", lead(&summary), table.render(is_terminal)));
     }
     let mut text = format!("{}\n{}\n\n", lead(&summary), model(&summary));
     for (caption, table) in tables(&summary, args.top) {
-        text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));
+        text += &format!("{caption}\n{}\n", table.render(is_terminal));
     }
-    text += &format!("{}\n", caveats(&summary));
+    text += &format!("{}\n{}\n", caveats(&summary), provenance(&recording.provenance));
     if let Some(path) = &args.html {
         let page = page(&summary, args.top);
         page.write(path).map_err(|error| Error::Usage(error.to_string()))?;

@@ -6,7 +6,7 @@ use scope_model::{L2_BYTES, POLICIES, TLB_ENTRIES};
 use scope_result::{EventKind, Profile};
 
 use super::tables::tables;
-use super::words::{caveats, lead, model, sentence, unit};
+use super::words::{caveats, lead, model, provenance, sentence, unit};
 use crate::summary::{Summary, mode_name};
 
 /// The page.
@@ -31,6 +31,7 @@ pub fn page(summary: &Summary<'_>, top: usize) -> Report {
         page.table(caption.trim_end_matches(':'), &table);
     }
     page.paragraph(&caveats(summary));
+    page.paragraph(&provenance(&summary.recording.provenance));
     page
 }
 

@@ -10,13 +10,14 @@ use crate::summary::{Summary, function_name, mode_name};
 const COLUMNS: [&str; 7] =
     ["model cycles", "instructions", "L1I miss", "L1D miss", "L2 miss", "ITLB miss", "DTLB miss"];
 
-fn with_columns(summary: &Summary<'_>, table: Table) -> Table {
+/// Adds the columns of [`cells`] to a table.
+pub fn with_columns(summary: &Summary<'_>, table: Table) -> Table {
     let table = table.right(format!("% of {}", summary.event().name()));
     COLUMNS.into_iter().fold(table, Table::right)
 }
 
 /// The cells of counts, per frame.
-fn cells(summary: &Summary<'_>, counters: &Counters) -> Vec<String> {
+pub fn cells(summary: &Summary<'_>, counters: &Counters) -> Vec<String> {
     let all = summary.weight(&summary.total);
     let cycles = summary.cycles(counters);
     let per_frame = |count: u64| human(summary.per_frame(count as f64));

@@ -1,7 +1,7 @@
 //! What a report says in sentences.
 
 use ::report::{count, human};
-use scope_result::Domain;
+use scope_result::{Domain, FileDigest, Provenance};
 
 use crate::summary::Summary;
 
@@ -50,6 +50,37 @@ pub fn model(summary: &Summary<'_>) -> String {
         config.preset.name(),
         summary.costs()
     )
+}
+
+/// What the recording was made with.
+pub fn provenance(provenance: &Provenance) -> String {
+    if provenance.pvscope.is_empty() {
+        return "The recording does not say what it was made with.".to_owned();
+    }
+    let files = |files: &[FileDigest]| -> String {
+        let file = |file: &FileDigest| {
+            let built_by = Some(&file.built_by).filter(|text| !text.is_empty());
+            let built_by = built_by.map(|text| format!(" ({text})")).unwrap_or_default();
+            format!("{} {}{built_by}", file.name, file.digest)
+        };
+        files.iter().map(file).collect::<Vec<_>>().join(", ")
+    };
+    let Provenance { pvscope, qemu, machine, workload, options, images, programs } = provenance;
+    let mut text = format!(
+        "Recorded by pvscope {pvscope} (format {}) with {qemu}: {workload}",
+        scope_result::VERSION
+    );
+    for (what, list) in [
+        ("options", options.join(" ")),
+        ("images", files(images)),
+        ("programs", files(programs)),
+        ("machine", machine.join(" ")),
+    ] {
+        if !list.is_empty() {
+            text += &format!("; {what}: {list}");
+        }
+    }
+    text + "."
 }
 
 /// The unit of counts: per frame, or in total if no frames were counted.
@@ -113,4 +144,38 @@ pub fn caveats(summary: &Summary<'_>) -> String {
         text += &format!("{} events were dropped. ", summary.recording.events_lost);
     }
     text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_what_the_recording_was_made_with() {
+        let file = |name: &str, built_by: &str| FileDigest {
+            name: name.to_owned(),
+            digest: "0123456789abcdef".to_owned(),
+            built_by: built_by.to_owned(),
+        };
+        let text = provenance(&Provenance {
+            pvscope: "0.1.0".to_owned(),
+            qemu: "QEMU emulator version 10.0.2".to_owned(),
+            machine: Vec::new(),
+            workload: "tx-pvnet".to_owned(),
+            options: vec!["--milliseconds 200".to_owned()],
+            images: vec![file("kernel", ""), file("xen", "")],
+            programs: vec![file("/usr/local/bin/pvnet", "rustc 1.90.0, release")],
+        });
+        for part in [
+            "pvscope 0.1.0 (format 5)",
+            "QEMU emulator version 10.0.2: tx-pvnet",
+            "options: --milliseconds 200",
+            "images: kernel 0123456789abcdef, xen 0123456789abcdef",
+            "programs: /usr/local/bin/pvnet 0123456789abcdef (rustc 1.90.0, release).",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("machine"), "{text}");
+        assert!(provenance(&Provenance::default()).contains("does not say"));
+    }
 }

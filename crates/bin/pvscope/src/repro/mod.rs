@@ -34,6 +34,9 @@ pub struct ReproArgs {
     /// Read the recordings from this folder instead of making them. Each is named after its workload: tx-stock.pvs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "milliseconds"])]
     from: Option<PathBuf>,
+    /// With --from: read this file in place of a workload's recording, for an experiment. May be repeated.
+    #[arg(long, value_name = "WORKLOAD=FILE", requires = "from", value_parser = replacement)]
+    instead: Vec<(String, PathBuf)>,
     /// Keep the recordings in this folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -87,6 +90,11 @@ impl Paper {
     }
 }
 
+fn replacement(pair: &str) -> std::result::Result<(String, PathBuf), String> {
+    let (workload, file) = pair.split_once('=').ok_or("expected WORKLOAD=FILE")?;
+    Ok((workload.to_owned(), file.into()))
+}
+
 /// Runs the command.
 pub fn run(args: &ReproArgs) -> Result<()> {
     let recordings = recordings(args)?;
@@ -112,7 +120,7 @@ fn usage(error: impl std::fmt::Display) -> Error {
 
 fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
     if let Some(folder) = &args.from {
-        return read_all(folder, args.paper);
+        return read_all(&Files { folder, instead: &args.instead }, args.paper);
     }
     let workloads = args.paper.workloads();
     let temporary = Temporary::new();
@@ -123,7 +131,21 @@ fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
         }
         run::run(&run_args(args, workload, &file(folder, workload))?)?;
     }
-    read_all(folder, args.paper)
+    read_all(&Files { folder, instead: &[] }, args.paper)
+}
+
+/// The files of recordings: in a folder, but some elsewhere.
+struct Files<'a> {
+    folder: &'a Path,
+    instead: &'a [(String, PathBuf)],
+}
+
+impl Files<'_> {
+    /// The file of a workload's recording.
+    fn of(&self, workload: &str) -> PathBuf {
+        let other = self.instead.iter().find(|(name, _)| name == workload);
+        other.map_or_else(|| file(self.folder, workload), |(_, path)| path.clone())
+    }
 }
 
 /// The arguments of `pvscope run` for a recording. Options that are not set here keep their defaults.
@@ -169,29 +191,31 @@ fn file(folder: &Path, workload: &str) -> PathBuf {
     folder.join(format!("{workload}.pvs"))
 }
 
-fn read_all(folder: &Path, paper: Paper) -> Result<Vec<WorkloadRecording>> {
+fn read_all(files: &Files<'_>, paper: Paper) -> Result<Vec<WorkloadRecording>> {
     let workloads = paper.workloads();
+    if let Some((name, _)) = files.instead.iter().find(|(name, _)| !workloads.contains(&&**name)) {
+        return Err(Error::Usage(format!("--instead: this paper needs no recording of {name:?}")));
+    }
     let flow = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
-    let missing = workloads.iter().filter(|workload| !file(folder, workload).is_file());
+    let missing = workloads.iter().filter(|workload| !files.of(workload).is_file());
     let missing: Vec<String> = missing
         .map(|workload| {
-            let path = file(folder, workload);
+            let path = files.of(workload);
             format!("\n  pvscope run {workload} --preset 2007 --out {}{flow}", path.display())
         })
         .collect();
     if !missing.is_empty() {
         return Err(Error::Usage(format!(
             "{}: recordings are missing. Record them, or leave out --from:{}",
-            folder.display(),
+            files.folder.display(),
             missing.concat()
         )));
     }
-    workloads.iter().map(|workload| read_one(folder, workload)).collect()
+    workloads.iter().map(|workload| read_one(&files.of(workload), workload)).collect()
 }
 
-fn read_one(folder: &Path, workload: &'static str) -> Result<WorkloadRecording> {
-    let path = file(folder, workload);
-    let recording = scope_result::read(&path)?;
+fn read_one(path: &Path, workload: &'static str) -> Result<WorkloadRecording> {
+    let recording = scope_result::read(path)?;
     if recording.config.single {
         let path = path.display();
         return Err(Error::Usage(format!(
@@ -233,12 +257,28 @@ mod tests {
         std::env::temp_dir().join(format!("pvscope-repro-test-{}-{name}", std::process::id()))
     }
 
+    fn in_folder(folder: &Path) -> Files<'_> {
+        Files { folder, instead: &[] }
+    }
+
+    #[test]
+    fn a_recording_of_an_experiment_is_read_in_place_of_a_workloads() {
+        let instead = [("tx-udp".to_owned(), PathBuf::from("/other/single.pvs"))];
+        let files = Files { folder: Path::new("/all"), instead: &instead };
+        assert_eq!(files.of("tx-udp"), Path::new("/other/single.pvs"));
+        assert_eq!(files.of("tx-stock"), Path::new("/all/tx-stock.pvs"));
+        let wrong = [("loopback".to_owned(), PathBuf::from("x"))];
+        let files = Files { folder: Path::new("/all"), instead: &wrong };
+        let error = read_all(&files, Paper::Chadha07).err().unwrap().to_string();
+        assert!(error.contains("loopback"), "{error}");
+    }
+
     #[test]
     fn an_error_names_missing_recordings_and_how_to_make_them() {
         let folder = folder("missing");
         std::fs::create_dir_all(&folder).unwrap();
         scope_result::write(&file(&folder, "tx-udp"), &Recording::default()).unwrap();
-        let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
+        let error = read_all(&in_folder(&folder), Paper::Chadha07).err().unwrap().to_string();
         std::fs::remove_dir_all(&folder).unwrap();
         let wanted = format!(
             "pvscope run rx-stock-basic --preset 2007 --out {}",
@@ -257,7 +297,7 @@ mod tests {
         for workload in Paper::Chadha07.workloads() {
             scope_result::write(&file(&folder, workload), &recording).unwrap();
         }
-        let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
+        let error = read_all(&in_folder(&folder), Paper::Chadha07).err().unwrap().to_string();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(error.contains("--single"), "{error}");
     }

@@ -5,6 +5,7 @@
 mod scripts;
 mod traffic;
 mod udp;
+mod variation;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use crate::mark;
 use scripts::{CARD, CARDS, NAMESPACES};
 
 pub use traffic::{Backend, Channel, GUEST, Traffic};
+pub use variation::Variation;
 
 /// The guest's address on the link.
 const MAC: &str = "00:16:3e:00:00:02";
@@ -157,33 +159,63 @@ impl Workload {
         }
     }
 
-    /// The machine and its scripts: endless TCP traffic, and marks around a part of it.
-    pub fn batch(self, milliseconds: u32, pvnet: Option<PathBuf>) -> Result<Batch> {
+    /// Whether iperf3 makes its traffic, and starts in the host or in dom0.
+    fn has_client(self) -> bool {
+        !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile))
+    }
+
+    /// Whether there is a guest.
+    fn has_guest(self) -> bool {
+        matches!(self.kind, Kind::Xen(..))
+    }
+
+    /// Whether its traffic is UDP.
+    fn is_udp(self) -> bool {
+        matches!(self.kind, Kind::Xen(_, Traffic::Udp))
+    }
+
+    /// The machine and its scripts: endless traffic, and marks around a part of it.
+    pub fn batch(
+        self,
+        milliseconds: u32,
+        pvnet: Option<PathBuf>,
+        variation: &Variation,
+    ) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
         let programs = mark::programs();
-        let batch = Batch { xen: self.has_xen(), files, programs, ..Batch::default() };
+        let Variation { xen_append, guest_config, iperf, pause } = variation;
+        let xen_arguments = xen_append.clone();
+        let batch =
+            Batch { xen: self.has_xen(), files, programs, xen_arguments, ..Batch::default() };
         let cards = |cards: &str| cards.split_whitespace().map(str::to_owned).collect();
         Ok(match self.kind {
             Kind::Xen(backend, traffic) => {
                 let batch = Batch {
-                    script: scripts::xen(backend, traffic, milliseconds),
+                    script: scripts::xen(backend, traffic, milliseconds, iperf),
                     guest_script: scripts::guest(backend, traffic),
-                    guests: vec![backend.guest()],
+                    guests: vec![backend.guest(guest_config)],
                     ..batch
                 };
                 if traffic == Traffic::Udp {
-                    let programs = batch.programs.into_iter().chain([udp::sender()]).collect();
+                    let programs =
+                        batch.programs.into_iter().chain([udp::sender(*pause)]).collect();
                     Batch { programs, devices: cards(CARD), ..batch }
                 } else {
                     batch
                 }
             }
             Kind::Loopback => {
-                let script = scripts::linux("", self.interface(), "127.0.0.1", milliseconds);
+                let address = "127.0.0.1";
+                let script = scripts::linux("", (self.interface(), address), milliseconds, iperf);
                 Batch { script, ..batch }
             }
             Kind::Virtio | Kind::Dom0 => Batch {
-                script: scripts::linux(NAMESPACES, self.interface(), "10.0.0.2", milliseconds),
+                script: scripts::linux(
+                    NAMESPACES,
+                    (self.interface(), "10.0.0.2"),
+                    milliseconds,
+                    iperf,
+                ),
                 devices: cards(CARDS),
                 ..batch
             },
@@ -192,9 +224,10 @@ impl Workload {
 }
 
 impl Backend {
-    fn guest(self) -> DomuConfig {
+    fn guest(self, line: &str) -> DomuConfig {
         let kernel_arguments = NO_ASLR.to_owned();
-        DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
+        let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) };
+        if line.is_empty() { guest } else { guest.line(line) }
     }
 
     fn interface(self) -> &'static str {

@@ -5,8 +5,8 @@
 use super::traffic::{Backend, Channel, GUEST, Traffic};
 use crate::mark::TELL;
 
-/// The script of dom0.
-pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32) -> String {
+/// The script of dom0. `iperf` has more options of the program that makes TCP's traffic.
+pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32, iperf: &str) -> String {
     let start = match backend {
         Backend::Stock | Backend::Basic => STOCK.to_owned(),
         Backend::Pvnet | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
@@ -26,9 +26,9 @@ pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32) -> String {
     let interface = backend.interface();
     let client = match traffic {
         // As the iperf of 2007 writes.
-        Traffic::Tx if backend == Backend::Basic => client("10.0.0.2", "--reverse -l 8K"),
-        Traffic::Tx => client("10.0.0.2", "--reverse"),
-        Traffic::Rx => client("10.0.0.2", ""),
+        Traffic::Tx if backend == Backend::Basic => client("10.0.0.2", "--reverse -l 8K", iperf),
+        Traffic::Tx => client("10.0.0.2", "--reverse", iperf),
+        Traffic::Rx => client("10.0.0.2", "", iperf),
         // The guest sends by itself.
         Traffic::Sendfile | Traffic::Udp => String::new(),
     };
@@ -55,19 +55,25 @@ pub fn guest(backend: Backend, traffic: Traffic) -> String {
     format!("{device}\n{program}\nsleep 1\n{TELL}\ntell 1\necho '@end'")
 }
 
-/// The script of a machine whose programs send to each other.
-pub fn linux(start: &str, interface: &str, address: &str, milliseconds: u32) -> String {
+/// The script of a machine whose programs send to each other, over an interface to an address.
+pub fn linux(
+    start: &str,
+    (interface, address): (&str, &str),
+    milliseconds: u32,
+    iperf: &str,
+) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
-    let traffic = marked(&server, &client(address, ""), interface, milliseconds);
+    let traffic = marked(&server, &client(address, "", iperf), interface, milliseconds);
     format!("set -e\n{start}\n{traffic}\necho '@end'\n")
 }
 
 /// Lines that start endless TCP traffic, once the other end listens.
-fn client(address: &str, more: &str) -> String {
+fn client(address: &str, more: &str, iperf: &str) -> String {
+    let space = if iperf.is_empty() { "" } else { " " };
     format!(
         "until iperf3 -c {address} -n 64K >/dev/null 2>&1; do sleep 0.05; done\n\
-         iperf3 -c {address} {more} -t 86400 >/dev/null 2>&1 &\n"
+         iperf3 -c {address} {more}{space}{iperf} -t 86400 >/dev/null 2>&1 &\n"
     )
 }
 
@@ -102,15 +108,16 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
-/// A network card on a hub with an open port. A hub without one would hold back all frames.
+/// A network card on a hub with an open port. A hub without one would hold back all frames. Neither eventfds nor the bottom half of
+/// QEMU's main loop: that is another thread, which would send frames at another instruction in each run.
 pub const CARD: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=open
--device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
+-device virtio-net-pci,tx=timer,ioeventfd=off,netdev=a,mac=52:54:00:00:00:01";
 const BRIDGE_CARD: &str = "
 ip link set eth0 master xenbr0 up";
 
 /// Two network cards on an emulated hub, and a namespace for the second.
 pub const CARDS: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=b
--device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,netdev=b,mac=52:54:00:00:00:02";
+-device virtio-net-pci,tx=timer,ioeventfd=off,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,tx=timer,ioeventfd=off,netdev=b,mac=52:54:00:00:00:02";
 pub const NAMESPACES: &str = "ip netns add other
 ip link set eth1 netns other
 ip addr add 10.0.0.1/24 dev eth0

@@ -38,6 +38,8 @@ pub struct Batch {
     pub devices: Vec<String>,
     /// Programs to add from memory: names and contents.
     pub programs: Vec<(String, Vec<u8>)>,
+    /// More words of Xen's command line.
+    pub xen_arguments: String,
 }
 
 /// Where a batch's dom0 has the guests' archive.
@@ -72,7 +74,7 @@ impl BatchHost {
             write_linux(images, batch, &root)?;
         }
         // Xen's default is off on a virtual AMD processor, which this one looks like, and on for a real one.
-        let xen_arguments = "global-pages".to_owned();
+        let xen_arguments = format!("global-pages {}", batch.xen_arguments);
         // QEMU shares translated code between processes and shows a plugin only its first address, so libraries must
         // lie at the same address in each.
         let kernel_arguments = NO_ASLR.to_owned();

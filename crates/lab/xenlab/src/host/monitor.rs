@@ -42,10 +42,26 @@ impl Monitor {
     /// # Errors
     /// [`Error::Parse`] with QEMU's words if it refuses; [`lab::Error::TimedOut`] and [`lab::Error::Interrupted`] as
     /// [`Error::Lab`]; [`Error::Path`] if it is gone.
-    #[expect(clippy::needless_pass_by_value, reason = "it is made where it is passed")]
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.send(command, arguments)?;
+        self.answer(command)
+    }
+
+    /// Sends a command without waiting for its answer.
+    ///
+    /// # Errors
+    /// [`Error::Path`] if QEMU is gone.
+    #[expect(clippy::needless_pass_by_value, reason = "it is made where it is passed")]
+    pub fn send(&mut self, command: &str, arguments: Value) -> Result<()> {
         let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
-        self.stream.get_mut().write_all(line.as_bytes()).map_err(failed)?;
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(failed)
+    }
+
+    /// Waits for the answer to a command that was [sent](Self::send).
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn answer(&mut self, command: &str) -> Result<Value> {
         let end = Instant::now() + ANSWER;
         loop {
             let mut message = self.message(command, end)?;

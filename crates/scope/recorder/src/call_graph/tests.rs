@@ -16,6 +16,8 @@ const SYSTEM_CALL: u64 = 16;
 const INTERRUPT: u64 = 17;
 const FORK: u64 = 18;
 const SWITCH: u64 = 19;
+/// A function that only goes on to another; in a program, a link to a library.
+const THUNK: u64 = 20;
 
 /// The blocks of a function: where they lie and where they lead. A block's second half is a block too, for the rest of one that
 /// an exception interrupted.
@@ -116,6 +118,7 @@ impl Machine {
         let number = (function - if is_kernel { KERNEL } else { USER }) / STEP;
         let is_entry = is_kernel && [SYSTEM_CALL, INTERRUPT].contains(&number);
         let (ending, target) = match part {
+            Entry if number == THUNK => (Ending::IndirectJump, None),
             Entry => (Ending::Next, None),
             Hub => (Ending::Next, Some(function + 0x60)),
             SecondHub => (Ending::Next, Some(function + 0x40)),
@@ -129,6 +132,7 @@ impl Machine {
         let entry = match number {
             SYSTEM_CALL => EntryKind::SystemCall,
             INTERRUPT => EntryKind::Interrupt,
+            THUNK => EntryKind::Thunk,
             _ => EntryKind::None,
         };
         let known = KnownFunction { number: 0, start: function, entry };
@@ -139,6 +143,7 @@ impl Machine {
             ending,
             function: is_kernel.then_some(known),
             mode: Some(if is_kernel { Mode::Kernel } else { Mode::User }),
+            is_link: !is_kernel && number == THUNK,
             ..BlockFlow::default()
         };
         let next = BlockId(u32::try_from(self.blocks.len()).expect("few"));
@@ -214,6 +219,21 @@ impl Machine {
         self.go(Entry, 0);
     }
 
+    /// The thunk of programs or of the kernel.
+    fn thunk(&mut self) -> u64 {
+        THUNK * STEP + if self.is_user() { USER } else { KERNEL }
+    }
+
+    /// A call through a thunk: the function is the caller's, and the thunk has its own instructions only.
+    fn call_through_thunk(&mut self, function: u64) {
+        let thunk = self.thunk();
+        self.call(thunk);
+        let path = &mut self.level().path;
+        path.pop();
+        path.push((CallKind::Call, function));
+        self.go(Entry, 0);
+    }
+
     fn give_back(&mut self) {
         self.go(Hub, 0);
         self.go(SecondHub, 0);
@@ -227,10 +247,16 @@ impl Machine {
     }
 
     /// A tail call: a function that is among those which return to the same caller goes on.
-    fn tail(&mut self, function: u64) {
+    fn tail(&mut self, function: u64, through_thunk: bool) {
         self.go(Hub, 0);
         self.go(SecondHub, 0);
         self.go(Leaves, 0);
+        if through_thunk {
+            let thunk = self.thunk();
+            self.level().path.push((CallKind::Jump, thunk));
+            self.go(Entry, 0);
+            self.level().path.pop();
+        }
         let path = &mut self.level().path;
         let frame = path.iter().rposition(|(kind, _)| *kind != CallKind::Jump).expect("a call");
         match path.iter().skip(frame).rposition(|(_, own)| *own == function) {
@@ -310,13 +336,15 @@ impl Machine {
         match what {
             0..4 if depth < 20 => self.call(function),
             4..6 if depth > 0 => self.give_back(),
-            6 if !self.is_user() && is_own => self.tail(function),
+            6 if !self.is_user() && is_own => self.tail(function, false),
             7 if self.is_user() => self.system_call(),
             8 if is_entered => self.back_to_user(),
             9 if !self.is_user() => self.switch(usize::try_from(which % 3).expect("few")),
             10 if !self.is_user() && is_own => {
                 self.jump_back(usize::try_from(which % 3).expect("few"));
             }
+            11 if depth < 20 => self.call_through_thunk(function),
+            12 if !self.is_user() && is_own => self.tail(function, true),
             _ => {}
         }
     }
@@ -347,7 +375,7 @@ proptest! {
 
     #[test]
     fn every_instruction_counts_for_its_chain_of_calls(
-        steps in prop::collection::vec((0u8..11, 0u64..6), 0..200),
+        steps in prop::collection::vec((0u8..13, 0u64..6), 0..200),
         interrupts in prop::collection::vec((1u8..40, any::<bool>()), 0..20),
     ) {
         let mut machine = Machine::new(interrupts);
@@ -355,102 +383,4 @@ proptest! {
         let expected = machine.expected.clone();
         prop_assert_eq!(machine.counted(), expected);
     }
-}
-
-/// A program calls a library's function through its table of links, which only jumps.
-#[test]
-fn a_jump_from_a_table_of_links_is_to_another_function() {
-    let mut graph = CallGraph::new(0);
-    let user = Some(Mode::User);
-    let block = |start, ending| BlockFlow {
-        start,
-        end: start + 5,
-        ending,
-        mode: user,
-        ..BlockFlow::default()
-    };
-    for flow in [
-        block(0x1000, Ending::IndirectCall),
-        block(0x2000, Ending::IndirectJump),
-        block(0x7000, Ending::Return),
-        block(0x1005, Ending::Next),
-    ] {
-        graph.add(flow);
-    }
-    let slots = [Some(0x800), None, Some(0x800), None];
-    let mut last = Executed::default();
-    for (number, slot) in (0..).zip(slots) {
-        graph.arrive(last, BlockId(number), 0, u64::from(number));
-        last = Executed { block: Some(BlockId(number)), slot };
-    }
-    let nodes = graph.finish(4, &[]);
-    let seen = nodes.iter().skip(1).map(|node| (node.kind, node.block, node.counters.instructions));
-    let expected = [(CallKind::Unknown, 0, 2), (CallKind::Call, 1, 1), (CallKind::Jump, 2, 1)];
-    assert_eq!(seen.collect::<Vec<_>>(), expected);
-}
-
-/// The kernel's entry runs into the function behind it within a block, which ends with a jump over an alternative.
-#[test]
-fn a_direct_jump_into_the_middle_of_a_function_is_no_return() {
-    let mut graph = CallGraph::new(0);
-    let known = |start| Some(KnownFunction { number: 0, start, entry: EntryKind::None });
-    let kernel = Some(Mode::Kernel);
-    let jump = BlockFlow {
-        start: 0x1000,
-        end: 0x1020,
-        ending: Ending::Jump,
-        target: Some(0x1030),
-        function: known(0x1000),
-        mode: kernel,
-        ..BlockFlow::default()
-    };
-    let middle = BlockFlow { start: 0x1030, end: 0x1040, function: known(0x1010), ..jump };
-    graph.add(jump);
-    graph.add(middle);
-    graph.arrive(Executed::default(), BlockId(0), 0, 0);
-    graph.arrive(Executed { block: Some(BlockId(0)), slot: None }, BlockId(1), 0, 1);
-    let nodes = graph.finish(2, &[]);
-    assert_eq!((nodes[2].parent, nodes[2].kind), (1, CallKind::Jump));
-}
-
-/// A retpoline calls over its own trap, writes the target over the return address and returns; the target returns to its caller.
-#[test]
-fn a_return_to_an_address_that_was_written_is_a_jump() {
-    let mut graph = CallGraph::new(0);
-    let known = |start| Some(KnownFunction { number: 0, start, entry: EntryKind::None });
-    let kernel = Some(Mode::Kernel);
-    let (caller, thunk, target) = (0x1000, 0x2000, 0x3000);
-    let block = |start, end, ending, target, function| BlockFlow {
-        start,
-        end,
-        ending,
-        target,
-        function: known(function),
-        mode: kernel,
-        ..BlockFlow::default()
-    };
-    for flow in [
-        block(caller, 0x1005, Ending::Call, Some(thunk), caller),
-        block(thunk, 0x2005, Ending::Call, Some(0x200a), thunk),
-        block(0x200a, 0x2010, Ending::Return, None, thunk),
-        block(target, 0x3001, Ending::Return, None, target),
-        block(0x1005, 0x1006, Ending::Next, None, caller),
-    ] {
-        graph.add(flow);
-    }
-    let slots = [Some(0x800), Some(0x7f8), Some(0x7f8), Some(0x800), None];
-    let mut last = Executed::default();
-    for (number, slot) in (0..).zip(slots) {
-        graph.arrive(last, BlockId(number), 0, u64::from(number));
-        last = Executed { block: Some(BlockId(number)), slot };
-    }
-    let nodes = graph.finish(5, &[]);
-    let seen: Vec<_> = nodes
-        .iter()
-        .skip(1)
-        .map(|node| (node.parent, node.kind, node.block, node.counters.instructions))
-        .collect();
-    let expected =
-        [(0, CallKind::Unknown, 0, 2), (1, CallKind::Call, 1, 2), (2, CallKind::Jump, 3, 1)];
-    assert_eq!(seen, expected);
 }

@@ -63,6 +63,8 @@ const UNMAP: Place =
     anywhere(&["unmap_common", "gnttab_unmap_grant_ref", "replace_grant_pv_mapping"]);
 const SWITCH: Place = anywhere(&["context_switch"]);
 const TIMER: &[&str] = &["apic_timer_interrupt", "smp_apic_timer_interrupt"];
+/// Linux takes pages from its allocator, as it does where the paper shows `cache_grow`.
+const ALLOCATION: Place = guest(&["get_page_from_freelist"]);
 const CLAIM: Place = guest(&["gnttab_claim_grant_reference"]);
 
 const WRITE: Path = path(guest(&["tcp_sendmsg"]), guest(&["release_sock"]));
@@ -93,7 +95,13 @@ impl Place {
 impl Path {
     /// Instructions of each time that it was gone.
     fn counts(&self, flow: &Flow<'_>) -> Vec<u64> {
+        self.counts_by(flow, ALLOCATION).into_iter().map(|(count, _)| count).collect()
+    }
+
+    /// The same, and whether the way led past a place.
+    fn counts_by(&self, flow: &Flow<'_>, past: Place) -> Vec<(u64, bool)> {
         let mut counts = Vec::new();
+        let mut passed = false;
         let mut since: Option<(u8, u64)> = None;
         for visit in &flow.visits {
             if self.hypervisor && visit.mode() != Mode::Hypervisor {
@@ -102,11 +110,13 @@ impl Path {
             if self.to.is(flow, visit)
                 && let Some((_, count)) = since.take()
             {
-                counts.push(count);
+                counts.push((count, passed));
             }
             if self.from.is(flow, visit) && !(self.first && since.is_some()) {
                 since = Some((visit.domain(), 0));
+                passed = false;
             }
+            passed |= past.is(flow, visit);
             if let Some((domain, count)) = &mut since
                 && (!self.own || *domain == visit.domain())
             {
@@ -153,33 +163,64 @@ pub fn life_of_a_packet(tcp: &WorkloadRecording, udp: &WorkloadRecording) -> Sec
     .iter()
     .map(|(rule, path, flow)| counted(rule, path, flow))
     .collect();
-    let (by_timer, all) = switches(of_tcp);
-    let share = (all > 0).then(|| by_timer as f64 / all as f64);
+    if let Some(write) = claims.first_mut() {
+        write.differs += &by_allocation(&WRITE.counts_by(of_tcp, ALLOCATION));
+    }
+    let causes = switches(of_tcp);
+    let all: usize = causes.iter().sum();
+    let share = (all > 0).then(|| causes[TIMERS] as f64 / all as f64);
+    let causes = CAUSES.iter().zip(causes).map(|((what, _), count)| format!("{count} by {what}"));
     claims.push(rules::TIMER_SWITCHES.judge(share).differs(format!(
-        "{by_timer} of {all} switches in the flow. An event wakes the other domain at once, which Xen then prefers."
+        "Xen was entered {} before the {all} switches of the flow.",
+        causes.collect::<Vec<_>>().join(", ")
     )));
     let listing = around_switch(of_tcp);
     Section::new("Figures 3, 4 and 7 to 10: the life of a packet", claims, Vec::new())
         .listing(listing)
 }
 
-/// Switches that a timer's interrupt led to, and all.
-fn switches(flow: &Flow<'_>) -> (usize, usize) {
-    let timer = anywhere(TIMER);
-    let (mut by_timer, mut all, mut timed) = (0, 0, false);
-    let mut inside = false;
+/// How long the ways that allocate pages are, and the others.
+fn by_allocation(counts: &[(u64, bool)]) -> String {
+    let some = |allocates: bool| {
+        let found = counts.iter().filter(|(_, passed)| *passed == allocates);
+        let found: Vec<u64> = found.map(|(count, _)| *count).collect();
+        let times = found.len();
+        quantiles(found).map(|[median, ..]| format!("{times} with a median of {median}"))
+    };
+    let [with, without] =
+        [true, false].map(|allocates| some(allocates).unwrap_or("none".to_owned()));
+    format!(
+        " Those that take pages from the allocator (get_page_from_freelist): {with}; others: {without}."
+    )
+}
+
+/// What can lead to a switch, by functions that run before it, and the place of the timer's interrupt.
+const CAUSES: [(&str, &[&str]); 5] = [
+    ("the timer's interrupt", TIMER),
+    ("a domain that blocks or yields (do_sched_op)", &["do_sched_op"]),
+    ("an event to another domain (evtchn_send)", &["evtchn_send"]),
+    ("another interrupt", &["do_IRQ"]),
+    ("something else", &[]),
+];
+const TIMERS: usize = 0;
+
+/// How many switches each of [`CAUSES`] led to: the last one since the hypervisor was entered.
+fn switches(flow: &Flow<'_>) -> [usize; CAUSES.len()] {
+    let mut counts = [0; CAUSES.len()];
+    let mut cause = CAUSES.len() - 1;
     for visit in &flow.visits {
-        let hypervisor = visit.mode() == Mode::Hypervisor;
-        timed &= hypervisor && inside;
-        inside = hypervisor;
-        timed |= timer.is(flow, visit);
+        if visit.mode() != Mode::Hypervisor {
+            cause = CAUSES.len() - 1;
+            continue;
+        }
+        let found = CAUSES.iter().position(|(_, functions)| anywhere(functions).is(flow, visit));
+        cause = found.unwrap_or(cause);
         if SWITCH.is(flow, visit) {
-            by_timer += usize::from(timed);
-            all += 1;
-            timed = false;
+            counts[cause] += 1;
+            cause = CAUSES.len() - 1;
         }
     }
-    (by_timer, all)
+    counts
 }
 
 /// Figures 3 and 4: the code from before a switch to dom0 up to its upcall, of the middle switch.
@@ -248,7 +289,7 @@ mod tests {
         assert_eq!(TO_SWITCH.counts(&flow), [100]);
         // An upcall of the guest is not dom0's.
         assert_eq!(TO_UPCALL.counts(&flow), [100, 300]);
-        assert_eq!(switches(&flow), (1, 2));
+        assert_eq!(switches(&flow), [1, 0, 0, 0, 1]);
     }
 
     #[test]
@@ -257,6 +298,15 @@ mod tests {
         let flow = Flow::new(&recording);
         assert_eq!(path(UPCALL, SWITCH).counts(&flow), [200]);
         assert_eq!(Path { own: false, ..path(UPCALL, SWITCH) }.counts(&flow), [300]);
+    }
+
+    #[test]
+    fn ways_past_a_place_are_told_from_others() {
+        let recording = recording(&[(3, 0), (4, 0), (2, 0), (3, 0), (2, 0)]);
+        let counts = path(UPCALL, SWITCH).counts_by(&Flow::new(&recording), dom0(&["other"]));
+        assert_eq!(counts, [(200, true), (100, false)]);
+        let text = by_allocation(&counts);
+        assert!(text.contains("1 with a median of 200; others: 1 with a median of 100"), "{text}");
     }
 
     #[test]

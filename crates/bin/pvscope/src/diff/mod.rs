@@ -1,5 +1,7 @@
 //! `pvscope diff`: the costs of a frame in two recordings.
 
+mod doubts;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
 use crate::report::show;
 use crate::summary::{Part, Summary, function_name, mode_name};
+use doubts::doubts;
 
 /// Arguments of `pvscope diff`.
 #[derive(Args)]
@@ -45,11 +48,8 @@ pub fn run(args: &DiffArgs) -> Result<()> {
     for (letter, path, side) in [("a", &args.a, &diff.a), ("b", &args.b, &diff.b)] {
         text += &format!("{}\n", side.line(letter, path));
     }
-    if a.config != b.config {
-        text += &format!("The models differ: a has {}, b has {}.\n", a.config, b.config);
-    }
-    if let Some(warning) = diff.counted_differently() {
-        text += &format!("{warning}\n");
+    for warning in &diff.warnings {
+        text += &format!("warning: {warning}\n");
     }
     for (caption, table) in diff.tables() {
         text += &format!("\n{caption}\n{}", table.render(stdout().is_terminal()));
@@ -117,11 +117,17 @@ impl Change {
     }
 }
 
+/// The form of the document, as in [`ReportData`](crate::report_data::ReportData).
+const SCHEMA: &str = "pvscope-diff/1";
+
 /// Two recordings, compared per frame.
 #[derive(Debug, Serialize)]
 struct Diff {
+    schema: &'static str,
     a: Side,
     b: Side,
+    /// What makes the comparison doubtful.
+    warnings: Vec<String>,
     totals: Vec<Change>,
     cycles_by_who: Vec<Change>,
     cycles_by_function: Vec<Change>,
@@ -139,22 +145,16 @@ impl Diff {
         let mut cycles_by_function = cycles(a, b, by_function);
         cycles_by_function.truncate(top);
         Self {
+            schema: SCHEMA,
             a: Side::new(a.recording),
             b: Side::new(b.recording),
+            warnings: doubts(a.recording, b.recording),
             totals: totals(a, b),
             cycles_by_who: cycles(a, b, by_who),
             cycles_by_function,
             l2_misses_by_kib: l2(a, b),
             tlb_misses_by_entries: tlb(a, b),
         }
-    }
-
-    fn counted_differently(&self) -> Option<&'static str> {
-        let differ = self.a.interface.is_empty() != self.b.interface.is_empty();
-        differ.then_some(
-            "One side's frames were counted at a driver between the marks, and the other's by its guest around them: \
-             compare instructions in total, or record again.",
-        )
     }
 
     fn tables(&self) -> [(&'static str, Table); 5] {
@@ -377,5 +377,7 @@ mod tests {
         let (a, b) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 2)], 7));
         let text = serde_json::to_string(&diff(&a, &b)).expect("JSON");
         assert!(text.contains(r#""what":"work","frames":1"#), "{text}");
+        assert!(text.starts_with(r#"{"schema":"pvscope-diff/1","#), "{text}");
+        assert!(text.contains(r#""warnings":["Recording a does not say"#), "{text}");
     }
 }

@@ -1,9 +1,15 @@
 //! `pvscope bench`: how much the plugin slows QEMU down.
+//!
+//! The machine boots once, and each measurement loads it at its first mark. So a round of all rows takes less than a minute, and
+//! rounds that were measured apart can be added up (`--samples`).
 
-use std::path::{Path, PathBuf};
+mod mode;
+mod rounds;
+
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ::report::{Benchmark, Row, Samples, Table, human};
+use ::report::{Benchmark, Row, Table, human};
 use clap::Args;
 use lab::{Interrupt, Process, Progress};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
@@ -12,7 +18,11 @@ use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::paths::{absolute, built};
 use crate::record::call_words;
-use crate::workload::Workload;
+use crate::snapshot::{Machine, Snapshot, SnapshotArgs};
+use crate::watch::Watch;
+use crate::workload::{Variation, Workload};
+use mode::Mode;
+use rounds::{Rounds, Seconds};
 
 /// Arguments of `pvscope bench`.
 #[derive(Args)]
@@ -26,6 +36,15 @@ pub struct BenchArgs {
     /// The workload: `pvscope list` names it.
     #[arg(long, default_value = "loopback")]
     workload: String,
+    /// Keep the measured rounds in FILE, and add to those that it has: rounds can be measured at several times.
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
+    /// Measure only these rows, beside QEMU without a plugin [default: all].
+    #[arg(long, value_name = "ROW,…", value_delimiter = ',', value_enum)]
+    rows: Vec<Mode>,
+    /// Boot the machine even if there is a snapshot of it.
+    #[arg(long)]
+    fresh: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -35,46 +54,6 @@ pub struct BenchArgs {
     /// Show no progress on standard error.
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// What QEMU has loaded, and what that models.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    None,
-    Waiting,
-    Single,
-    All,
-    SingleCalls,
-    AllCalls,
-}
-
-impl Mode {
-    const ALL: [Self; 6] =
-        [Self::None, Self::Waiting, Self::Single, Self::All, Self::SingleCalls, Self::AllCalls];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "no plugin",
-            Self::Waiting => "plugin, no models",
-            Self::Single => "one configuration",
-            Self::All => "all sizes and policies",
-            Self::SingleCalls => "one configuration, call graph",
-            Self::AllCalls => "all, call graph",
-        }
-    }
-
-    /// The plugin's argument; `calls` are the words for the call graph.
-    fn words(self, plugin: &Path, out: &Path, calls: &str) -> Option<String> {
-        let plugin = format!("{},out={}", plugin.display(), out.display());
-        match self {
-            Self::None => None,
-            Self::Waiting => Some(plugin + ",ignore_marks=on"),
-            Self::Single => Some(plugin + ",single=on"),
-            Self::All => Some(plugin),
-            Self::SingleCalls => Some(format!("{plugin},single=on{calls}")),
-            Self::AllCalls => Some(plugin + calls),
-        }
-    }
 }
 
 /// The interval at which the machine's output is checked.
@@ -90,33 +69,54 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let images = Images::prepare(suite, &cache, args.quiet)?;
     let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
-    let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
+    let host =
+        BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet, &Variation::default())?)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let calls = call_words(&host.folder().join("bench"), &symbols)?;
-    let progress = Progress::new(args.rounds as usize * Mode::ALL.len(), args.quiet);
-    let mut samples = Mode::ALL.map(Measured::new);
+    let modes: Vec<Mode> = Mode::ALL
+        .into_iter()
+        .filter(|mode| *mode == Mode::None || args.rows.is_empty() || args.rows.contains(mode))
+        .collect();
+    let mut rounds = args.samples.as_deref().map(Rounds::read).transpose()?.unwrap_or_default();
+    rounds.is_of(workload.name, args.milliseconds).map_err(Error::Usage)?;
+    let progress = Progress::new(1 + args.rounds as usize * modes.len(), args.quiet);
+    let names = (workload.name, &*emulator.version_line()?);
+    let machine = Machine::of_lab(names, &host, &images, &emulator)?;
+    let consoles = [("the console", host.log()), ("the script", host.printed())];
+    let watch = Watch::new(&consoles, &progress, LIMIT.as_secs());
+    let out = host.folder().join("recording");
+    let words = |mode: Mode| mode.words(&plugin, &out, &calls);
+    let boots = SnapshotArgs { fresh: args.fresh, ..SnapshotArgs::default() };
+    let waiting = words(Mode::Waiting).unwrap_or_default();
+    let snapshot = machine.saved(&waiting, boots, (&watch, &progress))?;
     for round in 1..=args.rounds {
-        let mut plain = None;
-        for measured in &mut samples {
-            let mode = measured.mode;
+        let mut measured = Vec::new();
+        for mode in modes.iter().copied() {
             progress.step(format!("round {round} of {}: {}", args.rounds, mode.name()));
-            let spent = measure(mode, &host, &emulator, (&plugin, &calls))?;
+            let spent = measure(words(mode).as_deref(), &machine, &snapshot, &host)?;
             progress.done(&format!("{} s", human(spent.wall)));
-            measured.add(spent, *plain.get_or_insert(spent));
+            measured.push((mode, spent));
+        }
+        rounds.add(measured);
+        if let Some(file) = &args.samples {
+            rounds.write(file)?;
         }
     }
     progress.finish();
     let mut benchmark = Benchmark::new("pvscope");
     let mut table = Table::new()
         .left("QEMU with")
+        .right("rounds")
         .right("seconds")
         .right("ratio: median (min–max)")
         .right("processor time: ratio");
-    for Measured { mode, seconds, ratios, processors } in &samples {
+    for mode in Mode::ALL {
+        let [seconds, ratios, processors] = rounds.samples(mode);
         let stats = (seconds.stats(), ratios.stats(), processors.stats());
         let (Some(seconds), Some(ratio), Some(processors)) = stats else { continue };
         table.row([
             mode.name().to_owned(),
+            rounds.count(mode).to_string(),
             human(seconds.median),
             format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max),
             format!("{:.2} ({:.2}–{:.2})", processors.median, processors.min, processors.max),
@@ -132,58 +132,22 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Time in seconds.
-#[derive(Clone, Copy)]
-struct Seconds {
-    /// Wall-clock time.
-    wall: f64,
-    /// Processor time of all threads of QEMU, including the models.
-    processors: f64,
-}
-
-/// The measurements of one mode, by round.
-struct Measured {
-    mode: Mode,
-    seconds: Samples,
-    /// Ratios of wall-clock time to that without a plugin in the same round.
-    ratios: Samples,
-    /// Ratios of processor time.
-    processors: Samples,
-}
-
-impl Measured {
-    fn new(mode: Mode) -> Self {
-        let [seconds, ratios, processors] = [(); 3].map(|()| Samples::new());
-        Self { mode, seconds, ratios, processors }
-    }
-
-    fn add(&mut self, spent: Seconds, plain: Seconds) {
-        self.seconds.push(spent.wall);
-        self.ratios.push(spent.wall / plain.wall);
-        self.processors.push(spent.processors / plain.processors);
-    }
-}
-
-/// Measures the time between the lines that the machine prints before the marks and after them.
+/// Measures the time from the first mark until the machine prints a line after the second.
 fn measure(
-    mode: Mode,
+    words: Option<&str>,
+    machine: &Machine<'_>,
+    snapshot: &Snapshot,
     host: &BatchHost,
-    emulator: &Emulator,
-    (plugin, calls): (&Path, &str),
 ) -> Result<Seconds> {
-    let mut command = host.command(emulator)?;
-    let out = host.folder().join("recording");
-    if let Some(words) = mode.words(plugin, &out, calls) {
-        command.arg("-plugin").arg(words);
-    }
     let _ = std::fs::remove_file(host.printed());
+    let loaded = machine.load(snapshot, words)?;
+    let pid = loaded.qemu.pid();
+    let before = spent(pid).unwrap_or_default();
     let start = Instant::now();
-    let mut qemu = Process::capture(command)?;
-    let before = until(&mut qemu, host, start, "@before")?;
+    let mut qemu = loaded.resume()?;
     let after = until(&mut qemu, host, start, "@after")?;
     qemu.stop()?;
-    let [wall, processors] = [after.wall - before.wall, after.processors - before.processors];
-    Ok(Seconds { wall, processors })
+    Ok(Seconds { processors: after.processors - before, ..after })
 }
 
 /// Waits until the machine has printed a line. Returns the time that QEMU has spent since the start.

@@ -34,9 +34,13 @@ pub fn connect(socket: &Path, qemu: &mut Process) -> Result<Monitor> {
 }
 
 /// Waits until a migration to or from a file has ended.
-pub fn wait_for_migration(monitor: &mut Monitor) -> Result<()> {
+pub fn wait_for_migration(monitor: &mut Monitor, qemu: &mut Process) -> Result<()> {
     let start = Instant::now();
     loop {
+        // QEMU ends if it cannot load a machine.
+        if qemu.ended()?.is_some() {
+            return Err(failed(qemu.stderr().trim()));
+        }
         let answer = monitor.execute("query-migrate", json!({}))?;
         match answer.get("status").and_then(Value::as_str) {
             Some("completed") => return Ok(()),

@@ -1,0 +1,292 @@
+//! Starts a machine: from its snapshot, or by a boot that saves one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use lab::{Interrupt, Process, Progress};
+use serde_json::json;
+use xenlab::{BatchHost, Emulator, Images, Monitor};
+
+use super::identity::Identity;
+use super::list::{megabytes, sizes};
+use super::qmp;
+use super::store::{Snapshot, Store};
+use crate::command_line::escaped;
+use crate::error::{Error, Result};
+use crate::watch::Watch;
+
+/// How long the plugin holds the machine after QEMU was told to stop it: QEMU's main thread has to take notice first. If that is
+/// too short, the machine goes on, and there is no snapshot.
+const HOLD: Duration = Duration::from_millis(500);
+
+/// Whether to use snapshots.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct SnapshotArgs {
+    /// Boot the machine, and neither use nor save a snapshot of it at the first mark.
+    #[arg(long)]
+    pub no_snapshot: bool,
+    /// Boot the machine even if there is a snapshot of it, and save it again.
+    #[arg(long, conflicts_with = "no_snapshot")]
+    pub fresh: bool,
+}
+
+/// A machine that can be started.
+pub struct Machine<'a> {
+    /// QEMU's command line without a plugin.
+    pub command: Box<dyn Fn() -> Result<Command> + 'a>,
+    /// What the machine boots from.
+    pub identity: Identity,
+    /// The files that its consoles write to.
+    pub consoles: Vec<PathBuf>,
+    /// A folder for what lives as long as the machine.
+    pub folder: &'a Path,
+    /// Why there can be no snapshot of it.
+    pub problem: Option<String>,
+}
+
+/// A machine that runs.
+pub struct Running {
+    /// QEMU.
+    pub qemu: Process,
+    /// What its consoles had shown when it was saved; nothing for one that has booted.
+    printed: Vec<(PathBuf, String)>,
+    stdout: String,
+}
+
+impl Running {
+    fn booted(qemu: Process) -> Self {
+        Self { qemu, printed: Vec::new(), stdout: String::new() }
+    }
+
+    /// QEMU's output, and the output before it was saved.
+    pub fn stdout(&self) -> String {
+        format!("{}{}", self.stdout, self.qemu.stdout())
+    }
+
+    /// Puts what consoles had shown when the machine was saved before what they have shown since. The machine has ended.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn complete_consoles(&mut self) -> Result<()> {
+        for (file, before) in self.printed.drain(..) {
+            let since = std::fs::read(&file).unwrap_or_default();
+            let text = [before.into_bytes(), since].concat();
+            std::fs::write(&file, text).map_err(Error::path(&file))?;
+        }
+        Ok(())
+    }
+}
+
+/// A machine that is loaded and waits.
+pub struct Loaded {
+    /// QEMU.
+    pub qemu: Process,
+    monitor: Monitor,
+}
+
+impl Loaded {
+    /// Lets it run.
+    ///
+    /// # Errors
+    /// If QEMU refuses.
+    pub fn resume(mut self) -> Result<Process> {
+        self.monitor.execute("cont", json!({}))?;
+        Ok(self.qemu)
+    }
+}
+
+/// What a boot comes to.
+enum Booted {
+    Saved(Snapshot),
+    /// It could not be saved, and goes on.
+    Runs(Process),
+}
+
+impl<'a> Machine<'a> {
+    /// A machine of the lab: its name and QEMU's version, and what it boots from.
+    pub fn of_lab(
+        names: (&str, &str),
+        host: &'a BatchHost,
+        images: &Images,
+        emulator: &'a Emulator,
+    ) -> Result<Self> {
+        // Without Xen its image is not read, but it belongs to the same images.
+        let files = vec![host.root().to_owned(), images.kernel(), images.xen()];
+        let identity = Identity::new(names, &host.command(emulator)?, host.folder(), files);
+        let consoles = vec![host.log(), host.printed()];
+        let command = Box::new(|| Ok(host.command(emulator)?));
+        Ok(Self { command, identity, consoles, folder: host.folder(), problem: None })
+    }
+
+    /// Starts the machine with the plugin, whose argument is `plugin`: from a snapshot, unless `args` or the machine forbid it.
+    pub fn start(
+        &self,
+        plugin: &str,
+        args: SnapshotArgs,
+        (watch, progress): (&Watch<'_>, &Progress),
+    ) -> Result<Running> {
+        if let Some(problem) = self.problem.as_ref().filter(|_| !args.no_snapshot) {
+            progress.note(&format!("no snapshot: {problem}"));
+        }
+        if args.no_snapshot || self.problem.is_some() {
+            progress.step(BOOT);
+            return Ok(Running::booted(Process::capture(self.with_plugin(plugin)?)?));
+        }
+        let store = Store::of_this_machine()?;
+        let snapshot = match self.snapshot(&store, plugin, args, (watch, progress))? {
+            Booted::Saved(snapshot) => snapshot,
+            Booted::Runs(qemu) => return Ok(Running::booted(qemu)),
+        };
+        progress.step("load the snapshot");
+        match self.load(&snapshot, Some(plugin)).and_then(Loaded::resume) {
+            Ok(qemu) => {
+                let mut printed = snapshot.printed().iter().cloned();
+                let stdout = printed.next().unwrap_or_default();
+                Ok(Running {
+                    qemu,
+                    printed: self.consoles.iter().cloned().zip(printed).collect(),
+                    stdout,
+                })
+            }
+            Err(error) if error.is_interrupt() => Err(error),
+            Err(error) => {
+                progress.note(&format!("the snapshot cannot be loaded, and is removed: {error}"));
+                snapshot.remove()?;
+                progress.step(BOOT);
+                Ok(Running::booted(Process::capture(self.with_plugin(plugin)?)?))
+            }
+        }
+    }
+
+    /// The machine's snapshot, for those who start it without recording; it is made if there is none.
+    ///
+    /// # Errors
+    /// If the machine does not come up, or cannot be saved.
+    pub fn saved(
+        &self,
+        plugin: &str,
+        args: SnapshotArgs,
+        (watch, progress): (&Watch<'_>, &Progress),
+    ) -> Result<Snapshot> {
+        let store = Store::of_this_machine()?;
+        match self.snapshot(&store, plugin, args, (watch, progress))? {
+            Booted::Saved(snapshot) => Ok(snapshot),
+            Booted::Runs(_) => {
+                Err(Error::Usage("the machine could not be saved: try again".to_owned()))
+            }
+        }
+    }
+
+    fn snapshot(
+        &self,
+        store: &Store,
+        plugin: &str,
+        args: SnapshotArgs,
+        (watch, progress): (&Watch<'_>, &Progress),
+    ) -> Result<Booted> {
+        let name = self.identity.digest()?;
+        let known = store.find(&name).filter(|_| !args.fresh);
+        let booted = match known {
+            Some(snapshot) => {
+                snapshot.touch();
+                Booted::Saved(snapshot)
+            }
+            None => self.boot(store, &name, plugin, (watch, progress))?,
+        };
+        if let Booted::Saved(snapshot) = &booted {
+            let all = store.all();
+            let sizes = sizes(store, all.len(), all.iter().map(Snapshot::bytes).sum());
+            let megabytes = megabytes(snapshot.bytes());
+            progress.note(&format!("from the snapshot {name} of {megabytes} MB ({sizes})"));
+        }
+        Ok(booted)
+    }
+
+    fn with_plugin(&self, plugin: &str) -> Result<Command> {
+        let mut command = (self.command)()?;
+        command.arg("-plugin").arg(plugin);
+        Ok(command)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("monitor")
+    }
+
+    /// Loads the machine, with a plugin if there is an argument for one. It waits before the first mark.
+    ///
+    /// # Errors
+    /// If QEMU refuses.
+    pub fn load(&self, snapshot: &Snapshot, plugin: Option<&str>) -> Result<Loaded> {
+        let mut command = match plugin {
+            Some(plugin) => self.with_plugin(plugin)?,
+            None => (self.command)()?,
+        };
+        // A socket of an earlier machine would be connected to.
+        let _ = std::fs::remove_file(self.socket());
+        command.args(qmp::arguments(&self.socket()));
+        command.arg("-incoming").arg(format!("file:{}", snapshot.state().display()));
+        let mut qemu = Process::capture(command)?;
+        let mut monitor = qmp::connect(&self.socket(), &mut qemu)?;
+        qmp::wait_for_migration(&mut monitor, &mut qemu)?;
+        Ok(Loaded { qemu, monitor })
+    }
+
+    /// Boots the machine to its first mark, and saves it there.
+    fn boot(
+        &self,
+        store: &Store,
+        name: &str,
+        plugin: &str,
+        (watch, progress): (&Watch<'_>, &Progress),
+    ) -> Result<Booted> {
+        let hold = self.folder.join("hold");
+        std::fs::write(&hold, "").map_err(Error::path(&hold))?;
+        let held = format!("{plugin},hold={}", escaped(&hold.display().to_string()));
+        let mut command = self.with_plugin(&held)?;
+        let _ = std::fs::remove_file(self.socket());
+        command.args(qmp::arguments(&self.socket()));
+        progress.step(BOOT);
+        let mut qemu = Process::capture(command)?;
+        watch.hold(&mut qemu)?;
+        progress.step("save a snapshot");
+        let mut monitor = qmp::connect(&self.socket(), &mut qemu)?;
+        // QEMU answers when the machine has stopped, which it cannot while the plugin holds it.
+        monitor.send("stop", json!({}))?;
+        Interrupt::sleep(HOLD)?;
+        std::fs::remove_file(&hold).map_err(Error::path(&hold))?;
+        monitor.answer("stop")?;
+        let files = self.consoles.iter().map(|file| std::fs::read(file).unwrap_or_default());
+        let files = files.map(|text| String::from_utf8_lossy(&text).into_owned());
+        let printed = std::iter::once(qemu.stdout()).chain(files).collect();
+        let saved = store.add((name, &self.identity), printed, |state| {
+            let uri = format!("file:{}", state.display());
+            monitor.execute("migrate", json!({ "uri": uri }))?;
+            qmp::wait_for_migration(&mut monitor, &mut qemu)?;
+            // Not before: the plugin's message may arrive later than QEMU's answer.
+            if Watch::is_recording(&qemu) {
+                let what = "this host was too busy to stop the machine in time".to_owned();
+                return Err(Error::Usage(what));
+            }
+            Ok(())
+        });
+        match saved {
+            Ok(snapshot) => {
+                qemu.kill()?;
+                Ok(Booted::Saved(snapshot))
+            }
+            Err(error) if error.is_interrupt() => Err(error),
+            Err(error) => {
+                progress.note(&format!("no snapshot: {error}"));
+                monitor.execute("cont", json!({}))?;
+                Ok(Booted::Runs(qemu))
+            }
+        }
+    }
+}
+
+/// The most steps of a recording, those of its start among them.
+pub const STEPS: usize = 6;
+/// The step of a recording that boots the machine.
+const BOOT: &str = "boot, to the first mark";

@@ -1,0 +1,139 @@
+//! Changes of a ready-made workload, for experiments.
+
+use clap::Args;
+
+use super::Workload;
+use crate::error::{Error, Result};
+
+/// What an experiment changes. Nothing by default.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "A ready-made workload, changed for an experiment")]
+pub struct Variation {
+    /// More words of Xen's command line, such as sched=credit.
+    #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
+    pub xen_append: String,
+    /// A line of the guest's configuration (xl.cfg), such as tsc_mode="native".
+    #[arg(long, value_name = "LINE", default_value = "", hide_default_value = true)]
+    pub guest_config: String,
+    /// More options of iperf3, which makes TCP's traffic: "-w 16K" limits both windows, "-b 5M -l 1K" sends single segments.
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub iperf: String,
+    /// A sender of UDP sleeps for so many microseconds after each datagram.
+    #[arg(long, value_name = "N")]
+    pub pause: Option<u32>,
+}
+
+impl Variation {
+    /// Checks that a workload has what is changed.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check(&self, workload: Workload) -> Result<()> {
+        let missing = [
+            ("--xen-append", !self.xen_append.is_empty() && !workload.has_xen()),
+            ("--guest-config", !self.guest_config.is_empty() && !workload.has_guest()),
+            ("--iperf", !self.iperf.is_empty() && !workload.has_client()),
+            ("--pause", self.pause.is_some() && !workload.is_udp()),
+        ];
+        match missing.into_iter().find(|(_, wrong)| *wrong) {
+            Some((option, _)) => {
+                Err(Error::Usage(format!("{option} changes nothing in {}", workload.name)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns an error if anything is changed.
+    pub fn refuse(&self) -> Result<()> {
+        let what = "--xen-append, --guest-config, --iperf and --pause are for ready-made workloads";
+        if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
+    }
+
+    /// The options of what is changed, as on the command line.
+    pub fn options(&self) -> Vec<String> {
+        let words = [
+            ("--xen-append", &self.xen_append),
+            ("--guest-config", &self.guest_config),
+            ("--iperf", &self.iperf),
+        ];
+        let pause = self.pause.map(|pause| format!("--pause {pause}"));
+        let words = words.into_iter().filter(|(_, value)| !value.is_empty());
+        words.map(|(option, value)| format!("{option} {value}")).chain(pause).collect()
+    }
+
+    /// A workload's description with the changes.
+    pub fn describe(&self, workload: Workload) -> String {
+        let mut text = workload.about.to_owned();
+        for (what, value) in
+            [("Xen", &self.xen_append), ("the guest", &self.guest_config), ("iperf3", &self.iperf)]
+        {
+            if !value.is_empty() {
+                text += &format!("; {what}: {value}");
+            }
+        }
+        if let Some(pause) = self.pause {
+            text += &format!("; pauses of {pause} µs");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(variation: &Variation, workload: &str) -> Option<String> {
+        let checked = variation.check(Workload::named(workload).unwrap());
+        checked.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_change_that_a_workload_lacks_is_refused() {
+        let iperf = Variation { iperf: "-w 16K".to_owned(), ..Variation::default() };
+        let pause = Variation { pause: Some(2000), ..Variation::default() };
+        let xen = Variation { xen_append: "sched=credit".to_owned(), ..Variation::default() };
+        let guest = Variation { guest_config: "x=1".to_owned(), ..Variation::default() };
+        for (variation, has, lacks) in [
+            (&iperf, "rx-stock-basic", "tx-udp"),
+            (&iperf, "virtio", "tx-sendfile"),
+            (&pause, "tx-udp", "tx-stock"),
+            (&xen, "virtio-dom0", "virtio"),
+            (&guest, "tx-udp", "virtio-dom0"),
+        ] {
+            assert_eq!(error(variation, has), None, "{has}");
+            assert!(error(variation, lacks).is_some_and(|error| error.contains(lacks)), "{lacks}");
+        }
+    }
+
+    #[test]
+    fn network_cards_send_at_the_same_instruction_in_each_run() {
+        for workload in Workload::ALL {
+            let batch = workload.batch(200, None, &Variation::default()).unwrap();
+            let cards = batch.devices.iter().filter(|word| word.starts_with("virtio-net-pci"));
+            for card in cards {
+                let is_exact = card.contains(",tx=timer,ioeventfd=off,");
+                assert!(is_exact, "{}: {card}", workload.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_is_in_the_description_and_in_the_script() {
+        let workload = Workload::named("rx-stock-basic").unwrap();
+        let none = Variation::default();
+        assert_eq!(none.describe(workload), workload.about);
+        let some = Variation { iperf: "-w 16K".to_owned(), ..none.clone() };
+        assert!(some.describe(workload).contains("-w 16K"));
+        assert_eq!(some.options(), ["--iperf -w 16K"]);
+        assert!(none.options().is_empty());
+        let script = |variation| workload.batch(200, None, variation).unwrap().script;
+        assert!(script(&some).contains("iperf3 -c 10.0.0.2  -w 16K -t 86400"), "{}", script(&some));
+        assert!(script(&none).contains("iperf3 -c 10.0.0.2  -t 86400"), "{}", script(&none));
+    }
+}

@@ -41,7 +41,7 @@ pub enum PortCommand {
         /// Its keys, as in the configuration. A value that is not TOML is a string.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
-        /// A file with [[guest]], [[uplink]] and [[port]] tables.
+        /// A file with tables of guests, uplinks and ports.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "keys"])]
         file: Option<PathBuf>,
         #[command(flatten)]

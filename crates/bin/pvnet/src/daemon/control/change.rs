@@ -1,6 +1,6 @@
 //! Changes of the configuration while the daemon runs: what differs is planned, checked and applied.
 //!
-//! A reload and the commands of `pvnet port` are one mechanism. Each makes a new configuration; the [plan](plan) compares it with what
+//! A reload and the commands of `pvnet port` are one mechanism. Each makes a new configuration; the [plan](mod@plan) compares it with what
 //! runs, and only the ports that differ are touched. New devices and sockets are opened before anything else changes: if one fails,
 //! nothing has changed.
 

@@ -58,14 +58,14 @@ fn a_function_of_this_process_has_its_name_and_line() {
 const INLINING: &str = "\
 #[inline(always)]
 fn innermost(number: u32) -> u32 {
-    unsafe { core::ptr::read_volatile(&number) }
+    std::hint::black_box(number)
 }
 #[inline(always)]
 fn middle(number: u32) -> u32 {
     innermost(number) << 3
 }
 #[inline(never)]
-#[unsafe(no_mangle)]
+#[no_mangle]
 pub extern \"C\" fn outer(number: u32) -> u32 {
     middle(number)
 }
@@ -81,7 +81,7 @@ fn inlined_functions_have_the_lines_of_their_calls() {
     let (source, binary) = (folder.join("inlining.rs"), folder.join("inlining"));
     fs::write(&source, INLINING).expect("write");
     let compiled = std::process::Command::new(option_env!("RUSTC").unwrap_or("rustc"))
-        .args(["-O", "-g", "--edition", "2024", "-o"])
+        .args(["-O", "-g", "--edition", "2021", "-o"])
         .args([&binary, &source])
         .status();
     let file = fs::read(&binary);

@@ -208,19 +208,19 @@ impl World {
         !self.revoked && self.mode != IommuMode::Static
     }
 
+    /// No transfer uses what is unmapped. A page that is mapped at another place too, or whose
+    /// other unmapping still waits, may be in use there.
     fn poll(&mut self) {
-        let (contexts, mapped, busy) = (&self.contexts, &self.mapped, &self.busy);
-        self.waiting.retain(|(unmapping, pages)| {
-            let done = contexts.is_unmapped(*unmapping);
-            if done {
-                for page in pages {
-                    let again = mapped.values().any(|(own, _)| own == page);
-                    let used = busy.iter().any(|busy| busy.uses.contains(page));
-                    assert!(again || !used, "unmapped while a transfer uses it");
-                }
-            }
-            !done
-        });
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (done, waiting): (Vec<_>, _) =
+            waiting.partition(|(unmapping, _)| self.contexts.is_unmapped(*unmapping));
+        self.waiting = waiting;
+        let mut held: BTreeSet<_> = self.mapped.values().map(|(own, _)| *own).collect();
+        held.extend(self.waiting.iter().flat_map(|(_, pages)| pages));
+        for page in done.iter().flat_map(|(_, pages)| pages).filter(|page| !held.contains(page)) {
+            let used = self.busy.iter().any(|busy| busy.uses.contains(page));
+            assert!(!used, "unmapped while a transfer uses it");
+        }
     }
 
     fn give_up(&mut self, page: usize) {

@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,8 +63,8 @@ lint: ## Run clippy, warnings are errors; check that the fuzz targets compile
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --no-default-features --locked
 
-loom: ## Model-check the notifications of the rings and of the card, and the IOMMU's invalidations
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring -p virtqueue -p firmware -p iommu --release --test loom
+loom: ## Model-check the notifications of the rings, the card and the watchdog, and the IOMMU's invalidations
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring -p virtqueue -p poller -p firmware -p iommu --release --test loom
 
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace
@@ -90,6 +90,10 @@ lab-xen-guest-copy: deps build ## Boot Xen in QEMU and let guests copy frames ou
 
 lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
 	target/release/xenlab hostile
+
+lab-xen-device: deps build ## Boot Xen in QEMU and let its own scripts put guests' devices into a bridge and Open vSwitch
+	@mkdir -p out
+	target/release/xenlab device --json out/lab-xen-device.json
 
 lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out

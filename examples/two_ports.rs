@@ -8,7 +8,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use datapath::{Config, Datapath};
+use datapath::{Config, Datapath, Port};
 use port::{
     Armed, Body, Broken, Budget, Doorbell, Egress, Event, HEADER_MAX, Ingress, Offer, Outcome,
     Outcomes, Piece, Queue, Received, WINDOW, Window, linearise,
@@ -95,6 +95,7 @@ impl Egress for ToProgram {
 
 /// What the program has of a port.
 struct Plugged {
+    port: Arc<Port>,
     send: mpsc::Sender<Vec<u8>>,
     doorbell: Arc<Doorbell>,
     arrived: mpsc::Receiver<Vec<u8>>,
@@ -107,8 +108,8 @@ fn plug(datapath: &Datapath, name: &str) -> std::io::Result<Plugged> {
     let bodies = Arc::new([Region::anonymous(WINDOW * FRAME_MAX)?]);
     let ingress = Box::new(FromProgram { frames, doorbell: doorbell.clone(), window, bodies });
     let egress = Box::new(ToProgram(to_program));
-    datapath.attach(name, vec![Queue { ingress, egress }], vec![]);
-    Ok(Plugged { send, doorbell, arrived })
+    let port = datapath.attach(name, vec![Queue { ingress, egress }], vec![]);
+    Ok(Plugged { port, send, doorbell, arrived })
 }
 
 /// Sends a frame each way.
@@ -116,6 +117,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let failed = |failure: datapath::Failure| eprintln!("{}", failure.reason);
     let datapath = Datapath::start(&Config::default(), Box::new(failed))?;
     let (a, b) = (plug(&datapath, "a")?, plug(&datapath, "b")?);
+    // A worker that is within a round learns of the other port in the next one.
+    datapath.synchronise(a.port.id());
     for (from, to, len) in [(&a, &b, 100), (&b, &a, 1500)] {
         let mut frame = vec![7; 14 + len];
         frame[..6].fill(0xff); // the destination: everybody

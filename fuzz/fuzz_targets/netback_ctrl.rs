@@ -1,6 +1,6 @@
-//! Whatever a guest puts into its control ring, into the lists of pages that it wants kept mapped,
-//! and into its grant table, before the backend looks and between any two of its looks, with frames
-//! on their way out of these pages: the backend does not panic, maps no more than it offered, and
+//! Whatever a guest puts into its control ring, into the lists of pages that it wants kept mapped, into
+//! the key and table of its hash, and into its grant table, before the backend looks and between any two of
+//! its looks, with frames on their way out of these pages: the backend does not panic, maps no more than it offered, and
 //! has nothing mapped when it is done.
 //!
 //! Input: steps of a tag byte and what it needs, see `step`. Run with
@@ -63,6 +63,8 @@ thread_local! {
 enum Write {
     /// A request: its slot, what it asks and the entries of its list.
     Request(u8, u8, u16),
+    /// A request about hashes: its slot, what it asks and how much.
+    Hash(u8, u8, [u8; 2]),
     /// A request of any bytes.
     Nonsense(u8, [u8; SLOT]),
     /// Entries of the list: the first one's number, and the reference and flags of each.
@@ -81,6 +83,12 @@ impl Write {
             Self::Request(index, kind, entries) => {
                 let kind = u16::from(*kind) % 12;
                 let data = [0, LIST, u32::from(*entries)];
+                raw.write(CTRL_RING, slot(*index), CtrlRequest { id: 1, kind, data });
+            }
+            Self::Hash(index, kind, numbers) => {
+                let kind = 1 + u16::from(*kind) % 7;
+                let [a, b] = numbers.map(u32::from);
+                let data = if kind == 3 || kind == 6 { [LIST, a, b] } else { [a % 20, 0, 0] };
                 raw.write(CTRL_RING, slot(*index), CtrlRequest { id: 1, kind, data });
             }
             Self::Nonsense(index, bytes) => raw.write(CTRL_RING, slot(*index), *bytes),
@@ -133,6 +141,10 @@ fn step(input: &mut &[u8]) -> Option<Step> {
         70..85 => {
             let [first, count] = take(input)?;
             Write::Frames(first, take_pairs(input, count % 16)?)
+        }
+        105..112 => {
+            let [index, kind] = take(input)?;
+            Write::Hash(index, kind, take(input)?)
         }
         85..105 => Write::ReqProd(tag & 1 == 0, u16::from_le_bytes(take(input)?) % 300),
         _ => return Some(Step::Pass),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A change, and how to make it.
@@ -57,7 +58,7 @@ impl ChangeRequest {
 }
 
 /// What a change did, or would do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeReport {
     /// Whether nothing was changed yet.
     pub dry_run: bool,
@@ -74,7 +75,7 @@ impl ChangeReport {
 }
 
 /// What happens to one port, or to a table of the configuration without ports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeStep {
     /// The table: `guest`, `uplink`, `port`, `nic`, `daemon`, `switch` or `xen`.
     pub table: String,
@@ -94,7 +95,7 @@ pub struct ChangeStep {
 }
 
 /// What happens to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeAction {
     /// It is new.

@@ -1,5 +1,6 @@
 //! Counts of one thing by another: operations of the hypervisor by kind, dropped frames by reason.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,6 +8,7 @@ use std::ops::Sub;
 
 use frame::DropReason;
 use hypervisor::Counted;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What something is counted by.
@@ -121,6 +123,23 @@ impl<'de, K: Key, const N: usize> Deserialize<'de> for Counts<K, N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
         Ok(Self::new(|key| counts.get(key.name()).copied().unwrap_or(0)))
+    }
+}
+
+/// An object in which any of the keys may be missing, and no other is known.
+impl<K: Key, const N: usize> JsonSchema for Counts<K, N> {
+    fn schema_name() -> Cow<'static, str> {
+        "Counts".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let count = generator.subschema_for::<u64>();
+        let properties: BTreeMap<_, _> = K::ALL.iter().map(|key| (key.name(), &count)).collect();
+        json_schema!({ "type": "object", "properties": properties })
     }
 }
 

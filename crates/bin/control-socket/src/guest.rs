@@ -1,16 +1,17 @@
 //! What a guest's process reports of its interfaces: one line of JSON on its standard output at each SIGUSR1.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The interfaces of a guest's process at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestReport {
     /// In the order in which they were opened.
     pub interfaces: Vec<InterfaceReport>,
 }
 
 /// One interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceReport {
     /// Its name in the guest.
     pub name: String,
@@ -19,7 +20,7 @@ pub struct InterfaceReport {
 }
 
 /// What one queue has carried since its interface was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueReport {
     /// Frames that it sent; a GSO frame counts once.
     pub frames: u64,

@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batches;
 mod change;
 mod client;
 mod counts;
@@ -34,6 +35,7 @@ mod protocol;
 mod status;
 mod wrappers;
 
+pub use batches::{BatchStatus, Histogram};
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep};
 pub use client::{capture, change, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
@@ -41,9 +43,11 @@ pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits, MemoryStatus,
+    DeviceDrops, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits, MemoryStatus,
     PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
-pub use status::{Address, CpuStatus, MeterStatus, Status};
+pub use status::{
+    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, Status, WorkerStatus,
+};
 pub use wrappers::{GuardStatus, LimitStatus, Rates, VlanStatus};

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::port::{MemoryStatus, PortState, Traffic};
 
 /// One card at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NicStatus {
     /// Its name.
     pub name: String,
@@ -34,7 +35,7 @@ pub struct NicStatus {
 }
 
 /// A protection fault.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FaultStatus {
     /// The context.
     pub context: u8,
@@ -45,7 +46,7 @@ pub struct FaultStatus {
 }
 
 /// The state of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextState {
     /// No guest uses it.
@@ -72,7 +73,7 @@ impl fmt::Display for ContextState {
 }
 
 /// One context at one moment. Counters begin again with each assignment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextStatus {
     /// Its number on the card.
     pub context: u8,

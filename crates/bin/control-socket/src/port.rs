@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
 use crate::wrappers::{GuardStatus, LimitStatus, VlanStatus};
 
 /// One port at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortStatus {
     /// Its name.
     pub name: String,
@@ -65,6 +67,12 @@ pub struct PortStatus {
     /// Dropped frames by reason; JSON leaves out reasons without a frame.
     #[serde(serialize_with = "serialize_nonzero")]
     pub drops: Drops,
+    /// Frames that the kernel dropped at the port's device; absent for a port without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_drops: Option<DeviceDrops>,
+    /// Its batches of frames; absent before the first.
+    #[serde(default, skip_serializing_if = "BatchStatus::is_empty")]
+    pub batches: BatchStatus,
 }
 
 impl PortStatus {
@@ -92,12 +100,14 @@ impl PortStatus {
             lock_waits: LockWaits::default(),
             learning: Learning::default(),
             drops: Drops::default(),
+            device_drops: None,
+            batches: BatchStatus::default(),
         }
     }
 }
 
 /// What is plugged into a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
     /// A guest's virtual interface.
@@ -114,7 +124,7 @@ impl fmt::Display for PortKind {
 }
 
 /// Whether a port carries traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// It does.
@@ -132,7 +142,7 @@ impl fmt::Display for PortState {
 
 /// Why a port carries no traffic, or not well. In JSON: an object with a `code` and, where there is
 /// more to say, a `detail`. `Display` makes the sentence for an operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "code", content = "detail", rename_all = "snake_case")]
 pub enum Reason {
     /// The frontend has not connected yet.
@@ -141,7 +151,9 @@ pub enum Reason {
     FrontendClosed,
     /// The handshake failed: invalid keys of the frontend, or an error of the store.
     NotConnected(String),
-    /// The guest broke the protocol.
+    /// No back-end has taken the uplink's socket yet.
+    WaitingForBackend,
+    /// The guest, or the back-end of an uplink, broke the protocol.
     Disabled(String),
     /// The device behind an uplink failed.
     DeviceFailed(String),
@@ -167,6 +179,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WaitingForFrontend => f.write_str("waiting for the frontend"),
+            Self::WaitingForBackend => f.write_str("waiting for the back-end"),
             Self::FrontendClosed => f.write_str("the frontend closed"),
             Self::NotConnected(error) => f.write_str(error),
             Self::Disabled(error) => write!(f, "disabled: {error}"),
@@ -193,7 +206,7 @@ impl fmt::Display for Reason {
 }
 
 /// Frames and bytes in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// Frames; a GSO frame counts once.
     pub frames: u64,
@@ -201,8 +214,17 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+/// Frames that the kernel dropped at a device, since the device was made: by the interface's statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceDrops {
+    /// On their way to the daemon, mostly because it did not read them in time.
+    pub ingress: u64,
+    /// After the daemon had sent them.
+    pub egress: u64,
+}
+
 /// Waits of workers for an egress queue that another one had locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LockWaits {
     /// How many there were.
     pub count: u64,
@@ -217,7 +239,7 @@ impl LockWaits {
 }
 
 /// What became of the source addresses of frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Learning {
     /// Stations that moved to the port from another.
     pub moves: u64,
@@ -228,7 +250,7 @@ pub struct Learning {
 }
 
 /// A receive queue that an uplink keeps for one guest at a time, and what came through it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestQueueStatus {
     /// Its number in the device.
     pub queue: u32,
@@ -255,7 +277,7 @@ pub struct GuestQueueStatus {
 }
 
 /// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PersistentStatus {
     /// Most pages that can be mapped.
     pub bound: usize,
@@ -271,7 +293,7 @@ pub struct PersistentStatus {
 }
 
 /// Pages of one direction that stay mapped, and how they are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeptPages {
     /// Pages that are mapped: the active set.
     pub mapped: usize,
@@ -320,7 +342,7 @@ impl std::ops::Sub for KeptPages {
 }
 
 /// What a guest copies itself, of all its queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestCopyStatus {
     /// Pages of its pools, if it copies out of some: then there are no counts, because nobody but the guest knows.
     pub pool_pages: usize,
@@ -339,7 +361,7 @@ pub struct GuestCopyStatus {
 }
 
 /// A guest's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryStatus {
     /// Bytes of ordinary memory: what the guest started with, less what its balloon holds.
     pub reservation: u64,
@@ -352,7 +374,7 @@ pub struct MemoryStatus {
 }
 
 /// How much of a guest's memory large pages map in one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct View {
     /// Bytes mapped by pages of 2 MiB.
     pub large: u64,

@@ -1,5 +1,6 @@
 //! The daemon and its ports at one moment: the answer to `status`, one JSON object.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Operations;
@@ -7,12 +8,18 @@ use crate::nic::NicStatus;
 use crate::port::{Learning, PortStatus};
 
 /// The daemon and its ports at one moment.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The daemon's process.
     pub pid: u32,
+    /// When it started, in seconds since 1970.
+    #[serde(default)]
+    pub started: u64,
     /// Thread ids of the workers.
     pub worker_threads: Vec<u32>,
+    /// Whether each worker takes turns, in the order of `worker_threads`.
+    #[serde(default)]
+    pub workers: Vec<WorkerStatus>,
     /// Processor time; absent where the machine does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStatus>,
@@ -27,13 +34,27 @@ pub struct Status {
     pub absent: Vec<String>,
     /// Addresses in the switch's table.
     pub addresses: Vec<Address>,
+    /// What is known of multicast groups; absent while their frames are flooded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multicast: Option<MulticastStatus>,
+    /// Every mirror.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<MirrorStatus>,
     /// What became of the source addresses of all ports' frames, since the start.
     #[serde(default)]
     pub learning: Learning,
 }
 
+/// One worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerStatus {
+    /// How long it has not answered a question that an earlier status asked; 0 if it has answered. A worker that takes turns
+    /// answers within microseconds.
+    pub silent_nanoseconds: u64,
+}
+
 /// What the meter has counted.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MeterStatus {
     /// Whether it counts now.
     pub on: bool,
@@ -46,8 +67,34 @@ pub struct MeterStatus {
     pub nanoseconds: u64,
 }
 
+/// What is known of multicast groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MulticastStatus {
+    /// Groups with members, per VLAN.
+    pub groups: usize,
+    /// Members of all of them.
+    pub members: usize,
+    /// Joins beyond a limit, since the start: their ports got all groups from then on.
+    pub refused: u64,
+}
+
+/// Ports whose frames are copied to another port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MirrorStatus {
+    /// Its name.
+    pub name: String,
+    /// The ports whose frames are copied.
+    pub from: Vec<String>,
+    /// The port that gets the copies.
+    pub to: String,
+    /// Frames that were copied.
+    pub copied: u64,
+    /// Frames that were not, because the target was behind.
+    pub lost: u64,
+}
+
 /// An address in the switch's table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Address {
     /// The address.
     pub mac: String,
@@ -65,7 +112,7 @@ pub struct Address {
 
 /// Processor time since the daemon's start, in nanoseconds. The difference of two readings says
 /// who used it in between.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuStatus {
     /// Processors that are online.
     pub processors: u32,

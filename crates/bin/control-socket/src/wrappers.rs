@@ -1,10 +1,11 @@
 //! What lies between a port and the switch: the guard and the limits.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The sources that a guest's frames may have. In JSON: an object with a `mode`, named as in the configuration, and the
 /// `addresses`, if they are checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "mode", rename_all = "snake_case")]
 pub enum GuardStatus {
     /// Any.
@@ -19,7 +20,7 @@ pub enum GuardStatus {
 }
 
 /// What a port may reach, by the names of the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VlanStatus {
     /// The VLAN of all its frames, which have no tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +37,7 @@ pub struct VlanStatus {
 }
 
 /// What a port may carry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitStatus {
     /// From the port into the switch; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +48,7 @@ pub struct LimitStatus {
 }
 
 /// The most that one direction of a port carries in the long run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
     /// Bytes of Ethernet frames; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]

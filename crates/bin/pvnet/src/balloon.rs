@@ -4,14 +4,31 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control_socket::Request;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::document::{self, Document};
 
 /// The time limit for a guest without progress.
 const STUCK: Duration = Duration::from_secs(2);
 /// The pause between two readings of its size.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// A guest's memory.
+#[derive(Serialize, JsonSchema)]
+pub struct BalloonDocument {
+    /// The guest's name.
+    guest: String,
+    /// What it has now.
+    mib: usize,
+}
+
+impl Document for BalloonDocument {
+    const SCHEMA: &str = "pvnet-balloon/1";
+}
+
 /// Asks the daemon at `socket` to give the guest `name` `mib` MiB, and waits until it has them.
-pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
+pub fn run(socket: &Path, name: &str, mib: usize, json: bool) -> Result<(), String> {
     control_socket::command(socket, &Request::Balloon { guest: name.to_owned(), mib })?;
     let target = (mib as u64) << 20;
     let mut deadline = Instant::now() + STUCK;
@@ -22,7 +39,13 @@ pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
             deadline = Instant::now() + STUCK;
         }
         if kept == target {
-            println!("{name} has {mib} MiB");
+            match json {
+                true => {
+                    let guest = name.to_owned();
+                    print!("{}", document::line(&BalloonDocument { guest, mib })?);
+                }
+                false => println!("{name} has {mib} MiB"),
+            }
             return Ok(());
         }
         if Instant::now() > deadline {

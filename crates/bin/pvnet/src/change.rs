@@ -7,6 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use control_socket::{Change, ChangeReport, ChangeRequest, control_socket};
 
 use crate::args::DaemonArgs;
+use crate::document::{self, Document};
+
+impl Document for ChangeReport {
+    const SCHEMA: &str = "pvnet-change/1";
+}
 
 /// How a change is made and shown.
 #[derive(Args)]
@@ -166,7 +171,7 @@ fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
     let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
     let report = control_socket::change(&control_socket(&daemon.directory), &request)?;
     if *json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+        print!("{}", document::line(&report)?);
     } else {
         print!("{}", text(&report));
     }

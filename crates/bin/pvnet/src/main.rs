@@ -11,19 +11,22 @@ mod config;
 mod context;
 mod daemon;
 mod doctor;
+mod document;
 mod error;
 mod guest;
 mod log;
 mod manual;
 mod netns;
 mod nic;
+mod revoke;
 mod rootless;
+mod schema;
 mod signals;
 mod status;
 mod steering_rule;
 mod top;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,15 +35,15 @@ use experiments::bench::{self, BenchCommand};
 use experiments::demo::{self, DemoArgs};
 use experiments::load::{self, LoadCommand};
 use experiments::repro::{self, ReproCommand};
-use offload::Features;
 
 use crate::capture::CaptureArgs;
-use args::DaemonArgs;
+use args::{DaemonArgs, InterfaceArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use config::{ConfigFile, Override};
-use control_socket::{Request, control_socket, join_socket, nic_socket};
+use control_socket::{control_socket, join_socket, nic_socket};
 use doctor::DoctorArgs;
+use log::LogFormat;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -75,6 +78,8 @@ enum Command {
         /// Only check the configuration, and print its errors.
         #[arg(long)]
         check: bool,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// Run a guest: a network namespace with its own Linux TCP/IP stack, and all its interfaces.
     Guest(GuestArgs),
@@ -94,6 +99,8 @@ enum Command {
         name: String,
         #[command(flatten)]
         daemon: DaemonArgs,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
     ///
@@ -105,6 +112,8 @@ enum Command {
         vif: u32,
         #[command(flatten)]
         interface: InterfaceArgs,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// On a Xen host: give a domain an interface whose backend has another type than the kernel's.
     /// pvnet and xen-netback can then serve one host side by side.
@@ -152,6 +161,9 @@ enum Command {
         card: String,
         /// The guest's name.
         guest: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Capture the frames that pass a port, in both directions.
     ///
@@ -178,6 +190,9 @@ enum Command {
         name: String,
         /// Its new size in MiB.
         mib: usize,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Show the daemon's traffic live, with processor time by domain and each kind of operation, per
     /// second and per packet.
@@ -203,7 +218,15 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Write man pages and completions of bash, zsh and fish into a folder.
+    /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
+    ///
+    /// Each document names its schema and the version of it in its first field, `schema`. Fields may be added to a version, so a
+    /// program that reads a document should ignore those that it does not know.
+    Schema {
+        /// A document's name, or a command: `status`, `port add`.
+        name: Option<String>,
+    },
+    /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
     #[command(hide = true)]
     Manual {
         /// The folder; it is created if missing.
@@ -232,6 +255,13 @@ enum Command {
     Repro(ReproCommand),
 }
 
+impl Command {
+    /// Whether it runs until it is stopped, with a log.
+    fn is_service(&self) -> bool {
+        matches!(self, Self::Run { .. } | Self::Guest(_) | Self::Nic { .. } | Self::Frontend { .. })
+    }
+}
+
 #[derive(Args)]
 struct GuestArgs {
     /// The guest's name in the daemon's configuration, and the name of its namespace.
@@ -248,70 +278,8 @@ struct GuestArgs {
     rejoin: u32,
     #[command(flatten)]
     interface: InterfaceArgs,
-}
-
-/// Options of an interface, or of all interfaces of a guest.
-#[derive(Args)]
-struct InterfaceArgs {
-    /// The interface's name in the namespace; repeated, those of further interfaces of a guest
-    /// [default: eth0, eth1, …].
-    #[arg(long, value_name = "NAME")]
-    device: Vec<String>,
-    /// The most queues [default: one per CPU; the backend may offer fewer].
-    #[arg(long, value_name = "N")]
-    queues: Option<u32>,
-    /// An address with its prefix length, instead of the configuration's; can be repeated. It is for
-    /// the first interface, or for DEVICE. The `guard` of the configuration has to allow it.
-    #[arg(long, value_name = "[DEVICE=]ADDRESS")]
-    address: Vec<guest::Address>,
-    /// Use no scatter/gather: frames of one page.
-    #[arg(long)]
-    no_sg: bool,
-    /// Use no checksum offload.
-    #[arg(long)]
-    no_csum: bool,
-    /// Use no TCP segmentation offload.
-    #[arg(long)]
-    no_tso: bool,
-    /// Use one event channel for both rings of a queue.
-    #[arg(long)]
-    one_event_channel: bool,
-    /// Leave headers in the frames' pages instead of the header pages beside the ring.
-    #[arg(long)]
-    no_header_channel: bool,
-    /// Keep no pages mapped: each use of a page is a grant operation.
-    #[arg(long)]
-    no_persistent_grants: bool,
-    /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
-    poll_us: u64,
-    /// Leave all copies of received frames to the driver domain.
-    #[arg(long)]
-    no_guest_copy: bool,
-}
-
-impl InterfaceArgs {
-    fn options(self) -> guest::Options {
-        guest::Options {
-            devices: self.device,
-            queues: self.queues,
-            addresses: self.address,
-            without: Features {
-                sg: self.no_sg,
-                csum_v4: self.no_csum,
-                csum_v6: self.no_csum,
-                tso_v4: self.no_tso,
-                tso_v6: self.no_tso,
-                ..Features::NONE
-            },
-            one_event_channel: self.one_event_channel,
-            no_header_channel: self.no_header_channel,
-            no_persistent_grants: self.no_persistent_grants,
-            poll: Duration::from_micros(self.poll_us),
-            no_guest_copy: self.no_guest_copy,
-            rejoin: Duration::ZERO,
-        }
-    }
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// The exit code for an error in the configuration or command line, the same as clap's.
@@ -319,26 +287,28 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = log::start();
     // An experiment reports its interrupt itself.
-    lab::exit_code("pvnet", dispatch(cli.command, log), |_| false)
+    lab::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
-fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
+fn dispatch(command: Command) -> Result<ExitCode, String> {
+    if !command.is_service() {
+        log::start(LogFormat::Text);
+    }
     match command {
-        Command::Run { config, set, check } => run(&ConfigFile::new(config, set), check, log),
-        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface }) => {
+        Command::Run { config, set, check, log } => run(&ConfigFile::new(config, set), check, &log),
+        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface, log }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
             let rejoin = Duration::from_secs(rejoin.into());
             let options = guest::Options { rejoin, ..interface.options() };
-            guest::run(&identity, &socket, &options).map(|()| ExitCode::SUCCESS)
+            service(&log, || guest::run(&identity, &socket, &options))
         }
-        Command::Nic { name, daemon } => {
-            nic::run(&name, &nic_socket(&daemon.directory)).map(|()| ExitCode::SUCCESS)
+        Command::Nic { name, daemon, log } => {
+            service(&log, || nic::run(&name, &nic_socket(&daemon.directory)))
         }
-        Command::Frontend { vif, interface } => {
-            guest::run_on_xen(vif, &interface.options()).map(|()| ExitCode::SUCCESS)
+        Command::Frontend { vif, interface, log } => {
+            service(&log, || guest::run_on_xen(vif, &interface.options()))
         }
         Command::Attach { vif, mac } => attach::attach(&vif, mac).map(|()| ExitCode::SUCCESS),
         Command::Detach(vif) => attach::detach(&vif).map(|()| ExitCode::SUCCESS),
@@ -348,16 +318,19 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         }
         Command::Reload(args) => change::reload(&args).map(exit_code),
         Command::Port(command) => change::port(command).map(exit_code),
-        Command::Balloon { daemon, name, mib } => {
-            balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
+        Command::Balloon { daemon, name, mib, json } => {
+            let socket = control_socket(&daemon.directory);
+            balloon::run(&socket, &name, mib, json).map(|()| ExitCode::SUCCESS)
         }
-        Command::Revoke { daemon, card, guest } => {
-            revoke(&control_socket(&daemon.directory), card, guest).map(|()| ExitCode::SUCCESS)
+        Command::Revoke { daemon, card, guest, json } => {
+            let socket = control_socket(&daemon.directory);
+            revoke::run(&socket, card, guest, json).map(|()| ExitCode::SUCCESS)
         }
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rootless { command } => match rootless::run(&command)? {},
+        Command::Schema { name } => schema::print(name.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Manual { folder } => {
             manual::write(Cli::command(), &folder).map(|()| ExitCode::SUCCESS)
         }
@@ -368,28 +341,31 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     }
 }
 
-fn run(file: &ConfigFile, check: bool, log: log::LogLimit) -> Result<ExitCode, String> {
+/// Runs a service other than the daemon.
+fn service(log: &LogArgs, run: impl FnOnce() -> Result<(), String>) -> Result<ExitCode, String> {
+    log::serve(log.format(), |log| log.spawn().and_then(|()| run()))
+}
+
+fn run(file: &ConfigFile, check: bool, log: &LogArgs) -> Result<ExitCode, String> {
     match file.read() {
         Err(error) => {
             eprintln!("pvnet: {error}");
-            return Ok(ExitCode::from(USAGE));
+            Ok(ExitCode::from(USAGE))
         }
-        Ok(_) if check => println!("{}: valid", file.path().display()),
-        Ok(loaded) => daemon::run(file, loaded, log).map_err(|error| error.to_string())?,
+        Ok(_) if check => {
+            println!("{}: valid", file.path().display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(loaded) => {
+            let format = log.log_format.unwrap_or(loaded.config.daemon.log);
+            log::serve(format, |log| daemon::run(file, loaded, log).map_err(error::text))
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The exit code of a change.
 fn exit_code(is_complete: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_complete))
-}
-
-fn revoke(socket: &Path, card: String, guest: String) -> Result<(), String> {
-    let done = format!("{guest} has no context of {card} any more, until it starts again");
-    control_socket::command(socket, &Request::Revoke { card, guest })?;
-    println!("{done}");
-    Ok(())
 }
 
 /// The exit code of an experiment. Everything that it created is removed by now.

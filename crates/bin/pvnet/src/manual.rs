@@ -6,15 +6,21 @@ use clap::Command;
 use clap_complete::{Shell, generate_to};
 
 use crate::error::text;
+use crate::schema;
 
 /// The shells that get completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
-/// Writes a page for the program and each of its commands, and completions, into a folder.
+/// Writes a page for the program and each of its commands, completions and schemas into a folder.
 pub fn write(command: Command, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for shell in SHELLS {
         generate_to(shell, &mut command.clone(), "pvnet", folder).map_err(text)?;
+    }
+    for (name, schema) in schema::all() {
+        let file = folder.join(format!("{name}.schema.json"));
+        std::fs::write(&file, format!("{schema:#}\n"))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     clap_mangen::generate_to(command, folder).map_err(text)
 }
@@ -52,6 +58,7 @@ mod tests {
             let text = std::fs::read_to_string(folder.path().join(completions)).unwrap();
             assert!(text.contains("doctor") && text.contains("capture"), "{completions}");
         }
+        assert!(folder.path().join("status.schema.json").exists());
     }
 
     #[test]

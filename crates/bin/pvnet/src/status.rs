@@ -6,17 +6,22 @@ use std::path::Path;
 
 use control_socket::{
     GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus, MeterStatus,
-    PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
+    MirrorStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
+
+use crate::document::{self, Document};
+
+impl Document for Status {
+    const SCHEMA: &str = "pvnet-status/1";
+}
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {
     let status = control_socket::status(socket)?;
     if json {
-        let text = serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?;
-        println!("{text}");
+        print!("{}", document::pretty(&status)?);
         return Ok(());
     }
     print(&status).map_err(|error| error.to_string())
@@ -79,6 +84,15 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
             println!("{}: {}", port.name, coverage(memory));
         }
+    }
+    if let Some(MulticastStatus { groups, members, refused }) = status.multicast {
+        println!(
+            "multicast: {groups} groups with {members} members, {refused} joins beyond a limit"
+        );
+    }
+    for MirrorStatus { name, from, to, copied, lost } in &status.mirrors {
+        let from = from.join(", ");
+        println!("mirror {name}: from {from} to {to}, {copied} frames copied, {lost} lost");
     }
     cards::print(&status.nics)?;
     if !status.absent.is_empty() {

@@ -119,7 +119,9 @@ fn connect_vif(
         split_event_channels: true,
         header_channel: true,
         persistent_grants: true,
+        hash: false,
         guest_copy: true,
+        multicast_control: false,
         timeout: LIMIT,
     };
     let node = machine::toolstack::device_path(handle);

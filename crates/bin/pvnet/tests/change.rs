@@ -1,5 +1,6 @@
 //! Ports that operators add, change and remove while the daemon runs. Skipped with a message without the permissions.
 
+mod mirrors;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
 

@@ -4,11 +4,16 @@
 mod attach;
 mod device;
 mod direct;
+mod json;
+mod log_lines;
+mod probes;
 mod repro;
+mod terminal;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
 mod two_vifs;
 mod uplink;
+mod virtio_user;
 mod wrappers;
 
 use lab::{Process, TempDir};
@@ -33,6 +38,9 @@ fn guests_reach_each_other_with_any_offloads() {
         testbed.ping(0, 1);
         testbed.transfer(0, 1, 64 * MIB);
         let [sent, arrived] = [&testbed.port(0)["ingress"], &testbed.port(1)["egress"]];
+        let batches = &testbed.port(0)["batches"];
+        assert!(batches["nanoseconds"]["sum"].as_u64() > Some(0), "{flags:?}: {batches}");
+        assert!(batches["ingress_frames"]["sum"].as_u64() >= sent["frames"].as_u64(), "{batches}");
         for traffic in [sent, arrived] {
             assert!(traffic["bytes"].as_u64() > Some(80 * MIB), "{flags:?}: {traffic}");
         }

@@ -89,7 +89,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
 
 fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let variation = &args.variation;
-    variation.check(workload)?;
+    workload.check(variation)?;
     let pvnet = built(args.pvnet.as_ref(), "pvnet");
     let pvnet = if workload.needs_pvnet() { Some(pvnet?) } else { None };
     let record = &args.record;
@@ -129,7 +129,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
     let interface = Some(workload.interface());
     recording.work =
-        work(&variation.describe(workload), &recording, interface, frames_and_bytes(&text));
+        work(&variation.describe(workload.about), &recording, interface, frames_and_bytes(&text));
     let length = format!("--milliseconds {milliseconds}");
     recording.provenance = Provenance {
         workload: workload.name.to_owned(),

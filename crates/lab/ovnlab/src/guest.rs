@@ -1,60 +1,17 @@
 //! Guests: processes that join the pvnet of a host.
 
-use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::Duration;
 
-use lab::{Namespace, Process};
+use lab::{Interrupt, Namespace, Process};
 use xenlab::Result;
 
 use crate::host::Host;
+use crate::plan::{Attachment, MTU, Plan};
 use crate::programs::LIMIT;
 
-/// The longest packet in a Geneve tunnel over 1500 bytes: 58 bytes are for its headers.
-pub(crate) const MTU: u16 = 1442;
-
-/// What a guest is, wherever it runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Its namespace, by which pvnet knows it.
-    pub(crate) name: String,
-    /// Its logical port.
-    pub(crate) port: String,
-    /// Its device on the host.
-    pub(crate) device: String,
-    pub(crate) mac: String,
-    pub(crate) address: Ipv4Addr,
-    /// The router's address.
-    pub(crate) router: Ipv4Addr,
-    /// What it may send, in 10⁶ bits per second.
-    pub(crate) rate: Option<u32>,
-}
-
-impl Plan {
-    /// Guest `number` of logical switch `switch`.
-    pub(crate) fn new(switch: u8, number: u8, name: &str, rate: Option<u32>) -> Self {
-        Self {
-            name: name.to_owned(),
-            port: format!("p{number}"),
-            device: format!("vif{number}.0"),
-            mac: format!("0e:aa:00:00:00:{number}"),
-            address: Ipv4Addr::new(10, switch, 0, number),
-            router: Ipv4Addr::new(10, switch, 0, 1),
-            rate,
-        }
-    }
-
-    /// Its table in pvnet's configuration. OVN has its own guard of sources; the switch in user space takes frames with finished
-    /// checksums only.
-    pub(crate) fn table(&self) -> String {
-        let Self { name, device, mac, address, rate, .. } = self;
-        let rate =
-            rate.map_or_else(String::new, |rate| format!("limit.ingress = {{ mbps = {rate} }}\n"));
-        format!(
-            "[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\naddresses = [\"{address}/24\"]\nguard = \"off\"\n\
-             attach = \"device\"\ndevice = \"{device}\"\ndevice_capabilities = \"none\"\nmtu = {MTU}\n{rate}"
-        )
-    }
-}
+/// The pause between two pings.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A guest that runs on a host.
 pub(crate) struct Guest {
@@ -71,6 +28,11 @@ impl Guest {
         Ok(Self { plan, process: None, namespace })
     }
 
+    /// The same behind a vhost-user port.
+    pub(crate) fn behind_port(self) -> Self {
+        Self { plan: self.plan.behind_port(), ..self }
+    }
+
     /// Joins the pvnet of a host, whose place of its device is set first.
     pub(crate) fn join(&mut self, pvnet: &Path, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
@@ -80,6 +42,10 @@ impl Guest {
         let mut process = Process::capture(command)?;
         process.says("is up", LIMIT)?;
         self.process = Some(process);
+        if self.plan.attachment == Attachment::VhostUser {
+            // Its pvnet has no device that would say so.
+            self.namespace.ip(&["link", "set", "eth0", "mtu", &MTU.to_string()])?;
+        }
         let router = self.plan.router.to_string();
         self.namespace.ip(&["route", "replace", "default", "via", &router])?;
         Ok(())
@@ -91,5 +57,20 @@ impl Guest {
             process.stop()?;
         }
         host.unbind(&self.plan)
+    }
+
+    /// Whether it reaches another one within a few attempts: the first packet to a new neighbour may be lost.
+    pub(crate) fn reaches(&self, to: &Self, arguments: &[&str]) -> Result<bool> {
+        for _ in 0..8 {
+            let mut ping = self.namespace.exec("ping")?;
+            ping.args(["-q", "-n", "-c", "1", "-W", "1"]).args(arguments);
+            ping.arg(to.plan.address.to_string());
+            match lab::run(ping, LIMIT) {
+                Ok(_) => return Ok(true),
+                Err(lab::Error::Failed { .. }) => Interrupt::sleep(PAUSE)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(false)
     }
 }

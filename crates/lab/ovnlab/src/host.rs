@@ -7,8 +7,11 @@ use qemulab::Daemon;
 use xenlab::Result;
 
 use crate::central::{self, Central};
-use crate::guest::Plan;
+use crate::plan::{Attachment, Plan};
 use crate::programs::{LIMIT, Programs};
+
+/// What Open vSwitch with DPDK needs where nothing is set up for it: no large pages, and no NIC.
+const DPDK: &str = "--no-huge --legacy-mem -m 512 --no-pci";
 
 /// A host with its guests' daemon.
 pub(crate) struct Host {
@@ -24,7 +27,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts a host with this address on the network between hosts, whose pvnet has the ports of all these guests.
+    /// Starts a host with this address on the network between hosts, whose pvnet has the ports of all these guests. They
+    /// come to Open vSwitch in the same way.
     pub(crate) fn start(
         programs: &Programs,
         pvnet: &Path,
@@ -62,9 +66,28 @@ impl Host {
             central::PORT
         );
         vsctl(programs, &socket, &format!("--no-wait set open . {ids}"))?;
+        let attachment = guests.first().map_or(Attachment::Device, |plan| plan.attachment);
+        let program = match attachment {
+            Attachment::Device => "ovs-vswitchd",
+            Attachment::VhostUser => {
+                // One poller. The quotes are the database's.
+                let options = format!(r#"other_config:dpdk-extra="{DPDK}""#);
+                let words = [
+                    "--no-wait",
+                    "set",
+                    "open",
+                    ".",
+                    "other_config:dpdk-init=true",
+                    "other_config:pmd-cpu-mask=1",
+                    &options,
+                ];
+                vsctl_words(programs, &socket, &words)?;
+                "ovs-vswitchd-dpdk"
+            }
+        };
         let control = format!("--unixctl={}", folder.path().join("vswitchd.ctl").display());
         let arguments = [socket.as_str(), &control, "-vconsole:warn"];
-        let switch = programs.daemon(&namespace, folder.path(), "ovs-vswitchd", &arguments)?;
+        let switch = programs.daemon(&namespace, folder.path(), program, &arguments)?;
         // The tunnels' address sits on the bridge with the uplink: userspace tunnels need that.
         let bridge =
             "-- add-br br-phy -- set br br-phy datapath_type=netdev -- add-port br-phy eth0";
@@ -76,7 +99,14 @@ impl Host {
             programs.daemon(&namespace, folder.path(), "ovn-controller", &arguments)?;
         let daemon = Daemon::start(pvnet, &namespace, |folder| {
             let tables: String = guests.iter().map(Plan::table).collect();
-            format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{tables}")
+            let behind = guests.iter().filter(|plan| plan.attachment == Attachment::VhostUser);
+            let uplinks: String = behind
+                .map(|Plan { device, .. }| {
+                    let socket = folder.join(device);
+                    format!("[[uplink]]\nname = \"{device}\"\nkind = \"virtio-user\"\nsocket = {socket:?}\n")
+                })
+                .collect();
+            format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{uplinks}{tables}")
         })?;
         Ok(Self {
             name,
@@ -100,9 +130,18 @@ impl Host {
         vsctl(&self.programs, &format!("unix:{}", self.socket().display()), words)
     }
 
-    /// Makes a guest's device the logical port of its name.
+    /// Makes a guest's device, or the port that it is behind, the logical port of its name.
     pub(crate) fn bind(&self, guest: &Plan) -> Result<()> {
         let (device, port) = (&guest.device, &guest.port);
+        if guest.attachment == Attachment::VhostUser {
+            let socket = self.daemon.folder().join(device);
+            let add = format!(
+                "-- --may-exist add-port br-int {device} -- set interface {device} type=dpdkvhostuserclient \
+                 options:vhost-server-path={} external_ids:iface-id={port}",
+                socket.display()
+            );
+            return self.vsctl(&add).map(drop);
+        }
         let add = format!(
             "-- --may-exist add-port br-int {device} -- set interface {device} external_ids:iface-id={port}"
         );
@@ -117,7 +156,11 @@ impl Host {
 }
 
 fn vsctl(programs: &Programs, socket: &str, words: &str) -> Result<String> {
+    vsctl_words(programs, socket, &words.split(' ').collect::<Vec<_>>())
+}
+
+fn vsctl_words(programs: &Programs, socket: &str, words: &[&str]) -> Result<String> {
     let mut command = programs.client("ovs-vsctl")?;
-    command.arg(format!("--db={socket}")).arg("--timeout=30").args(words.split(' '));
+    command.arg(format!("--db={socket}")).arg("--timeout=30").args(words);
     Ok(lab::run(command, LIMIT)?)
 }

@@ -9,6 +9,8 @@
 //!      br-int ── vif11 ═ guest p11 (s1)                br-int ── vif12 ═ guest p12 (s1), vif21 ═ guest p21 (s2)
 //! ```
 //!
+//! At the end host c comes, whose guest p13 (s1) is behind a vhost-user port of an Open vSwitch with DPDK.
+//!
 //! [`Programs`] are OVN and Open vSwitch from Debian's packages, unpacked below a cache and never installed. A [`Testbed`] has everything
 //! that runs. [`STEPS`] and [`run`] are what is tried.
 //!
@@ -21,10 +23,12 @@
 mod central;
 mod guest;
 mod host;
+mod plan;
 mod programs;
 mod scripts;
 mod steps;
 mod testbed;
+mod vhost_user;
 
 pub use programs::Programs;
 pub use steps::{STEPS, run};

@@ -12,7 +12,8 @@ use qemulab::pvnet;
 use xenlab::{Suite, default_cache, scenario};
 
 /// Starts OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and does
-/// with them what operators do: switches, routes, access rules, a port that moves to the other host, a pvnet that is killed.
+/// with them what operators do: switches, routes, access rules, a port that moves to the other host, a pvnet that is killed. A third
+/// host has a vhost-user port of an Open vSwitch with DPDK in place of devices.
 ///
 /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
 #[derive(Parser)]

@@ -8,16 +8,18 @@ use lab::{Namespace, Process};
 use xenlab::{Error, Result, Suite};
 
 /// The packages whose programs are used.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "openvswitch-common",
     "openvswitch-switch",
+    "openvswitch-switch-dpdk",
     "ovn-common",
     "ovn-central",
     "ovn-host",
     "xen-utils-common",
 ];
 /// Where programs are.
-const FOLDERS: [&str; 3] = ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch"];
+const FOLDERS: [&str; 4] =
+    ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch", "usr/lib/openvswitch-switch-dpdk"];
 /// How long a command may take that waits for a daemon.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
@@ -33,7 +35,7 @@ impl Programs {
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
-        let root = xenlab::unpacked_packages(suite, cache, "ovn", &PACKAGES, quiet)?;
+        let root = xenlab::unpacked_packages(suite, cache, "ovn-dpdk", &PACKAGES, quiet)?;
         Ok(Self { root })
     }
 

@@ -5,19 +5,20 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lab::{Interrupt, Namespace, Progress};
+use lab::{Namespace, Progress};
 use xenlab::scenario::{self, Step};
 use xenlab::{Error, Result};
 
-use crate::guest::MTU;
+use crate::plan::MTU;
 use crate::programs::{Programs, until};
 use crate::scripts;
 use crate::testbed::Testbed;
+use crate::vhost_user;
 
 type StepFn = fn(&mut Testbed) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 10] = [
+const ALL: [(&str, StepFn); 11] = [
     ("two hosts and a central one, two logical switches and a router", network),
     ("guests of both hosts' pvnet are logical ports", bind),
     ("one switch, over the tunnel", switched),
@@ -27,6 +28,7 @@ const ALL: [(&str, StepFn); 10] = [
     ("an ACL drops new connections and lets replies in", access),
     ("a port moves to the other host under a TCP stream", moves),
     ("a host's pvnet is killed and started again under a TCP stream", kill),
+    ("a guest behind a vhost-user port of Open vSwitch with DPDK", vhost_user::run),
     ("Xen's own hotplug scripts, unmodified, on a device", scripts::run),
 ];
 
@@ -78,19 +80,9 @@ fn bind(testbed: &mut Testbed) -> Result<(String, bool)> {
     Ok(("3 ports are up".to_owned(), true))
 }
 
-/// Whether a guest answers another one within a few attempts: the first packet to a new neighbour may be lost.
+/// Whether a guest answers another one within a few attempts.
 fn answers(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
-    for _ in 0..8 {
-        let mut ping = testbed.guests[from].namespace.exec("ping")?;
-        ping.args(["-q", "-n", "-c", "1", "-W", "1"]).args(arguments);
-        ping.arg(testbed.guests[to].plan.address.to_string());
-        match lab::run(ping, Duration::from_secs(20)) {
-            Ok(_) => return Ok(true),
-            Err(lab::Error::Failed { .. }) => Interrupt::sleep(PAUSE)?,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(false)
+    testbed.guests[from].reaches(&testbed.guests[to], arguments)
 }
 
 fn echoes(testbed: &Testbed, from: usize, to: usize) -> Result<(String, bool)> {
@@ -177,7 +169,7 @@ fn access(testbed: &mut Testbed) -> Result<(String, bool)> {
     Ok((seen, !inbound && outbound && after))
 }
 
-/// A stream from the slow guest to another one, which runs meanwhile.
+/// A stream from the slow guest to another one, which is under way.
 fn stream(
     testbed: &Testbed,
     to: usize,
@@ -185,13 +177,16 @@ fn stream(
 ) -> Result<JoinHandle<lab::Result<lab::Transfer>>> {
     let names = [P11, to].map(|guest| testbed.guests[guest].namespace.name().to_owned());
     let address = testbed.guests[to].plan.address;
+    let sender = names[0].clone();
+    let sent = || testbed.hosts[A].daemon.port(&sender).map(|port| port.ingress.bytes);
+    let before = sent()?;
     let run = move || {
         let [from, to] = names.map(|name| Namespace::open(&name));
         lab::transfer_file(&from?, &to?, address, STREAM, seed)
     };
     let thread = std::thread::Builder::new().spawn(run);
     let thread = thread.map_err(|cause| Error::Path { path: "a thread".into(), cause })?;
-    Interrupt::sleep(Duration::from_secs(1))?;
+    until("the stream", || Ok(sent()? > before + (STREAM >> 4)))?;
     Ok(thread)
 }
 

@@ -7,6 +7,7 @@ use xenlab::Result;
 use crate::central::Central;
 use crate::guest::Guest;
 use crate::host::Host;
+use crate::plan::Plan;
 use crate::programs::{Programs, until};
 
 /// The rate of the guest whose streams must not be over too soon, in 10⁶ bits per second.
@@ -40,15 +41,7 @@ impl Testbed {
 
     /// Makes the logical network: two switches, a router, and a port for each guest.
     pub(crate) fn make_network(&self) -> Result<()> {
-        for host in &self.hosts {
-            let name = host.name;
-            until("both hosts at the central one", || {
-                let found = self
-                    .central
-                    .south(&format!("--bare --columns=name find chassis name={name}"))?;
-                Ok(found.trim() == name)
-            })?;
-        }
+        self.hosts.iter().try_for_each(|host| self.until_known(host.name))?;
         self.central.north("lr-add r")?;
         for switch in [1, 2] {
             let mac = format!("0e:00:00:00:0{switch}:01");
@@ -58,20 +51,32 @@ impl Testbed {
                  -- lsp-set-options s{switch}-r router-port=r-s{switch}"
             ))?;
         }
-        for plan in self.guests.iter().map(|guest| &guest.plan) {
-            let switch = format!("s{}", plan.address.octets()[1]);
-            let addresses = format!("{} {}", plan.mac, plan.address);
-            let port = plan.port.as_str();
-            self.central.north_words(&["lsp-add", &switch, port])?;
-            self.central.north_words(&["lsp-set-addresses", port, &addresses])?;
-            self.central.north_words(&["lsp-set-port-security", port, &addresses])?;
-        }
+        self.guests.iter().try_for_each(|guest| self.add_port(&guest.plan))?;
         self.central.north("--wait=hv sync").map(drop)
     }
 
+    /// Waits until the central host knows another one.
+    pub(crate) fn until_known(&self, name: &str) -> Result<()> {
+        until("a host at the central one", || {
+            let found =
+                self.central.south(&format!("--bare --columns=name find chassis name={name}"))?;
+            Ok(found.trim() == name)
+        })
+    }
+
+    /// Adds a guest's logical port.
+    pub(crate) fn add_port(&self, plan: &Plan) -> Result<()> {
+        let switch = format!("s{}", plan.address.octets()[1]);
+        let addresses = format!("{} {}", plan.mac, plan.address);
+        let port = plan.port.as_str();
+        self.central.north_words(&["lsp-add", &switch, port])?;
+        self.central.north_words(&["lsp-set-addresses", port, &addresses])?;
+        self.central.north_words(&["lsp-set-port-security", port, &addresses]).map(drop)
+    }
+
     /// Waits until a guest's logical port is bound on a host.
-    pub(crate) fn until_bound(&self, guest: usize, host: usize) -> Result<()> {
-        let (port, name) = (&self.guests[guest].plan.port, self.hosts[host].name);
+    pub(crate) fn until_bound(&self, guest: &Plan, name: &str) -> Result<()> {
+        let port = &guest.port;
         self.central.north(&format!("wait-until logical_switch_port {port} up=true"))?;
         let chassis = format!("--bare --columns=_uuid find chassis name={name}");
         let uuid = self.central.south(&chassis)?.trim().to_owned();
@@ -85,6 +90,6 @@ impl Testbed {
     /// A guest joins the pvnet of a host.
     pub(crate) fn join(&mut self, guest: usize, host: usize) -> Result<()> {
         self.guests[guest].join(&self.pvnet, &self.hosts[host])?;
-        self.until_bound(guest, host)
+        self.until_bound(&self.guests[guest].plan, self.hosts[host].name)
     }
 }

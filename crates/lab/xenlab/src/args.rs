@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lab::Progress;
-use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario};
+use xenlab::{
+    Edition, Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario,
+};
 
 /// Where pvnet is.
 #[derive(Args)]
@@ -31,6 +33,9 @@ pub struct BuildArgs {
     /// Where images are kept [default: xenlab in cargo's target folder].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// Take images that also have the toolstack's hotplug scripts, Open vSwitch, nftables and an emulator for HVM guests.
+    #[arg(long)]
+    network: bool,
     /// Show no progress on standard error.
     #[arg(long, short)]
     pub quiet: bool,
@@ -48,6 +53,9 @@ pub struct BootArgs {
     /// Give dom0 a network card on a network that QEMU emulates: 10.0.2.2 answers.
     #[arg(long)]
     outside: bool,
+    /// Offer virtualisation to the hypervisor, for PVH and HVM guests.
+    #[arg(long)]
+    nested: bool,
     /// The machine's memory.
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     memory: u32,
@@ -65,9 +73,14 @@ pub struct BootArgs {
 impl BuildArgs {
     /// Makes the images if needed.
     pub fn images(&self) -> Result<Images> {
+        self.images_of(if self.network { Edition::Network } else { Edition::Base })
+    }
+
+    /// Makes the images of an edition if needed.
+    pub fn images_of(&self, edition: Edition) -> Result<Images> {
         let suite = self.suite.unwrap_or_else(Suite::of_this_machine);
         let cache = self.cache.clone().unwrap_or_else(default_cache);
-        Images::prepare(suite, &absolute(&cache)?, self.quiet)
+        Images::prepare_edition(edition, suite, &absolute(&cache)?, self.quiet)
     }
 }
 
@@ -78,6 +91,7 @@ impl BootArgs {
             memory_mib: self.memory,
             files: self.with.iter().map(HostFile::new).collect::<Result<_>>()?,
             outside: self.outside,
+            nested: self.nested,
             xen_arguments: self.xen.clone(),
             kernel_arguments: self.kernel.clone(),
             log: self.keep_log.clone(),

@@ -25,10 +25,10 @@ pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
 pub use host::{
-    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Machine,
+    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, GuestType, Host, HostFile, Job, Machine,
     MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell,
 };
-pub use image::{Images, Kind, read_boot_image};
+pub use image::{Edition, Images, Kind, read_boot_image};
 pub use name::UnknownName;
 pub use packages::unpacked_packages;
 pub use suite::Suite;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod device;
 mod domains;
 mod guest_copy;
 mod hostile;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use args::{BootArgs, BuildArgs};
 use clap::{Parser, Subcommand};
+use device::DeviceArgs;
 use domains::DomainsArgs;
 use guest_copy::GuestCopyArgs;
 use hostile::HostileArgs;
@@ -67,6 +69,10 @@ enum Command {
     /// Let a guest copy an uplink's frames out of pages that pvnet grants it: a file, a restart of pvnet, guests that
     /// are destroyed, and guests with the kernel's frontend.
     GuestCopy(GuestCopyArgs),
+    /// Give each interface of a guest a device in the backend's domain, which the toolstack's own scripts put into a Linux bridge or
+    /// Open vSwitch: an operator's tools act on it, it outlives pvnet, and it goes with its guest. Also in a driver domain, beside the
+    /// kernel's backend, and for PVH and HVM guests.
+    Device(DeviceArgs),
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
@@ -98,6 +104,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Queues(args) => queues::run(args).map(verdict),
         Command::Domains(args) => domains::run(args).map(verdict),
         Command::GuestCopy(args) => guest_copy::run(args).map(verdict),
+        Command::Device(args) => device::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {

@@ -18,6 +18,7 @@ mod linear;
 mod outcome;
 mod piece;
 mod scatter;
+mod steering;
 mod vlan;
 mod window;
 
@@ -36,6 +37,7 @@ pub use linear::{Bounce, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};
+pub use steering::{FlowHash, HashInput, Steering};
 pub use window::{Outcomes, WINDOW, Window};
 
 /// Most bytes copied as the header: Linux's `XEN_NETBACK_TX_COPY_LEN`.

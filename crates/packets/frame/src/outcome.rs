@@ -5,7 +5,8 @@ use crate::Frame;
 /// Why a frame that came in on a port, or was meant for it, went nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// It must not be forwarded: its destination is on its ingress port, or is a link-local group.
+    /// It must not be forwarded: its destination is on its ingress port, or is a link-local group; or its port must not query multicast
+    /// groups, or gets copies of other ports only.
     NotForwarded,
     /// Its headers are truncated, or contradict themselves or the offload asked for.
     Malformed,
@@ -35,11 +36,13 @@ pub enum DropReason {
     SetDown,
     /// Its VLAN is none of its port's, or it would leave with a tag of another one.
     Vlan,
+    /// It is for a multicast group that its receiver does not want.
+    NotWanted,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -55,6 +58,7 @@ impl DropReason {
         Self::Storm,
         Self::SetDown,
         Self::Vlan,
+        Self::NotWanted,
     ];
 
     /// The reason's name in metrics.
@@ -76,6 +80,7 @@ impl DropReason {
             Self::Storm => "storm",
             Self::SetDown => "set_down",
             Self::Vlan => "vlan",
+            Self::NotWanted => "not_wanted",
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The hash that spreads flows over queues.
 
-use frame::Frame;
+use std::sync::Arc;
+
+use frame::{FlowHash, Frame, HashInput, Steering};
+use wire::toeplitz::{MICROSOFT_KEY, Table};
 
 /// An Ethernet frame between two stations.
 fn frame(stations: [u8; 2], packet: &[u8]) -> Frame {
@@ -50,4 +53,34 @@ fn a_flow_has_one_hash_whatever_stations_carry_it_unless_they_count() {
     let by_port = |port| frame([1, 2], &datagram(port, 2000)).flow_hash_with_macs();
     let first = first_half((0..256).map(by_port));
     assert!((100..156).contains(&first), "{first} of 256");
+}
+
+#[test]
+fn a_receiver_that_wants_its_own_hash_gets_it_and_a_queue_that_it_has() {
+    use HashInput::{Ipv4, Ipv4Tcp};
+    let key = Arc::new(Table::new(&MICROSOFT_KEY));
+    let steering = |queues: &[u16]| Steering::new(key.clone(), [Ipv4, Ipv4Tcp], queues.into());
+    let modulo = steering(&[]);
+    // Of TCP the ports count too, but not of UDP, nor of a fragment.
+    let packet = |protocol, fragment| {
+        let mut packet = datagram(1, 2);
+        packet.extend([0; 12]);
+        (packet[5], packet[9], packet[11], packet[34]) = (40, fragment, protocol, 0x50);
+        frame([1, 2], &packet)
+    };
+    let addresses = key.hash(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    let flow = key.hash(&[10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+    let of_tcp = FlowHash { input: Ipv4Tcp, value: flow };
+    let of_addresses = FlowHash { input: Ipv4, value: addresses };
+    assert_eq!(modulo.hash(&packet(6, 0)), Some(of_tcp));
+    assert_eq!(modulo.hash(&packet(17, 0)), Some(of_addresses));
+    assert_eq!(modulo.hash(&packet(6, 1)), Some(of_addresses));
+    assert_eq!(modulo.hash(&frame([1, 2], &OTHER)), None);
+    assert_eq!(modulo.queue_of(Some(of_tcp), 3), flow as usize % 3);
+    assert_eq!(modulo.queue_of(Some(of_tcp), 0), 0);
+    // A queue that is not there, or not any more.
+    let table = steering(&[1, 9, 2]);
+    let queue = |value| table.queue_of(Some(FlowHash { input: Ipv4, value }), 3);
+    assert_eq!([0, 1, 2, 3, 4, 5].map(queue), [1, 0, 2, 1, 0, 2]);
+    assert_eq!(table.queue_of(None, 3), 1);
 }

@@ -30,7 +30,8 @@ fn gathered(frame: &[u8], mut segmenter: Segmenter<'_>) -> Vec<Vec<u8>> {
 fn sum(bytes: &[u8]) -> u32 {
     let words =
         bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
-    words.fold(0, |sum, word| (sum + word) % 0xffff)
+    // The carry goes round: all ones stay all ones, so that a header with this sum has the checksum 0.
+    words.fold(0, |sum, word| (sum + word) % 0x1_0000 + (sum + word) / 0x1_0000)
 }
 
 fn put(bytes: &mut [u8], at: usize, value: usize) {

@@ -1,8 +1,11 @@
-//! A driver's end of both rings for measurements: it moves batches, and each frame lies in one buffer.
+//! A driver's end of both rings, in batches: each frame lies in one buffer.
 //!
-//! Descriptor `n` always has buffer `n`, and buffers are offered in the order of the ring. So a batch costs what it costs
-//! a fast driver that returns its buffers in order: one descriptor per buffer, one index or flag, one look at the device's
-//! wish for notifications. The device must return buffers in order. The driver asks for no notifications; it polls.
+//! Uplinks and measurements use it. Of a split ring, descriptor `n` always has buffer `n`. Of a packed ring, descriptors are taken
+//! in the order of the ring, and the id names the buffer. While the device returns buffers in the order in which they were
+//! offered, they are offered in that order again, and nothing but descriptors and indices is written.
+//!
+//! The device may write anything to the rings at any time. What it returns is read once and checked: a buffer comes back only
+//! if the device had it, and no longer than it was offered ([`BadReturn`]). Only the contents of buffers are the device's.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -14,6 +17,11 @@ use crate::{Layout, RingAddresses};
 /// `VIRTQ_DESC_F_AVAIL` and `VIRTQ_DESC_F_USED`, in the upper 16 bits of a packed descriptor's second word.
 const AVAILABLE: u64 = 1 << (48 + 7);
 const USED: u64 = 1 << (48 + 15);
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` of a split ring.
+const NO_EVENT: u16 = 1;
+/// `RING_EVENT_FLAGS_ENABLE` and `RING_EVENT_FLAGS_DISABLE` of a packed ring.
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
 
 /// Where the buffers of a ring lie: buffer `n` begins `n` strides after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +36,49 @@ pub struct Buffers {
     pub are_writable: bool,
 }
 
-/// A buffer that the device has returned.
+/// A buffer that the device has returned. It is offered again after [`BurstDriver::put_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Returned {
+    /// Its number.
+    pub id: u16,
     /// Its first byte in the driver's region.
     pub offset: usize,
-    /// Bytes that the device says it wrote.
+    /// Bytes that the device says it wrote. It is at most what was offered of a buffer that the device may write.
     pub written: u32,
 }
 
-/// The device returned a buffer out of order, or one that it did not have.
+/// The device returned what it cannot have; the ring must not be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("buffer {id} came back in place of buffer {expected}")]
-pub struct OutOfOrder {
-    /// The buffer that came back.
-    pub id: u32,
-    /// The one whose turn it was.
-    pub expected: u32,
+pub enum BadReturn {
+    /// The used index jumps or goes back.
+    #[error("the used index went from {before} to {now}, and the device had {outstanding} buffers")]
+    Index {
+        /// The last index that was checked.
+        before: u16,
+        /// The index in shared memory.
+        now: u16,
+        /// Buffers that the device had.
+        outstanding: u16,
+    },
+    /// The device did not have this buffer.
+    #[error("buffer {0} came back, and the device did not have it")]
+    NotOffered(u32),
+    /// The device has accepted `VIRTIO_F_IN_ORDER`.
+    #[error("buffer {id} came back in place of buffer {expected}")]
+    OutOfOrder {
+        /// The buffer that came back.
+        id: u32,
+        /// The one whose turn it was.
+        expected: u16,
+    },
+    /// More was written than the buffer has.
+    #[error("{written} bytes were written to a buffer of {len}")]
+    TooLong {
+        /// Bytes that the device says it wrote.
+        written: u32,
+        /// Bytes that were offered.
+        len: u32,
+    },
 }
 
 /// A driver's end of a ring.
@@ -55,15 +89,26 @@ pub struct BurstDriver {
     at: RingAddresses,
     size: u16,
     layout: Layout,
+    is_in_order: bool,
     buffers: Buffers,
-    /// Buffers offered, known to have come back, and taken, since the beginning.
+    /// The buffers that the driver has, in the order in which they came back: place `n` has the `n`th one to be offered.
+    free: Box<[u16]>,
+    /// The buffer that was offered last at each place of the ring.
+    shown: Box<[u16]>,
+    /// Bytes of each buffer that the device has; 0 of the others.
+    lens: Box<[u32]>,
+    /// The last buffer of those that one entry has returned, while some of them are not taken yet.
+    batch_end: Option<u16>,
+    /// Buffers offered, known to have come back, taken, and put back, since the beginning. All buffers begin as put back.
     offered: u64,
     returned: u64,
     taken: u64,
+    freed: u64,
 }
 
 impl BurstDriver {
     /// Makes a ring of `size` entries, a power of two, in `memory`, which is zero there, with its parts at these offsets.
+    /// The device is asked for no notifications until the first [`arm`](Self::arm).
     ///
     /// # Panics
     /// The memory is no slice of another region, or the size is no power of two.
@@ -77,17 +122,35 @@ impl BurstDriver {
     ) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let memory = memory.share().expect("a slice");
-        let driver = Self { memory, at, size, layout, buffers, offered: 0, returned: 0, taken: 0 };
-        match layout {
-            Layout::Split => {
-                // VIRTQ_AVAIL_F_NO_INTERRUPT. Entry n of the ring names chain n for ever.
-                driver.store(at.driver, 0, 1);
-                (0..size).for_each(|n| driver.store(at.driver, 4 + 2 * usize::from(n), n));
-            }
-            // RING_EVENT_FLAGS_DISABLE
-            Layout::Packed => driver.store(at.driver, 2, 1),
+        let ids: Box<[u16]> = (0..size).collect();
+        let driver = Self {
+            memory,
+            at,
+            size,
+            layout,
+            is_in_order: false,
+            buffers,
+            free: ids.clone(),
+            shown: ids,
+            lens: vec![0; size.into()].into(),
+            batch_end: None,
+            offered: 0,
+            returned: 0,
+            taken: 0,
+            freed: size.into(),
+        };
+        if layout == Layout::Split {
+            (0..size).for_each(|n| driver.store(at.driver, 4 + 2 * usize::from(n), n));
         }
+        driver.disarm();
         driver
+    }
+
+    /// The same for a device that has accepted `VIRTIO_F_IN_ORDER` or not. One that has may return several buffers that it only
+    /// read with one entry.
+    #[must_use]
+    pub fn in_order(self, is_in_order: bool) -> Self {
+        Self { is_in_order, ..self }
     }
 
     fn offset(part: u64, at: usize) -> usize {
@@ -123,110 +186,219 @@ impl BurstDriver {
     #[inline]
     #[must_use]
     pub fn free(&self) -> u16 {
-        self.size - u16::try_from(self.offered - self.taken).unwrap_or(self.size)
+        u16::try_from(self.freed - self.offered).unwrap_or(self.size)
+    }
+
+    /// How many buffers the device has, or has returned without their being taken yet.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> u16 {
+        u16::try_from(self.offered - self.taken).unwrap_or(self.size)
+    }
+
+    #[inline]
+    fn place(&self, id: u16) -> usize {
+        self.buffers.offset + usize::from(id) * self.buffers.stride as usize
     }
 
     /// The first byte, in the driver's region, of the buffer that is offered `ahead` places after the next one.
     #[inline]
     #[must_use]
     pub fn buffer(&self, ahead: u16) -> usize {
-        let slot = self.slot(self.offered + u64::from(ahead));
-        self.buffers.offset + slot * self.buffers.stride as usize
+        self.place(self.free[self.slot(self.offered + u64::from(ahead))])
     }
 
     /// Offers the next `count` buffers, with `len` bytes of each. Returns whether the device must be notified.
     #[inline]
+    #[must_use = "a device that is not notified may sleep for ever"]
     pub fn offer(&mut self, count: u16, len: u32) -> bool {
-        let end = self.offered + u64::from(count.min(self.free()));
-        let write = if self.buffers.are_writable { u64::from(flag::WRITE) } else { 0 };
-        for n in self.offered..end {
-            let slot = self.slot(n);
-            let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN);
-            let address = self.buffers.address + slot as u64 * u64::from(self.buffers.stride);
-            match self.layout {
-                Layout::Split => {
-                    let _ = self.memory.write(at, [address, u64::from(len) | write << 32]);
-                }
-                Layout::Packed => {
-                    let _ = self.memory.write(at, address);
-                    let lap = if self.wrap(n) { AVAILABLE } else { USED };
-                    let word = u64::from(len) | (slot as u64) << 32 | write << 48 | lap;
-                    if let Ok(place) = self.memory.atomic_u64(at + 8) {
-                        place.store(word, Ordering::Release);
-                    }
-                }
-            }
+        for _ in 0..count.min(self.free()) {
+            self.push(len);
         }
-        self.offered = end;
+        self.publish()
+    }
+
+    /// Offers `len` bytes of the next buffer, at least one. The device may see it only after [`publish`](Self::publish). Does
+    /// nothing where no buffer is [free](Self::free).
+    #[inline]
+    pub fn push(&mut self, len: u32) {
+        if self.free() == 0 {
+            return;
+        }
+        let n = self.offered;
+        let slot = self.slot(n);
+        let id = self.free[slot];
+        let write = if self.buffers.are_writable { u64::from(flag::WRITE) } else { 0 };
+        let address = self.buffers.address + u64::from(id) * u64::from(self.buffers.stride);
         match self.layout {
             Layout::Split => {
-                let index = u16::try_from(end & 0xffff).unwrap_or(0);
-                self.store(self.at.driver, 2, index);
-                fence(Ordering::SeqCst);
-                self.load(self.at.device, 0) & 1 == 0
+                let at = Self::offset(self.at.descriptors, usize::from(id) * DESCRIPTOR_LEN);
+                let _ = self.memory.write(at, [address, u64::from(len) | write << 32]);
+                if self.shown[slot] != id {
+                    self.store(self.at.driver, 4 + 2 * slot, id);
+                }
             }
             Layout::Packed => {
-                fence(Ordering::SeqCst);
-                self.load(self.at.device, 2) & 3 != 1
+                let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN);
+                let _ = self.memory.write(at, address);
+                let lap = if self.wrap(n) { AVAILABLE } else { USED };
+                let word = u64::from(len) | u64::from(id) << 32 | write << 48 | lap;
+                if let Ok(place) = self.memory.atomic_u64(at + 8) {
+                    place.store(word, Ordering::Release);
+                }
             }
+        }
+        self.shown[slot] = id;
+        self.lens[usize::from(id)] = len.max(1);
+        self.offered += 1;
+    }
+
+    /// Shows the device what was offered. Returns whether it must be notified.
+    #[inline]
+    #[must_use = "a device that is not notified may sleep for ever"]
+    pub fn publish(&self) -> bool {
+        if self.layout == Layout::Split {
+            let index = u16::try_from(self.offered & 0xffff).unwrap_or(0);
+            self.store(self.at.driver, 2, index);
+        }
+        // The device asks for notifications and then looks for buffers; this side does the reverse.
+        fence(Ordering::SeqCst);
+        match self.layout {
+            Layout::Split => self.load(self.at.device, 0) & NO_EVENT == 0,
+            Layout::Packed => self.load(self.at.device, 2) & 3 != DISABLE,
         }
     }
 
-    /// Takes the next buffer that the device has returned. Where a device that keeps `VIRTIO_F_IN_ORDER` returns several
-    /// with one entry, only the first one has a length.
+    /// Takes the next buffer that the device has returned.
     ///
     /// # Errors
-    /// See [`OutOfOrder`].
+    /// See [`BadReturn`].
     #[inline]
-    pub fn take(&mut self) -> Result<Option<Returned>, OutOfOrder> {
+    pub fn take(&mut self) -> Result<Option<Returned>, BadReturn> {
         let slot = self.slot(self.taken);
-        let offset = self.buffers.offset + slot * self.buffers.stride as usize;
-        let written = match self.layout {
-            Layout::Split => self.take_split(slot)?,
-            Layout::Packed => self.take_packed(slot)?,
+        let entry = match self.layout {
+            Layout::Split => self.split_entry(slot)?,
+            Layout::Packed => self.packed_entry(slot),
         };
-        let Some(written) = written else { return Ok(None) };
+        let Some((id, written)) = entry else { return Ok(None) };
+        let (id, written) = match self.is_in_order {
+            true => self.next_in_order(slot, id, written)?,
+            false => (id, written),
+        };
+        let known = u16::try_from(id).ok().filter(|id| *id < self.size);
+        let known = known.filter(|id| self.lens[usize::from(*id)] > 0);
+        let known = known.ok_or(BadReturn::NotOffered(id))?;
+        let len = std::mem::take(&mut self.lens[usize::from(known)]);
+        if self.buffers.are_writable && written > len {
+            return Err(BadReturn::TooLong { written, len });
+        }
         self.taken += 1;
-        Ok(Some(Returned { offset, written }))
+        Ok(Some(Returned { id: known, offset: self.place(known), written }))
     }
 
+    /// The entry at the next place of a split ring. Within a batch it is the one that stands for the batch.
     #[inline]
-    fn take_split(&mut self, slot: usize) -> Result<Option<u32>, OutOfOrder> {
+    fn split_entry(&mut self, slot: usize) -> Result<Option<(u32, u32)>, BadReturn> {
         if self.returned == self.taken {
-            let index = self.load(self.at.device, 2);
-            let known = u16::try_from(self.taken & 0xffff).unwrap_or(0);
-            self.returned += u64::from(index.wrapping_sub(known));
-            if self.returned == self.taken {
+            let now = self.load(self.at.device, 2);
+            let before = u16::try_from(self.taken & 0xffff).unwrap_or(0);
+            let (more, outstanding) = (now.wrapping_sub(before), self.outstanding());
+            if more > outstanding {
+                return Err(BadReturn::Index { before, now, outstanding });
+            }
+            self.returned += u64::from(more);
+            if more == 0 {
                 return Ok(None);
             }
         }
+        if let Some(end) = self.batch_end {
+            return Ok(Some((end.into(), 0)));
+        }
+        // Setup has checked the bounds.
         let entry = self.memory.read(Self::offset(self.at.device, 4 + 8 * slot));
         let [id, written]: [u32; 2] = entry.unwrap_or([u32::MAX, 0]);
-        let expected = u32::try_from(slot).unwrap_or(0);
-        if id != expected || self.returned > self.offered {
-            return Err(OutOfOrder { id, expected });
-        }
-        Ok(Some(written))
+        Ok(Some((id, written)))
     }
 
+    /// The same of a packed ring.
     #[inline]
-    fn take_packed(&mut self, slot: usize) -> Result<Option<u32>, OutOfOrder> {
-        let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN + 8);
-        if self.returned == self.taken {
-            let word = self.memory.atomic_u64(at).map_or(0, |word| word.load(Ordering::Acquire));
-            if [word & AVAILABLE != 0, word & USED != 0] != [self.wrap(self.taken); 2] {
-                return Ok(None);
-            }
-            let id = u32::try_from(word >> 32 & 0xffff).unwrap_or(0);
-            let expected = u32::try_from(slot).unwrap_or(0);
-            // An entry stands for all buffers up to the one that it names.
-            let more = id.wrapping_sub(expected) & u32::from(self.size - 1);
-            self.returned += u64::from(more) + 1;
-            if self.returned > self.offered || id >= self.size.into() {
-                return Err(OutOfOrder { id, expected });
-            }
-            return Ok(Some(u32::try_from(word & 0xffff_ffff).unwrap_or(0)));
+    fn packed_entry(&mut self, slot: usize) -> Option<(u32, u32)> {
+        if self.taken == self.offered {
+            return None;
         }
-        Ok(Some(0))
+        if let Some(end) = self.batch_end {
+            return Some((end.into(), 0));
+        }
+        let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN + 8);
+        let word = self.memory.atomic_u64(at).map_or(0, |word| word.load(Ordering::Acquire));
+        if [word & AVAILABLE != 0, word & USED != 0] != [self.wrap(self.taken); 2] {
+            return None;
+        }
+        let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
+        Some((half(word >> 32) & 0xffff, half(word)))
+    }
+
+    /// The buffer whose turn it is, where an entry names `id`: this one, or a later one up to which the entry returns all.
+    #[inline]
+    fn next_in_order(
+        &mut self,
+        slot: usize,
+        id: u32,
+        written: u32,
+    ) -> Result<(u32, u32), BadReturn> {
+        let expected = self.shown[slot];
+        if id == expected.into() {
+            self.batch_end = None;
+            return Ok((id, written));
+        }
+        let end = u16::try_from(id).ok().filter(|id| *id < self.size);
+        let end = end.filter(|end| self.lens[usize::from(*end)] > 0);
+        // Of a buffer that was written, the length would be missing.
+        match end.filter(|_| !self.buffers.are_writable) {
+            Some(end) => self.batch_end = Some(end),
+            None => return Err(BadReturn::OutOfOrder { id, expected }),
+        }
+        Ok((expected.into(), 0))
+    }
+
+    /// Gives the driver a buffer back that was [taken](Self::take), once.
+    #[inline]
+    pub fn put_back(&mut self, id: u16) {
+        debug_assert!(self.freed < self.taken + u64::from(self.size), "a buffer came back twice");
+        let slot = self.slot(self.freed);
+        self.free[slot] = id;
+        self.freed += 1;
+    }
+
+    /// Asks for a notification at the next buffer that is returned, and looks again. Returns whether there is one already, in
+    /// which case the caller must not sleep.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        match self.layout {
+            Layout::Split => self.store(self.at.driver, 0, 0),
+            Layout::Packed => self.store(self.at.driver, 2, ENABLE),
+        }
+        // The device returns buffers and then looks whether this side wants to know.
+        fence(Ordering::SeqCst);
+        if self.batch_end.is_some() || self.returned != self.taken && self.layout == Layout::Split {
+            return true;
+        }
+        match self.layout {
+            Layout::Split => u64::from(self.load(self.at.device, 2)) != self.taken & 0xffff,
+            Layout::Packed => {
+                let at = self.slot(self.taken) * DESCRIPTOR_LEN + 14;
+                let flags = u64::from(self.load(self.at.descriptors, at)) << 48;
+                self.taken != self.offered
+                    && [flags & AVAILABLE != 0, flags & USED != 0] == [self.wrap(self.taken); 2]
+            }
+        }
+    }
+
+    /// Asks for no notifications until the next [`arm`](Self::arm). It is no promise of the device.
+    pub fn disarm(&self) {
+        match self.layout {
+            Layout::Split => self.store(self.at.driver, 0, NO_EVENT),
+            Layout::Packed => self.store(self.at.driver, 2, DISABLE),
+        }
     }
 }

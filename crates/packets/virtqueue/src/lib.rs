@@ -22,7 +22,7 @@
 //! An [`InflightLog`] lets the next process continue a packed ring after this one was killed, and a [`DirtyLog`] notes each page
 //! that the device writes.
 //!
-//! [`driver`] is a driver's end for tests, and [`burst`] a fast one for measurements.
+//! [`burst`] is a driver's end, for uplinks and measurements. [`driver`] is a plain one for tests of the device.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
-use port::Task;
+use port::{SteeringCell, Task};
 use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
@@ -14,7 +14,9 @@ use xenstore::{Store, StoreError};
 use crate::buffers::Destination;
 use crate::expiry::Expiry;
 use crate::grant_cache::{Direction, GrantCache};
+use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
+use crate::multicast::MulticastList;
 use crate::persistent::PiecesInUse;
 use crate::rx::RxMode;
 use crate::{
@@ -77,6 +79,8 @@ pub struct Connection<H: Hypervisor> {
     pub control: Option<ControlRing<H>>,
     /// The time limit of granted buffers, if the guest copies.
     expiry: Option<Box<Expiry>>,
+    /// The multicast groups that the frontend wants, if it may say so now and later.
+    pub(crate) multicast: Option<Arc<MulticastList>>,
 }
 
 impl<H: Hypervisor> Connection<H> {
@@ -187,6 +191,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         &self,
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
+        steering: Option<Arc<SteeringCell>>,
     ) -> Result<Queue<H>, ConnectError> {
         let Self { hypervisor, peer, keys, features, offered, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
@@ -226,7 +231,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let tx = TxQueue::new(tx, tx_event, access);
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        let options = (*features, offered.coalescing);
+        let options = (*features, offered.coalescing, steering);
         let rx = RxQueue::new(hypervisor, to, rx, rx_event, options, mode, rx_cache);
         Ok(Queue { tx, rx })
     }
@@ -258,16 +263,23 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         })
     }
 
-    /// Connects the control ring, which serves the persistent grants of all queues.
+    /// Connects the control ring, which serves the persistent grants of all queues, and their hash.
     fn control(
         &self,
         (gref, port): (GrantRef, u32),
         grants: Vec<Arc<PersistentGrants<H>>>,
+        (queues, steering): (u32, Arc<SteeringCell>),
     ) -> Result<ControlRing<H>, ConnectError> {
         let event = Arc::new(self.bind(port)?);
         let ring = self.ring::<Ctrl>(gref, &event, (0, RingKind::Ctrl))?;
+        let Rings { ledgers, resumes, .. } = self.rings;
+        let queues = u16::try_from(queues).unwrap_or(u16::MAX);
+        let hashing = ledgers.ledger(0, RingKind::Hash).and_then(|kept| {
+            Hashing::new(kept, queues, steering, resumes).map_err(io::Error::from)
+        });
+        let hashing = Box::new(hashing.map_err(ConnectError::Ledger)?);
         let (hypervisor, peer) = (self.hypervisor.clone(), self.peer.clone());
-        Ok(ControlRing::new(hypervisor, peer, ring, event, grants))
+        Ok(ControlRing::new(hypervisor, peer, ring, event, grants, hashing))
     }
 }
 
@@ -335,25 +347,41 @@ pub(crate) fn connect<H: Hypervisor>(
     }
     let features = keys.features()?;
     let bound = offered.persistent_pages();
-    let control = if bound > 0 { control_keys(&keys)? } else { None };
+    let control = control_keys(&keys)?;
+    let steering = control.map(|_| Arc::<SteeringCell>::default());
     let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
     let mut all_grants = Vec::new();
-    let queues = (0..asked)
+    let mut queues = (0..asked)
         .map(|n| {
             let prefix = queue_prefix(n, asked);
-            let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
+            let keeps = control.filter(|_| bound > 0);
+            let grants = keeps.map(|_| PersistentGrants::new(hypervisor, peer, bound));
             let grants = grants.transpose()?.map(Arc::new);
             all_grants.extend(grants.clone());
-            context.queue((n, &prefix), grants)
+            context.queue((n, &prefix), grants, steering.clone())
         })
         .collect::<Result<Vec<_>, ConnectError>>()?;
+    let multicast = offered.multicast_control.then(|| {
+        // On live rings, only the earlier backend knew the list.
+        let has_asked = !rings.resumes && context.keys.flag(keys::REQUEST_MULTICAST_CONTROL)?;
+        Ok::<_, StoreError>(Arc::new(MulticastList::new(has_asked)))
+    });
+    let multicast = multicast.transpose()?;
+    for (queue, list) in queues.iter_mut().zip(multicast.iter().cycle()) {
+        queue.tx.keep_list(list.clone());
+        queue.rx.keep_list(list.clone());
+    }
     let all_copies = queues.iter().filter_map(|queue| queue.rx.guest_copies());
     let may_expire = |copies: &&Arc<dyn GuestCopies>| copies.form() == CopyForm::Hypercall;
     let all_copies: Vec<_> = all_copies.filter(may_expire).cloned().collect();
     let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
     let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
-    let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control, expiry })
+    let control = control.zip(steering);
+    let control = control
+        .map(|(place, steering)| context.control(place, all_grants, (asked, steering)))
+        .transpose()?;
+    let multicast = multicast.filter(|_| !rings.resumes);
+    Ok(Connection { queues, control, expiry, multicast })
 }
 
 /// The directory of a queue's keys: a single queue has them beside those of the vif.

@@ -1,11 +1,11 @@
 //! The control ring: requests of a frontend other than frames.
 //!
-//! They are about [persistent grants](crate::PersistentGrants): how many are possible, to map some,
-//! to unmap some. Hashes are not offered.
+//! They are about [persistent grants](crate::PersistentGrants) (how many are possible, to map some, to unmap
+//! some) and about the [hash](crate::hash) that spreads flows over the queues.
 //!
 //! A worker serves it between frames in small steps: one message, or a few of the pages of one
-//! message. It never waits for a batch that uses the pages: it tries again in its next step. A list
-//! is copied once, as a whole; later changes of the frontend's page have no effect (XSA-155).
+//! message. It never waits for a batch that uses the pages: it tries again in its next step. A list, a key
+//! or a table is copied once, as a whole; later changes of the frontend's page have no effect (XSA-155).
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, CtrlRequest, GrefMapping};
 use zerocopy::IntoBytes;
 
+use crate::hash::Hashing;
 use crate::{Fault, PersistentGrants};
 
 /// Pages mapped or unmapped in one step, which takes about as long as a batch of frames.
@@ -29,8 +30,9 @@ pub struct ControlRing<H: Hypervisor> {
     peer: H::Peer,
     ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
-    /// The persistent grants of each queue.
-    grants: Vec<Arc<PersistentGrants<H>>>,
+    /// The persistent grants of each queue; nothing if they are not offered.
+    grants: Box<[Arc<PersistentGrants<H>>]>,
+    hashing: Box<Hashing>,
     job: Option<Job>,
 }
 
@@ -87,8 +89,10 @@ impl<H: Hypervisor> ControlRing<H> {
         ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         grants: Vec<Arc<PersistentGrants<H>>>,
+        hashing: Box<Hashing>,
     ) -> Self {
-        Self { hypervisor, peer, ring, event, grants, job: None }
+        let grants = grants.into();
+        Self { hypervisor, peer, ring, event, grants, hashing, job: None }
     }
 
     /// Wakes the frontend.
@@ -122,9 +126,16 @@ impl<H: Hypervisor> ControlRing<H> {
         Ok(true)
     }
 
-    fn begin(&self, request: CtrlRequest) -> Next {
+    fn begin(&mut self, request: CtrlRequest) -> Next {
         let Ok(message) = request.message() else { return refuse(status::NOT_SUPPORTED) };
         let (queue, list, entries, doing) = match message {
+            CtrlMessage::GetGrefMappingSize { .. }
+            | CtrlMessage::AddGrefMapping { .. }
+            | CtrlMessage::DelGrefMapping { .. }
+                if self.grants.is_empty() =>
+            {
+                return refuse(status::NOT_SUPPORTED);
+            }
             CtrlMessage::GetGrefMappingSize { queue } => {
                 let bound =
                     self.of_queue(queue).and_then(|n| self.grants[n].bound().try_into().ok());
@@ -139,7 +150,7 @@ impl<H: Hypervisor> ControlRing<H> {
             CtrlMessage::DelGrefMapping { queue, gref, entries } => {
                 (queue, gref, entries, Doing::Removing(0))
             }
-            _ => return refuse(status::NOT_SUPPORTED),
+            about_hashes => return self.serve_hashing(about_hashes),
         };
         let Some(queue) = self.of_queue(queue) else { return refuse(status::INVALID_PARAMETER) };
         let list = GrantRef(list);
@@ -149,9 +160,17 @@ impl<H: Hypervisor> ControlRing<H> {
         if matches!(doing, Doing::Adding) && entries > grants.bound() - grants.mapped() {
             return refuse(status::BUFFER_OVERFLOW);
         }
-        match self.read(list, entries) {
+        match self.read_list(list, entries) {
             Some(entries) => self.advance(Job { request, queue, list, entries, done: 0, doing }),
             None => refuse(status::INVALID_PARAMETER),
+        }
+    }
+
+    fn serve_hashing(&mut self, message: CtrlMessage) -> Next {
+        let Self { hypervisor, peer, hashing, .. } = self;
+        match hashing.serve(message, |page, bytes| read(hypervisor, peer, page, bytes)) {
+            Ok(data) => Next::Answer { status: status::SUCCESS, data },
+            Err(status) => refuse(status),
         }
     }
 
@@ -160,12 +179,9 @@ impl<H: Hypervisor> ControlRing<H> {
     }
 
     /// A private copy of a list. This is its only read.
-    fn read(&self, list: GrantRef, count: usize) -> Option<Vec<GrefMapping>> {
+    fn read_list(&self, list: GrantRef, count: usize) -> Option<Vec<GrefMapping>> {
         let mut entries = vec![GrefMapping::default(); count];
-        let source = Source::Grant { peer: &self.peer, gref: list, offset: 0 };
-        let bytes = entries.as_mut_bytes();
-        let len = u16::try_from(bytes.len()).ok()?;
-        self.copy(GrantCopy::new(source, Dest::Private(bytes), len)).then_some(entries)
+        read(&self.hypervisor, &self.peer, list, entries.as_mut_bytes()).then_some(entries)
     }
 
     /// Writes a list back, with the status of each entry.
@@ -173,13 +189,7 @@ impl<H: Hypervisor> ControlRing<H> {
         let dest = Dest::Grant { peer: &self.peer, gref: list, offset: 0 };
         let bytes = entries.as_bytes();
         let Ok(len) = u16::try_from(bytes.len()) else { return false };
-        self.copy(GrantCopy::new(Source::Private(bytes), dest, len))
-    }
-
-    fn copy(&self, op: GrantCopy<'_, H::Peer>) -> bool {
-        let mut batch = [op];
-        self.hypervisor.copy(&mut batch);
-        batch[0].status == CopyStatus::Okay
+        copy(&self.hypervisor, GrantCopy::new(Source::Private(bytes), dest, len))
     }
 
     /// Processes the next few entries of a job, unless a batch uses the mapped pages.
@@ -220,6 +230,19 @@ impl<H: Hypervisor> ControlRing<H> {
         }
         Next::Work(job)
     }
+}
+
+/// Copies the start of a page of the frontend. Returns whether that was possible.
+fn read<H: Hypervisor>(hypervisor: &H, peer: &H::Peer, page: GrantRef, bytes: &mut [u8]) -> bool {
+    let Ok(len) = u16::try_from(bytes.len()) else { return false };
+    let source = Source::Grant { peer, gref: page, offset: 0 };
+    copy(hypervisor, GrantCopy::new(source, Dest::Private(bytes), len))
+}
+
+fn copy<H: Hypervisor>(hypervisor: &H, op: GrantCopy<'_, H::Peer>) -> bool {
+    let mut batch = [op];
+    hypervisor.copy(&mut batch);
+    batch[0].status == CopyStatus::Okay
 }
 
 fn refuse(status: u32) -> Next {

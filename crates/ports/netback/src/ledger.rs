@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ring::LEDGER_LEN;
 use shm::Region;
 
-/// Which ring of a queue.
+/// Which ring of a queue, or what else is kept for a later backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingKind {
     /// From the guest.
@@ -21,6 +21,8 @@ pub enum RingKind {
     Rx,
     /// Control requests of the guest; one ring for all queues.
     Ctrl,
+    /// Not a ring: the hash that the guest has set; one for all queues.
+    Hash,
 }
 
 impl fmt::Display for RingKind {
@@ -29,6 +31,7 @@ impl fmt::Display for RingKind {
             Self::Tx => "tx",
             Self::Rx => "rx",
             Self::Ctrl => "ctrl",
+            Self::Hash => "hash",
         })
     }
 }

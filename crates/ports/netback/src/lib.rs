@@ -5,7 +5,8 @@
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
 //! [`RxQueue`] copies frames into the buffers that the guest posted, transfers pages with the
 //! frames to the guest, grants an uplink's frames to the guest, which copies them, or lends the buffers to the device. A
-//! [`ControlRing`] serves requests of the frontend to keep pages mapped between packets: [`PersistentGrants`].
+//! [`ControlRing`] serves requests of the frontend to keep pages mapped between packets, [`PersistentGrants`], and to
+//! spread its flows over its queues by a hash of its choice.
 //! With [`GrantReuse::OnDemand`] the backend keeps them mapped without asking, in a cache that is checked at each use.
 //!
 //! A backend that is killed and started again continues the connected interfaces: the rings are
@@ -23,9 +24,11 @@ mod control;
 mod expiry;
 mod grant_cache;
 mod grant_use;
+mod hash;
 mod headers;
 mod index;
 mod ledger;
+mod multicast;
 mod offered;
 mod persistent;
 mod remap;

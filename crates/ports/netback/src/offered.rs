@@ -27,6 +27,8 @@ pub struct Offered {
     pub persistent_grants: u16,
     /// Who decides which pages stay mapped.
     pub reuse: GrantReuse,
+    /// Whether the frontend may say which multicast groups it wants.
+    pub multicast_control: bool,
     /// When the guest is notified of frames; by default so that a single frame waits for nothing.
     pub coalescing: Option<Coalescing>,
 }

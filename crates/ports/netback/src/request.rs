@@ -7,6 +7,8 @@ use offload::Gso;
 use wire::netif::extra::{Extra, ExtraError, ExtraInfo};
 use wire::netif::{TxRequest, tx_flags};
 
+use crate::multicast::ListChange;
+
 /// A packet of this many slots or more is an attack: Linux's `fatal_skb_slots`.
 const SLOTS_FATAL: u32 = 20;
 /// Smallest Ethernet frame: its header.
@@ -56,6 +58,8 @@ pub(crate) struct Packet {
     pub(crate) len: u16,
     /// From the GSO extra.
     pub(crate) gso: Option<Gso>,
+    /// It is no packet: the frontend wants another list of groups.
+    pub(crate) list_change: Option<ListChange>,
     /// Slots of the ring the packet took.
     pub(crate) slots: u32,
     /// Whether the packet follows the protocol but cannot be sent: it is answered with ERROR.
@@ -78,6 +82,7 @@ impl Packet {
         self.extras = 0;
         self.len = first.size;
         self.gso = None;
+        self.list_change = None;
         self.slots = 1;
         self.refused = first.size < FRAME_MIN;
         if first.flags & tx_flags::EXTRA_INFO != 0 {
@@ -113,8 +118,8 @@ impl Packet {
                     self.refused |= size.get() < GSO_SIZE_MIN;
                     self.gso = Some(Gso { kind: kind.into(), size: size.get() });
                 }
-                // Multicast control is not offered, so a frontend that asks gets an error.
-                Extra::McastAdd(_) | Extra::McastDel(_) => self.refused = true,
+                Extra::McastAdd(group) => self.list_change = Some(ListChange::Add(group)),
+                Extra::McastDel(group) => self.list_change = Some(ListChange::Remove(group)),
                 // The frontend's hash is ignored: the backend hashes flows.
                 Extra::Hash { .. } => {}
                 // Only sent from backend to frontend.
@@ -228,8 +233,7 @@ mod tests {
         assert!(!parse(&chain[1..].iter().rev().copied().collect::<Vec<_>>()).unwrap().refused);
         let multicast = Extra::McastAdd(wire::ethernet::MacAddr([1; 6]));
         let packet = parse(&[slot(60, 0, tx_flags::EXTRA_INFO), extra(multicast, false)]).unwrap();
-        assert!(packet.refused);
-        assert_eq!(packet.extras, 1);
+        assert!(packet.list_change.is_some() && packet.extras == 1);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::time::Duration;
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, Frame, LentBuffer,
-    LentMemory, Offer, Outcome, SEGMENTS_MAX, Wanted,
+    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, FlowHash, Frame,
+    LentBuffer, LentMemory, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
@@ -20,6 +20,7 @@ use ring::{BackRing, RegionPage};
 use crate::GrantUse;
 use crate::buffers::{Buffers, Destination};
 use crate::grant_cache::GrantCache;
+use crate::multicast::{MulticastList, WantedGroups};
 use crate::request::Fault;
 use loans::Loans;
 use moderation::Moderation;
@@ -52,7 +53,14 @@ pub struct RxQueue<H: Hypervisor> {
     loans: Option<Loans>,
     /// The buffers that stay mapped on demand, if some may.
     cache: Option<GrantCache<H>>,
+    /// How the guest wants its flows spread over its queues, if it can say so.
+    steering: Option<Arc<SteeringCell>>,
+    /// The groups that the frontend wants, if it may say so.
+    groups: Option<WantedGroups>,
 }
+
+/// What the frontend takes, when it is notified, and how it wants its flows spread over its queues.
+pub(crate) type RxOptions = (Features, Option<Coalescing>, Option<Arc<SteeringCell>>);
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
     /// Delivers frames, as many as there are buffers for. The frontend is notified once.
@@ -62,7 +70,14 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<(), Broken> {
-        self.deliver_frames(body, offers, now).map_err(Broken::new)
+        match self.groups.take_if(WantedGroups::refresh) {
+            None => self.deliver_frames(body, offers, now).map_err(Broken::new),
+            Some(groups) => {
+                let delivered = self.deliver_wanted(&groups, body, offers, now);
+                self.groups = Some(groups);
+                delivered.map_err(Broken::new)
+            }
+        }
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {
@@ -71,6 +86,10 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
 
     fn is_stalled(&self) -> bool {
         self.slots.supply.is_stalled()
+    }
+
+    fn steering(&self) -> Option<Arc<SteeringCell>> {
+        self.steering.clone()
     }
 
     fn lent_memory(&self) -> Option<LentMemory> {
@@ -109,7 +128,7 @@ impl<H: Hypervisor> RxQueue<H> {
         to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
-        (features, coalescing): (Features, Option<Coalescing>),
+        (features, coalescing, steering): RxOptions,
         mode: RxMode<H>,
         cache: Option<GrantCache<H>>,
     ) -> Self {
@@ -125,8 +144,23 @@ impl<H: Hypervisor> RxQueue<H> {
         };
         let ring = RxRing::<H>::new(ring, matches!(loans, Some(Loans::Buffers(_))));
         let moderation = Moderation::new(coalescing);
-        let slots = Slots { mode, hypervisor, to, ring, event, supply, moderation, features };
-        Self { slots, finisher, bounce: None, loans, cache }
+        let slots = Slots {
+            mode,
+            hypervisor,
+            to,
+            ring,
+            event,
+            supply,
+            moderation,
+            features,
+            steering: None,
+        };
+        Self { slots, finisher, bounce: None, loans, cache, steering, groups: None }
+    }
+
+    /// Delivers the frames of groups in this list only, while it counts.
+    pub(crate) fn keep_list(&mut self, list: Arc<MulticastList>) {
+        self.groups = Some(WantedGroups::new(list));
     }
 
     /// What the frontend takes.
@@ -158,12 +192,46 @@ impl<H: Hypervisor> RxQueue<H> {
         self.slots.notify();
     }
 
+    /// Delivers the frames of groups that the frontend wants, and drops those of others.
+    fn deliver_wanted(
+        &mut self,
+        groups: &WantedGroups,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Fault> {
+        let mut rest = offers;
+        while !rest.is_empty() {
+            let is_wanted = |offer: &&Offer<'_>| groups.has(offer.frame.destination());
+            let wanted = rest.iter().take_while(is_wanted).count();
+            let (run, beyond) = rest.split_at_mut(wanted);
+            if !run.is_empty() {
+                self.deliver_frames(body, run, now)?;
+            }
+            if run.iter().any(|offer| offer.outcome.is_offered_again()) {
+                // Those behind are offered again too: the order is kept.
+                return Ok(());
+            }
+            let unwanted = beyond.iter().take_while(|offer| !is_wanted(offer)).count();
+            let (unwanted, later) = beyond.split_at_mut(unwanted);
+            for offer in unwanted {
+                offer.outcome = Outcome::Dropped(DropReason::NotWanted);
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
     fn deliver_frames(
         &mut self,
         body: Body<'_>,
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<(), Fault> {
+        // An extra cannot name its request, so a frontend that takes responses in any order gets no hashes.
+        if let Some(steering) = self.steering.as_ref().filter(|_| !self.slots.ring.lends()) {
+            self.slots.steering = steering.load().steering().cloned();
+        }
         let to = self.slots.to.clone();
         let pages = to.pages();
         let mut cache = self.cache.take();
@@ -235,7 +303,7 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let slots = &mut self.slots;
-        if !slots.has_room(PacketShape::of(offer.frame).slots(), now)? {
+        if !slots.has_room(slots.shape_of(offer.frame).slots(), now)? {
             offer.outcome = slots.supply.without_room();
             return Ok(usize::from(offer.outcome != Outcome::Waiting));
         }
@@ -264,11 +332,15 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
-        let (needed, longest) = match (need, frame.gso) {
-            (Need::Segment, Some(gso)) => slots_of_segments(frame, gso),
-            _ => (PacketShape::finished(frame.len).slots(), frame.len),
-        };
         let Self { slots, finisher, .. } = self;
+        let needs = |hash| match (need, frame.gso) {
+            (Need::Segment, Some(gso)) => slots_of_segments(frame, gso, hash),
+            _ => (PacketShape::finished(frame.len, hash).slots(), frame.len),
+        };
+        // Rather no hashes than no frame.
+        let hash = slots.shape_of(frame).hash;
+        let hash = hash.filter(|hash| needs(Some(*hash)).0 as usize <= SEGMENTS_MAX);
+        let (needed, longest) = needs(hash);
         let scattered = longest > PAGE_SIZE as u32 && !slots.features.sg;
         if needed as usize > SEGMENTS_MAX || scattered {
             offer.outcome = Outcome::Dropped(DropReason::TooLarge);
@@ -281,9 +353,11 @@ impl<H: Hypervisor> RxQueue<H> {
         let delivered = match (need, frame.gso) {
             (Need::Segment, Some(gso)) => {
                 let segments = finisher.segments(frame, gso, body);
-                segments.map(|segments| slots.deliver_segments(buffers, segments))
+                segments.map(|segments| slots.deliver_segments(buffers, segments, hash))
             }
-            _ => finisher.complete(frame, body).map(|whole| slots.deliver_finished(buffers, whole)),
+            _ => finisher
+                .complete(frame, body)
+                .map(|whole| slots.deliver_finished(buffers, whole, hash)),
         };
         offer.outcome = delivered.unwrap_or_else(|fault| fault);
         Ok(1)
@@ -292,8 +366,8 @@ impl<H: Hypervisor> RxQueue<H> {
 
 /// Slots that all segments of a frame take, and the bytes of the longest of them. The size comes
 /// from the sending guest: a segment may be longer than a page and take several slots.
-fn slots_of_segments(frame: &Frame, gso: Gso) -> (u32, u32) {
-    let slots_of = |len| PacketShape::finished(len).slots();
+fn slots_of_segments(frame: &Frame, gso: Gso, hash: Option<FlowHash>) -> (u32, u32) {
+    let slots_of = |len| PacketShape::finished(len, hash).slots();
     let header = u32::from(frame.headers.payload_offset);
     let payload = frame.len - header;
     let size = u32::from(gso.size).clamp(1, payload.max(1));

@@ -20,6 +20,7 @@ use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::GrantUse;
 use crate::headers::PacketAccess;
+use crate::multicast::{ListChange, MulticastList};
 use crate::request::{FRAME_MIN, Fault, Packet};
 
 /// A TX ring and the frames taken off it that are not yet answered.
@@ -31,6 +32,8 @@ pub struct TxQueue<H: Hypervisor> {
     /// The response for the frame in each slot of the window.
     pending: Box<[PendingResponse]>,
     packet: Packet,
+    /// The groups that the frontend wants, if it may say so.
+    list: Option<Arc<MulticastList>>,
 }
 
 /// The requests that made up a frame, to be answered when the frame is done with.
@@ -97,7 +100,12 @@ impl<H: Hypervisor> TxQueue<H> {
     ) -> Self {
         let pending = vec![PendingResponse::default(); WINDOW].into();
         let (window, packet) = (Window::new(), Packet::default());
-        Self { ring, event, access, window, pending, packet }
+        Self { ring, event, access, window, pending, packet, list: None }
+    }
+
+    /// Changes this list as the frontend says.
+    pub(crate) fn keep_list(&mut self, list: Arc<MulticastList>) {
+        self.list = Some(list);
     }
 
     /// Whether headers come beside the ring.
@@ -188,8 +196,12 @@ impl<H: Hypervisor> TxQueue<H> {
         self.ring.consume(self.packet.slots);
         // Its headers, and so its segments, are not known yet.
         budget.charge(self.packet.slots, self.packet.len.into());
+        if let Some(change) = self.packet.list_change {
+            self.change_list(index, change, received);
+            return Ok(None);
+        }
         if self.packet.refused {
-            self.refuse(index);
+            self.refuse(index, status::ERROR);
             received.malformed += 1;
             return Ok(None);
         }
@@ -207,9 +219,23 @@ impl<H: Hypervisor> TxQueue<H> {
     }
 
     /// Answers a packet that never becomes a frame, whose first request is `index`.
-    fn refuse(&mut self, index: u32) {
+    fn refuse(&mut self, index: u32, status: i16) {
         let ids = self.packet.fragments.iter().map(|f| f.id);
-        answer(&mut self.ring, index, ids, self.packet.extras, status::ERROR);
+        answer(&mut self.ring, index, ids, self.packet.extras, status);
+    }
+
+    /// Changes the list of groups. A frontend that may not, or whose list is full, gets an error.
+    fn change_list(&mut self, index: u32, change: ListChange, received: &mut Received) {
+        match self.list.as_ref().is_some_and(|list| list.change(change)) {
+            true => {
+                self.refuse(index, status::OKAY);
+                received.requests += 1;
+            }
+            false => {
+                self.refuse(index, status::ERROR);
+                received.malformed += 1;
+            }
+        }
     }
 
     /// Parses the fresh frames' headers; those that are unsound are answered and released.

@@ -1,6 +1,6 @@
 //! One virtual interface in the store: its features and states.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hypervisor::{DomId, Hypervisor};
 use wire::ethernet::MacAddr;
@@ -10,6 +10,7 @@ use xenstore::{Store, StoreError, XenbusState, in_transaction};
 use crate::channel::TxChannel;
 use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix};
 use crate::ledger::Ledgers;
+use crate::multicast::MulticastList;
 use crate::offered::Offered;
 
 /// Why a vif is not connected, or not any more.
@@ -38,6 +39,7 @@ pub enum VifError {
 }
 
 /// What the owner of the queues must do after a change of the frontend's state.
+#[expect(clippy::large_enum_variant, reason = "made once per connection")]
 pub enum Change<H: Hypervisor> {
     /// Nothing.
     None,
@@ -63,6 +65,8 @@ pub struct Vif<H: Hypervisor> {
     state: XenbusState,
     /// Whether an earlier backend left a connection that is not taken over yet.
     orphaned: bool,
+    /// The multicast groups of the connected frontend, if it may turn the list on and off.
+    multicast: Option<Weak<MulticastList>>,
 }
 
 impl<H: Hypervisor> Vif<H> {
@@ -95,6 +99,7 @@ impl<H: Hypervisor> Vif<H> {
             offered,
             state: XenbusState::Initialising,
             orphaned: false,
+            multicast: None,
         };
         match vif.state_at(&vif.path)? {
             Some(XenbusState::Connected) => {
@@ -140,8 +145,9 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_RX_GUEST_COPY, bit(self.offered.rx.guest_copy().is_some())),
             (keys::FEATURE_RX_ANY_ORDER, bit(self.offered.rx.lends())),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
-            (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
-            (keys::FEATURE_MULTICAST_CONTROL, 0),
+            (keys::FEATURE_CTRL_RING, 1),
+            (keys::FEATURE_MULTICAST_CONTROL, bit(self.offered.multicast_control)),
+            (keys::FEATURE_DYNAMIC_MULTICAST_CONTROL, bit(self.offered.multicast_control)),
             (keys::FEATURE_SPLIT_EVENT_CHANNELS, bit(self.offered.split_event_channels)),
             (keys::MULTI_QUEUE_MAX_QUEUES, self.offered.max_queues),
         ];
@@ -213,7 +219,10 @@ impl<H: Hypervisor> Vif<H> {
                 Change::Connect(self.take_over()?)
             }
             Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
-            Some(Connected) => Change::None,
+            Some(Connected) => {
+                self.multicast_changed();
+                Change::None
+            }
             // Both ends have left the connection.
             Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
                 Change::Disconnect
@@ -242,10 +251,19 @@ impl<H: Hypervisor> Vif<H> {
         })
     }
 
-    fn connect(&self) -> Result<Connection<H>, VifError> {
+    /// Turns the list of multicast groups on or off, as the frontend says.
+    fn multicast_changed(&self) {
+        if let Some(list) = self.multicast.as_ref().and_then(Weak::upgrade) {
+            let path = format!("{}/{}", self.frontend, keys::REQUEST_MULTICAST_CONTROL);
+            list.set(self.store.read(None, &path).is_ok_and(|text| text.trim() == "1"));
+        }
+    }
+
+    fn connect(&mut self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
         let rings = Rings { ledgers: &*self.ledgers, resumes: false, headers, copies: true };
         let connection = self.open(rings)?;
+        self.multicast = connection.multicast.as_ref().map(Arc::downgrade);
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
@@ -312,7 +330,12 @@ impl<H: Hypervisor> Vif<H> {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
         let prefixes = std::iter::once(String::new()).chain(queues);
         let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
-        let others = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL, keys::REQUEST_RX_GUEST_COPY];
+        let others = [
+            keys::CTRL_RING_REF,
+            keys::EVENT_CHANNEL_CTRL,
+            keys::REQUEST_RX_GUEST_COPY,
+            keys::REQUEST_MULTICAST_CONTROL,
+        ];
         for key in headers.chain(others.map(str::to_owned)) {
             let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }

@@ -8,7 +8,9 @@ use ring::netif::Ctrl;
 use ring::{FrontRing, RegionPage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::netif::ctrl::status;
-use wire::netif::{CtrlMessage, CtrlResponse, GrefMapping};
+use wire::netif::{CtrlMessage, CtrlResponse, GrefMapping, HashAlgorithm, HashKind};
+use wire::toeplitz::{KEY_LEN, MICROSOFT_KEY};
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::Fault;
 
@@ -40,6 +42,28 @@ pub enum ControlError {
     Wait(#[from] rustix::io::Errno),
 }
 
+/// How the backend spreads received flows over the queues: by a Toeplitz hash, which it also passes on with each frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashConfig {
+    /// The key.
+    pub key: [u8; KEY_LEN],
+    /// The kinds of hash to calculate.
+    pub kinds: Vec<HashKind>,
+    /// The queue for each hash, modulo the length; if this is empty, a hash modulo the queues is the queue.
+    pub mapping: Vec<u32>,
+}
+
+impl HashConfig {
+    /// All kinds, with the usual key, over so many queues.
+    #[must_use]
+    pub fn over(queues: usize) -> Self {
+        let kinds = vec![HashKind::Ipv4, HashKind::Ipv4Tcp, HashKind::Ipv6, HashKind::Ipv6Tcp];
+        let queues = u32::try_from(queues).unwrap_or(1);
+        let mapping = (0..queues).cycle().take(if queues > 1 { 128 } else { 0 }).collect();
+        Self { key: MICROSOFT_KEY, kinds, mapping }
+    }
+}
+
 /// The pause before pages are asked for again that a packet was using.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -67,6 +91,29 @@ impl<G: Guest> ControlRing<G> {
         let (list, grefs) = guest.share(backend, 1)?;
         let list_gref = *grefs.first().ok_or(hypervisor::Error::Exhausted("pages"))?;
         Ok(Self { ring, event, list, list_gref, next_id: 0, timeout, mapped: BTreeSet::new() })
+    }
+
+    /// Asks the backend to hash received flows like this.
+    ///
+    /// # Errors
+    /// It refuses, or has gone. It may hash by a part of this then.
+    pub fn set_hash(&mut self, hash: &HashConfig) -> Result<(), ControlError> {
+        // Nothing is hashed until all is set.
+        self.set_hash_flags(&[])?;
+        let (gref, len) = self.write(&hash.key)?;
+        self.ask(CtrlMessage::SetHashKey { gref, len })?;
+        let (gref, entries) = self.write(&hash.mapping)?;
+        self.ask(CtrlMessage::SetHashMappingSize { entries })?;
+        self.ask(CtrlMessage::SetHashMapping { gref, entries, offset: 0 })?;
+        self.set_hash_flags(&hash.kinds)
+    }
+
+    /// Asks for these kinds of hash; none ends it.
+    fn set_hash_flags(&mut self, kinds: &[HashKind]) -> Result<(), ControlError> {
+        let algorithm = HashAlgorithm::Toeplitz as u32;
+        self.ask(CtrlMessage::SetHashAlgorithm { algorithm })?;
+        let flags = kinds.iter().fold(0, |flags, kind| flags | kind.mask());
+        self.ask(CtrlMessage::SetHashFlags { flags }).map(drop)
     }
 
     /// How many pages of a queue the backend can keep mapped.
@@ -152,10 +199,13 @@ impl<G: Guest> ControlRing<G> {
     }
 
     /// Writes a list for the backend to read.
-    fn write(&self, entries: &[GrefMapping]) -> Result<(u32, u32), ControlError> {
+    fn write<T: Copy + IntoBytes + Immutable>(
+        &self,
+        entries: &[T],
+    ) -> Result<(u32, u32), ControlError> {
         let too_long = || hypervisor::Error::Exhausted("entries of a list");
         for (n, entry) in entries.iter().enumerate() {
-            self.list.write(n * size_of::<GrefMapping>(), *entry).map_err(|_| too_long())?;
+            self.list.write(n * size_of::<T>(), *entry).map_err(|_| too_long())?;
         }
         let count = u32::try_from(entries.len()).map_err(|_| too_long())?;
         Ok((self.list_gref.0, count))

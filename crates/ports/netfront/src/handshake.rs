@@ -32,8 +32,12 @@ pub struct Config {
     pub header_channel: bool,
     /// Ask the backend to keep as many pages mapped as it can.
     pub persistent_grants: bool,
+    /// Have a control ring for a [hash](crate::HashConfig), if the backend offers one.
+    pub hash: bool,
     /// Copy received frames in this guest, if the backend offers it.
     pub guest_copy: bool,
+    /// Get only the multicast groups that are [listed](crate::TxQueue::list_group), if the backend offers it.
+    pub multicast_control: bool,
     /// How long the backend may take for each step.
     pub timeout: Duration,
 }
@@ -46,7 +50,9 @@ impl Default for Config {
             split_event_channels: true,
             header_channel: true,
             persistent_grants: true,
+            hash: false,
             guest_copy: true,
+            multicast_control: false,
             timeout: Duration::from_secs(10),
         }
     }
@@ -156,6 +162,11 @@ impl<G: Guest> Frontend<G> {
         let mut queues = frontend.make_queues(guest, backend_id, config, pool)?;
         frontend.tx_pages = queues.iter().map(TxPages::of).collect();
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
+        if config.multicast_control && frontend.number(keys::FEATURE_MULTICAST_CONTROL)? != 0 {
+            frontend.write(keys::REQUEST_MULTICAST_CONTROL, 1)?;
+        } else {
+            frontend.remove(keys::REQUEST_MULTICAST_CONTROL)?;
+        }
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.timeout)?;
         let supplies = queues.iter().any(|queue| queue.tx.headers().is_some());
@@ -163,7 +174,7 @@ impl<G: Guest> Frontend<G> {
             return Err(ConnectError::HeaderChannel);
         }
         frontend.open_copies(guest, backend_id, &mut queues, config)?;
-        if frontend.is_control_ring_taken() {
+        if frontend.is_control_ring_taken() && config.persistent_grants {
             frontend.wanted = queues.iter().map(wanted).collect();
         }
         Ok((frontend, queues))

@@ -15,7 +15,7 @@ use ring::netif::Rx;
 use ring::{FrontRing, RegionPage};
 use shm::Piece;
 use wire::netif::extra::{Extra, ExtraInfo};
-use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
+use wire::netif::{HashKind, NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
 use crate::buffers::Buffers;
 use crate::fetch::{Fetcher, Opener};
@@ -32,6 +32,17 @@ pub struct Received {
     pub checksum: Checksum,
     /// Set for an unsegmented frame.
     pub gso: Option<Gso>,
+    /// Its hash, if the backend [was asked](crate::ControlRing::set_hash) for it.
+    pub hash: Option<FlowHash>,
+}
+
+/// The hash of a frame, with the key that the backend was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHash {
+    /// What it covers.
+    pub kind: HashKind,
+    /// The hash.
+    pub value: u32,
 }
 
 /// A part of a frame in one slot's page.
@@ -230,10 +241,10 @@ impl<G: Guest> RxQueue<G> {
         frame.fragments.clear();
         frame.len = 0;
         frame.checksum = checksum(first.flags);
-        frame.gso = None;
+        (frame.gso, frame.hash) = (None, None);
         let mut sound = self.push(index, first, frame)?;
         if first.flags & rx_flags::EXTRA_INFO != 0 {
-            frame.gso = self.take_extras()?;
+            self.take_extras(frame)?;
         }
         let mut more = first.flags & rx_flags::MORE_DATA != 0;
         while more {
@@ -244,19 +255,22 @@ impl<G: Guest> RxQueue<G> {
         Ok(sound)
     }
 
-    fn take_extras(&mut self) -> Result<Option<Gso>, Fault> {
-        let mut gso = None;
+    fn take_extras(&mut self, frame: &mut Received) -> Result<(), Fault> {
         loop {
             let (_, slot) = self.take()?.ok_or(Fault::Unfinished)?;
             let info: ExtraInfo = zerocopy::transmute!(slot);
-            if let Extra::Gso { size, kind, features } = Extra::decode(&info)? {
-                gso = Some(Gso { kind: kind.into(), size: size.get() });
-                if let Some(unposted) = &mut self.any_order {
-                    unposted.answered(features)?;
+            match Extra::decode(&info)? {
+                Extra::Gso { size, kind, features } => {
+                    frame.gso = Some(Gso { kind: kind.into(), size: size.get() });
+                    if let Some(unposted) = &mut self.any_order {
+                        unposted.answered(features)?;
+                    }
                 }
+                Extra::Hash { kind, value, .. } => frame.hash = Some(FlowHash { kind, value }),
+                _ => {}
             }
             if !info.more() {
-                return Ok(gso);
+                return Ok(());
             }
         }
     }

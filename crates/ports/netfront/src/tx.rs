@@ -13,6 +13,7 @@ use offload::{Checksum, Gso};
 use ring::netif::Tx;
 use ring::{FrontRing, RegionPage};
 use shm::Region;
+use wire::ethernet::MacAddr;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{TxRequest, header_channel, status, tx_flags};
 
@@ -176,6 +177,26 @@ impl<G: Guest> TxQueue<G> {
                 self.ring.request(slot);
             }
         }
+        Ok(())
+    }
+
+    /// Has the backend deliver the frames of a multicast group, or no longer. The next [`publish`](Self::publish) hands it over; a
+    /// backend with no room for the group answers with an [error](Self::take_errors).
+    ///
+    /// # Errors
+    /// There is no room on the ring.
+    pub fn list_group(&mut self, group: MacAddr, is_wanted: bool) -> Result<(), Full> {
+        let extra = if is_wanted { Extra::McastAdd(group) } else { Extra::McastDel(group) };
+        let slot = extra.encode(false).map_err(|_| Full)?.to_tx_slot();
+        if self.spare.len() == 0 || self.ring.free() < 2 {
+            return Err(Full);
+        }
+        // The request brings nothing but its id.
+        let Some(page) = self.spare.take() else { return Err(Full) };
+        let (gref, id) = (self.grefs[page].0, page as u16);
+        let flags = tx_flags::EXTRA_INFO;
+        self.ring.request(TxRequest { gref, offset: 0, flags, id, size: 0 });
+        self.ring.request(slot);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The memory that frames from the tap are read into.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use port::{Body, FRAME_MAX, Frame, HEADER_MAX, KeptFrame, ReceiveBuffers, WINDOW};
@@ -129,6 +130,13 @@ impl Buffers {
             None => (slot * self.each, 0),
         };
         (first..first + self.each).map(move |n| (n * size + headroom, size - headroom))
+    }
+
+    /// All of a slot's buffers, which are adjacent.
+    pub(crate) fn range(&self, slot: usize) -> Range<usize> {
+        let mut places = self.places(slot);
+        let (start, len) = places.next().unwrap_or_default();
+        start..places.last().map_or(start + len, |(last, len)| last + len)
     }
 
     /// Their memory, for readers of bodies.

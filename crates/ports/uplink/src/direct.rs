@@ -1,25 +1,20 @@
 //! Frames of a guest's queue, read straight into buffers that the guest posted.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hypervisor::PAGE_SIZE;
-use offload::Features;
-use port::{
-    Armed, Body, Broken, Budget, DropReason, Event, Frame, HEADER_MAX, Ingress, LENT_MAX, Lent,
-    LentBuffer, Outcomes, Piece, Place, Received, Wanted, Window,
-};
+use port::{Armed, Body, Broken, Budget, DropReason, Event, Ingress, Outcomes, Received, Window};
 use rustix::io::Errno;
 use shm::Region;
 
 use crate::buffers::Buffers;
 use crate::guest_queue::{Copied, GuestQueue, Holder, REST, Station};
 use crate::ingress::{Head, OWN, ReadError, TapIngress, place};
+use crate::loans::{BEHIND_HEADER, Loans};
 
 /// The region of a body that is the guest's memory.
 const GUEST: u16 = 1;
-/// Bytes of a page behind a frame's header.
-const BEHIND_HEADER: usize = PAGE_SIZE - HEADER_MAX;
 
 /// The read side of a tap queue that is kept for one guest at a time.
 ///
@@ -49,91 +44,11 @@ enum Trust {
     Broken(Instant),
 }
 
-/// Buffers that the guest has lent.
-struct Loans {
-    /// What frames of this tap may need.
-    needed: Features,
-    /// Pages that one read fills at most.
-    pages: usize,
-    /// Buffers that it must have: the pages, and one for an extra.
-    least: usize,
-    /// Buffers that hold no frame. The last one is used next.
-    stock: Vec<LentBuffer>,
-    /// The guest had too few in this turn. It is not asked again before the next one.
-    is_short: bool,
-    /// Loans that end with the turn.
-    back: Vec<u32>,
-}
-
-impl Loans {
-    /// Has the buffers for one read, or says why not. `lot`: how many were borrowed last in this turn.
-    fn prepare(&mut self, station: &Station, lot: &mut usize) -> Result<(), Copied> {
-        let memory = station.memory.as_ref().ok_or(Copied::Interface)?;
-        if !covers(memory.features, self.needed) {
-            return Err(Copied::Interface);
-        }
-        if self.is_short {
-            return Err(Copied::NoBuffers);
-        }
-        if self.stock.len() < self.least {
-            // More each time, so that a lone frame borrows little and many frames borrow seldom.
-            *lot = (*lot * 2).max(self.least);
-            let wanted = Wanted { buffers: *lot, held: true };
-            station.lender.lend(wanted, &mut self.stock);
-        }
-        self.is_short = self.stock.len() < self.least;
-        if self.is_short { Err(Copied::NoBuffers) } else { Ok(()) }
-    }
-
-    /// Where the body of the next frame goes: behind the place of its header, and into the pages that follow.
-    fn places(&self) -> impl Iterator<Item = (usize, usize)> + Clone {
-        let pages = self.stock.iter().rev().take(self.pages);
-        pages.enumerate().map(|(n, buffer)| {
-            // An offset in memory that is mapped here.
-            let start = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-            if n == 0 { (start + HEADER_MAX, BEHIND_HEADER) } else { (start, PAGE_SIZE) }
-        })
-    }
-
-    /// Notes in a frame that it lies in the next buffers, and takes them.
-    fn take(&mut self, frame: &mut Frame, lender: u64) {
-        let pages = (frame.len as usize).div_ceil(PAGE_SIZE);
-        let buffers = pages + usize::from(frame.gso.is_some());
-        let left = self.stock.len().saturating_sub(buffers);
-        let tokens = self.stock.drain(left..).rev().map(|buffer| buffer.token).collect();
-        frame.lent = Lent { lender, tokens, has_header: false, offset: 0 };
-    }
-
-    /// Ends all loans but those of frames in hand.
-    fn end(&mut self, station: &Station) {
-        self.back.extend(self.stock.drain(..).map(|buffer| buffer.token));
-        if !self.back.is_empty() {
-            station.lender.take_back(&self.back);
-            self.back.clear();
-        }
-    }
-}
-
-/// Whether an interface with these features takes frames that may need others.
-fn covers(features: Features, needed: Features) -> bool {
-    let all = |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6 }: Features| {
-        [sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6]
-    };
-    all(features).into_iter().zip(all(needed)).all(|(has, needs)| has || !needs)
-}
-
 impl DirectIngress {
     /// Reads from `tap` for the guest that has `queue`. `large`: frames may be longer than the MTU.
     #[must_use]
     pub fn new(tap: TapIngress, queue: Arc<GuestQueue>, large: bool) -> Self {
-        let checksums = Features { csum_v4: true, csum_v6: true, ..Features::NONE };
-        let (needed, pages, least) = match large {
-            // A tap with queues for guests has no unsegmented UDP.
-            true => (Features::NETIF, LENT_MAX - 1, LENT_MAX),
-            false => (checksums, 1, 1),
-        };
-        let (stock, back) = (Vec::new(), Vec::new());
-        let loans = Loans { needed, pages, least, stock, is_short: false, back };
+        let loans = Loans::new(large);
         let (seen, holder) = (queue.generation(), queue.holder());
         let mut this =
             Self { tap, queue, seen, holder, regions: None, trust: Trust::Unproven, loans };
@@ -192,8 +107,12 @@ impl DirectIngress {
         let Some(memory) = &station.memory else { return Ok(false) };
         let Some((slot, frame)) = tap.window.push() else { return Ok(false) };
         let mut head = Head::default();
-        let places = loans.places().map(|(start, len)| (guest, start, len));
-        let bytes = match shm::read_pieces(&*tap.tap, &mut head.0, places) {
+        tap.buffers.prepare(slot);
+        let (own, overflow) = (tap.buffers.region(), overflow(&tap.buffers, slot));
+        let pages = loans.pages_of_next();
+        let places = loans.places(pages).map(|(start, len)| (guest, start, len));
+        let rest = (pages < loans.all_pages()).then_some((own, overflow.start, overflow.len()));
+        let bytes = match shm::read_pieces(&*tap.tap, &mut head.0, places.chain(rest)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 tap.window.undo_push();
@@ -207,9 +126,15 @@ impl DirectIngress {
             }
         };
         let body = head.set_header(bytes, frame);
-        let fits = place(frame, body, GUEST, loans.places());
         if frame.destination() == station.mac {
-            let is_sound = fits && head.parse(frame);
+            let all = loans.all_pages();
+            let is_gathered = loans.holds(body, pages)
+                || gather((own, overflow), guest, loans.places(all), body).is_some();
+            let is_placed = is_gathered && place(frame, body, GUEST, loans.places(all));
+            let is_sound = is_placed && head.parse(frame);
+            if !loans.holds(body, pages) {
+                tap.buffers.fill(slot, body);
+            }
             if is_sound {
                 loans.take(frame, memory.lender);
                 self.queue.counts().add_direct();
@@ -217,7 +142,11 @@ impl DirectIngress {
             return Ok(self.received(is_sound, received, budget));
         }
         // It must not stay in this guest's memory: it goes on from a buffer of the driver domain.
-        let is_sound = withdraw(frame, guest, &mut tap.buffers, slot) && fits && head.parse(frame);
+        let to = tap.buffers.range(slot);
+        let is_withdrawn = withdraw(guest, loans.places(pages), (own, to), body);
+        tap.buffers.fill(slot, body);
+        let is_placed = is_withdrawn && place(frame, body, OWN, tap.buffers.places(slot));
+        let is_sound = is_placed && head.parse(frame);
         self.trust = Trust::Broken(Instant::now());
         self.queue.counts().add_misdirected();
         tracing::warn!(
@@ -281,28 +210,51 @@ impl DirectIngress {
     }
 }
 
-/// Moves the body of a frame from the guest's memory to the driver domain's, and leaves zeroes there. Returns
-/// whether it fits.
-fn withdraw(frame: &mut Frame, guest: &Region, own: &mut Buffers, slot: usize) -> bool {
-    own.prepare(slot);
-    let body: usize = frame.pieces.iter().map(|piece| usize::from(piece.len)).sum();
-    let Some((start, _)) = own.places(slot).next() else { return false };
-    let room: usize = own.places(slot).map(|(_, len)| len).sum();
-    let mut at = start;
-    for Piece { place, len } in &frame.pieces {
-        let (Place::Region { offset, .. }, len) = (place, usize::from(*len)) else { continue };
-        let offset = usize::try_from(*offset).unwrap_or(usize::MAX);
-        // A slot's buffers are adjacent.
-        let fits = at + len <= start + room;
-        if fits && Region::copy_between(guest, offset, own.region(), at, len).is_err() {
-            return false;
-        }
-        at += len;
-        // In the region, since it was read there.
-        let _ = guest.zero(offset, len);
+/// Where the driver domain's buffers of a slot take what does not fit in the guest's first page: so far behind their start that a
+/// body which is withdrawn to the start follows on.
+fn overflow(own: &Buffers, slot: usize) -> Range<usize> {
+    let all = own.range(slot);
+    (all.start + BEHIND_HEADER).min(all.end)..all.end
+}
+
+/// Copies the end of a body, which did not fit in the guest's first page, to the pages that follow. None if it does not fit there.
+fn gather(
+    (own, overflow): (&Region, Range<usize>),
+    guest: &Region,
+    pages: impl Iterator<Item = (usize, usize)>,
+    body: usize,
+) -> Option<()> {
+    let mut from = overflow.start;
+    let end = from.checked_add(body.checked_sub(BEHIND_HEADER)?)?;
+    if end > overflow.end {
+        return None;
     }
-    own.fill(slot, body.min(room));
-    place(frame, body, OWN, own.places(slot))
+    for (start, room) in pages.skip(1) {
+        let len = room.min(end - from);
+        Region::copy_between(own, from, guest, start, len).ok()?;
+        from += len;
+    }
+    (from == end).then_some(())
+}
+
+/// Moves what was read of a body to the guest's `pages` to the driver domain's memory, and leaves zeroes there. Returns whether
+/// all of it was moved.
+fn withdraw(
+    guest: &Region,
+    pages: impl Iterator<Item = (usize, usize)>,
+    (own, to): (&Region, Range<usize>),
+    body: usize,
+) -> bool {
+    let (mut at, mut left, mut is_whole) = (to.start, body, true);
+    for (start, room) in pages {
+        let len = room.min(left);
+        let fits = at + len <= to.end;
+        is_whole &= fits && Region::copy_between(guest, start, own, at, len).is_ok();
+        // In the region, since it was read there.
+        let _ = guest.zero(start, len);
+        (at, left) = (at + len, left - len);
+    }
+    is_whole
 }
 
 impl Ingress for DirectIngress {
@@ -320,7 +272,7 @@ impl Ingress for DirectIngress {
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.look();
-        self.loans.is_short = false;
+        self.loans.begin();
         let mut lot = 0;
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
         while !budget.is_spent() && !self.tap.window.is_full() {
@@ -353,7 +305,7 @@ impl Ingress for DirectIngress {
         let done = done.fold(0, |done, slot| done | 1 << slot);
         for (_, frame) in tap.window.in_slots(done) {
             // Those of frames that were handed over have ended already.
-            loans.back.extend(frame.lent.tokens.drain(..));
+            loans.give_up(frame);
         }
         if let Some(station) = &holder.station {
             loans.end(station);

@@ -17,6 +17,7 @@ mod guest_queue;
 mod guest_tap;
 mod ingress;
 mod kept;
+mod loans;
 mod macvtap;
 mod steering;
 mod sys;

@@ -1,4 +1,4 @@
-//! Whole messages of a front-end, in however many pieces they come, within a time.
+//! Whole messages of the other side, in however many pieces they come, within a time.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,24 +26,32 @@ pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there are no more messages.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChannelError {
+pub enum ChannelError {
+    /// It has closed its socket.
     #[error("the front-end is gone")]
     Gone,
+    /// It has, before its message was whole.
     #[error("the front-end went in the middle of a message")]
     Partial,
+    /// The rest of a message is late.
     #[error("a message that was not whole after {} s", MESSAGE_LIMIT.as_secs())]
     Slow,
+    /// The first message is late.
     #[error("no message in {} s", FIRST_LIMIT.as_secs())]
     Silent,
+    /// A message longer than vhost-user has any.
     #[error("a message of {0} bytes")]
     TooLong(usize),
+    /// Likewise.
     #[error("a message with more than {DESCRIPTORS_MAX} descriptors")]
     TooManyDescriptors,
+    /// It takes too long to read what was sent.
     #[error("the front-end does not read its replies")]
     Unread,
     /// An event of the caller.
     #[error("the session was ended")]
     Stopped,
+    /// The system's error.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -56,29 +64,49 @@ impl From<Errno> for ChannelError {
 
 /// A message with its descriptors.
 #[derive(Debug, Default)]
-pub(crate) struct Message {
+pub struct Message {
     /// Header and payload.
     pub(crate) bytes: Vec<u8>,
+    /// Descriptors that belong to it.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
+    /// A message of at most 4096 bytes of payload.
+    #[must_use]
+    pub fn new(request: u32, flags: u32, payload: &[u8], descriptors: Vec<OwnedFd>) -> Self {
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let header = [request, flags, len].map(u32::to_le_bytes).concat();
+        Self { bytes: [&header, payload].concat(), descriptors }
+    }
+
     fn word(&self, at: usize) -> u32 {
         let bytes = self.bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
         bytes.map_or(0, u32::from_le_bytes)
     }
 
     /// Which message it is.
-    pub(crate) fn request(&self) -> u32 {
+    #[must_use]
+    pub fn request(&self) -> u32 {
         self.word(0)
     }
 
-    pub(crate) fn flags(&self) -> u32 {
+    /// Its version, and what is asked of the receiver.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
         self.word(4)
     }
 
-    pub(crate) fn payload(&self) -> &[u8] {
+    /// What it says, without its header.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
         self.bytes.get(HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// Takes the descriptors that came with it.
+    #[must_use]
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors)
     }
 
     /// Bytes of the whole message, as far as it is known.
@@ -93,22 +121,29 @@ impl Message {
     }
 }
 
-/// The socket of a front-end.
+/// The socket of the other side.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub struct Channel {
     socket: UnixStream,
     /// In which time the first message must come, until it has come.
     first_limit: Option<Duration>,
 }
 
 impl Channel {
-    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+    /// A channel whose first message must come within 10 s.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { socket, first_limit: Some(FIRST_LIMIT) })
     }
 
     /// Waits for the next message. An event of `stop` ends the wait.
-    pub(crate) fn receive(&mut self, stop: BorrowedFd<'_>) -> Result<Message, ChannelError> {
+    ///
+    /// # Errors
+    /// See [`ChannelError`].
+    pub fn receive(&mut self, stop: BorrowedFd<'_>) -> Result<Message, ChannelError> {
         let mut message = Message::default();
         let mut until = self.first_limit.map(|limit| Instant::now() + limit);
         loop {
@@ -136,8 +171,24 @@ impl Channel {
         }
     }
 
-    /// Sends a reply.
-    pub(crate) fn send(&self, message: &Message, stop: BorrowedFd<'_>) -> Result<(), ChannelError> {
+    /// Waits for the next message, which must begin within a time.
+    ///
+    /// # Errors
+    /// See [`ChannelError`].
+    pub fn receive_within(
+        &mut self,
+        limit: Duration,
+        stop: BorrowedFd<'_>,
+    ) -> Result<Message, ChannelError> {
+        self.first_limit = Some(limit);
+        self.receive(stop)
+    }
+
+    /// Sends a message. An event of `stop` ends the wait for room.
+    ///
+    /// # Errors
+    /// See [`ChannelError`].
+    pub fn send(&self, message: &Message, stop: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let until = Some(Instant::now() + MESSAGE_LIMIT);
         let mut sent = 0;
         while sent < message.bytes.len() {
@@ -161,6 +212,13 @@ impl Channel {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let timeout = Timespec::try_from(pause).unwrap_or_default();
         matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+    }
+}
+
+impl AsFd for Channel {
+    /// For those who wait for messages and for something else.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -4,31 +4,32 @@ use offload::Features;
 use virtqueue::{Layout, Options};
 
 /// Feature bits of virtio and its network device (VIRTIO 1.2 §5.1.3 and §6), and one of vhost-user.
-mod bit {
-    pub(super) const CSUM: u64 = 1 << 0;
-    pub(super) const GUEST_CSUM: u64 = 1 << 1;
-    pub(super) const MTU: u64 = 1 << 3;
-    pub(super) const GUEST_TSO4: u64 = 1 << 7;
-    pub(super) const GUEST_TSO6: u64 = 1 << 8;
-    pub(super) const HOST_TSO4: u64 = 1 << 11;
-    pub(super) const HOST_TSO6: u64 = 1 << 12;
-    pub(super) const MRG_RXBUF: u64 = 1 << 15;
-    pub(super) const STATUS: u64 = 1 << 16;
-    pub(super) const CTRL_VQ: u64 = 1 << 17;
-    pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
-    pub(super) const MQ: u64 = 1 << 22;
+#[expect(missing_docs, reason = "the specification's names")]
+pub mod bit {
+    pub const CSUM: u64 = 1 << 0;
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    pub const MTU: u64 = 1 << 3;
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    pub const HOST_TSO4: u64 = 1 << 11;
+    pub const HOST_TSO6: u64 = 1 << 12;
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
+    pub const CTRL_VQ: u64 = 1 << 17;
+    pub const GUEST_ANNOUNCE: u64 = 1 << 21;
+    pub const MQ: u64 = 1 << 22;
     /// Of vhost: written pages are logged.
-    pub(super) const LOG_ALL: u64 = 1 << 26;
-    pub(super) const INDIRECT_DESC: u64 = 1 << 28;
-    pub(super) const EVENT_IDX: u64 = 1 << 29;
-    pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
-    pub(super) const VERSION_1: u64 = 1 << 32;
-    pub(super) const RING_PACKED: u64 = 1 << 34;
-    pub(super) const IN_ORDER: u64 = 1 << 35;
-    pub(super) const RING_RESET: u64 = 1 << 40;
-    pub(super) const GUEST_USO4: u64 = 1 << 54;
-    pub(super) const GUEST_USO6: u64 = 1 << 55;
-    pub(super) const HOST_USO: u64 = 1 << 56;
+    pub const LOG_ALL: u64 = 1 << 26;
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    pub const EVENT_IDX: u64 = 1 << 29;
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    pub const VERSION_1: u64 = 1 << 32;
+    pub const RING_PACKED: u64 = 1 << 34;
+    pub const IN_ORDER: u64 = 1 << 35;
+    pub const RING_RESET: u64 = 1 << 40;
+    pub const GUEST_USO4: u64 = 1 << 54;
+    pub const GUEST_USO6: u64 = 1 << 55;
+    pub const HOST_USO: u64 = 1 << 56;
 }
 
 /// What the device offers, as far as an operator decides it.

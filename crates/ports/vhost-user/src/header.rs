@@ -17,7 +17,7 @@ const GSO_SIZE_MIN: u16 = 8;
 /// Metadata that contradicts the frame never reaches a receiver: a frame of 64 bytes that claims to be 64 KiB of
 /// unsegmented TCP has killed other switches.
 #[inline]
-pub(crate) fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
+pub fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
     if frame.parse_headers().is_err() {
         return false;
     }
@@ -33,7 +33,8 @@ pub(crate) fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
 
 /// The header for a frame in `buffers` chains.
 #[inline]
-pub(crate) fn describe(
+#[must_use]
+pub fn describe(
     headers: &Headers,
     checksum: Checksum,
     gso: Option<Gso>,

@@ -14,6 +14,8 @@
 //!
 //! The guest writes rings and frames at any time, see crate `virtqueue`. The front-end is another process: what it sends
 //! is checked here, and a message that cannot be ends its session and nothing else.
+//!
+//! [`shared`] is what both sides of vhost-user need; the other one is crate `virtio-user`.
 
 #![forbid(unsafe_code)]
 
@@ -52,3 +54,13 @@ pub use listener::{Mode, Pace, Socket};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};
+
+/// What the back-end's and the front-end's side of vhost-user share.
+pub mod shared {
+    pub use crate::channel::{Channel, ChannelError, Message};
+    pub use crate::features::bit;
+    pub use crate::header::{accept, describe};
+    pub use crate::singles::write;
+    pub use crate::supply::BufferSupply;
+    pub use crate::watchdog::watch;
+}

@@ -76,7 +76,7 @@ impl Singles {
 /// # Errors
 /// The buffer is not in the guest's memory.
 #[inline]
-pub(crate) fn write(
+pub fn write(
     regions: &[Region],
     buffer: &Buffer,
     metadata: VirtioNetHdrMrgRxbuf,

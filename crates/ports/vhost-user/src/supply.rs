@@ -1,4 +1,4 @@
-//! Whether a guest posts buffers fast enough for frames to wait for it.
+//! Whether the other side takes frames fast enough for frames to wait for it.
 
 use std::time::Duration;
 
@@ -8,25 +8,36 @@ use port::{DropReason, Outcome};
 /// time: a single buffer now and then must not keep them waiting for ever (XSA-392).
 const STALL: Duration = Duration::from_millis(200);
 
-/// Whether the guest posts enough buffers.
+/// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BufferSupply {
+pub enum BufferSupply {
+    /// There is room, or was a moment ago.
     #[default]
     Enough,
     /// Too few since this time, when so many had been used.
-    Short { since: Duration, used: u64 },
+    Short {
+        /// When frames began to wait.
+        since: Duration,
+        /// Buffers used until then.
+        used: u64,
+    },
     /// Too few for too long. So many had been used when this was noticed.
-    Stalled { used: u64 },
+    Stalled {
+        /// Buffers used until then.
+        used: u64,
+    },
 }
 
 impl BufferSupply {
-    pub(crate) fn is_stalled(self) -> bool {
+    /// Whether frames no longer wait.
+    #[must_use]
+    pub fn is_stalled(self) -> bool {
         matches!(self, Self::Stalled { .. })
     }
 
     /// A frame was delivered, and `used` buffers have been used by now. `pace` of them end a shortage.
     #[inline]
-    pub(crate) fn delivered(&mut self, used: u64, pace: u64) {
+    pub fn delivered(&mut self, used: u64, pace: u64) {
         if let Self::Short { used: before, .. } | Self::Stalled { used: before } = *self
             && used - before >= pace
         {
@@ -35,7 +46,7 @@ impl BufferSupply {
     }
 
     /// There are too few buffers for a frame. Returns what becomes of it.
-    pub(crate) fn without_room(&mut self, used: u64, now: Duration) -> Outcome {
+    pub fn without_room(&mut self, used: u64, now: Duration) -> Outcome {
         *self = match *self {
             Self::Enough => Self::Short { since: now, used },
             Self::Short { since, .. } if now.saturating_sub(since) > STALL => {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use poller::{AwakeFlag as _, doze};
 use port::Doorbell;
 
 use crate::doorbells::Call;
@@ -72,7 +73,10 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
 
 /// Watches the writes to a call until it is dropped. When a worker had to be freed, `alarm` is rung, and the call takes no more
 /// notifications.
-pub(crate) fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
+///
+/// # Errors
+/// The process is out of threads.
+pub fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
     let mut watched = lock();
     WATCHER.start(run)?;
     if watched.len() == watched.capacity() {
@@ -98,9 +102,9 @@ fn run() {
             found != Look::Gone
         });
         if is_quiet {
-            WATCHER.doze();
+            doze(&WATCHER);
             if watched.iter().any(Watched::is_written) {
-                WATCHER.stay_awake();
+                WATCHER.set_awake();
             }
         }
     }

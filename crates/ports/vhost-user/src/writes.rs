@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::{self, Thread};
 
+use poller::{AwakeFlag, must_wake};
+
 /// The thread that watches, and whether it is awake.
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -33,31 +35,37 @@ impl Watcher {
     /// after a pause.
     #[inline]
     pub(crate) fn wake(&self) {
-        // Either the watcher sees the write that was noted before this, or this sees that the watcher sleeps.
-        fence(Ordering::SeqCst);
-        if !self.is_awake.load(Ordering::Relaxed)
-            && !self.is_awake.swap(true, Ordering::AcqRel)
+        if must_wake(self)
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
         }
     }
 
-    /// Called by the thread: the next [`wake`](Self::wake) wakes it up. It must look for writes once more before it sleeps.
-    pub(crate) fn doze(&self) {
-        self.is_awake.store(false, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Called by the thread after [`doze`](Self::doze), if it has found a write.
-    pub(crate) fn stay_awake(&self) {
-        self.is_awake.store(true, Ordering::Relaxed);
-    }
-
-    /// Called by the thread: sleeps until it is woken up.
+    /// Called by the thread: sleeps until it is woken up, if it dozes.
     pub(crate) fn sleep(&self) {
-        while !self.is_awake.load(Ordering::Acquire) {
+        while !self.is_awake() {
             thread::park();
         }
+    }
+}
+
+impl AwakeFlag for Watcher {
+    #[inline]
+    fn is_awake(&self) -> bool {
+        self.is_awake.load(Ordering::Acquire)
+    }
+
+    fn set_awake(&self) -> bool {
+        self.is_awake.swap(true, Ordering::AcqRel)
+    }
+
+    fn set_dozing(&self) {
+        self.is_awake.swap(false, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
     }
 }

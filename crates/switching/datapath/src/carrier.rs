@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use port::Frame;
+use switch::multicast::Groups;
 
 use crate::shared::{Ports, Shared};
 
@@ -16,6 +17,9 @@ pub(crate) struct Carrier {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ports: Arc<Ports>,
     generation: u64,
+    /// The members of multicast groups; none if all frames to groups are flooded.
+    pub(crate) groups: Option<Arc<Groups>>,
+    groups_generation: u64,
     /// Frames whose tags were changed for one delivery.
     pub(crate) changed: RefCell<Vec<Frame>>,
     /// The switch's clock when the round began.
@@ -26,7 +30,16 @@ impl Carrier {
     pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
         let ports = shared.ports();
         let changed = RefCell::default();
-        Self { worker, shared, ports, generation: 0, changed, now: Duration::ZERO }
+        Self {
+            worker,
+            shared,
+            ports,
+            generation: 0,
+            groups: None,
+            groups_generation: 0,
+            changed,
+            now: Duration::ZERO,
+        }
     }
 
     /// A round begins: takes the time, and the ports if they have changed.
@@ -36,6 +49,18 @@ impl Carrier {
         if generation != self.generation {
             self.generation = generation;
             self.ports = self.shared.ports();
+            self.groups = None;
+        }
+        if self.ports.snoops {
+            self.refresh_groups();
+        }
+    }
+
+    fn refresh_groups(&mut self) {
+        let generation = self.shared.snooping.generation();
+        if self.groups.is_none() || generation != self.groups_generation {
+            self.groups_generation = generation;
+            self.groups = Some(self.shared.snooping.groups());
         }
     }
 }

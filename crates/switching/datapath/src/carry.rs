@@ -12,6 +12,9 @@ use crate::held::Held;
 use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
+use crate::probes;
+use crate::residence::Residence;
+use crate::route::Routes;
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,7 @@ pub(crate) struct IngressQueue {
     deliveries: Deliveries,
     waits: Box<Waits>,
     parts: Box<Parts>,
+    residence: Box<Residence>,
 }
 
 impl IngressQueue {
@@ -42,6 +46,7 @@ impl IngressQueue {
             deliveries: Deliveries::default(),
             waits,
             parts: Box::default(),
+            residence: Box::default(),
         }
     }
 
@@ -54,6 +59,12 @@ impl IngressQueue {
         self.waits.due()
     }
 
+    /// The last turn had ended by `end`. Calls `each` with the time of each batch that ended in it.
+    #[inline]
+    pub(crate) fn turn_ended(&mut self, end: Instant, each: impl FnMut(Duration)) {
+        self.residence.turn_ended(end, each);
+    }
+
     /// Wraps the queue anew. Frames in hand stay in hand.
     pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
         Self { ingress: rewrap.ingress(self.ingress), ..self }
@@ -61,7 +72,7 @@ impl IngressQueue {
 }
 
 impl Carrier {
-    /// Takes what is new on a queue and delivers what can be delivered.
+    /// Takes what is new on a queue and delivers what can be delivered, in a turn that begins `now`.
     pub(crate) fn carry(
         &self,
         port: &Arc<Port>,
@@ -69,7 +80,7 @@ impl Carrier {
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let IngressQueue { ingress, received, deliveries, waits, parts } = queue;
+        let IngressQueue { ingress, received, deliveries, waits, parts, residence } = queue;
         received.clear();
         waits.begin(self.now);
         let mut budget = Budget::TURN;
@@ -77,22 +88,31 @@ impl Carrier {
         let bytes = Budget::TURN.bytes() - budget.bytes();
         let malformed = received.malformed;
         if malformed > 0 {
-            port.counters().add_drops(DropReason::Malformed, malformed);
+            port.add_drops(DropReason::Malformed, malformed);
         }
         let window = ingress.window();
         let before = window.len();
-        if before == 0 && malformed == 0 {
+        let others = malformed + received.requests;
+        if before == 0 && others == 0 {
             return Ok(Progress::Dry);
+        }
+        let frames = received.fresh;
+        if frames > 0 {
+            if let Some(batches) = port.batches_of(self.worker) {
+                batches.taken(frames);
+            }
+            probes::ingress(port.name(), frames, bytes);
         }
         let mut outcomes = [Outcome::Waiting; WINDOW];
         let mut decided = deliveries.reap(window, &mut outcomes, self.worker);
         for (slot, reason) in &received.refused {
-            port.counters().add_drops(*reason, 1);
+            port.add_drops(*reason, 1);
             outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
             decided |= 1 << slot;
         }
         let member = self.ports.member(port.id()).map(|(_, membership)| membership);
-        let routes = self.route_all(port, window, received.fresh, decided);
+        let mut routes = Routes::new();
+        self.route_all(port, window, received.fresh, decided, &mut routes);
         let mut cut = false;
         ingress.with_body(&mut |body| {
             let batch = Batch { window, body, from: member };
@@ -105,9 +125,9 @@ impl Carrier {
         ingress.finish(&outcomes);
         waits.end(ingress.window());
         parts.end(ingress.window());
+        residence.turn(ingress.window(), frames > 0, now);
         // After a turn that was cut, others than those that wait may be left.
-        let worked = cut || received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
-        let frames = received.fresh;
+        let worked = cut || frames > 0 || others > 0 || ingress.window().len() < before;
         Ok(if worked { Progress::Worked { frames, bytes } } else { Progress::Blocked })
     }
 }

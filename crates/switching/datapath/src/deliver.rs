@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use port::{Body, Broken, DropReason, Offer, Outcome, Outcomes, WINDOW, Window};
-use switch::{Membership, PortId, PortSet};
+use switch::{Membership, PortId};
 
 use crate::carrier::Carrier;
 use crate::head_of_line::Waits;
@@ -13,9 +13,12 @@ use crate::held::Held;
 use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
-use crate::route::{Route, Routes, steer};
+use crate::probes;
+use crate::route::{Route, Routes};
+use crate::steer::Steer;
 use crate::storm;
 use crate::tags::{self, Change};
+use crate::targets::Targets;
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
@@ -106,18 +109,28 @@ impl Carrier {
                 Route::To { port, queue } => {
                     if let Some(to) = self.ports.get(PortId(port)) {
                         let queue = queue.into();
+                        probes::switch(from.name(), to.name(), group.len());
                         self.unicast(to, queue, batch, &group, hand);
                     }
                 }
                 Route::Flood => {
                     let ports = routes.flood.unwrap_or(&self.ports.all);
-                    self.flood(from, ports, batch, &group, hand);
+                    probes::switch(from.name(), "*", group.len());
+                    self.flood(from, Targets::all(ports), batch, &group, hand);
+                }
+                Route::Group(place) => {
+                    if let Some(targets) = routes.groups.get(usize::from(place)) {
+                        probes::switch(from.name(), "*", group.len());
+                        self.flood(from, *targets, batch, &group, hand);
+                    }
                 }
                 Route::FloodIn(domain) => {
                     let isolated = batch.from.is_some_and(|membership| membership.isolated);
                     let domain = self.ports.domains.as_ref().and_then(|all| all.get(domain));
                     if let Some(domain) = domain {
-                        self.flood(from, domain.reach(isolated), batch, &group, hand);
+                        probes::switch(from.name(), "*", group.len());
+                        let targets = Targets::all(domain.reach(isolated));
+                        self.flood(from, targets, batch, &group, hand);
                     }
                 }
                 Route::Nowhere | Route::Refused => {
@@ -125,7 +138,8 @@ impl Carrier {
                         Route::Refused => DropReason::Vlan,
                         _ => DropReason::NotForwarded,
                     };
-                    from.counters().add_drops(reason, group.len() as u64);
+                    probes::switch(from.name(), "", group.len());
+                    from.add_drops(reason, group.len() as u64);
                     group.iter().for_each(|slot| {
                         hand.outcomes[usize::from(*slot)] = Outcome::Dropped(reason);
                     });
@@ -176,18 +190,18 @@ impl Carrier {
         waiting.extend(rest.iter().copied());
         let admitted = waits.admit(to.serial(), &waiting, self.now);
         let dropped = &waiting[admitted..];
-        to.counters().add_drops(DropReason::NoRoom, dropped.len() as u64);
+        to.add_drops(DropReason::NoRoom, dropped.len() as u64);
         for slot in dropped {
             outcomes[usize::from(*slot)] = Outcome::Dropped(DropReason::NoRoom);
         }
     }
 
-    /// Delivers frames to every port of a set but the one they came from, as many as that port may flood. No frame
+    /// Delivers frames to every target but the port they came from, as many as that port may flood. No frame
     /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(
         &self,
         from: &Port,
-        ports: &PortSet,
+        targets: Targets<'_>,
         batch: Batch<'_>,
         group: &[u8],
         hand: &mut Hand<'_>,
@@ -200,7 +214,7 @@ impl Carrier {
                 return;
             }
             let (part, later) = rest.split_at(frames_of(packets, batch.window, rest));
-            self.flood_part(from, ports, batch, part, hand);
+            self.flood_part(from, targets, batch, part, hand);
             rest = later;
         }
     }
@@ -208,21 +222,25 @@ impl Carrier {
     fn flood_part(
         &self,
         from: &Port,
-        ports: &PortSet,
+        targets: Targets<'_>,
         batch: Batch<'_>,
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
         let Hand { deliveries, parts, outcomes, held, .. } = hand;
-        let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
+        let control = self.ports.storm_control(from);
+        let of_port = (from, control);
+        let group = &*storm::admit(of_port, targets, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
-        for id in ports.iter().filter(|id| *id != from.id()) {
+        for id in targets.others(from.id()) {
             let Some(to) = self.ports.get(id) else { continue };
+            // One for all queues: a guest that changes it meanwhile gets no frame twice.
+            let steer = Steer::to(to);
             for queue in 0..to.queues() {
-                let ours = |slot: &&u8| steer(to, batch.window.frame(**slot)) == queue;
+                let ours = |slot: &&u8| steer.queue(batch.window.frame(**slot)) == queue;
                 let group: Slots = group.iter().filter(ours).copied().collect();
                 let mut each = |slot: u8, outcome| match outcome {
-                    Outcome::Waiting => to.counters().add_drops(DropReason::NoRoom, 1),
+                    Outcome::Waiting => to.add_drops(DropReason::NoRoom, 1),
                     Outcome::SourceFault => faulty |= 1 << slot,
                     Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
                     _ => {}
@@ -310,7 +328,7 @@ impl Carrier {
         let frames = changes.iter().position(is_next).unwrap_or(group.len());
         for (slot, change) in &changes[..frames] {
             if let Change::Refused(reason) = change {
-                to.counters().add_drops(*reason, 1);
+                to.add_drops(*reason, 1);
                 each(*slot, Outcome::Dropped(*reason));
             }
         }
@@ -347,27 +365,33 @@ impl Carrier {
             }
         };
         let mut done = Done { frames: group.len(), bytes: 0, flush };
-        let mut frames = 0;
+        let (mut frames, mut in_flight) = (0, 0);
         for (n, (slot, offer)) in group.iter().zip(&*offers).enumerate() {
             match offer.outcome {
                 Outcome::Delivered => {
                     frames += 1;
                     done.bytes += u64::from(offer.frame.len);
                 }
-                Outcome::Dropped(reason) => to.counters().add_drops(reason, 1),
-                Outcome::SourceFault => to.counters().add_drops(DropReason::MemoryFault, 1),
+                Outcome::Dropped(reason) => to.add_drops(reason, 1),
+                Outcome::SourceFault => to.add_drops(DropReason::MemoryFault, 1),
                 Outcome::Partial { segments } => {
                     parts.note(*slot, to.serial(), queue, segments);
                     done.frames = n;
                     break;
                 }
-                Outcome::Waiting | Outcome::InFlight(_) => {}
+                Outcome::InFlight(_) => in_flight += 1,
+                Outcome::Waiting => {}
             }
             each(*slot, offer.outcome);
         }
         if frames > 0 {
             to.counters().add_egress(frames, done.bytes);
         }
+        let accepted = frames + in_flight;
+        if let Some(batches) = to.batches_of(self.worker).filter(|_| accepted > 0) {
+            batches.delivered(accepted);
+        }
+        probes::egress(to.name(), queue, offers.len(), accepted, done.bytes);
         done
     }
 }

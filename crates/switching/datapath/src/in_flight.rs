@@ -91,8 +91,8 @@ impl Deliveries {
                 Outcome::Delivered => {
                     port.counters().add_egress(1, window.frame(slot).len.into());
                 }
-                Outcome::Dropped(reason) => port.counters().add_drops(reason, 1),
-                Outcome::SourceFault => port.counters().add_drops(DropReason::MemoryFault, 1),
+                Outcome::Dropped(reason) => port.add_drops(reason, 1),
+                Outcome::SourceFault => port.add_drops(DropReason::MemoryFault, 1),
                 Outcome::Waiting | Outcome::Partial { .. } | Outcome::InFlight(_) => {}
             }
             self.note(slot, outcome);

@@ -21,28 +21,36 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod batches;
 mod carrier;
 mod carry;
 mod config;
 mod deliver;
 mod domains;
+mod flooding;
 mod handle;
 mod head_of_line;
 mod held;
+mod histogram;
 mod in_flight;
 mod liveness;
 mod lockstep;
+mod mirror_target;
 mod move_log;
 mod pair;
 mod parts;
 mod peer;
 mod placement;
 mod port;
+mod probes;
+mod residence;
 mod route;
 mod shared;
 mod slot;
+mod steer;
 mod storm;
 mod tags;
+mod targets;
 mod wake_ups;
 mod work;
 mod worker;
@@ -56,7 +64,9 @@ use std::time::Instant;
 use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
+pub use batches::BatchCounts;
 pub use config::Config;
+pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
@@ -148,14 +158,22 @@ impl Datapath {
         self.shared.table.counts()
     }
 
-    /// Forgets aged addresses, and logs which stations moved. Call it about once a second; more often costs nothing.
+    /// Forgets aged addresses and members of groups, and logs which stations moved. Call it about once a second; more often costs
+    /// nothing.
     pub fn sweep(&self) {
-        let now = self.shared.seconds();
+        self.sweep_at(self.shared.seconds());
+    }
+
+    /// As [`sweep`](Self::sweep), at this second since the start: tests do not wait.
+    pub fn sweep_at(&self, now: u32) {
         let mut log = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
         if log.is_written(now) {
             return;
         }
         let ports = self.shared.ports();
+        if ports.snoops {
+            self.shared.snooping.sweep(now);
+        }
         let mut moves = Vec::new();
         for table in self.tables(&ports) {
             table.sweep(now);
@@ -165,6 +183,7 @@ impl Datapath {
     }
 
     /// Adds a port. Its ingress queues are spread over the workers so that each has as many as the others; its tasks too.
+    /// A worker that is within a round learns of the port in the next one: see [`synchronise`](Self::synchronise).
     pub fn attach(&self, name: &str, queues: Vec<Queue>, tasks: Vec<Box<dyn Task>>) -> Arc<Port> {
         self.attach_coalesced(name, queues, tasks, None)
     }
@@ -299,7 +318,7 @@ impl Datapath {
         self.workers.iter().for_each(|worker| worker.send(Command::Resume));
     }
 
-    /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other
+    /// Says that a station is on a port in the switch, before a frame has come from it: frames for it are not flooded, and no other
     /// port can take its address until the port is detached. Call it from one thread at a time.
     ///
     /// # Errors
@@ -307,6 +326,9 @@ impl Datapath {
     pub fn teach(&self, port: PortId, address: MacAddr) -> Result<(), TeachError> {
         let seconds = self.shared.seconds();
         let ports = self.shared.ports();
+        if ports.targets.contains(port) {
+            return Ok(());
+        }
         let Some((domains, membership)) = ports.member(port) else {
             return self.shared.table.teach(address, port, seconds);
         };
@@ -322,7 +344,7 @@ impl Datapath {
         let all = (0..self.workers.len()).collect();
         // After that, every worker knows.
         self.ask(all, |done| Command::Synchronise { port, done });
-        self.shared.forget(port);
+        self.shared.forget(port, false);
     }
 
     /// Wraps the queues of a port anew, while they are in use: no frame is lost. When this returns,
@@ -350,7 +372,7 @@ impl Datapath {
         self.ask(owners.workers(), |done| Command::Remove { port: id, done });
         self.placement().release(&owners);
         port.close();
-        self.shared.forget(id);
+        self.shared.forget(id, true);
     }
 
     /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use switch::PortId;
 
 use crate::Datapath;
-use crate::handle::Command;
+use crate::handle::{Command, WorkerHandle};
 
 /// A port that no queue has.
 const NOBODY: PortId = PortId(u16::MAX);
@@ -13,25 +13,35 @@ const NOBODY: PortId = PortId(u16::MAX);
 /// A question to all workers.
 #[derive(Debug)]
 pub struct LivenessCheck {
-    answers: mpsc::Receiver<()>,
-    missing: usize,
+    /// By worker. Each sends one answer.
+    answers: Vec<mpsc::Receiver<()>>,
+    missing: Vec<bool>,
 }
 
 impl LivenessCheck {
     /// Whether all have answered by now. Does not wait.
     pub fn is_passed(&mut self) -> bool {
-        self.missing -= self.answers.try_iter().take(self.missing).count();
-        self.missing == 0
+        !self.missing().contains(&true)
+    }
+
+    /// Whether each worker has yet to answer. Does not wait.
+    pub fn missing(&mut self) -> &[bool] {
+        for (missing, answers) in self.missing.iter_mut().zip(&self.answers) {
+            *missing &= answers.try_recv().is_err();
+        }
+        &self.missing
     }
 }
 
 impl Datapath {
     /// Asks each worker to answer between two of its turns. Wakes those that sleep; for a watchdog, every few seconds.
     pub fn check_liveness(&self) -> LivenessCheck {
-        let (done, answers) = mpsc::channel();
-        for worker in &self.workers {
-            worker.send(Command::Synchronise { port: NOBODY, done: done.clone() });
-        }
-        LivenessCheck { answers, missing: self.workers.len() }
+        let ask = |worker: &WorkerHandle| {
+            let (done, answers) = mpsc::channel();
+            worker.send(Command::Synchronise { port: NOBODY, done });
+            answers
+        };
+        let answers: Vec<_> = self.workers.iter().map(ask).collect();
+        LivenessCheck { missing: vec![true; answers.len()], answers }
     }
 }

@@ -3,15 +3,33 @@
 //! A guest whose interface has a device on the host is such a pair. The network behind that device decides where frames go, so
 //! nothing is looked up, learnt or flooded here. All else is as for ports in the switch.
 
-use arrayvec::ArrayVec;
 use port::Window;
 
 use crate::carrier::Carrier;
 use crate::peer::Peer;
 use crate::port::Port;
-use crate::route::{Route, Routes, steer};
+use crate::route::{Route, Routes};
+use crate::steer::Steer;
 
 impl Carrier {
+    /// Routes frames from a mirror's target, which sends nothing.
+    pub(crate) fn route_nowhere(
+        &self,
+        port: &Port,
+        window: &Window,
+        fresh: usize,
+        routes: &mut Routes<'_>,
+    ) {
+        let order = window.order();
+        let lens =
+            order[order.len() - fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
+        let bytes = lens.sum();
+        if fresh > 0 {
+            port.counters().add_ingress(fresh as u64, bytes);
+        }
+        routes.of.extend(order.iter().map(|_| Route::Nowhere));
+    }
+
     /// Routes the frames in hand to the other port of a pair; nowhere while that is not there. Frames whose slots are in
     /// `decided` are not routed.
     pub(crate) fn route_to_peer(
@@ -21,20 +39,21 @@ impl Carrier {
         window: &Window,
         fresh: usize,
         decided: u64,
-    ) -> Routes<'_> {
+        routes: &mut Routes<'_>,
+    ) {
         let (id, serial) = peer.get();
         let to = self.ports.get(id).filter(|to| to.serial() == serial);
+        let to = to.map(|to| Steer::to(to));
         let first_fresh = window.len() - fresh;
         let mut bytes = 0;
-        let mut of = ArrayVec::new();
         for (n, slot) in window.order().iter().enumerate() {
             let frame = window.frame(*slot);
             if n >= first_fresh {
                 bytes += u64::from(frame.len);
             }
-            of.push(match to {
+            routes.of.push(match &to {
                 Some(to) if decided & (1 << slot) == 0 => {
-                    let queue = u8::try_from(steer(to, frame)).unwrap_or(0);
+                    let queue = u8::try_from(to.queue(frame)).unwrap_or(0);
                     Route::To { port: id.0, queue }
                 }
                 _ => Route::Nowhere,
@@ -43,6 +62,5 @@ impl Carrier {
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
-        Routes { of, flood: None }
     }
 }

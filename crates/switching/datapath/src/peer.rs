@@ -20,7 +20,14 @@ impl Peer {
 
     /// Sets it. The serial number tells it from the port that gets its number after it.
     pub(crate) fn set(&self, PortId(id): PortId, serial: u64) {
-        self.0.store(serial << ID_BITS | u64::from(id), Ordering::Release);
+        self.0.store(word(id, serial), Ordering::Release);
+    }
+
+    /// Leaves it without one, if it is this one.
+    pub(crate) fn clear_if(&self, PortId(id): PortId, serial: u64) {
+        // Otherwise it is another one by now, which stays.
+        let _ =
+            self.0.compare_exchange(word(id, serial), NONE, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Its number, and its serial number.
@@ -30,4 +37,8 @@ impl Peer {
         let id = PortId(word as u16);
         (id, word >> ID_BITS)
     }
+}
+
+fn word(id: u16, serial: u64) -> u64 {
+    serial << ID_BITS | u64::from(id)
 }

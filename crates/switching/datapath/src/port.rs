@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use port::{
     Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
-    Outcome, Rewrap, Ticket, Wanted, queue_of,
+    Outcome, Rewrap, SteeringCell, Ticket, Wanted, queue_of,
 };
 use switch::{PortCounters, PortId, StormControl};
 
+use crate::batches::{BatchCounts, Batches};
 use crate::peer::Peer;
+use crate::probes;
 
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +29,16 @@ pub struct Port {
     serial: u64,
     name: String,
     counters: PortCounters,
+    /// What each worker has counted of its batches.
+    batches: Box<[Batches]>,
     storm_control: StormControl,
     /// The other port of its pair, if it is not in the switch.
     peer: Option<Peer>,
     egress: Box<[EgressQueue]>,
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     hashes_macs: bool,
+    /// How its guest wants flows spread over its queues, if there are several and it can say so.
+    steering: Option<Arc<SteeringCell>>,
     failed: AtomicBool,
 }
 
@@ -67,6 +73,10 @@ impl Port {
         storm_control: StormControl,
         peer: Option<Peer>,
     ) -> Self {
+        let steering = match &*egress {
+            [first, _, ..] => first.steering(),
+            _ => None,
+        };
         let queue = |egress: Box<dyn Egress>| EgressQueue {
             coalesces: egress.coalesces().into(),
             egress: Mutex::new(Some(egress)),
@@ -78,12 +88,19 @@ impl Port {
             serial,
             name: name.to_owned(),
             counters: PortCounters::default(),
+            batches: Box::default(),
             storm_control,
             peer,
             egress: egress.into_iter().map(queue).collect(),
             hashes_macs,
+            steering,
             failed: AtomicBool::new(false),
         }
+    }
+
+    /// The same for a datapath with so many workers. None of them may use it before.
+    pub(crate) fn with_workers(self, workers: usize) -> Self {
+        Self { batches: (0..workers).map(|_| Batches::default()).collect(), ..self }
     }
 
     /// Its number. Another port may get it after this one is detached.
@@ -106,6 +123,28 @@ impl Port {
         &self.counters
     }
 
+    /// Its batches of frames, and how long they were in the daemon.
+    pub fn batches(&self) -> BatchCounts {
+        BatchCounts::of(&self.batches)
+    }
+
+    /// Where a worker counts its batches.
+    #[inline]
+    pub(crate) fn batches_of(&self, worker: usize) -> Option<&Batches> {
+        self.batches.get(worker)
+    }
+
+    /// Counts dropped frames that came from it, or were for it.
+    ///
+    /// It is never inlined: a copy that nobody calls would leave a note of its probe, without the code.
+    #[inline(never)]
+    pub(crate) fn add_drops(&self, reason: DropReason, frames: u64) {
+        if frames > 0 {
+            self.counters.add_drops(reason, frames);
+            probes::dropped(&self.name, reason.name(), frames);
+        }
+    }
+
     /// The other port of its pair, if it is not in the switch.
     #[inline]
     pub(crate) fn peer(&self) -> Option<&Peer> {
@@ -125,6 +164,12 @@ impl Port {
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     pub(crate) fn hashes_macs(&self) -> bool {
         self.hashes_macs
+    }
+
+    /// How its guest wants flows spread over its queues.
+    #[inline]
+    pub(crate) fn steering(&self) -> Option<&SteeringCell> {
+        self.steering.as_deref()
     }
 
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.

@@ -2,12 +2,15 @@
 
 use arrayvec::ArrayVec;
 use port::{Frame, WINDOW, Window};
-use switch::{Membership, PortSet, Verdict, forward};
+use switch::multicast::Reach;
+use switch::{Membership, NO_VLAN, PortSet, Verdict, forward};
 
 use crate::carrier::Carrier;
 use crate::domains::Domains;
 use crate::port::Port;
 use crate::shared::Shared;
+use crate::steer::Steer;
+use crate::targets::Targets;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +23,36 @@ pub(crate) enum Route {
     Flood,
     /// To the ports of a VLAN, or to those that an isolated port may reach.
     FloodIn(u16),
+    /// To those targets of [`Routes::groups`].
+    Group(u8),
     Nowhere,
     /// Nowhere: its VLAN is none of its port's.
     Refused,
 }
 
-/// Where the frames of a window go, in order of arrival.
+/// Where the frames of a window go, in order of arrival. It is large, so it is filled in its place and not moved.
 pub(crate) struct Routes<'a> {
     pub(crate) of: ArrayVec<Route, WINDOW>,
     /// The ports that flooded frames go to: the same for all frames of an ingress port.
     pub(crate) flood: Option<&'a PortSet>,
+    /// Who gets the frames of multicast groups.
+    pub(crate) groups: ArrayVec<Targets<'a>, WINDOW>,
+}
+
+impl<'a> Routes<'a> {
+    pub(crate) fn new() -> Self {
+        Self { of: ArrayVec::new(), flood: None, groups: ArrayVec::new() }
+    }
+
+    /// The route to these targets, the same for all frames with the same ones.
+    fn group(&mut self, targets: Targets<'a>) -> Route {
+        let known = self.groups.iter().position(|other| other.is(targets));
+        let place = known.unwrap_or(self.groups.len());
+        if known.is_none() && self.groups.try_push(targets).is_err() {
+            return Route::Nowhere;
+        }
+        u8::try_from(place).map_or(Route::Nowhere, Route::Group)
+    }
 }
 
 /// What the switch said about the frames from one station to another.
@@ -38,15 +61,15 @@ struct Lookup<'a> {
     addresses: [u8; 12],
     route: Route,
     /// The port, if it has several queues: the flow decides to which one a frame goes.
-    steered: Option<&'a Port>,
+    steered: Option<Steer<'a>>,
 }
 
 impl Lookup<'_> {
     #[inline]
     fn route(&self, frame: &Frame) -> Route {
-        match (self.steered, self.route) {
+        match (&self.steered, self.route) {
             (Some(to), Route::To { port, .. }) => {
-                Route::To { port, queue: u8::try_from(steer(to, frame)).unwrap_or(0) }
+                Route::To { port, queue: u8::try_from(to.queue(frame)).unwrap_or(0) }
             }
             (_, route) => route,
         }
@@ -63,16 +86,19 @@ impl Carrier {
         window: &Window,
         fresh: usize,
         decided: u64,
-    ) -> Routes<'a> {
+        routes: &mut Routes<'a>,
+    ) {
         if let Some(peer) = port.peer() {
-            return self.route_to_peer(port, peer, window, fresh, decided);
+            return self.route_to_peer(port, peer, window, fresh, decided, routes);
+        }
+        if self.ports.targets.contains(port.id()) {
+            return self.route_nowhere(port, window, fresh, routes);
         }
         if let Some(member) = self.ports.member(port.id()) {
-            return self.route_member(port, member, window, fresh, decided);
+            return self.route_member(port, member, window, fresh, decided, routes);
         }
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
-        let mut routes = Routes { of: ArrayVec::new(), flood: None };
         let mut bytes = 0;
         // Frames of one flow come in a row: what was just looked up is not looked up again.
         let mut last: Option<Lookup<'a>> = None;
@@ -94,7 +120,18 @@ impl Carrier {
                         port.counters().add_learning(learning);
                     }
                     let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
-                    last.insert(lookup).route(frame)
+                    match lookup.route {
+                        Route::Flood
+                            if self.groups.is_some() && frame.destination().is_multicast() =>
+                        {
+                            let at = (NO_VLAN, &self.ports.all);
+                            // A report may have the addresses of other frames.
+                            last = None;
+                            let to = self.multicast(port, at, frame, is_fresh, routes);
+                            to.unwrap_or(Route::Flood)
+                        }
+                        _ => last.insert(lookup).route(frame),
+                    }
                 }
             };
             routes.of.push(route);
@@ -102,7 +139,6 @@ impl Carrier {
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
-        routes
     }
 
     /// As [`route_all`](Self::route_all), for a port that is in VLANs or isolated.
@@ -113,10 +149,10 @@ impl Carrier {
         window: &Window,
         fresh: usize,
         decided: u64,
-    ) -> Routes<'a> {
+        routes: &mut Routes<'a>,
+    ) {
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
-        let mut routes = Routes { of: ArrayVec::new(), flood: None };
         let mut bytes = 0;
         for (n, slot) in window.order().iter().enumerate() {
             let frame = window.frame(*slot);
@@ -137,12 +173,14 @@ impl Carrier {
                     let reach = domain.reach(membership.isolated);
                     match forward(table, reach, port.id(), frame, seconds) {
                         Verdict::Drop => Route::Nowhere,
-                        Verdict::Flood(_) => Route::FloodIn(number),
+                        Verdict::Flood(ports) => self
+                            .multicast(port, (number, ports), frame, is_fresh, routes)
+                            .unwrap_or(Route::FloodIn(number)),
                         // An address may stay for a moment after its port has left the domain.
                         Verdict::Port(id) if !reach.contains(id) => Route::Nowhere,
                         Verdict::Port(id) => match self.ports.get(id) {
                             Some(to) => {
-                                let queue = u8::try_from(steer(to, frame)).unwrap_or(0);
+                                let queue = u8::try_from(Steer::to(to).queue(frame)).unwrap_or(0);
                                 Route::To { port: id.0, queue }
                             }
                             None => Route::Nowhere,
@@ -155,7 +193,25 @@ impl Carrier {
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
-        routes
+    }
+
+    /// The route of a frame to a multicast group, which may reach these ports of a VLAN; none if it is flooded.
+    fn multicast<'a>(
+        &'a self,
+        port: &Port,
+        (vlan, ports): (u16, &'a PortSet),
+        frame: &Frame,
+        is_fresh: bool,
+        routes: &mut Routes<'a>,
+    ) -> Option<Route> {
+        let groups = self.groups.as_ref().filter(|_| frame.destination().is_multicast())?;
+        let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let of_port = (port.id(), frame);
+        match self.shared.snooping.route(groups, (vlan, ports), of_port, is_fresh, seconds) {
+            Reach::All => None,
+            Reach::Nowhere => Some(Route::Nowhere),
+            reach => Some(routes.group(Targets::within(ports, reach))),
+        }
     }
 
     /// Asks the switch where a frame goes. Sets `flood` if it goes to a set of ports.
@@ -179,17 +235,7 @@ impl Carrier {
         let Some(to) = self.ports.get(id) else {
             return Lookup { addresses, route: Route::Nowhere, steered: None };
         };
-        let steered = (to.queues() > 1).then_some(&**to);
+        let steered = (to.queues() > 1).then(|| Steer::to(to));
         Lookup { addresses, route: Route::To { port: id.0, queue: 0 }, steered }
-    }
-}
-
-/// The queue of `port` for a frame: always the same for a flow.
-#[inline]
-pub(crate) fn steer(port: &Port, frame: &Frame) -> usize {
-    match port.queues() {
-        0 | 1 => 0,
-        _ if port.hashes_macs() => port.queue_of(frame.flow_hash_with_macs()),
-        _ => port.queue_of(frame.flow_hash()),
     }
 }

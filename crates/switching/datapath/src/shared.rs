@@ -1,10 +1,12 @@
 //! What the workers of a datapath share: the ports, the switch's table, the clock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use port::{Doorbell, Egress};
+use switch::multicast::Snooping;
 use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
 use crate::config::Config;
@@ -33,6 +35,8 @@ pub(crate) enum Attachment {
     Switch(Option<Membership>),
     /// To its peer only.
     Pair(Peer),
+    /// To a mirror: it gets nothing else, and sends nothing.
+    Target,
 }
 
 /// The ports at one moment.
@@ -44,12 +48,33 @@ pub(crate) struct Ports {
     pub(crate) all: PortSet,
     /// None if no port is in a VLAN or isolated.
     pub(crate) domains: Option<Arc<Domains>>,
+    /// Whether multicast frames go to their groups' members only.
+    pub(crate) snoops: bool,
+    /// Ports that get copies from a mirror and nothing else, and whose frames go nowhere.
+    pub(crate) targets: PortSet,
+    /// By number: the budgets of ports whose limit has changed since they were attached.
+    pub(crate) flood_budgets: BTreeMap<u16, FloodBudget>,
+}
+
+/// What a port may flood.
+#[derive(Clone)]
+pub(crate) struct FloodBudget {
+    control: Arc<StormControl>,
+    /// Whether the limit is the port's own.
+    is_own: bool,
 }
 
 impl Ports {
     #[inline]
     pub(crate) fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
         self.list.get(usize::from(port))?.as_ref()
+    }
+
+    /// The budget for what a port floods.
+    #[inline]
+    pub(crate) fn storm_control<'a>(&'a self, port: &'a Port) -> &'a StormControl {
+        let changed = self.flood_budgets.get(&port.id().0);
+        changed.map_or_else(|| port.storm_control(), |budget| &budget.control)
     }
 
     /// The membership of a port, if it is in a VLAN or isolated.
@@ -66,10 +91,9 @@ impl Ports {
         membership: Option<Arc<Membership>>,
         table: impl Fn(u16) -> MacTable,
     ) {
-        let is_in_switch =
-            |port: &Option<Arc<Port>>| port.as_ref().is_some_and(|port| port.peer().is_none());
-        let numbers = (0..).zip(&self.list).filter(|(_, port)| is_in_switch(port));
-        let ports: PortSet = numbers.map(|(number, _)| PortId(number)).collect();
+        let list = self.list.iter().flatten().filter(|port| port.peer().is_none());
+        let ports: PortSet =
+            list.map(|port| port.id()).filter(|id| !self.targets.contains(*id)).collect();
         let membership = membership.filter(|_| ports.contains(id));
         let old = self.domains.take();
         if old.is_some() || membership.is_some() {
@@ -95,10 +119,11 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
     /// What each port may flood, in copies per second.
-    flood_copies: u32,
+    flood_copies: AtomicU32,
     hash_macs: bool,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
+    pub(crate) snooping: Snooping,
 }
 
 impl Shared {
@@ -127,10 +152,11 @@ impl Shared {
             attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
-            flood_copies,
+            flood_copies: flood_copies.into(),
             hash_macs,
             failures,
             doorbells,
+            snooping: Snooping::default(),
         }
     }
 
@@ -166,26 +192,68 @@ impl Shared {
         egress: Vec<Box<dyn Egress>>,
         attachment: Attachment,
     ) -> Arc<Port> {
+        let is_target = matches!(attachment, Attachment::Target);
         let (membership, peer) = match attachment {
             Attachment::Switch(membership) => (membership, None),
             Attachment::Pair(peer) => (None, Some(peer)),
+            Attachment::Target => (None, None),
         };
         self.change(|ports| {
             let list = &mut ports.list;
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
-            let storm_control = StormControl::new(self.flood_copies);
+            let storm_control = StormControl::new(self.flood_copies.load(Ordering::Relaxed));
             let hash_macs = self.hash_macs;
             let port = Port::new(id, serial, name, egress, hash_macs, storm_control, peer);
-            let port = Arc::new(port);
+            let port = Arc::new(port.with_workers(self.doorbells.len()));
             if number == list.len() {
                 list.push(None);
             }
             list[number] = Some(port.clone());
+            if is_target {
+                ports.targets.insert(id);
+            }
             ports.set_member(id, membership.map(Arc::new), |vlan| self.vlan_table(vlan));
             port
         })
+    }
+
+    /// Has workers look at messages of IGMP and MLD, or flood all multicast frames.
+    pub(crate) fn snoop(&self, snoops: bool) {
+        self.change(|ports| ports.snoops = snoops);
+        if !snoops {
+            self.snooping.reset();
+        }
+    }
+
+    /// Ports without a limit of their own may flood so many copies per second from now on.
+    pub(crate) fn limit_floods(&self, copies: u32) {
+        self.flood_copies.store(copies, Ordering::Relaxed);
+        self.change(|ports| {
+            let numbers: Vec<_> = ports.list.iter().flatten().map(|port| port.id().0).collect();
+            for number in numbers {
+                let budget =
+                    FloodBudget { control: Arc::new(StormControl::new(copies)), is_own: false };
+                let known = ports.flood_budgets.entry(number).or_insert_with(|| budget.clone());
+                if !known.is_own {
+                    *known = budget;
+                }
+            }
+        });
+    }
+
+    /// A port may flood so many copies per second from now on; none for as many as others.
+    pub(crate) fn limit_floods_of(&self, PortId(port): PortId, copies: Option<u32>) {
+        let is_own = copies.is_some();
+        let copies = copies.unwrap_or_else(|| self.flood_copies.load(Ordering::Relaxed));
+        if !is_own && !self.ports().flood_budgets.contains_key(&port) {
+            return;
+        }
+        self.change(|ports| {
+            let control = Arc::new(StormControl::new(copies));
+            ports.flood_budgets.insert(port, FloodBudget { control, is_own });
+        });
     }
 
     /// A port is in other VLANs from now on.
@@ -195,12 +263,24 @@ impl Shared {
         });
     }
 
+    /// A port is a mirror's target from now on, or is in the switch again.
+    pub(crate) fn set_target(&self, id: PortId, is_target: bool, membership: Option<Membership>) {
+        self.change(|ports| {
+            match is_target {
+                true => ports.targets.insert(id),
+                false => ports.targets.remove(id),
+            }
+            ports.set_member(id, membership.map(Arc::new), |vlan| self.vlan_table(vlan));
+        });
+    }
+
     fn vlan_table(&self, vlan: u16) -> MacTable {
         self.table.beside(VLAN_CAPACITY, vlan)
     }
 
-    /// Forgets every address of a port.
-    pub(crate) fn forget(&self, id: PortId) {
+    /// Forgets every address of a port, and its groups; of one that `is_gone`, its settings too.
+    pub(crate) fn forget(&self, id: PortId, is_gone: bool) {
+        self.snooping.forget(id, is_gone);
         self.table.forget_port(id);
         if let Some(domains) = &self.ports().domains {
             domains.tables().for_each(|(_, table)| table.forget_port(id));
@@ -209,6 +289,8 @@ impl Shared {
 
     pub(crate) fn remove(&self, id: PortId) -> Option<Arc<Port>> {
         self.change(|ports| {
+            ports.flood_budgets.remove(&id.0);
+            ports.targets.remove(id);
             let port = ports.list.get_mut(usize::from(id.0))?.take();
             ports.set_member(id, None, |vlan| self.vlan_table(vlan));
             port

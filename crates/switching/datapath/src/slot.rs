@@ -76,6 +76,16 @@ impl Slot {
         })
     }
 
+    /// The last turn of its queue had ended by `end`: counts for `worker` how long its batches were in the daemon.
+    #[inline]
+    pub(crate) fn turn_ended(&mut self, worker: usize, end: Instant) {
+        if let (Work::Carry { ingress, .. }, Some(batches)) =
+            (&mut self.work, self.port.batches_of(worker))
+        {
+            ingress.turn_ended(end, |time| batches.ended(time));
+        }
+    }
+
     /// The slot had work: so many frames.
     pub(crate) fn worked(&mut self, frames: usize, now: Instant) {
         self.last_work = now;

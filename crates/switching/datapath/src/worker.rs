@@ -1,5 +1,7 @@
 //! A thread that owns ingress queues and tasks: polls those with work, and sleeps when none has work.
 
+mod commands;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -7,19 +9,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use poller::{Poller, Yields};
-use port::{Armed, Broken, Rewrap};
+use port::{Armed, Broken};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use switch::PortId;
-use tracing::{debug, error};
+use tracing::error;
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
 use crate::handle::{Command, WorkerHandle};
 use crate::held::Held;
-use crate::port::{IngressId, Port};
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     retried: Instant,
     /// Nothing is carried until it is resumed.
     is_paused: bool,
+    /// The queue whose last turn ended after the last look at the clock.
+    unended: Option<usize>,
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
@@ -104,6 +106,7 @@ impl Worker {
             shared,
             retried: Instant::now(),
             is_paused: false,
+            unended: None,
             active: 0,
             least_debt: Duration::ZERO,
         };
@@ -188,6 +191,7 @@ impl Worker {
     /// A queue pays for its turns with the time that they took (surplus round robin): however much
     /// work a guest puts into one frame, it gets its share of the worker.
     fn round(&mut self, now: Instant) -> bool {
+        self.turn_ended(now);
         // With nobody to share with, nobody needs to know the time.
         let shared = self.active > 1;
         let least = std::mem::take(&mut self.least_debt);
@@ -201,6 +205,11 @@ impl Worker {
             if shared && !slot.account.has_turn(least) {
                 has_work = true;
             } else {
+                // A queue that became active after the last round has a turn behind another one's.
+                if self.unended.is_some() {
+                    began = Instant::now();
+                    self.turn_ended(began);
+                }
                 let turn = self.poll(index, began);
                 has_work |= turn == Turn::Worked;
                 // A look that finds nothing takes as long as the clock: the next queue with a turn pays for it.
@@ -209,6 +218,7 @@ impl Worker {
                     let took = now - began;
                     began = now;
                     self.slots[index].iter_mut().for_each(|slot| slot.account.charge(took));
+                    self.turn_ended(now);
                 }
             }
             if let Some(slot) = self.slots[index].as_ref().filter(|slot| slot.active) {
@@ -217,6 +227,16 @@ impl Worker {
             }
         }
         has_work
+    }
+
+    /// The last turn had ended by `now`.
+    #[inline]
+    fn turn_ended(&mut self, now: Instant) {
+        if let Some(index) = self.unended.take()
+            && let Some(slot) = &mut self.slots[index]
+        {
+            slot.turn_ended(self.number, now);
+        }
     }
 
     /// How long to wait for an event; none for no limit.
@@ -255,6 +275,7 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 self.poller.worked(frames, bytes, || now);
                 slot.worked(frames, now);
+                self.unended = Some(index);
                 let armed = slot.work.after_turn(now);
                 self.set_armed(index, armed, now);
                 Turn::Worked
@@ -372,90 +393,5 @@ impl Worker {
                 self.shared.doorbells[worker].ring();
             }
         }
-    }
-
-    /// The next command; a worker that is paused waits for it.
-    fn next_command(&self) -> Option<Command> {
-        match self.is_paused {
-            true => self.commands.recv().ok(),
-            false => self.commands.try_recv().ok(),
-        }
-    }
-
-    fn run_commands(&mut self) -> bool {
-        while let Some(command) = self.next_command() {
-            match command {
-                Command::Add { port, work, id } => self.add(port, work, id),
-                Command::RemoveIngress { id, done } => {
-                    let removed = self.remove(|slot| slot.id == Some(id));
-                    let _ = done.send(removed);
-                }
-                Command::Synchronise { port, done } => {
-                    // Commands are run between turns.
-                    self.slots_of(port).for_each(|slot| slot.active = true);
-                    let _ = done.send(());
-                }
-                Command::Rewrap { port, rewrap, done } => {
-                    self.rewrap(port, &*rewrap);
-                    let _ = done.send(());
-                }
-                Command::Coalesce { port, coalescing, done } => {
-                    let now = Instant::now();
-                    self.slots_of(port).for_each(|slot| slot.coalesce(coalescing, now));
-                    let _ = done.send(());
-                }
-                Command::Remove { port, done } => {
-                    self.held.forget(port);
-                    let removed = self.remove(|slot| slot.port.id() == port);
-                    // This fails if the caller no longer waits.
-                    let _ = done.send(removed);
-                }
-                Command::Pause { done } => {
-                    self.held.flush(self.carrier.now, true);
-                    self.is_paused = true;
-                    let _ = done.send(());
-                }
-                Command::Resume => self.is_paused = false,
-                Command::Stop => return false,
-            }
-        }
-        true
-    }
-
-    fn add(&mut self, port: Arc<Port>, work: Work, id: Option<IngressId>) {
-        let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if index == self.slots.len() {
-            self.slots.push(None);
-        }
-        match Slot::new(&self.epoll, index, port, work, id) {
-            Ok(slot) => {
-                let (port, work) = (slot.port.name(), slot.work.name());
-                debug!(worker = self.number, port, work, "added");
-                self.slots[index] = Some(slot);
-            }
-            Err((port, error)) => self.shared.fail(&port, format!("waiting for events: {error}")),
-        }
-    }
-
-    fn slots_of(&mut self, port: PortId) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().flatten().filter(move |slot| slot.port.id() == port)
-    }
-
-    fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
-        for place in &mut self.slots {
-            *place = match place.take() {
-                Some(slot) if slot.port.id() == port => Some(slot.rewrap(rewrap)),
-                other => other,
-            };
-        }
-    }
-
-    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) -> Vec<Slot> {
-        let slots = self.slots.iter_mut();
-        let removed: Vec<_> = slots.filter_map(|slot| slot.take_if(|slot| is_its(slot))).collect();
-        removed.iter().for_each(|slot| slot.forget_events(&self.epoll));
-        // The worker's copy of the set of ports must not hold the port either.
-        self.carrier.begin(Instant::now());
-        removed
     }
 }

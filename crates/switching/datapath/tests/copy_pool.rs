@@ -31,6 +31,7 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
         rx: RxChannel::Copy,
         persistent_grants: 512,
         reuse: GrantReuse::Agreed,
+        multicast_control: false,
         coalescing: None,
     };
     let ledgers = Arc::<Anonymous>::default();

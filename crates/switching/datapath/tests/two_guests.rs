@@ -2,10 +2,12 @@
 
 mod common;
 
-use common::{Host, frame, receive, send, wait_until};
+use std::net::{IpAddr, SocketAddr};
+
+use common::{Guest, Host, frame, receive, receive_hashed, send, wait_for, wait_until};
 use netback::{RxChannel, TxChannel};
-use netfront::RING_LEN;
-use wire::netif::header_channel;
+use netfront::{FlowHash, HashConfig, RING_LEN};
+use wire::netif::{HashKind, header_channel};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -19,8 +21,12 @@ fn frames_of_every_size_cross_whole_and_in_order() {
         let pairs = [Copy, Flip, GuestCopy, GuestCopyMapped].map(|rx| [(Header, rx), (Remap, rx)]);
         for (tx, rx) in pairs.concat() {
             println!("tx {tx}, rx {rx}, header channel {header_channel}");
-            // Packets that are mapped anew leave the buffers.
-            let kept = if tx == Remap { RING_LEN } else { 2 * RING_LEN };
+            let kept = match (tx, rx) {
+                (_, Flip) => 0,
+                // Packets that are mapped anew leave the buffers.
+                (Remap, _) => RING_LEN,
+                (Header, _) => 2 * RING_LEN,
+            };
             cross(&Host::with_channels(1, 1, tx, rx), header_channel, kept);
         }
     }
@@ -211,6 +217,114 @@ fn flows_spread_over_queues_and_each_stays_in_order() {
     let used: std::collections::BTreeSet<_> =
         seen.iter().flatten().map(|(queue, _)| queue).collect();
     assert_eq!(used.len(), 4, "flows of one pair of hosts use all queues");
+}
+
+/// Source, destination, hash of the addresses, hash of addresses and ports: Microsoft's "Verifying the RSS Hash Calculation".
+const RSS_VECTORS: [(&str, &str, u32, u32); 4] = [
+    ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
+    ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
+    ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc1_8cd5, 0x4020_7d3d),
+    ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c_461c, 0xdde5_1bbf),
+];
+
+/// A segment of a TCP flow from A to B.
+fn tcp(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let mut bytes = [&B[..], &A].concat();
+    match (source.ip(), destination.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            bytes.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+            bytes.extend([from.octets(), to.octets()].concat());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
+            bytes.extend([from.octets(), to.octets()].concat());
+        }
+        _ => panic!("of one kind"),
+    }
+    bytes.extend([source.port().to_be_bytes(), destination.port().to_be_bytes()].concat());
+    bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    bytes
+}
+
+/// Sends each vector from A. B gets it once, in this queue and with this hash.
+fn expect(a: &mut Guest, b: &mut Guest, expected: impl Fn(bool, u32, u32) -> (usize, Option<u32>)) {
+    for (source, destination, of_addresses, of_flow) in RSS_VECTORS {
+        let [source, destination]: [SocketAddr; 2] =
+            [source, destination].map(|text| text.parse().unwrap());
+        let sent = tcp(source, destination);
+        assert!(send(&mut a.queues[0], &sent));
+        let (queue, hash) = wait_for("the segment", || {
+            let mut queues = b.queues.iter_mut().enumerate();
+            queues.find_map(|(n, queue)| {
+                let (bytes, hash) = receive_hashed(queue)?;
+                assert!(bytes == sent, "another frame");
+                Some((n, hash))
+            })
+        });
+        let is_v4 = source.is_ipv4();
+        let (wanted, value) = expected(is_v4, of_addresses, of_flow);
+        let kind = match (is_v4, value == Some(of_flow)) {
+            (true, true) => HashKind::Ipv4Tcp,
+            (true, false) => HashKind::Ipv4,
+            (false, true) => HashKind::Ipv6Tcp,
+            (false, false) => HashKind::Ipv6,
+        };
+        assert_eq!(
+            (queue, hash),
+            (wanted, value.map(|value| FlowHash { kind, value })),
+            "{source}"
+        );
+    }
+    assert!(b.queues.iter_mut().all(|queue| receive(queue).is_none()), "a frame came twice");
+}
+
+#[test]
+fn flows_go_where_the_receivers_hash_and_table_say() {
+    use RxChannel::{Copy, Flip, GuestCopy, GuestCopyMapped};
+    // The pages of a guest that flips them are enough for one queue.
+    for (rx, queues) in [(Copy, 4), (Flip, 1), (GuestCopy, 4), (GuestCopyMapped, 4)] {
+        println!("rx {rx}");
+        hash_flows(&Host::with_channels(2, 4, TxChannel::Header, rx), queues);
+    }
+}
+
+fn hash_flows(host: &Host, queues: u32) {
+    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
+    let config = netfront::Config { queues, hash: true, ..netfront::Config::default() };
+    let mut b = host.guest("02:00:00:00:00:0b", config);
+    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
+    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    // Until it asks, there are no hashes.
+    let mut seen = Vec::new();
+    for (source, destination, ..) in RSS_VECTORS {
+        let sent = tcp(source.parse().unwrap(), destination.parse().unwrap());
+        assert!(send(&mut a.queues[0], &sent));
+        seen.push(wait_for("the segment", || b.queues.iter_mut().find_map(receive_hashed)));
+    }
+    assert!(seen.iter().all(|(_, hash)| hash.is_none()));
+    let mapping: Vec<u32> = (0..128).map(|n| n / 3 % queues).collect();
+    let all = HashConfig { mapping: mapping.clone(), ..HashConfig::over(1) };
+    b.frontend.control().unwrap().set_hash(&all).unwrap();
+    let place = |hash: u32| mapping[hash as usize % 128] as usize;
+    expect(&mut a, &mut b, |_, _, flow| (place(flow), Some(flow)));
+    // A guest that asks for the hashes of IPv4 addresses only. Frames without a hash go where hash 0 goes.
+    let shifted: Vec<_> = mapping.iter().map(|queue| (queue + 1) % queues).collect();
+    let addresses = HashConfig { kinds: vec![HashKind::Ipv4], mapping: shifted, ..all.clone() };
+    b.frontend.control().unwrap().set_hash(&addresses).unwrap();
+    let count = queues as usize;
+    expect(&mut a, &mut b, |is_v4, addresses, _| match is_v4 {
+        true => ((place(addresses) + 1) % count, Some(addresses)),
+        false => (1 % count, None),
+    });
+    // Without a table, the hash modulo the queues is the queue.
+    let modulo = HashConfig { mapping: Vec::new(), ..all.clone() };
+    b.frontend.control().unwrap().set_hash(&modulo).unwrap();
+    expect(&mut a, &mut b, |_, _, flow| (flow as usize % count, Some(flow)));
+    // The next backend goes on with it, and floods by it too: the switch has forgotten where B is.
+    b.frontend.control().unwrap().set_hash(&all).unwrap();
+    let connection = host.restart(&mut b);
+    b.port = host.carry(b.domain.id(), connection);
+    expect(&mut a, &mut b, |_, _, flow| (place(flow), Some(flow)));
 }
 
 #[test]

@@ -7,13 +7,17 @@
 //!
 //! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
 //! small, and gives up when polling finds nothing. An idle thread never polls.
+//!
+//! A thread that only looks from time to time sleeps while there is nothing to see: [`doze`].
 
 #![forbid(unsafe_code)]
 
+mod doze;
 mod yields;
 
 use std::time::{Duration, Instant};
 
+pub use doze::{AwakeFlag, doze, must_wake};
 pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.

@@ -144,6 +144,7 @@ mod budget;
 mod coalescing;
 mod event;
 mod lend;
+mod steering;
 mod wrapper;
 
 use std::any::Any;
@@ -154,11 +155,13 @@ pub use budget::Budget;
 pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
-    Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, KeptFrame,
-    LENT_MAX, Lent, Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers,
-    SEGMENTS_MAX, ScatterList, Segments, Ticket, WINDOW, Window, linearise, queue_of,
+    Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash, Frame, Gather, HEADER_MAX,
+    HashInput, KeptFrame, LENT_MAX, Lent, Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece,
+    Place, ReceiveBuffers, SEGMENTS_MAX, ScatterList, Segments, Steering, Ticket, WINDOW, Window,
+    linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
+pub use steering::{SteeringCell, SteeringGuard};
 pub use wrapper::{EgressWrapper, IngressWrapper};
 
 /// A queue that cannot be used any more. The text is the reason, for an operator.
@@ -181,6 +184,8 @@ pub struct Received {
     pub fresh: usize,
     /// How many packets were malformed and did not become frames.
     pub malformed: u64,
+    /// How many packets asked for something and did not become frames.
+    pub requests: u64,
     /// The new frames that must be dropped, by slot of the window, and why. Wrappers add to it;
     /// the datapath counts them and hands their outcome to [`Ingress::finish`].
     pub refused: Vec<(u8, DropReason)>,
@@ -191,6 +196,7 @@ impl Received {
     pub fn clear(&mut self) {
         self.fresh = 0;
         self.malformed = 0;
+        self.requests = 0;
         self.refused.clear();
     }
 }
@@ -338,6 +344,12 @@ pub trait Egress: Any + Send {
     /// Whether the other side has taken nothing for so long that frames for it are dropped.
     fn is_stalled(&self) -> bool {
         false
+    }
+
+    /// Where the port publishes how its flows are spread over its queues, the same for all queues; none if
+    /// the datapath decides. Called once, of the first queue.
+    fn steering(&self) -> Option<Arc<SteeringCell>> {
+        None
     }
 
     /// The memory in which buffers lie that this queue lends; none if it lends none.

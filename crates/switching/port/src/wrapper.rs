@@ -8,7 +8,7 @@ use frame::{Body, Offer, Outcomes, Ticket, Window};
 
 use crate::{
     Armed, Broken, Budget, Coalescing, Egress, Event, InFlight, Ingress, LentBuffer, LentMemory,
-    Received, Wanted,
+    Received, SteeringCell, Wanted,
 };
 
 /// A wrapper around the ingress side of a queue. It is an [`Ingress`] itself: the methods here are
@@ -129,6 +129,10 @@ impl<W: EgressWrapper> Egress for W {
 
     fn is_stalled(&self) -> bool {
         self.inner().is_stalled()
+    }
+
+    fn steering(&self) -> Option<Arc<SteeringCell>> {
+        self.inner().steering()
     }
 
     fn lent_memory(&self) -> Option<LentMemory> {

@@ -1,8 +1,8 @@
 //! The learning switch: which port a destination lives on.
 //!
 //! A worker calls [`MacTable::learn`] with each frame's source, asks [`forward`] where the frame goes, and adds
-//! what it did to [`PortCounters`] once per batch. [`StormControl`] bounds what a port floods. Nothing here locks,
-//! allocates or blocks per frame.
+//! what it did to [`PortCounters`] once per batch. [`StormControl`] bounds what a port floods, and [`multicast`] says who
+//! gets the frames of a group. Nothing here locks, allocates or blocks per frame; messages of IGMP and MLD take a lock.
 //!
 //! Ingress and egress are the switch's: *ingress* is from a port into the switch, *egress* from the switch out of
 //! a port.
@@ -17,6 +17,7 @@ mod hash;
 mod learning;
 mod membership;
 mod moves;
+pub mod multicast;
 mod ports;
 mod shares;
 mod storm;

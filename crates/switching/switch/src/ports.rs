@@ -9,6 +9,12 @@ pub struct PortId(pub u16);
 pub struct PortSet(Vec<u64>);
 
 impl PortSet {
+    /// A set of no port.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     /// Adds a port.
     pub fn insert(&mut self, PortId(port): PortId) {
         let word = usize::from(port / 64);

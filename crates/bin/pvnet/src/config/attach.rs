@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::uplink::Capabilities;
+use super::capabilities::Capabilities;
 
 /// `attach`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

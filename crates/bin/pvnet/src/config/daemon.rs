@@ -9,7 +9,9 @@ use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
 use super::attach::Attach;
+use super::flooding::Multicast;
 use super::sandbox::Sandbox;
+use crate::log::LogFormat;
 
 /// `[daemon]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -45,6 +47,8 @@ pub struct Daemon {
     pub capture: bool,
     /// What the daemon gives up when it has started.
     pub sandbox: Sandbox,
+    /// How its log is written.
+    pub log: LogFormat,
 }
 
 impl Default for Daemon {
@@ -63,6 +67,7 @@ impl Default for Daemon {
             meter: false,
             capture: true,
             sandbox: Sandbox::default(),
+            log: LogFormat::default(),
         }
     }
 }
@@ -206,6 +211,8 @@ pub struct Switch {
     pub addresses_per_port: u32,
     /// Copies of flooded frames that one port may cause per second; 0 for no limit.
     pub flood_copies_per_second: u32,
+    /// Who gets the frames of multicast groups.
+    pub multicast: Multicast,
     /// Whether MAC addresses are part of the hash that spreads flows over queues.
     pub hash_macs: bool,
 }
@@ -217,6 +224,7 @@ impl Default for Switch {
             age_seconds: limits.age_seconds,
             addresses_per_port: limits.per_port,
             flood_copies_per_second: switch::FLOOD_COPIES,
+            multicast: Multicast::default(),
             hash_macs: false,
         }
     }

@@ -2,7 +2,9 @@
 
 use netback::RxChannel;
 
-use super::{Config, Daemon, Guest, Nic, Platform, Port, Switch, Uplink, UplinkKind, Vif, Xen};
+use super::{
+    Config, Daemon, Guest, Mirror, Nic, Platform, Port, Switch, Uplink, UplinkKind, Vif, Xen,
+};
 
 /// A table that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +89,16 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
         |old, new| named(&new.name, port(old, new)),
         &mut all,
     );
+    each(
+        ("mirror", &old.mirrors, &new.mirrors),
+        |mirror| &mirror.name,
+        |_| None,
+        |old, new| {
+            let keys = keys!(Mirror { name, from, direction, to, snaplen }, old, new);
+            named(&new.name, with(keys, |_| Effort::InPlace))
+        },
+        &mut all,
+    );
     all
 }
 
@@ -94,6 +106,9 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
 macro_rules! taking {
     ($type:ident { $($copied:ident),*; $($cloned:ident),* $(,)? }) => {
         impl $type {
+            /// The names of the keys that change in place.
+            const IN_PLACE: &[&str] = &[$(stringify!($copied),)* $(stringify!($cloned),)*];
+
             /// The same, with those keys of `new` that change in place.
             #[must_use]
             pub fn taking(self, new: &Self) -> Self {
@@ -104,11 +119,15 @@ macro_rules! taking {
 }
 
 taking!(Vif {
-    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated;
+    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second;
     guard_addresses, trunk
 });
-taking!(Uplink { limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated; trunk });
-taking!(Port { limit, guard, enabled, vlan, native, isolated; guard_addresses, trunk });
+taking!(Uplink {
+    limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second; trunk
+});
+taking!(Port {
+    limit, guard, enabled, vlan, native, isolated, multicast_router, flood_copies_per_second; guard_addresses, trunk
+});
 
 type Keys = Vec<(&'static str, Effort)>;
 
@@ -167,6 +186,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             meter,
             capture,
             sandbox,
+            log,
         },
         &old.daemon,
         &new.daemon
@@ -176,13 +196,17 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
         _ => Effort::Restart(AT_START),
     });
     let switch = keys!(
-        Switch { age_seconds, addresses_per_port, flood_copies_per_second, hash_macs },
+        Switch { age_seconds, addresses_per_port, flood_copies_per_second, multicast, hash_macs },
         &old.switch,
         &new.switch
     );
     let xen = keys!(Xen { backend, on_stop, guest_copy_pages, attach }, &old.xen, &new.xen);
     let at_start = |keys| with(keys, |_| Effort::Restart(AT_START));
-    let tables = [("daemon", daemon), ("switch", at_start(switch)), ("xen", at_start(xen))];
+    let switch = with(switch, |key| match key {
+        "flood_copies_per_second" | "multicast" => Effort::InPlace,
+        _ => Effort::Restart(AT_START),
+    });
+    let tables = [("daemon", daemon), ("switch", switch), ("xen", at_start(xen))];
     for (table, keys) in tables.into_iter().filter(|(_, keys)| !keys.is_empty()) {
         all.push(Difference { table, name: String::new(), what: What::Changed(keys) });
     }
@@ -266,8 +290,7 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
         let keys = with(vif_keys(before, after), |key| match key {
             "rx" if wants_pool => Effort::Restart(POOL),
             "rx" | "mac" | "queues" if on_card => Effort::Restart(CARDS),
-            "limit" | "guard" | "guard_addresses" | "enabled" | "coalesce_frames"
-            | "coalesce_us" | "vlan" | "trunk" | "native" | "isolated" => Effort::InPlace,
+            key if Vif::IN_PLACE.contains(&key) => Effort::InPlace,
             _ => Effort::Connection,
         });
         match ports.iter_mut().find(|(port, _)| *port == name) {
@@ -293,6 +316,7 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             checksum_offload,
             tcp_segmentation_offload,
             split_event_channels,
+            multicast_control,
             coalesce_frames,
             coalesce_us,
             guard,
@@ -307,6 +331,8 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             trunk,
             native,
             isolated,
+            multicast_router,
+            flood_copies_per_second,
         },
         old,
         new
@@ -320,6 +346,9 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             kind,
             tap,
             device,
+            socket,
+            mode,
+            packed,
             nic,
             mac,
             protection,
@@ -340,14 +369,15 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             trunk,
             native,
             isolated,
+            multicast_router,
+            flood_copies_per_second,
         },
         old,
         new
     );
     let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
     with(keys, |key| match key {
-        "limit" | "coalesce_frames" | "coalesce_us" | "enabled" | "vlan" | "trunk" | "native"
-        | "isolated" => Effort::InPlace,
+        key if Uplink::IN_PLACE.contains(&key) => Effort::InPlace,
         _ if is_context => Effort::Restart(CARDS),
         _ => Effort::Device,
     })
@@ -379,13 +409,14 @@ fn port(old: &Port, new: &Port) -> Keys {
             trunk,
             native,
             isolated,
+            multicast_router,
+            flood_copies_per_second,
         },
         old,
         new
     );
     with(keys, |key| match key {
-        "limit" | "guard" | "guard_addresses" | "enabled" | "vlan" | "trunk" | "native"
-        | "isolated" => Effort::InPlace,
+        key if Port::IN_PLACE.contains(&key) => Effort::InPlace,
         "kind" | "socket" | "mode" | "attach" | "device" | "device_capabilities" | "mtu" => {
             Effort::Device
         }

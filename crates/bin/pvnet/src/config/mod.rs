@@ -1,14 +1,18 @@
 //! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
 mod attach;
+mod capabilities;
 mod coalescing;
 mod context;
 mod daemon;
 mod differences;
 mod edit;
 mod file;
+mod flooding;
 mod guest;
 mod limits;
+mod mirror;
+mod mirror_checks;
 mod nic;
 mod overrides;
 mod ports;
@@ -33,8 +37,10 @@ pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
 pub use differences::{Difference, Effort, What, differences};
 pub use edit::edit;
 pub use file::{ConfigFile, Loaded};
+pub use flooding::{Flooding, Multicast};
 pub use guest::{Guest, vif_name};
 pub use limits::Limits;
+pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use ports::Port;
@@ -101,6 +107,9 @@ pub struct Config {
     /// Network devices of virtual machines.
     #[serde(default, rename = "port")]
     pub ports: Vec<Port>,
+    /// Ports whose frames are copied to others.
+    #[serde(default, rename = "mirror")]
+    pub mirrors: Vec<Mirror>,
     /// Cards with contexts.
     #[serde(default, rename = "nic")]
     pub nics: Vec<Nic>,
@@ -139,13 +148,12 @@ impl Config {
             if port.mac.is_some_and(|mac| !macs.insert(mac)) {
                 return Err(of_port("its mac is given twice".into()));
             }
-            if self.ports.iter().filter(|other| other.socket == port.socket).count() > 1 {
-                return Err(of_port(format!("{} is another port's too", port.socket.display())));
-            }
         }
+        self.check_sockets()?;
         self.check_nics()?;
         self.check_direct()?;
         self.check_devices()?;
+        self.check_mirrors()?;
         self.xen.check()
     }
 
@@ -365,6 +373,20 @@ impl Config {
                 Some(Guest { name: name.to_owned(), ..guest })
             }
         }
+    }
+
+    /// No two ports or uplinks meet their peers at one socket.
+    fn check_sockets(&self) -> Result<(), String> {
+        let uplinks = self.uplinks.iter().filter(|uplink| uplink.kind == UplinkKind::VirtioUser);
+        let of_ports = self.ports.iter().map(|port| (&port.name, &port.socket));
+        let all = of_ports.chain(uplinks.map(|uplink| (&uplink.name, &uplink.socket)));
+        let mut sockets = HashSet::new();
+        for (name, socket) in all {
+            if !sockets.insert(socket) {
+                return Err(format!("port {name:?}: {} is another port's too", socket.display()));
+            }
+        }
+        Ok(())
     }
 
     /// The socket that guests join at.

@@ -6,14 +6,16 @@ use guard::Allowed;
 use offload::Features;
 use serde::Deserialize;
 use switch::Membership;
+use switch::multicast::Router;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
 
 use super::attach::{Attach, Device, Keys};
+use super::capabilities::Capabilities;
+use super::flooding::{Flooding, multicast_router};
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
-use super::uplink::Capabilities;
 use super::vlans;
 
 /// `[[port]]`
@@ -77,6 +79,11 @@ pub struct Port {
     /// Whether it reaches only ports that are not isolated.
     #[serde(default)]
     pub isolated: bool,
+    /// Whether multicast routers are behind it; there are none if absent.
+    #[serde(default, deserialize_with = "multicast_router")]
+    pub multicast_router: Option<Router>,
+    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
+    pub flood_copies_per_second: Option<u32>,
 }
 
 /// `kind`: what a port is.
@@ -94,8 +101,17 @@ pub enum SocketMode {
     /// The daemon.
     #[default]
     Server,
-    /// The front-end.
+    /// The other side.
     Client,
+}
+
+impl From<SocketMode> for Mode {
+    fn from(mode: SocketMode) -> Self {
+        match mode {
+            SocketMode::Server => Self::Server,
+            SocketMode::Client => Self::Client,
+        }
+    }
 }
 
 fn one() -> u16 {
@@ -149,6 +165,12 @@ impl Port {
         vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
+    /// Who gets what it floods, and how much that may be.
+    pub fn flooding(&self) -> Flooding {
+        let router = self.multicast_router.unwrap_or(Router::Never);
+        Flooding { router, copies: self.flood_copies_per_second }
+    }
+
     /// The sources that its frames may have.
     ///
     /// # Errors
@@ -173,10 +195,7 @@ impl Port {
 
     /// Who makes the socket.
     pub fn mode(&self) -> Mode {
-        match self.mode {
-            SocketMode::Server => Mode::Server,
-            SocketMode::Client => Mode::Client,
-        }
+        self.mode.into()
     }
 
     fn segments_udp(&self) -> bool {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offload::Features;
 
+use super::capabilities::Capabilities;
 use super::sources::Sources;
-use super::uplink::Capabilities;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {

@@ -1,77 +1,23 @@
-//! `[[uplink]]`: a tap or a NIC, and what it can do, or a card's context.
+//! `[[uplink]]`: a tap or a NIC, and what it can do, a port of another switch, or a card's context.
+
+use std::path::PathBuf;
 
 use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
 use switch::Membership;
+use switch::multicast::Router;
+use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 
+use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
+use super::flooding::{Flooding, multicast_router};
 use super::limits::Limits;
 use super::nic::Protection;
+use super::ports::SocketMode;
 use super::text::parsed_if_any;
 use super::vlans::Keys;
-
-/// The NIC's capabilities on transmit. `capabilities` is their names joined by `+`, or `none`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Capabilities {
-    /// Completes transport checksums.
-    pub csum: bool,
-    /// Gathers a frame from several pieces.
-    pub sg: bool,
-    /// Segments TCP frames beyond the MTU.
-    pub tso: bool,
-    /// Segments UDP frames beyond the MTU. A device whose kernel cannot say so has it not.
-    pub uso: bool,
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self { csum: true, sg: true, tso: true, uso: true }
-    }
-}
-
-impl Capabilities {
-    /// The capabilities as a set of offloads.
-    pub fn features(self) -> Features {
-        let Self { csum, sg, tso, uso } = self;
-        Features {
-            sg,
-            csum_v4: csum,
-            csum_v6: csum,
-            tso_v4: tso,
-            tso_v6: tso,
-            uso_v4: uso,
-            uso_v6: uso,
-        }
-    }
-}
-
-impl TryFrom<String> for Capabilities {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let mut this = Self { csum: false, sg: false, tso: false, uso: false };
-        for name in text.split('+').filter(|_| text != "none") {
-            match name.trim() {
-                "csum" => this.csum = true,
-                "sg" => this.sg = true,
-                "tso" => this.tso = true,
-                "uso" => this.uso = true,
-                other => {
-                    return Err(format!(
-                        "{other:?} is not csum, sg, tso or uso, joined by +, or none"
-                    ));
-                }
-            }
-        }
-        if (this.tso || this.uso) && !(this.csum && this.sg) {
-            return Err("tso and uso need csum and sg: csum+sg+tso+uso".into());
-        }
-        Ok(this)
-    }
-}
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -99,6 +45,15 @@ pub struct Uplink {
     /// The name of the physical or virtual NIC.
     #[serde(default)]
     pub device: String,
+    /// The socket that a vhost-user back-end and the daemon meet at.
+    #[serde(default)]
+    pub socket: PathBuf,
+    /// Who makes the socket.
+    #[serde(default)]
+    pub mode: SocketMode,
+    /// Whether packed rings are accepted.
+    #[serde(default = "yes")]
+    pub packed: bool,
     /// The card whose first context it is.
     pub nic: Option<String>,
     /// The context's MAC address.
@@ -127,7 +82,7 @@ pub struct Uplink {
     /// Whether these buffers have 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
-    /// Who shares its receive queues.
+    /// Who shares its receive queues, or how many it has.
     #[serde(default)]
     pub queues: Queues,
     /// How many guests can have a queue at a time; by default all in the configuration that want one.
@@ -151,6 +106,11 @@ pub struct Uplink {
     /// Whether it reaches only ports that are not isolated.
     #[serde(default)]
     pub isolated: bool,
+    /// Whether multicast routers are behind it; there are if absent.
+    #[serde(default, deserialize_with = "multicast_router")]
+    pub multicast_router: Option<Router>,
+    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
+    pub flood_copies_per_second: Option<u32>,
 }
 
 fn no_protection() -> Protection {
@@ -167,7 +127,7 @@ impl Uplink {
             return Err("vlan and trunk are not for queues = \"per-guest\", whose frames are put into guests' buffers".into());
         }
         match (queues, guest_queues) {
-            (Queues::Shared, Some(_)) => {
+            (Queues::Shared | Queues::Pairs(_), Some(_)) => {
                 return Err("guest_queues is for queues = \"per-guest\"".into());
             }
             (_, Some(count)) if !(1..=GUEST_QUEUES_MAX).contains(count) => {
@@ -175,9 +135,70 @@ impl Uplink {
             }
             _ => {}
         }
+        if *kind != UplinkKind::VirtioUser {
+            let has_socket = !self.socket.as_os_str().is_empty() || !self.packed;
+            if has_socket || self.mode != SocketMode::default() {
+                return Err("socket, mode and packed are for kind = \"virtio-user\"".into());
+            }
+            if matches!(queues, Queues::Pairs(_)) {
+                return Err("a number of queues is for kind = \"virtio-user\"".into());
+            }
+        }
         match kind {
             UplinkKind::Tap | UplinkKind::Cdna => self.check_tap_or_context(),
             UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => self.check_device(),
+            UplinkKind::VirtioUser => self.check_socket(),
+        }
+    }
+
+    fn check_socket(&self) -> Result<(), String> {
+        let Self { tap, device, nic, mac, queues, .. } = self;
+        if self.socket.as_os_str().is_empty() {
+            return Err("socket is missing: where the back-end and pvnet meet".into());
+        }
+        if !tap.is_empty() || !device.is_empty() || nic.is_some() || mac.is_some() {
+            return Err("tap, device, nic and mac are not for kind = \"virtio-user\"".into());
+        }
+        let has_device_keys = self.namespace.is_some() || !self.addresses.is_empty();
+        if has_device_keys || self.persistent {
+            return Err("namespace, persistent and addresses are for a device of this host".into());
+        }
+        if self.huge_pages || self.receive_buffers != ReceiveBuffers::default() {
+            return Err("huge_pages and receive_buffers are not for kind = \"virtio-user\"".into());
+        }
+        match queues {
+            Queues::PerGuest => Err(
+                "kind = \"virtio-user\" has no queues for guests: a back-end never sees their memory"
+                    .into(),
+            ),
+            Queues::Pairs(pairs) if !(1..=virtio_user::Options::QUEUES_MAX).contains(pairs) => {
+                Err(format!("queues is not 1 to {}", virtio_user::Options::QUEUES_MAX))
+            }
+            Queues::Pairs(_) | Queues::Shared => Ok(()),
+        }
+    }
+
+    /// Who makes the socket.
+    pub fn socket_mode(&self) -> Mode {
+        self.mode.into()
+    }
+
+    /// What is wanted of a back-end: by default a pair of rings for each worker.
+    pub fn wanted_of_back_end(&self, workers: usize) -> virtio_user::Options {
+        let queues = match self.queues {
+            Queues::Pairs(pairs) => pairs,
+            Queues::Shared | Queues::PerGuest => u16::try_from(workers).unwrap_or(u16::MAX),
+        };
+        let sends = self.capabilities.features();
+        let receives = match self.large_receive {
+            true => Features::ALL,
+            false => Features { tso_v4: false, tso_v6: false, ..Features::NETIF },
+        };
+        virtio_user::Options {
+            queues: queues.clamp(1, virtio_user::Options::QUEUES_MAX),
+            packed: self.packed,
+            sends,
+            receives,
         }
     }
 
@@ -233,6 +254,12 @@ impl Uplink {
         Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
+    /// Who gets what it floods, and how much that may be.
+    pub fn flooding(&self) -> Flooding {
+        let router = self.multicast_router.unwrap_or(Router::Always);
+        Flooding { router, copies: self.flood_copies_per_second }
+    }
+
     /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.
     ///
     /// # Errors
@@ -242,16 +269,43 @@ impl Uplink {
     }
 }
 
-/// `queues`: who shares the receive queues of an uplink.
+/// `queues`: who shares the receive queues of an uplink, or how many pairs of rings a back-end's port has at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "QueuesValue")]
 pub enum Queues {
-    /// Everybody.
+    /// All frames.
     #[default]
     Shared,
     /// Each guest with `rx = "direct"` has one, whose frames are put into the guest's buffers; on Xen each with
     /// `rx = "guest-copy"`, whose frames are put into its pool.
     PerGuest,
+    /// All frames; there are at most so many pairs.
+    Pairs(u16),
+}
+
+/// `queues` as it is written.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "queues is not \"shared\", \"per-guest\" or a number")]
+enum QueuesValue {
+    Number(u16),
+    Name(QueuesName),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum QueuesName {
+    Shared,
+    PerGuest,
+}
+
+impl From<QueuesValue> for Queues {
+    fn from(value: QueuesValue) -> Self {
+        match value {
+            QueuesValue::Number(pairs) => Self::Pairs(pairs),
+            QueuesValue::Name(QueuesName::Shared) => Self::Shared,
+            QueuesValue::Name(QueuesName::PerGuest) => Self::PerGuest,
+        }
+    }
 }
 
 /// The most guests with a queue: a tap has 256 queues, of which workers read some.
@@ -270,10 +324,52 @@ pub enum UplinkKind {
     AfPacket,
     /// The same, with AF_XDP sockets for guests.
     AfXdp,
+    /// A port of a vhost-user back-end, such as OVS-DPDK or VPP, of which the daemon is the driver.
+    VirtioUser,
     /// A card's context that is kept for the driver domain.
     Cdna,
 }
 
 fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACK_END: &str = "name = \"up\"\nkind = \"virtio-user\"\nsocket = \"/run/up.sock\"\n";
+
+    fn parse(text: &str) -> Result<Uplink, String> {
+        let uplink: Uplink = toml::from_str(text).map_err(|error| error.to_string())?;
+        uplink.check().map(|()| uplink)
+    }
+
+    #[test]
+    fn a_back_end_has_a_socket_and_a_number_of_queues() {
+        let wanted =
+            |text: &str| parse(&format!("{BACK_END}{text}")).unwrap().wanted_of_back_end(3);
+        assert_eq!(wanted("").queues, 3, "one for each worker");
+        assert_eq!(wanted("queues = 2\n").queues, 2);
+        let plain = wanted("capabilities = \"none\"\nlarge_receive = false\npacked = false\n");
+        assert_eq!((plain.sends, plain.packed), (Features::NONE, false));
+        assert!(plain.receives.csum_v4 && !plain.receives.tso_v4 && !plain.receives.uso_v4);
+        for (text, said) in [
+            ("queues = 0\n", "queues is not 1 to 64"),
+            ("queues = \"many\"\n", "queues is not \"shared\", \"per-guest\" or a number"),
+            ("queues = \"per-guest\"\n", "never sees their memory"),
+            ("tap = \"tap0\"\n", "not for kind = \"virtio-user\""),
+            ("namespace = \"x\"\n", "a device of this host"),
+            ("huge_pages = true\n", "not for kind"),
+        ] {
+            let error = parse(&format!("{BACK_END}{text}")).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(parse("name = \"up\"\nkind = \"virtio-user\"\n").unwrap_err().contains("socket"));
+        for text in ["socket = \"/x\"\n", "packed = false\n", "mode = \"client\"\n", "queues = 2\n"]
+        {
+            let error = parse(&format!("name = \"up\"\ntap = \"tap0\"\n{text}")).unwrap_err();
+            assert!(error.contains("virtio-user"), "{error}");
+        }
+    }
 }

@@ -6,15 +6,17 @@ use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
 use switch::Membership;
+use switch::multicast::Router;
 use wire::ethernet::MacAddr;
 
 use super::attach::{Attach, Keys};
+use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::daemon::Platform;
+use super::flooding::{Flooding, multicast_router};
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
-use super::uplink::Capabilities;
 use super::vlans;
 
 /// `[[guest.vif]]`
@@ -49,6 +51,8 @@ pub struct Vif {
     pub tcp_segmentation_offload: Option<bool>,
     /// Whether each ring has an event channel.
     pub split_event_channels: bool,
+    /// Whether the guest may say which multicast groups it wants.
+    pub multicast_control: bool,
     /// The guest is notified after so many frames,
     pub coalesce_frames: Option<u32>,
     /// or so many microseconds after the last one; see [`Vif::coalescing`].
@@ -78,6 +82,11 @@ pub struct Vif {
     pub native: Option<u16>,
     /// Whether it reaches only ports that are not isolated.
     pub isolated: bool,
+    /// Whether multicast routers are behind it; there are none if absent.
+    #[serde(deserialize_with = "multicast_router")]
+    pub multicast_router: Option<Router>,
+    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
+    pub flood_copies_per_second: Option<u32>,
 }
 
 impl Default for Vif {
@@ -95,6 +104,7 @@ impl Default for Vif {
             checksum_offload: None,
             tcp_segmentation_offload: None,
             split_event_channels: true,
+            multicast_control: true,
             coalesce_frames: None,
             coalesce_us: None,
             guard: None,
@@ -109,6 +119,8 @@ impl Default for Vif {
             trunk: None,
             native: None,
             isolated: false,
+            multicast_router: None,
+            flood_copies_per_second: None,
         }
     }
 }
@@ -136,7 +148,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 26] = [
+    pub(super) const KEYS: [&str; 29] = [
         "mac",
         "addresses",
         "queues",
@@ -149,6 +161,7 @@ impl Vif {
         "checksum_offload",
         "tcp_segmentation_offload",
         "split_event_channels",
+        "multicast_control",
         "coalesce_frames",
         "coalesce_us",
         "guard",
@@ -163,6 +176,8 @@ impl Vif {
         "trunk",
         "native",
         "isolated",
+        "multicast_router",
+        "flood_copies_per_second",
     ];
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
@@ -265,6 +280,7 @@ impl Vif {
             rx: self.rx,
             persistent_grants: self.persistent_grants,
             reuse: self.grant_reuse,
+            multicast_control: self.multicast_control,
             // Checked when the configuration was read.
             coalescing: self.coalescing().unwrap_or_default(),
         }
@@ -295,6 +311,12 @@ impl Vif {
     pub fn membership(&self) -> Result<Option<Membership>, String> {
         let Self { vlan, native, isolated, .. } = *self;
         vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
+    }
+
+    /// Who gets what it floods, and how much that may be.
+    pub fn flooding(&self) -> Flooding {
+        let router = self.multicast_router.unwrap_or(Router::Never);
+        Flooding { router, copies: self.flood_copies_per_second }
     }
 
     /// The sources that its frames may have.

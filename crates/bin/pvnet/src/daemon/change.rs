@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use crate::config::ConfigFile;
 use crate::daemon::event::{Event, NewConfig, Source};
+use crate::log::OPERATOR;
 
 /// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
 ///
@@ -33,9 +34,11 @@ pub(super) fn request(
 /// Reads the file again, and logs what that did.
 pub(super) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
     match request(ChangeRequest::new(Change::Reload {}), file, events) {
-        Ok(report) if report.steps.is_empty() => info!("reloaded: nothing has changed"),
+        Ok(report) if report.steps.is_empty() => {
+            info!(target: OPERATOR, "reloaded: nothing has changed");
+        }
         // The control thread has logged each step.
-        Ok(report) => info!(steps = report.steps.len(), "reloaded"),
-        Err(error) => warn!(error, "not reloaded: nothing was changed"),
+        Ok(report) => info!(target: OPERATOR, steps = report.steps.len(), "reloaded"),
+        Err(error) => warn!(target: OPERATOR, error, "not reloaded: nothing was changed"),
     }
 }

@@ -3,31 +3,36 @@
 mod addresses;
 mod change;
 mod devices;
+mod discovery;
 mod queues;
 mod record;
 mod requests;
+mod wrappers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use control_socket::Reason;
 use datapath::{Datapath, Failure, Port};
 use netback::VifError;
 use toml::Table;
 use tracing::{info, warn};
-use xenstore::{Store, StoreError, WatchEvent};
+use wire::netif::keys;
+use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Loaded, Vif, default_queues};
-use crate::daemon::backends::{Backends, Presence, VifId};
+use crate::daemon::backends::VifId;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::mirrors::PluggedMirror;
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
+use crate::daemon::worker_check::WorkerCheck;
 use crate::daemon::wrap::{Rules, Wrappers};
 
 /// The interval at which the switch forgets old addresses.
@@ -68,10 +73,13 @@ pub(super) struct Control {
     datapath: Datapath,
     uplinks: Vec<PluggedUplink>,
     machines: Vec<VirtualMachine>,
+    mirrors: Vec<PluggedMirror>,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
     ports: PortRecord,
+    workers: WorkerCheck,
+    started: SystemTime,
 }
 
 impl Control {
@@ -92,10 +100,13 @@ impl Control {
             datapath,
             uplinks,
             machines,
+            mirrors: Vec::new(),
             interfaces: BTreeMap::new(),
             stopwatch: Stopwatch::start(),
             events,
             ports,
+            workers: WorkerCheck::default(),
+            started: SystemTime::now(),
         }
     }
 
@@ -106,6 +117,7 @@ impl Control {
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
+        self.set_mirrors();
         self.ports.begin(Instant::now());
         loop {
             let limit = self.ports.left(Instant::now()).unwrap_or(SWEEP);
@@ -117,6 +129,7 @@ impl Control {
             self.datapath.sweep();
             watchdog.beat(&self.datapath);
             self.refresh_wrappers();
+            self.refresh_mirrors();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
             self.look_for_devices();
@@ -156,7 +169,7 @@ impl Control {
             Event::Failure(Failure { port, reason }) => self.fail(&port, &reason),
             Event::UplinkUp { name, queue } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
-                    uplink.plug(*queue, &self.datapath);
+                    uplink.plug(vec![*queue], &self.datapath);
                 }
             }
             Event::UplinkDown { name, why, answer } => {
@@ -164,6 +177,11 @@ impl Control {
                     uplink.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
+            }
+            Event::BackEnd { uplink, what } => {
+                if let Some(uplink) = uplinks::with_back_ends(&mut self.uplinks, uplink) {
+                    uplink.back_end_changed(what, &self.datapath);
+                }
             }
             Event::RingsReady { machine, settings, queues } => {
                 if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
@@ -203,71 +221,6 @@ impl Control {
         }
     }
 
-    fn store_changed(&mut self, event: &WatchEvent) {
-        if let Ok(id) = event.token.parse() {
-            self.frontend_changed(id);
-        } else if event.token == Backends::TOKEN {
-            match self.platform.backends().parse(&event.path) {
-                Some(id) => self.look_for(id),
-                None => self.look_for_all(),
-            }
-        }
-    }
-
-    /// Looks for all backends: after the start, and when the store has come back.
-    fn look_for_all(&mut self) {
-        match self.platform.backends().list(self.store()) {
-            Ok(present) => {
-                let served = self.interfaces.keys().copied();
-                let ids: BTreeSet<_> = served.chain(present).collect();
-                ids.into_iter().for_each(|id| self.look_for(id));
-            }
-            Err(error) => warn!(%error, "looking for interfaces"),
-        }
-    }
-
-    /// Serves an interface that the toolstack has created, or forgets one that it has removed.
-    fn look_for(&mut self, id: VifId) {
-        match self.platform.backends().presence(self.store(), id) {
-            Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
-                (Presence::Wanted, false) => self.plug_named(id),
-                (Presence::Gone, true) => {
-                    info!(vif = %id, "removed");
-                    self.unplug(id);
-                }
-                (Presence::Wanted, true) => self.script_has_run(id),
-                (Presence::Leaving, true) => {}
-                (Presence::Leaving | Presence::Gone, false) => {}
-            },
-            // Frames are carried on while the store is away.
-            Err(error) => warn!(vif = %id, %error, "looking for an interface"),
-        }
-    }
-
-    /// Serves an interface that was found in the store.
-    fn plug_named(&mut self, id: VifId) {
-        let name = self.platform.backends().name(self.store(), id);
-        let guest = self.config.guest(&name).unwrap_or_default();
-        let vif = self.with_addresses(id, guest.vifs.first().cloned().unwrap_or_default());
-        let plugged =
-            vif.and_then(|vif| self.plug(NewInterface { id, guest, name: name.clone(), vif }));
-        if let Err(reason) = plugged {
-            warn!(vif = %id, guest = name, reason, "not served");
-        }
-    }
-
-    /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.
-    fn with_addresses(&self, id: VifId, vif: Vif) -> Result<Vif, String> {
-        if !vif.wants_addresses() {
-            return Ok(vif);
-        }
-        let text = self.platform.backends().addresses(self.store(), id);
-        let text = text.map_err(|error| error.to_string())?;
-        let addresses = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
-        let guard_addresses = addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
-        Ok(Vif { guard_addresses, ..vif })
-    }
-
     /// Serves an interface.
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let NewInterface { id, guest, name, vif } = interface;
@@ -286,9 +239,11 @@ impl Control {
             }
         };
         let state = format!("{}/state", backend.frontend());
+        let groups = vif.multicast_control.then(|| multicast_request(&*backend));
         let guard = sources.policy(backend.mac());
         let membership = vif.membership()?;
-        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled, membership };
+        let flooding = vif.flooding();
+        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled, membership, flooding };
         let wrappers = Wrappers::new(&name, rules, self.config.daemon.capture);
         let (port, reason, address_owner) = (None, None, None);
         let interface = Interface {
@@ -305,6 +260,10 @@ impl Control {
             device,
         };
         self.interfaces.insert(id, interface);
+        if let Some(path) = groups {
+            // If this fails, as when all watches are used up, the frontend has as long as it is connected what it asked for first.
+            let _ = self.store().watch(&path, &id.to_string());
+        }
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
@@ -319,6 +278,10 @@ impl Control {
         let state = format!("{}/state", interface.backend.frontend());
         // The watch ends with the domain anyway, so an error does not matter.
         let _ = self.store().unwatch(&state, &id.to_string());
+        if interface.vif.multicast_control {
+            let groups = multicast_request(&*interface.backend);
+            let _ = self.store().unwatch(&groups, &id.to_string());
+        }
         if let Err(error) = interface.backend.remove() {
             warn!(vif = %id, %error, "removing the remaining nodes");
         }
@@ -360,9 +323,10 @@ impl Control {
         };
         let queues = queues.into_iter().map(wrap).collect();
         let name = &interface.name;
-        let member = interface.wrappers.membership();
         let device = interface.device.as_mut();
-        interface.port = Some(device::attach(device, &self.datapath, name, queues, tasks, member));
+        let wrappers = &interface.wrappers;
+        let port = device::attach(device, &self.datapath, name, queues, tasks, wrappers);
+        interface.port = Some(port);
         interface.reason = None;
         self.teach(id);
         self.assign_queues();
@@ -420,21 +384,12 @@ impl Control {
         }
         self.fail_device(port, reason);
         if let Some(uplink) = self.uplinks.iter_mut().find(|uplink| uplink.is_at(port)) {
-            uplink.failure = Some(Reason::DeviceFailed(reason.to_owned()));
+            uplink.fail(reason, &self.datapath);
         }
     }
+}
 
-    /// Puts wrappers around ports that need them now, and takes off those that are not needed any
-    /// more.
-    fn refresh_wrappers(&mut self) {
-        for interface in self.interfaces.values_mut() {
-            interface.wrappers.refresh(&self.datapath, interface.port.as_deref());
-        }
-        for machine in &mut self.machines {
-            machine.wrappers.refresh(&self.datapath, machine.port.as_deref());
-        }
-        for uplink in &mut self.uplinks {
-            uplink.wrappers.refresh(&self.datapath, uplink.port.as_deref());
-        }
-    }
+/// Where a frontend says whether it wants the multicast groups of its list only.
+fn multicast_request(backend: &dyn Backend) -> String {
+    format!("{}/{}", backend.frontend(), keys::REQUEST_MULTICAST_CONTROL)
 }

@@ -14,13 +14,14 @@ use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use offload::Features;
 use port::{Queue, Task};
-use switch::Membership;
 use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
 
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
+use crate::daemon::interfaces::{Interfaces, Side};
+use crate::daemon::wrap::Wrappers;
 
 /// The interval at which a device is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -229,10 +230,11 @@ impl GuestDevice {
         }
     }
 
-    /// Completes the status of its port.
-    pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
+    /// Completes the status of its port. `devices` are the interfaces of the daemon's namespace.
+    pub(super) fn describe(&self, status: PortStatus, devices: &Interfaces) -> PortStatus {
         let name = self.name();
-        let mut status = PortStatus { device: Some(name.clone()), ..status };
+        let drops = devices.drops(&name, Side::Behind);
+        let mut status = PortStatus { device: Some(name.clone()), device_drops: drops, ..status };
         if let Some(reason) = &self.failure {
             status.state = PortState::Down;
             status.reason = Some(Reason::NoDevice(format!("{name}: {reason}")));
@@ -309,11 +311,11 @@ pub(super) fn attach(
     name: &str,
     queues: Vec<Queue>,
     tasks: Vec<Box<dyn Task>>,
-    membership: Option<Membership>,
+    wrappers: &Wrappers,
 ) -> Arc<Port> {
     match device {
         Some(device) => device.attach(datapath, name, queues, tasks),
-        None => datapath.attach_member(name, queues, tasks, None, membership),
+        None => wrappers.attach(datapath, queues, tasks, None),
     }
 }
 

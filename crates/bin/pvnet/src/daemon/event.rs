@@ -39,6 +39,16 @@ pub(super) enum Source {
     Command(Change),
 }
 
+/// What happened to the back-end of an uplink.
+pub(super) enum BackEndChange {
+    /// It serves these rings.
+    Ready(Vec<port::Queue>),
+    /// It does not any more. Its queues are not used once this is answered.
+    Gone { why: Reason, answer: mpsc::Sender<()> },
+    /// It could not be agreed with.
+    Refused(Reason),
+}
+
 /// A message to the control thread.
 pub(super) enum Event {
     /// The toolstack has created an interface.
@@ -57,6 +67,8 @@ pub(super) enum Event {
     RingsReady { machine: u64, settings: Arc<Port>, queues: Vec<port::Queue> },
     /// They must not be used any more, and are not once this is answered.
     RingsStopped { machine: u64, why: Reason, answer: mpsc::Sender<()> },
+    /// Something happened to the back-end of the uplink whose back-ends have this number.
+    BackEnd { uplink: u64, what: BackEndChange },
     /// Something happened to a queue of an uplink for a guest.
     Queue { uplink: String, change: QueueChange },
     /// A client asks for the status.

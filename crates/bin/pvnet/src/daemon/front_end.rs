@@ -1,83 +1,60 @@
 //! The front-ends of a virtual machine's port: one session after the other, until the port goes.
 
 use std::io;
-use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Instant;
 
 use control_socket::Reason;
 use hypervisor::Meter;
-use port::{Doorbell, Queue};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use port::Queue;
 use tracing::{info, warn};
 use vhost_user::{Device, Ended, Link, Pace, Session, Socket};
 
 use crate::config::Port;
+use crate::daemon::connections::Connections;
 use crate::daemon::event::Event;
-
-/// How long after a failure the next connection is tried.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// A port's front-ends, as the control thread sees them.
 pub(super) struct FrontEnds {
     /// The port's number, which no other port ever has: a name may be given again.
     id: u64,
-    state: Mutex<State>,
-    /// Rung when there must be no further session.
-    stop: Doorbell,
-}
-
-struct State {
     /// What the next session begins with.
-    settings: Arc<Port>,
-    /// The present session's connection.
-    stream: Option<UnixStream>,
-    is_stopped: bool,
+    settings: Mutex<Arc<Port>>,
+    connections: Connections,
 }
 
 impl FrontEnds {
     /// Front-ends of the port `id`, of which none has come yet.
     pub(super) fn new(id: u64, settings: Port) -> io::Result<Arc<Self>> {
-        let state = State { settings: Arc::new(settings), stream: None, is_stopped: false };
-        Ok(Arc::new(Self { id, state: state.into(), stop: Doorbell::new()? }))
+        let (settings, connections) = (Mutex::new(Arc::new(settings)), Connections::new()?);
+        Ok(Arc::new(Self { id, settings, connections }))
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next session begins with these settings.
     pub(super) fn set(&self, settings: Port) {
-        self.state().settings = Arc::new(settings);
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// Ends the present session.
     pub(super) fn hang_up(&self) {
-        if let Some(stream) = &self.state().stream {
-            // It can only fail when the session has ended already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.connections.hang_up();
     }
 
     /// Ends the present session, and lets no other begin.
     pub(super) fn stop(&self) {
-        self.state().is_stopped = true;
-        self.stop.ring();
-        self.hang_up();
+        self.connections.stop();
     }
 
     /// A session begins. Returns its settings; none if there must be no further one.
     fn begin(&self, stream: &UnixStream) -> Option<Arc<Port>> {
-        let stream = stream.try_clone().ok();
-        let mut state = self.state();
-        state.stream = stream;
-        (!state.is_stopped).then(|| state.settings.clone())
+        let may_begin = self.connections.begin(stream);
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        may_begin.then(|| settings.clone())
     }
 
     /// Serves sessions until the port is stopped, or until a front-end shows itself hostile.
@@ -89,7 +66,7 @@ impl FrontEnds {
         events: &mpsc::Sender<Event>,
     ) {
         let mut pace = Pace::default();
-        while let Some(stream) = self.next(socket) {
+        while let Some(stream) = self.connections.next(socket) {
             std::thread::sleep(pace.begin(Instant::now()));
             let Some(settings) = self.begin(&stream) else { return };
             let name = settings.name.clone();
@@ -104,7 +81,7 @@ impl FrontEnds {
                     .run(stream),
                 Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
-            self.state().stream = None;
+            self.connections.end();
             let Ended { why, is_hostile } = ended;
             warn!(port = name, why, "its front-end's session has ended");
             if is_hostile {
@@ -112,43 +89,6 @@ impl FrontEnds {
                 return;
             }
         }
-    }
-
-    /// Waits for the next connection; none if there must be no further session.
-    fn next(&self, socket: &Socket) -> Option<UnixStream> {
-        loop {
-            let stream = match socket {
-                Socket::Listening(listener) => {
-                    self.wait(Some(listener), None);
-                    self.state_is_open()?;
-                    listener.accept().map(|(stream, _)| stream)
-                }
-                Socket::Connecting(path) => {
-                    self.state_is_open()?;
-                    UnixStream::connect(path)
-                }
-            };
-            match stream {
-                Ok(stream) => return Some(stream),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.wait(None::<&UnixStream>, Some(AGAIN)),
-            }
-        }
-    }
-
-    fn state_is_open(&self) -> Option<()> {
-        (!self.state().is_stopped).then_some(())
-    }
-
-    /// Waits for a connection, the end, or a time.
-    fn wait(&self, listener: Option<&impl AsFd>, limit: Option<Duration>) {
-        let stop = PollFd::new(&self.stop, PollFlags::IN);
-        let mut fds: Vec<_> =
-            listener.map(|fd| PollFd::new(fd, PollFlags::IN)).into_iter().collect();
-        fds.push(stop);
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // After an error, such as a signal, the caller looks for itself.
-        let _ = poll(&mut fds, limit.as_ref());
     }
 }
 
@@ -213,7 +153,7 @@ mod tests {
                     Some(listener) => listener.accept().unwrap().0,
                     None => UnixStream::connect(&path).unwrap(),
                 });
-                while connects && front_ends.state().stream.is_none() {
+                while connects && !front_ends.connections.is_connected() {
                     std::thread::yield_now();
                 }
                 front_ends.stop();
@@ -232,12 +172,12 @@ mod tests {
         let connect = || UnixStream::connect(folder.path().join("vm")).unwrap();
         for _ in 0..3 {
             let mut peer = connect();
-            while front_ends.state().stream.is_none() {
+            while !front_ends.connections.is_connected() {
                 std::thread::yield_now();
             }
             front_ends.hang_up();
             assert_eq!(io::Read::read(&mut peer, &mut [0; 1]).unwrap_or(0), 0);
-            while front_ends.state().stream.is_some() {
+            while front_ends.connections.is_connected() {
                 std::thread::yield_now();
             }
         }

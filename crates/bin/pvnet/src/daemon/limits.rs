@@ -107,9 +107,9 @@ fn channels(queues: usize) -> usize {
     2 * (2 * queues + 1)
 }
 
-/// Mappings of a vif's rings: two and a header channel per queue, and a control ring.
+/// Mappings of a vif's rings: two and a header channel per queue, and a control ring with the settings of its hash.
 fn ring_mappings(queues: usize) -> usize {
-    queues * (2 * RING_MAPPINGS + header_channel::PAGES) + RING_MAPPINGS
+    queues * (2 * RING_MAPPINGS + header_channel::PAGES) + RING_MAPPINGS + 1
 }
 
 /// Pools that the guest copies from: a file and a mapping each.
@@ -336,7 +336,7 @@ mod tests {
         for (limit, parts) in [
             (
                 Counts { mappings: 1240, ..DEFAULT },
-                ["25 mappings", "16 are left", "vm.max_map_count", "sysctl -w"],
+                ["26 mappings", "16 are left", "vm.max_map_count", "sysctl -w"],
             ),
             (
                 Counts { descriptors: 300, ..DEFAULT },

@@ -1,8 +1,16 @@
 //! Prometheus metrics over HTTP: a snapshot of the status at every scrape.
 
+mod batches;
 mod cards;
+mod drops;
+mod encode;
+mod flooding;
 mod guest_copy;
 mod kept_pages;
+#[cfg(test)]
+mod packaged;
+mod ports;
+mod process;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,7 +18,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use control_socket::{Learning, MeterStatus, PortState, PortStatus, Status};
+use control_socket::{Learning, MeterStatus, PortStatus, Status};
 use hypervisor::Counted;
 use machine::{Accepted, Acceptor};
 use prometheus_client::collector::Collector;
@@ -24,6 +32,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::nics::Nics;
 use crate::daemon::thread::{spawn, spawn_for_client};
+use encode::{plain, seconds};
 
 /// How long a scraper may take for its whole request, and then to read the whole response.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -200,31 +209,9 @@ impl Collector for Snapshot {
                 ConstCounter::new(value(port)).encode(family.encode_family(&labels)?)?;
             }
         }
-        let up = ConstGauge::new(0i64);
-        let mut family = encoder.encode_descriptor(
-            "pvnet_port_up",
-            "Whether the port carries traffic",
-            None,
-            up.metric_type(),
-        )?;
-        for port in ports {
-            let labels = [("port", port.name.as_str())];
-            let value = ConstGauge::new(i64::from(port.state == PortState::Up));
-            value.encode(family.encode_family(&labels)?)?;
-        }
-        let drops = ConstCounter::new(0u64);
-        let mut family = encoder.encode_descriptor(
-            "pvnet_port_dropped_frames",
-            "Dropped frames, by reason",
-            None,
-            drops.metric_type(),
-        )?;
-        for port in ports {
-            for (reason, count) in port.drops.nonzero() {
-                let labels = [("port", port.name.as_str()), ("reason", reason.name())];
-                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-            }
-        }
+        ports::encode(ports, &mut encoder)?;
+        drops::encode(ports, &mut encoder)?;
+        batches::encode(ports, &mut encoder)?;
         self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {
             plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;
@@ -232,15 +219,15 @@ impl Collector for Snapshot {
         let addresses = i64::try_from(self.0.addresses.len()).unwrap_or(i64::MAX);
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
+        if let Some(known) = &self.0.multicast {
+            flooding::multicast(known, &mut encoder)?;
+        }
+        flooding::mirrors(&self.0.mirrors, &mut encoder)?;
         guest_copy::encode(ports, &mut encoder)?;
         kept_pages::encode(ports, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
-        self.0.cpu.map_or(Ok(()), |cpu| {
-            let name = "process_cpu_seconds";
-            let seconds = seconds(cpu.daemon_nanoseconds);
-            plain(&mut encoder, name, "CPU time of the daemon", &ConstCounter::new(seconds))
-        })
+        process::encode(&self.0, &mut encoder)
     }
 }
 
@@ -282,28 +269,14 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
     Ok(())
 }
 
-/// A metric without labels.
-fn plain(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: &impl EncodeMetric,
-) -> Result<(), fmt::Error> {
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
-}
-
-fn seconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e9
-}
-
 #[cfg(test)]
 mod tests {
-    use control_socket::{CpuStatus, KeptPages, PersistentStatus, PortKind, Traffic};
+    use control_socket::{KeptPages, PersistentStatus, PortKind, PortState, Traffic};
     use frame::DropReason;
 
     use super::*;
 
-    fn assert_lines(text: &str, lines: &[&str]) {
+    pub(super) fn assert_lines(text: &str, lines: &[&str]) {
         for line in lines {
             assert!(text.lines().any(|other| other == *line), "{line} is not in\n{text}");
         }
@@ -382,7 +355,6 @@ mod tests {
         status.meter.on = true;
         status.meter.nanoseconds = 1_500_000_000;
         status.meter.guest_bytes = 99;
-        status.cpu = Some(CpuStatus { daemon_nanoseconds: 250_000_000, ..CpuStatus::default() });
         let text = render(status).unwrap();
         assert_lines(
             &text,
@@ -394,7 +366,6 @@ mod tests {
                 "pvnet_copied_bytes_total{by=\"hypervisor\"} 3",
                 "pvnet_copied_bytes_total{by=\"driver\"} 4",
                 "pvnet_copied_bytes_total{by=\"guests\"} 99",
-                "process_cpu_seconds_total 0.25",
             ],
         );
         let operations = text.matches("pvnet_hypervisor_operations_total{").count();

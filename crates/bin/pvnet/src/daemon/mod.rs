@@ -5,9 +5,11 @@
 //! workers carry the frames and never wait for a guest.
 
 mod admission;
+mod back_end;
 mod backends;
 mod change;
 mod clients;
+mod connections;
 mod control;
 mod cpu;
 mod device;
@@ -17,12 +19,14 @@ mod front_end;
 mod gate;
 mod guest_queues;
 mod hotplug;
+mod interfaces;
 mod leases;
 mod limits;
 mod low_latency;
 mod machine;
 mod memory;
 mod metrics;
+mod mirrors;
 mod nics;
 mod notify;
 mod platform;
@@ -35,6 +39,7 @@ mod thread;
 mod uplink_device;
 mod uplinks;
 mod virtual_machines;
+mod worker_check;
 mod wrap;
 mod xdp_queues;
 mod xen;
@@ -47,8 +52,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
-use crate::config::{self, Config, ConfigFile, Loaded};
-use crate::log::LogLimit;
+use crate::config::{self, Config, ConfigFile, Loaded, Multicast};
+use crate::log::{LogLimit, OPERATOR};
 use control::Control;
 use error::Error;
 use event::Event;
@@ -58,10 +63,10 @@ use platform::Platform;
 use port_record::PortRecord;
 use sandbox::Sandbox;
 use thread::spawn;
-use uplink_device::Device;
+use uplink_device::Opened;
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
-pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error> {
+pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Error> {
     thread::end_after_panic();
     raise_descriptor_limit();
     let config = &loaded.config;
@@ -75,6 +80,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.
     watch_signals(file.clone(), events.clone())?;
+    let log = log.clone();
     spawn("log", move || log.keep_summarising())?;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
@@ -88,7 +94,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error
 
 /// What the first thread has made before there were others.
 struct Start {
-    devices: Vec<Option<Device>>,
+    devices: Vec<Option<Opened>>,
     sandbox: Sandbox,
     readiness: Readiness,
 }
@@ -160,7 +166,9 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
         // This fails after the control thread has ended. Then nobody needs the event.
         let _ = events.send(Event::Failure(failure));
     });
-    Datapath::start(&settings, sink).map_err(Error::system("start the workers"))
+    let datapath = Datapath::start(&settings, sink).map_err(Error::system("start the workers"))?;
+    datapath.snoop(config.switch.multicast == Multicast::Snoop);
+    Ok(datapath)
 }
 
 fn watch_signals(file: ConfigFile, events: mpsc::Sender<Event>) -> Result<(), Error> {
@@ -173,7 +181,7 @@ fn watch_signals(file: ConfigFile, events: mpsc::Sender<Event>) -> Result<(), Er
                 let (file, events) = (file.clone(), events.clone());
                 let reload = move || change::reload(&file, &events);
                 if let Err(error) = thread::spawn_for_client("reload", reload) {
-                    warn!(%error, "not reloaded");
+                    warn!(target: OPERATOR, %error, "not reloaded");
                 }
                 continue;
             }

@@ -101,10 +101,8 @@ impl Watchdog {
 
 #[cfg(test)]
 mod tests {
-    use port::{Outcome, Queue};
-    use port_testing::{FakeEgress, supply};
-
     use super::*;
+    use crate::daemon::worker_check::tests::hang_one;
 
     const LIMIT: Duration = Duration::from_secs(30);
 
@@ -151,16 +149,7 @@ mod tests {
         let (manager, mut watchdog) = watched(Duration::from_millis(40));
         said(&manager);
         let datapath = datapath();
-        let (entered, hangs) = std::sync::mpsc::channel();
-        let (release, until) = std::sync::mpsc::channel::<()>();
-        let ingress = supply(std::iter::from_fn(move || {
-            let _ = entered.send(());
-            let _ = until.recv();
-            None
-        }));
-        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
-        datapath.attach("red", vec![Queue { ingress, egress }], Vec::new());
-        hangs.recv_timeout(LIMIT).unwrap();
+        let release = hang_one(&datapath);
         // Ten times the watchdog's time.
         for _ in 0..400 {
             watchdog.beat(&datapath);

@@ -115,6 +115,10 @@ fn per_guest(uplink: &Uplink) -> bool {
 
 fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> CapabilitySet {
     let is_client = |port: &config::Port| port.mode() == Mode::Client;
+    let is_dialler = |uplink: &Uplink| {
+        uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Client
+    };
+    let connects = config.ports.iter().any(is_client) || config.uplinks.iter().any(is_dialler);
     let locks_memory = !config.nics.is_empty() || calls.sockets;
     let low_port = config.daemon.metrics.is_some_and(|address| address.port() < 1024);
     let has_tokens = config.guests.iter().any(|guest| guest.token_file.is_some());
@@ -129,8 +133,8 @@ fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> C
         (looks_into_guests, CapabilitySet::SYS_PTRACE),
         (low_port, CapabilitySet::NET_BIND_SERVICE),
         (has_tokens, CapabilitySet::DAC_READ_SEARCH),
-        // The socket that a front-end makes is its user's.
-        (others || config.ports.iter().any(is_client), CapabilitySet::DAC_OVERRIDE),
+        // The socket that a front-end or a back-end makes is its user's.
+        (others || connects, CapabilitySet::DAC_OVERRIDE),
     ]
     .into_iter()
     .filter_map(|(needed, capability)| needed.then_some(capability))
@@ -158,7 +162,12 @@ fn is_own(path: &Path) -> bool {
 /// The folders of the daemon's sockets.
 fn written(config: &Config) -> Vec<PathBuf> {
     let servers = config.ports.iter().filter(|port| port.mode() == Mode::Server);
-    let folders = servers.filter_map(|port| port.socket.parent()).map(Path::to_owned);
+    let is_server = |uplink: &&Uplink| {
+        uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Server
+    };
+    let uplinks = config.uplinks.iter().filter(is_server).map(|uplink| &uplink.socket);
+    let sockets = servers.map(|port| &port.socket).chain(uplinks);
+    let folders = sockets.filter_map(|socket| socket.parent()).map(Path::to_owned);
     std::iter::once(config.daemon.directory.clone()).chain(folders).collect()
 }
 
@@ -237,6 +246,11 @@ mod tests {
         let client =
             "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/x\"\nmode = \"client\"\n";
         assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);
+        let dialler = "[[uplink]]\nname = \"up\"\nkind = \"virtio-user\"\nsocket = \"/nonexistent/up.sock\"\n";
+        assert_eq!(kept(&format!("{dialler}mode = \"client\"\n")), CapabilitySet::DAC_OVERRIDE);
+        let Needs { capabilities, files, calls } = needs_of(dialler);
+        assert_eq!((capabilities, calls), (CapabilitySet::empty(), CallRules::default()));
+        assert!(files.unwrap().write.contains(&"/nonexistent".into()));
         let low = "[daemon]\nmetrics = \"127.0.0.1:80\"\n";
         assert_eq!(kept(low), CapabilitySet::NET_BIND_SERVICE);
         assert_eq!(

@@ -1,14 +1,16 @@
 //! The status that the control socket returns.
 
 use control_socket::{
-    Address, Counts, Learning, LockWaits, MeterStatus, PortKind, PortState, PortStatus, Reason,
-    Traffic,
+    Address, BatchStatus, Counts, Histogram, Learning, LockWaits, MeterStatus, MulticastStatus,
+    PortKind, PortState, PortStatus, Reason, Traffic,
 };
 use datapath::Port;
 use hypervisor::Meter;
 use switch::NO_VLAN;
+use switch::multicast::SnoopingCounts;
 use xenstore::XenbusState;
 
+use crate::daemon::interfaces::Interfaces;
 use crate::daemon::uplinks::PluggedUplink;
 
 /// A guest's port, connected or not; `reason` says why it is not.
@@ -37,15 +39,16 @@ pub(super) fn guest(
     }
 }
 
-/// An uplink's port; `reason` says why it is down.
-pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
-    let PluggedUplink { port, wrappers, guest_queues, failure, .. } = uplink;
+/// An uplink's port; `reason` says why it is down. `devices` are the interfaces of the daemon's namespace.
+pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus {
+    let PluggedUplink { port, wrappers, guest_queues, failure, interface, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone();
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
     let status = PortStatus {
         reason,
         guest_queues,
+        device_drops: interface.as_ref().and_then(|interface| interface.drops(devices)),
         ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
     };
     let status = wrappers.describe(status);
@@ -69,14 +72,34 @@ pub(super) fn counted(status: PortStatus, port: &Port) -> PortStatus {
         },
         learning: learning(counts.learning),
         drops: Counts::new(|reason| counts.dropped(reason)),
+        batches: batches(&port.batches()),
         ..status
     }
+}
+
+fn batches(counts: &datapath::BatchCounts) -> BatchStatus {
+    BatchStatus {
+        ingress_frames: histogram(&counts.ingress_frames),
+        egress_frames: histogram(&counts.egress_frames),
+        nanoseconds: histogram(&counts.nanoseconds),
+    }
+}
+
+fn histogram(distribution: &datapath::Distribution) -> Histogram {
+    let buckets = distribution.buckets.iter().copied().filter(|(bound, _)| *bound < u64::MAX);
+    Histogram { count: distribution.count(), sum: distribution.sum, buckets: buckets.collect() }
 }
 
 /// What became of the source addresses of frames.
 pub(super) fn learning(counts: switch::LearningCounts) -> Learning {
     let switch::LearningCounts { moves, refused_moves, refused_addresses } = counts;
     Learning { moves, refused_moves, refused_addresses }
+}
+
+/// What is known of multicast groups.
+pub(super) fn multicast(counts: SnoopingCounts) -> MulticastStatus {
+    let SnoopingCounts { groups, members, refused } = counts;
+    MulticastStatus { groups, members, refused }
 }
 
 /// The counts of a meter, for a daemon with these ports.

@@ -1,10 +1,23 @@
-//! The devices of uplinks, opened by kind.
+//! The devices and sockets of uplinks, opened by kind.
 
+use std::io;
+
+use control_socket::DeviceDrops;
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{Macvtap, Steering, Xdp, packet};
+use vhost_user::Socket;
 
 use crate::config::{Uplink, UplinkKind};
+use crate::daemon::interfaces::{InterfaceFile, Interfaces, Side};
 use crate::netns;
+
+/// What an uplink has at its start.
+pub(super) enum Opened {
+    /// A device, which carries frames at once.
+    Device(Device),
+    /// A socket, at which a back-end may come.
+    Socket(Socket),
+}
 
 /// An uplink's device.
 pub(super) struct Device {
@@ -13,6 +26,32 @@ pub(super) struct Device {
     pub(super) for_guests: ForGuests,
     /// Deleted when the uplink ends.
     pub(super) macvtap: Option<netns::Macvtap>,
+    pub(super) interface: UplinkInterface,
+}
+
+/// The interface of an uplink's device, for its statistics.
+pub(super) struct UplinkInterface {
+    name: String,
+    side: Side,
+    /// Set if it is in another namespace than the daemon.
+    namespace: Option<InterfaceFile>,
+}
+
+impl UplinkInterface {
+    fn find(uplink: &Uplink, name: &str, side: Side) -> Result<Self, String> {
+        let open =
+            |namespace| netns::inside(Some(namespace), || InterfaceFile::open().map_err(text));
+        let namespace = uplink.namespace.as_deref().map(open).transpose()?;
+        Ok(Self { name: name.to_owned(), side, namespace })
+    }
+
+    /// What the kernel has dropped there; `own` are the interfaces of the daemon's namespace.
+    pub(super) fn drops(&self, own: &Interfaces) -> Option<DeviceDrops> {
+        match &self.namespace {
+            Some(file) => file.read().ok()?.drops(&self.name, self.side),
+            None => own.drops(&self.name, self.side),
+        }
+    }
 }
 
 /// What a device keeps for guests.
@@ -33,13 +72,20 @@ pub(super) struct Wanted {
     pub(super) guests: usize,
 }
 
-/// Opens the device of an uplink that is no card's context, and sets it up.
-pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
-    match uplink.kind {
+/// Opens the device of an uplink that is no card's context, and sets it up, or its socket.
+pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Opened, String> {
+    let device = match uplink.kind {
         UplinkKind::Macvtap => open_macvtap(uplink, wanted),
         UplinkKind::AfPacket | UplinkKind::AfXdp => open_nic(uplink, wanted),
         UplinkKind::Tap | UplinkKind::Cdna => open_tap(uplink, wanted),
-    }
+        UplinkKind::VirtioUser => {
+            let path = &uplink.socket;
+            let socket = Socket::open(uplink.socket_mode(), path);
+            let failed = |error: io::Error| format!("{}: {error}", path.display());
+            return socket.map(Opened::Socket).map_err(failed);
+        }
+    };
+    device.map(Opened::Device)
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -74,7 +120,8 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
             ForGuests::Queues(of_guests, steering)
         }
     };
-    Ok(Device { shared: queues, for_guests, macvtap: None })
+    let interface = UplinkInterface::find(uplink, &uplink.tap, Side::Behind)?;
+    Ok(Device { shared: queues, for_guests, macvtap: None, interface })
 }
 
 fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
@@ -99,7 +146,8 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
         None => ForGuests::Nothing,
         Some(steering) => ForGuests::Queues(of_guests, steering),
     };
-    Ok(Device { shared: queues, for_guests, macvtap: Some(macvtap) })
+    let interface = UplinkInterface::find(uplink, macvtap.name(), Side::InFront)?;
+    Ok(Device { shared: queues, for_guests, macvtap: Some(macvtap), interface })
 }
 
 /// Opens packet sockets and, if guests have receive queues, attaches the program that finds their frames.
@@ -111,8 +159,10 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
         Ok((sockets, packet::receive_queues(device).map_err(text)?))
     })?;
     netns::bring_up(namespace, device, &[])?;
+    let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
     if guests == 0 {
-        return Ok(Device { shared: sockets, for_guests: ForGuests::Nothing, macvtap: None });
+        let for_guests = ForGuests::Nothing;
+        return Ok(Device { shared: sockets, for_guests, macvtap: None, interface });
     }
     if uplink.guest_queues.is_some() && guests > receive_queues {
         return Err(format!(
@@ -125,5 +175,6 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
         netns::inside(namespace, || Xdp::attach(device, count, stations(guests)).map_err(text))?;
     // From the last on: the first ones are those in which other frames come if the NIC has enough.
     let queues = (0..count).rev().take(guests).collect();
-    Ok(Device { shared: sockets, for_guests: ForGuests::Sockets(xdp, queues), macvtap: None })
+    let for_guests = ForGuests::Sockets(xdp, queues);
+    Ok(Device { shared: sockets, for_guests, macvtap: None, interface })
 }

@@ -13,11 +13,12 @@ use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
 
 use crate::config::{Config, Platform, Queues, ReceiveBuffers, Uplink, UplinkKind};
+use crate::daemon::back_end::BackEnds;
 use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
-use crate::daemon::uplink_device::{self, Device, ForGuests, Wanted};
+use crate::daemon::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
 use crate::daemon::wrap::{Rules, Wrappers};
 use crate::daemon::xdp_queues::XdpQueues;
 use crate::netns;
@@ -36,6 +37,10 @@ pub(super) struct PluggedUplink {
     pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
     pub(super) failure: Option<Reason>,
+    /// For its statistics, while it has a device.
+    pub(super) interface: Option<UplinkInterface>,
+    /// Its back-ends, if it is a port of theirs.
+    back_ends: Option<BackEnds>,
     /// Its macvtap, if it has one.
     _macvtap: Option<netns::Macvtap>,
     /// A queue of a device of which no read says that it was deleted.
@@ -51,6 +56,8 @@ impl PluggedUplink {
             wrappers,
             guest_queues: None,
             failure: Some(failure),
+            interface: None,
+            back_ends: None,
             _macvtap: None,
             silent: None,
         }
@@ -88,6 +95,38 @@ impl PluggedUplink {
         Self::without_device(config, wrappers, why)
     }
 
+    /// Whether its device or its socket is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.port.is_some() || self.back_ends.is_some()
+    }
+
+    /// A queue of it broke. A back-end may come again.
+    pub(super) fn fail(&mut self, reason: &str, datapath: &Datapath) {
+        if self.back_ends.is_some() {
+            self.unplug(Reason::Disabled(reason.to_owned()), datapath);
+        } else {
+            self.failure = Some(Reason::DeviceFailed(reason.to_owned()));
+        }
+        if let Some(back_ends) = &self.back_ends {
+            back_ends.break_off();
+        }
+    }
+
+    /// Something happened to its back-end.
+    pub(super) fn back_end_changed(&mut self, what: BackEndChange, datapath: &Datapath) {
+        match what {
+            BackEndChange::Ready(queues) => self.plug(queues, datapath),
+            BackEndChange::Refused(why) => self.unplug(why, datapath),
+            BackEndChange::Gone { why, answer } => {
+                // One that broke its rings is gone already, with a better reason.
+                if self.port.is_some() {
+                    self.unplug(why, datapath);
+                }
+                let _ = answer.send(());
+            }
+        }
+    }
+
     /// Whether this is its port.
     pub(super) fn is_at(&self, port: &Arc<Port>) -> bool {
         self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
@@ -103,13 +142,10 @@ impl PluggedUplink {
         }
     }
 
-    /// Plugs in a queue: a card serves its context.
-    pub(super) fn plug(&mut self, queue: Queue, datapath: &Datapath) {
-        let queue = self.wrappers.wrap(queue);
-        let queues = vec![queue];
-        let member = self.wrappers.membership();
-        let port =
-            datapath.attach_member(self.name(), queues, Vec::new(), self.coalescing(), member);
+    /// Plugs in queues: a card serves its context, or a back-end its rings.
+    pub(super) fn plug(&mut self, queues: Vec<Queue>, datapath: &Datapath) {
+        let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
+        let port = self.wrappers.attach(datapath, queues, Vec::new(), self.coalescing());
         self.port = Some(port);
         self.failure = None;
         if let Some(queues) = &mut self.guest_queues {
@@ -118,7 +154,7 @@ impl PluggedUplink {
         info!(uplink = self.name(), "up");
     }
 
-    /// Unplugs it: its card serves it no more.
+    /// Unplugs it: its card or its back-end serves it no more.
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         if let Some(port) = self.port.take() {
             if let Some(queues) = &mut self.guest_queues {
@@ -139,8 +175,15 @@ pub(super) fn named<'a>(
     uplinks.iter_mut().find(|uplink| uplink.name() == name)
 }
 
+/// The uplink whose back-ends have this number.
+pub(super) fn with_back_ends(uplinks: &mut [PluggedUplink], id: u64) -> Option<&mut PluggedUplink> {
+    let is_its =
+        |uplink: &&mut PluggedUplink| uplink.back_ends.as_ref().is_some_and(|own| own.id() == id);
+    uplinks.iter_mut().find(is_its)
+}
+
 /// Opens every uplink's device, in the order of the configuration. A card's context has none.
-pub(super) fn open_devices(config: &Config) -> Result<Vec<Option<Device>>, Error> {
+pub(super) fn open_devices(config: &Config) -> Result<Vec<Option<Opened>>, Error> {
     let open = |uplink: &Uplink| {
         let device =
             uplink.nic.is_none().then(|| open_device(uplink, config, config.daemon.workers));
@@ -150,7 +193,7 @@ pub(super) fn open_devices(config: &Config) -> Result<Vec<Option<Device>>, Error
 }
 
 /// Opens the device of an uplink that is no card's context, with so many queues for all guests.
-fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Device, Error> {
+fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Opened, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let wanted = Wanted { shared, guests: guest_queues_of(uplink, config) };
     uplink_device::open(uplink, wanted).map_err(failed)
@@ -159,7 +202,7 @@ fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Device
 /// Plugs in every uplink's device. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
-    devices: Vec<Option<Device>>,
+    devices: Vec<Option<Opened>>,
     meter: &Arc<Meter>,
     datapath: &Datapath,
     nics: Option<&Arc<Nics>>,
@@ -169,9 +212,9 @@ pub(super) fn attach(
         let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
         Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
     };
-    let attach = |(uplink, device): (&Uplink, Option<Device>)| {
-        if let Some(device) = device {
-            return plug_in(uplink, device, config, meter, datapath);
+    let attach = |(uplink, opened): (&Uplink, Option<Opened>)| {
+        if let Some(opened) = opened {
+            return plug_in(uplink, opened, config, meter, datapath, events);
         }
         let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
         let failure = Reason::NoCard(uplink.nic.clone().unwrap_or_default());
@@ -188,32 +231,46 @@ pub(super) fn open(
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
+    events: &mpsc::Sender<Event>,
 ) -> Result<PluggedUplink, Error> {
-    let device = open_device(uplink, config, datapath.workers())?;
-    plug_in(uplink, device, config, meter, datapath)
+    let opened = open_device(uplink, config, datapath.workers())?;
+    plug_in(uplink, opened, config, meter, datapath, events)
 }
 
 /// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
 fn rules(uplink: &Uplink) -> Rules {
     // Checked when the configuration was read.
     let membership = uplink.membership().unwrap_or_default();
-    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership }
+    let flooding = uplink.flooding();
+    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership, flooding }
 }
 
-/// Plugs in an uplink with its device.
+/// Plugs in an uplink with its device, or waits for its back-end.
 fn plug_in(
     uplink: &Uplink,
-    device: Device,
+    opened: Opened,
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
+    events: &mpsc::Sender<Event>,
 ) -> Result<PluggedUplink, Error> {
+    let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
+    let device = match opened {
+        Opened::Device(device) => device,
+        Opened::Socket(socket) => {
+            let options = uplink.wanted_of_back_end(datapath.workers());
+            let back_ends = BackEnds::start(uplink, options, socket, meter, events)
+                .map_err(Error::system("wait for an uplink's back-end"))?;
+            let failure = Reason::WaitingForBackend;
+            let without = PluggedUplink::without_device(uplink.clone(), wrappers, failure);
+            return Ok(PluggedUplink { back_ends: Some(back_ends), ..without });
+        }
+    };
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     // On Xen guests copy from their pools only.
     let is_machine = config.daemon.platform == Platform::Machine;
     let kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
-    let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
     attach_one(uplink, device, wrappers, spare, meter, datapath)
 }
 
@@ -226,7 +283,7 @@ fn attach_one(
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let Device { shared, for_guests, macvtap } = device;
+    let Device { shared, for_guests, macvtap, interface } = device;
     let first = shared.len();
     let memory = |queues, spare| {
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
@@ -241,8 +298,7 @@ fn attach_one(
     };
     let queues = shared.into_iter().zip(memory(first, spare)?).map(queue).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
-    let member = wrappers.membership();
-    let port = datapath.attach_member(&uplink.name, queues, Vec::new(), coalescing, member);
+    let port = wrappers.attach(datapath, queues, Vec::new(), coalescing);
     let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
         ForGuests::Nothing => None,
         ForGuests::Queues(taps, steering) => {
@@ -269,6 +325,8 @@ fn attach_one(
         wrappers,
         guest_queues,
         failure: None,
+        interface: Some(interface),
+        back_ends: None,
         _macvtap: macvtap,
         silent,
     })
@@ -277,7 +335,7 @@ fn attach_one(
 /// How many queues of an uplink are kept for guests.
 fn guest_queues_of(uplink: &Uplink, config: &Config) -> usize {
     match uplink.queues {
-        Queues::Shared => 0,
+        Queues::Shared | Queues::Pairs(_) => 0,
         Queues::PerGuest => {
             uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
         }

@@ -17,6 +17,8 @@ use crate::daemon::device::{self, DeviceOptions, GuestDevice};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::front_end::FrontEnds;
+use crate::daemon::interfaces::Interfaces;
+use crate::daemon::mirrors::MirrorRole;
 use crate::daemon::status::counted;
 use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
@@ -82,9 +84,9 @@ impl VirtualMachine {
         self.enforce(datapath);
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
-        let member = self.wrappers.membership();
         let device = self.device.as_mut();
-        let port = device::attach(device, datapath, &self.config.name, queues, Vec::new(), member);
+        let (name, wrappers) = (&self.config.name, &self.wrappers);
+        let port = device::attach(device, datapath, name, queues, Vec::new(), wrappers);
         self.port = Some(port);
         self.teach(mac, datapath);
         self.reason = None;
@@ -119,6 +121,13 @@ impl VirtualMachine {
         self.config = config;
         self.set_link();
         self.enforce(datapath);
+    }
+
+    /// Sets what it has to do with mirrors.
+    pub(super) fn set_role(&mut self, role: MirrorRole, datapath: &Datapath) {
+        if self.wrappers.set_role(role, datapath, self.port.as_deref()) {
+            self.teach(self.running().mac, datapath);
+        }
     }
 
     /// Ends the present session: the front-end may come again.
@@ -164,7 +173,8 @@ impl VirtualMachine {
         self.link.set(self.config.enabled && !is_disabled && has_device);
     }
 
-    pub(super) fn status(&self) -> PortStatus {
+    /// Its status; `devices` are the interfaces of the daemon's namespace.
+    pub(super) fn status(&self, devices: &Interfaces) -> PortStatus {
         let stalled = self.port.as_ref().is_some_and(|port| port.is_stalled());
         let mac = self.running().mac;
         let status = PortStatus {
@@ -178,7 +188,7 @@ impl VirtualMachine {
         };
         let status = self.wrappers.describe(status);
         let status = match &self.device {
-            Some(device) => device.describe(status),
+            Some(device) => device.describe(status, devices),
             None => status,
         };
         match &self.port {
@@ -255,5 +265,6 @@ fn rules(port: &config::Port) -> Result<Rules, String> {
     let sources = port.sources()?;
     let guard = port.mac.and_then(|mac| sources.policy(mac));
     let membership = port.membership()?;
-    Ok(Rules { guard, limits: port.limit, enabled: port.enabled, membership })
+    let flooding = port.flooding();
+    Ok(Rules { guard, limits: port.limit, enabled: port.enabled, membership, flooding })
 }

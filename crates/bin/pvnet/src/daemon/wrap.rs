@@ -1,5 +1,8 @@
 //! What lies between a port and the switch: the gate, guard, limit and capture.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use capture::{Capture, CapturePoint, Options, Unwrap};
@@ -9,11 +12,13 @@ use control_socket::{
 use datapath::{Datapath, Port};
 use guard::{Guard, Policy};
 use limit::{Limit, Meter};
-use port::{Coalescing, Egress, Ingress, Queue, Rewrap};
+use mirror::{Mirror, mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress};
+use port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{Membership, Tagging, VlanId};
 
-use crate::config::Limits;
+use crate::config::{Flooding, Limits};
 use crate::daemon::gate;
+use crate::daemon::mirrors::MirrorRole;
 
 /// What the wrappers of a port enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub(super) struct Rules {
     pub(super) enabled: bool,
     /// In which VLANs the port is; none if in none. The datapath enforces it.
     pub(super) membership: Option<Membership>,
+    /// Who gets what it floods. The datapath enforces it.
+    pub(super) flooding: Flooding,
 }
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
@@ -38,6 +45,8 @@ pub(super) struct Wrappers {
     point: Option<CapturePoint>,
     /// Whether the queues have the wrapper of captures.
     captured: bool,
+    /// What the port has to do with mirrors.
+    role: MirrorRole,
 }
 
 impl Wrappers {
@@ -51,10 +60,11 @@ impl Wrappers {
             to_port,
             point: capture.then(|| CapturePoint::new(name)),
             captured: false,
+            role: MirrorRole::default(),
         }
     }
 
-    /// Wraps a queue: capture around gate around guard around limit.
+    /// Wraps a queue: capture around mirrors around gate around guard around limit.
     ///
     /// Capture is outermost, because it does not see what a wrapper around it drops. Limit is
     /// innermost, so that what the guard refuses has used up its sender's own rate, and the guard
@@ -76,6 +86,7 @@ impl Wrappers {
             enabled: *enabled,
             from_port: self.from_port.clone(),
             to_port: self.to_port.clone(),
+            mirrors: [self.role.ingress.clone(), self.role.egress.clone()],
             capture: self.point.as_ref().filter(|_| self.captured).map(CapturePoint::wrapper),
             coalescing: None,
         }
@@ -85,9 +96,10 @@ impl Wrappers {
     /// limit stays as it is gets no new burst. Returns whether the port's addresses must be taught again.
     pub(super) fn set(&mut self, rules: Rules, datapath: &Datapath, port: Option<&Port>) -> bool {
         let moves = rules.membership != self.rules.membership;
-        if let Some(port) = port.filter(|_| moves) {
+        if let Some(port) = port.filter(|_| moves && self.role.target_of.is_none()) {
             datapath.set_member(port.id(), rules.membership.clone());
         }
+        let refloods = rules.flooding != self.rules.flooding;
         let Limits { ingress, egress } = rules.limits;
         if ingress != self.rules.limits.ingress {
             self.from_port = Meter::new(ingress);
@@ -96,8 +108,66 @@ impl Wrappers {
             self.to_port = Meter::new(egress);
         }
         self.rules = rules;
+        if let Some(port) = port.filter(|_| refloods) {
+            self.attached(datapath, port);
+        }
         self.rewrap(datapath, port, None);
         moves
+    }
+
+    /// Says what the datapath enforces of the rules, where it does not know it from the attachment of the port.
+    pub(super) fn attached(&self, datapath: &Datapath, port: &Port) {
+        let Flooding { router, copies } = self.rules.flooding;
+        datapath.set_router(port.id(), router);
+        datapath.limit_floods_of(port.id(), copies);
+        if let Some(mirror) = &self.role.target_of {
+            datapath.aim(mirror, port);
+        }
+    }
+
+    /// Attaches the port with these queues to the switch, or to the mirror whose copies it gets.
+    pub(super) fn attach(
+        &self,
+        datapath: &Datapath,
+        queues: Vec<Queue>,
+        tasks: Vec<Box<dyn Task>>,
+        coalescing: Option<Coalescing>,
+    ) -> Arc<Port> {
+        let name = &self.name;
+        let port = match &self.role.target_of {
+            Some(_) => datapath.attach_target(name, queues, tasks, coalescing),
+            None => datapath.attach_member(name, queues, tasks, coalescing, self.membership()),
+        };
+        self.attached(datapath, &port);
+        port
+    }
+
+    /// Sets what the port has to do with mirrors. Returns whether its addresses must be taught again.
+    pub(super) fn set_role(
+        &mut self,
+        role: MirrorRole,
+        datapath: &Datapath,
+        port: Option<&Port>,
+    ) -> bool {
+        if role == self.role {
+            return false;
+        }
+        let old = std::mem::replace(&mut self.role, role);
+        let Some(port) = port else { return false };
+        // The next target may have its role already.
+        if let Some(mirror) = &old.target_of {
+            datapath.aim_away(mirror, port);
+        }
+        let is_target = self.role.target_of.is_some();
+        let comes_back = old.target_of.is_some() && !is_target;
+        if is_target != old.target_of.is_some() {
+            datapath.set_target(port.id(), is_target, self.membership());
+        }
+        self.attached(datapath, port);
+        if (&old.ingress, &old.egress) != (&self.role.ingress, &self.role.egress) {
+            self.rewrap(datapath, Some(port), None);
+        }
+        comes_back
     }
 
     /// In which VLANs the port is.
@@ -176,7 +246,7 @@ impl Wrappers {
     /// Completes the status of the port: what its frames are checked for, and what it may carry.
     pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
         // An uplink has no guard: its frames come from many sources.
-        let Rules { guard, limits, enabled, membership } = &self.rules;
+        let Rules { guard, limits, enabled, membership, .. } = &self.rules;
         let guard = (status.kind == PortKind::Guest).then(|| guard_status(guard.as_ref()));
         let [ingress, egress] = [limits.ingress, limits.egress].map(rates);
         let is_limited = ingress.is_some() || egress.is_some();
@@ -196,6 +266,8 @@ struct Layers {
     enabled: bool,
     from_port: Arc<Meter>,
     to_port: Arc<Meter>,
+    /// The mirrors of frames from the port and to it.
+    mirrors: [Vec<Mirror>; 2],
     capture: Option<Arc<dyn Rewrap>>,
     /// How the port holds back notifications, if that changes.
     coalescing: Option<Option<Coalescing>>,
@@ -204,7 +276,7 @@ struct Layers {
 impl Rewrap for Layers {
     /// Takes off what is around the port, and puts these wrappers around it.
     fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        let ingress = gate::open_ingress(Unwrap.ingress(ingress));
+        let ingress = gate::open_ingress(unmirror_ingress(Unwrap.ingress(ingress)));
         let ingress = limit::unshape(Guard::take_off(ingress));
         let ingress = limit::shape(ingress, &self.from_port);
         let ingress = match &self.guard {
@@ -212,6 +284,7 @@ impl Rewrap for Layers {
             None => ingress,
         };
         let ingress = if self.enabled { ingress } else { gate::shut_ingress(ingress) };
+        let ingress = mirror_ingress(ingress, &self.mirrors[0]);
         match &self.capture {
             Some(capture) => capture.ingress(ingress),
             None => ingress,
@@ -219,12 +292,14 @@ impl Rewrap for Layers {
     }
 
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        let mut egress = limit::unpolice(gate::open_egress(Unwrap.egress(egress)));
+        let egress = gate::open_egress(unmirror_egress(Unwrap.egress(egress)));
+        let mut egress = limit::unpolice(egress);
         if let Some(coalescing) = self.coalescing {
             egress.set_coalescing(coalescing);
         }
         let egress = limit::police(egress, &self.to_port);
         let egress = if self.enabled { egress } else { gate::shut_egress(egress) };
+        let egress = mirror_egress(egress, &self.mirrors[1]);
         match &self.capture {
             Some(capture) => capture.egress(egress),
             None => egress,
@@ -254,164 +329,4 @@ fn guard_status(policy: Option<&Policy>) -> GuardStatus {
 fn rates(limit: Limit) -> Option<Rates> {
     let Limit { bytes_per_second, packets_per_second, .. } = limit;
     (!limit.is_unlimited()).then_some(Rates { bytes_per_second, packets_per_second })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
-
-    use port::{DropReason, Outcome};
-    use port_testing::{FakeEgress, Sender};
-    use wire::ethernet::MacAddr;
-
-    use super::*;
-
-    fn described(kind: PortKind, guard: Option<Policy>, limits: &Limits) -> PortStatus {
-        let rules = Rules { guard, limits: *limits, enabled: true, membership: None };
-        let wrappers = Wrappers::new("red", rules, false);
-        wrappers.describe(PortStatus::new("red", kind, PortState::Up))
-    }
-
-    #[test]
-    fn a_port_says_how_it_is_guarded() {
-        let guard = |policy| described(PortKind::Guest, policy, &Limits::default()).guard;
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        assert_eq!(guard(None), Some(GuardStatus::Off));
-        assert_eq!(guard(Some(Policy { mac, addresses: None })), Some(GuardStatus::Mac));
-        let texts = ["10.77.0.1", "fd00:77::/64"];
-        let addresses = texts.map(|text| text.parse().unwrap()).to_vec();
-        let addresses = guard(Some(Policy { mac, addresses: Some(addresses) }));
-        let texts = texts.map(str::to_owned).to_vec();
-        assert_eq!(addresses, Some(GuardStatus::Addresses { addresses: texts }));
-        assert_eq!(described(PortKind::Uplink, None, &Limits::default()).guard, None);
-    }
-
-    #[test]
-    fn a_port_that_was_set_down_says_so() {
-        let rules =
-            Rules { guard: None, limits: Limits::default(), enabled: false, membership: None };
-        let wrappers = Wrappers::new("red", rules, false);
-        let status = PortStatus::new("red", PortKind::Guest, PortState::Up);
-        let PortStatus { state, reason, .. } = wrappers.describe(status);
-        assert_eq!((state, reason), (PortState::Down, Some(Reason::SetDown)));
-    }
-
-    #[test]
-    fn a_port_says_what_it_may_carry() {
-        assert_eq!(described(PortKind::Uplink, None, &Limits::default()).limit, None);
-        let ingress = Limit::new(Some(125_000), Some(7));
-        for (egress, packets) in [(Limit::default(), None), (Limit::new(None, Some(9)), Some(9))] {
-            let limit = described(PortKind::Guest, None, &Limits { ingress, egress }).limit;
-            let egress =
-                packets.map(|n| Rates { bytes_per_second: None, packets_per_second: Some(n) });
-            let ingress =
-                Some(Rates { bytes_per_second: Some(125_000), packets_per_second: Some(7) });
-            assert_eq!(limit, Some(LimitStatus { ingress, egress }));
-        }
-    }
-
-    const RED: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-    const BLUE: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-
-    /// Two ports, and what came out of the second one.
-    struct Bed {
-        datapath: Datapath,
-        sender: Sender,
-        red: Arc<Port>,
-        wrappers: Wrappers,
-        arrived: Arc<AtomicUsize>,
-    }
-
-    impl Bed {
-        fn new(rules: Rules) -> Self {
-            let config = datapath::Config { workers: 1, ..datapath::Config::default() };
-            let datapath = Datapath::start(&config, Box::new(|_| ())).unwrap();
-            let arrived = Arc::<AtomicUsize>::default();
-            let count = arrived.clone();
-            let blue = FakeEgress::new(move |_, _| {
-                count.fetch_add(1, Ordering::Relaxed);
-                Ok(Outcome::Delivered)
-            });
-            let blue = Queue { ingress: Sender::new().1, egress: Box::new(blue) };
-            let blue = datapath.attach("blue", vec![blue], Vec::new());
-            datapath.teach(blue.id(), BLUE).unwrap();
-            let (sender, ingress) = Sender::new();
-            let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
-            let wrappers = Wrappers::new("red", rules, true);
-            let queue = wrappers.wrap(Queue { ingress, egress });
-            let red = datapath.attach("red", vec![queue], Vec::new());
-            Self { datapath, sender, red, wrappers, arrived }
-        }
-
-        fn set(&mut self, rules: Rules) {
-            self.wrappers.set(rules, &self.datapath, Some(&self.red));
-        }
-
-        /// Sends frames with this source, and returns how many arrive. All are answered by then.
-        fn send(&self, frames: usize, source: MacAddr) -> usize {
-            let before = [self.sender.answers().len(), self.arrived.load(Ordering::Relaxed)];
-            for _ in 0..frames {
-                self.sender.send([&BLUE.0[..], &source.0, &[0x88, 0xb5]].concat());
-            }
-            let start = Instant::now();
-            while self.sender.answers().len() < before[0] + frames {
-                assert!(start.elapsed() < Duration::from_secs(20), "frames are late");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            self.arrived.load(Ordering::Relaxed) - before[1]
-        }
-
-        fn dropped(&self, reason: DropReason) -> u64 {
-            self.red.counters().snapshot().dropped(reason)
-        }
-    }
-
-    #[test]
-    fn rules_change_while_the_port_is_in_use() {
-        let free =
-            Rules { guard: None, limits: Limits::default(), enabled: true, membership: None };
-        let mut bed = Bed::new(free.clone());
-        assert_eq!(bed.send(10, RED), 10);
-        bed.set(Rules { enabled: false, ..free.clone() });
-        assert_eq!((bed.send(10, RED), bed.dropped(DropReason::SetDown)), (0, 10));
-        let guard = Some(Policy { mac: BLUE, addresses: None });
-        bed.set(Rules { guard, ..free.clone() });
-        assert_eq!((bed.send(10, RED), bed.dropped(DropReason::SpoofedMac)), (0, 10));
-        let capture = bed.wrappers.capture(&Options::default()).unwrap();
-        bed.wrappers.refresh(&bed.datapath, Some(&bed.red));
-        bed.set(free.clone());
-        assert_eq!(bed.send(10, RED), 10);
-        assert_eq!(bed.dropped(DropReason::SetDown) + bed.dropped(DropReason::SpoofedMac), 20);
-        // It still has the wrapper of the capture, once, which goes in the end.
-        drop(capture);
-        bed.wrappers.refresh(&bed.datapath, Some(&bed.red));
-        assert_eq!(bed.send(10, RED), 10);
-        bed.wrappers.allow_capture(false, &bed.datapath, Some(&bed.red));
-        assert!(bed.wrappers.capture(&Options::default()).is_err());
-        assert_eq!(bed.send(10, RED), 10);
-    }
-
-    #[test]
-    fn a_sender_that_waits_for_its_rate_goes_on_when_the_limit_goes() {
-        let limited = |packets| {
-            let ingress = Limit { burst_packets: 4, ..Limit::new(None, Some(packets)) };
-            let limits = Limits { ingress, egress: Limit::default() };
-            Rules { guard: None, limits, enabled: true, membership: None }
-        };
-        let mut bed = Bed::new(limited(1));
-        // A frame per second: it would take minutes.
-        for _ in 0..200 {
-            bed.sender.send([&BLUE.0[..], &RED.0, &[0x88, 0xb5]].concat());
-        }
-        while bed.arrived.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
-        }
-        bed.set(limited(1_000_000));
-        let start = Instant::now();
-        while bed.arrived.load(Ordering::Relaxed) < 200 {
-            assert!(start.elapsed() < Duration::from_secs(20), "frames are late");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 }

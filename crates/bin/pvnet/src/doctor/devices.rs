@@ -5,7 +5,7 @@ use shm::{PageSize, Region};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{Macvtap, Steering, Xdp, packet};
 
-use super::{Check, text};
+use super::check::{Check, text};
 
 const TAP: &str = "pvdoctor0";
 const LEFT: &str = "pvdoctor1";

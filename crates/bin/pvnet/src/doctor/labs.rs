@@ -1,6 +1,6 @@
 //! Programs that the demo, tests, benchmarks and labs run.
 
-use super::{Check, text};
+use super::check::{Check, text};
 
 const NEXT: &str = "make deps installs it on Debian";
 

@@ -10,7 +10,8 @@ use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use shm::{PageSize, Region};
 
-use super::{Check, text};
+use super::check::{Check, text};
+use super::ports;
 
 /// Descriptors that the daemon takes without a guest, and that a guest takes with one queue (see `daemon::limits`).
 const OWN_DESCRIPTORS: u64 = 64;
@@ -39,6 +40,11 @@ pub(super) fn daemon(directory: &Path) -> Vec<Check> {
                 "run as root, or choose another with `directory` in [daemon] and --directory; now it is {}",
                 directory.display()
             ),
+        ),
+        Check::wished(
+            "ports over vhost-user",
+            ports::both_ends(),
+            "[[port]], and [[uplink]] with kind = \"virtio-user\", need CONFIG_EVENTFD and /proc",
         ),
         Check::wished(
             "descriptors",

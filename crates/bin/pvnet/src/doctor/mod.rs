@@ -1,17 +1,22 @@
 //! `pvnet doctor`: what a machine lacks for each feature. Every check does what the feature does, and undoes it.
 
+mod check;
 mod devices;
 mod labs;
 mod machine;
+mod ports;
 mod xen;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
+use crate::document::{self, Document};
+use check::{Check, Verdict};
 
 /// Options of `pvnet doctor`.
 #[derive(clap::Args)]
@@ -47,61 +52,27 @@ enum Wanted {
     All,
 }
 
+/// What this machine lacks for each feature.
+#[derive(Serialize, JsonSchema)]
+pub struct DoctorDocument {
+    features: Vec<Feature>,
+}
+
+impl Document for DoctorDocument {
+    const SCHEMA: &str = "pvnet-doctor/1";
+}
+
 /// A feature, and what it needs.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Feature {
+    /// Its name on the command line.
     name: &'static str,
+    /// What it is.
     what: &'static str,
+    /// Whether nothing that it needs is missing.
     ready: bool,
+    /// What was tried.
     checks: Vec<Check>,
-}
-
-/// One thing that was tried.
-#[derive(Debug, Serialize)]
-struct Check {
-    what: &'static str,
-    result: Verdict,
-    /// What was found, or why it failed.
-    found: String,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-/// How a trial ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Verdict {
-    /// It works.
-    Works,
-    /// It does not, and the feature does without, slower or with less.
-    Reduced,
-    /// It does not, and the feature needs it.
-    Missing,
-}
-
-impl Check {
-    /// What the feature needs.
-    fn needed(what: &'static str, tried: Result<String, String>, next: impl Into<String>) -> Self {
-        Self::new(what, tried, Verdict::Missing, next.into())
-    }
-
-    /// What the feature can do without.
-    fn wished(what: &'static str, tried: Result<String, String>, next: impl Into<String>) -> Self {
-        Self::new(what, tried, Verdict::Reduced, next.into())
-    }
-
-    fn new(
-        what: &'static str,
-        tried: Result<String, String>,
-        otherwise: Verdict,
-        next: String,
-    ) -> Self {
-        match tried {
-            Ok(found) => Self { what, result: Verdict::Works, found, next: None },
-            Err(found) => Self { what, result: otherwise, found, next: Some(next) },
-        }
-    }
 }
 
 impl Feature {
@@ -113,19 +84,19 @@ impl Feature {
 
 /// Tries everything, prints what was found, and returns 0 if the named features can be used.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, String> {
-    let features = examine(&args.daemon.directory);
+    let found = DoctorDocument { features: examine(&args.daemon.directory) };
     if args.json {
-        let text = serde_json::to_string_pretty(&serde_json::json!({ "features": features }));
-        println!("{}", text.map_err(|error| error.to_string())?);
+        print!("{}", document::pretty(&found)?);
     } else {
-        features.iter().for_each(print);
+        found.features.iter().for_each(print);
     }
     let is_wanted = |feature: &Feature| {
         args.features.iter().any(|wanted| {
             *wanted == Wanted::All || Wanted::from_str(feature.name, false).as_ref() == Ok(wanted)
         })
     };
-    let ready = features.iter().filter(|feature| is_wanted(feature)).all(|feature| feature.ready);
+    let ready =
+        found.features.iter().filter(|feature| is_wanted(feature)).all(|feature| feature.ready);
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -159,11 +130,6 @@ fn print(feature: &Feature) {
             println!("           → {next}");
         }
     }
-}
-
-/// An error as text, on one line.
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string().trim_end().replace('\n', "; ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a Xen host needs.
 
-use super::{Check, text};
+use super::check::{Check, text};
 
 /// Checks for platform `xen`, in dom0 or a driver domain.
 pub(super) fn checks() -> Vec<Check> {

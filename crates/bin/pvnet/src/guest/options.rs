@@ -22,6 +22,8 @@ pub struct Options {
     pub no_header_channel: bool,
     /// The daemon keeps no pages mapped.
     pub no_persistent_grants: bool,
+    /// The backend spreads received flows over the queues by their hash, and passes the hashes on.
+    pub hash: bool,
     /// For how long a wait for a frame is polled at most.
     pub poll: Duration,
     /// Leave all copies of received frames to the driver domain.

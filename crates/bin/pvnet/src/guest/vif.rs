@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hypervisor::Guest;
 use machine::{DRIVER_DOMAIN, MachineGuest, toolstack};
-use netfront::{CopyPool, Frontend};
+use netfront::{CopyPool, Frontend, HashConfig};
 use offload::Features;
 use wire::netif::keys;
 use xenstore::{Store, StoreError};
@@ -35,12 +35,20 @@ pub(super) fn open<G: Guest>(
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
         persistent_grants: !options.no_persistent_grants,
+        hash: options.hash,
         guest_copy: !options.no_guest_copy,
+        multicast_control: false,
         timeout: HANDSHAKE_TIMEOUT,
     };
     let node = toolstack::device_path(handle);
-    let (frontend, queues) =
+    let (mut frontend, queues) =
         Frontend::connect_with(guest, store.clone(), &node, &config, pool).map_err(text)?;
+    if options.hash {
+        let control = frontend.control().ok_or("--hash: the backend offers no control ring")?;
+        control
+            .set_hash(&HashConfig::over(queues.len()))
+            .map_err(|error| format!("--hash: {error}"))?;
+    }
     let mtu = store.read(None, &format!("{node}/{}", keys::MTU)).ok();
     let mtu: Option<u16> = mtu.and_then(|text| text.trim().parse().ok());
     let (name, namespace) = (stack.name.clone(), stack.namespace);

@@ -1,8 +1,10 @@
 //! The contexts of cards in an interval.
 
 use control_socket::{ContextState, ContextStatus, Status, Traffic};
-use report::{Table, human};
-use serde_json::{Value, json};
+use report::human;
+
+use super::layout::{TableColumn, table};
+use super::view::{Column, Listed};
 
 /// One context in an interval.
 #[derive(Debug)]
@@ -72,77 +74,64 @@ fn rates(nic: &str, before: Option<&ContextStatus>, after: &ContextStatus) -> Co
     }
 }
 
-/// A table, for intervals of so many seconds; empty without a context.
-pub fn text(contexts: &[ContextRates], seconds: f64) -> String {
+impl ContextRates {
+    /// Descriptors per hypercall; none where hypercalls put none on a ring.
+    pub fn per_call(&self) -> Option<f64> {
+        (self.descriptors > 0).then(|| self.descriptors as f64 / self.calls as f64)
+    }
+}
+
+impl Listed for ContextRates {
+    fn name(&self) -> &str {
+        &self.guest
+    }
+
+    fn words(&self) -> Vec<String> {
+        let Self { nic, guest, protection, state, .. } = self;
+        vec![nic.clone(), guest.clone(), protection.clone(), state.to_string()]
+    }
+
+    fn amount(&self, column: Column) -> u64 {
+        match column {
+            Column::Name | Column::Time | Column::Cost => 0,
+            Column::Rate => self.tx.frames + self.rx.frames,
+            Column::Bytes => self.tx.bytes + self.rx.bytes,
+            Column::Drops => self.drops,
+        }
+    }
+}
+
+/// A table of at most `width` characters in a line, for intervals of so many seconds; empty without a context.
+pub fn text(contexts: &[&ContextRates], seconds: f64, width: Option<usize>) -> String {
     if contexts.is_empty() {
         return String::new();
     }
-    let mut table = Table::new()
-        .left("card")
-        .right("context")
-        .left("guest")
-        .left("protection")
-        .left("state")
-        .right("frames/s sent")
-        .right("Mb/s sent")
-        .right("frames/s got")
-        .right("Mb/s got")
-        .right("drops/s")
-        .right("interrupts/s")
-        .right("descriptors/call")
-        .right("references");
     let rate = |n: u64| human(n as f64 / seconds);
     let megabits = |n: u64| human(n as f64 * 8.0 / 1e6 / seconds);
-    for context in contexts {
-        table.row([
-            context.nic.clone(),
-            context.context.to_string(),
-            context.guest.clone(),
-            context.protection.clone(),
-            context.state.to_string(),
-            rate(context.tx.frames),
-            megabits(context.tx.bytes),
-            rate(context.rx.frames),
-            megabits(context.rx.bytes),
-            rate(context.drops),
-            rate(context.interrupts),
-            per_call(context).map_or_else(|| "–".to_owned(), human),
-            context.references.to_string(),
-        ]);
-    }
-    format!("{table}\n")
-}
-
-fn per_call(context: &ContextRates) -> Option<f64> {
-    (context.descriptors > 0).then(|| context.descriptors as f64 / context.calls as f64)
-}
-
-/// One object for each context.
-pub fn json(contexts: &[ContextRates], seconds: f64) -> Vec<Value> {
-    let rate = |n: u64| n as f64 / seconds;
-    let traffic = |traffic: Traffic| {
-        json!({
-            "frames_per_second": rate(traffic.frames),
-            "bits_per_second": rate(traffic.bytes) * 8.0,
-        })
+    let column = |header, is_left, rank, cell: &dyn Fn(&ContextRates) -> String| TableColumn {
+        header,
+        is_left,
+        cells: contexts.iter().map(|context| cell(context)).collect(),
+        rank,
     };
-    let object = |context: &ContextRates| {
-        json!({
-            "nic": context.nic,
-            "context": context.context,
-            "guest": context.guest,
-            "protection": context.protection,
-            "state": context.state,
-            "references": context.references,
-            "tx": traffic(context.tx),
-            "rx": traffic(context.rx),
-            "drops_per_second": rate(context.drops),
-            "interrupts_per_second": rate(context.interrupts),
-            "calls_per_second": rate(context.calls),
-            "descriptors_per_call": per_call(context),
-        })
-    };
-    contexts.iter().map(object).collect()
+    let per_call =
+        |context: &ContextRates| context.per_call().map_or_else(|| "–".to_owned(), human);
+    let columns = vec![
+        column("card", true, 0, &|context| context.nic.clone()),
+        column("context", false, 5, &|context| context.context.to_string()),
+        column("guest", true, 0, &|context| context.guest.clone()),
+        column("protection", true, 9, &|context| context.protection.clone()),
+        column("state", true, 3, &|context| context.state.to_string()),
+        column("frames/s sent", false, 1, &|context| rate(context.tx.frames)),
+        column("Mb/s sent", false, 4, &|context| megabits(context.tx.bytes)),
+        column("frames/s got", false, 1, &|context| rate(context.rx.frames)),
+        column("Mb/s got", false, 4, &|context| megabits(context.rx.bytes)),
+        column("drops/s", false, 2, &|context| rate(context.drops)),
+        column("interrupts/s", false, 7, &|context| rate(context.interrupts)),
+        column("descriptors/call", false, 8, &per_call),
+        column("references", false, 6, &|context| context.references.to_string()),
+    ];
+    format!("{}\n", table(columns, width))
 }
 
 #[cfg(test)]
@@ -159,16 +148,22 @@ mod tests {
         let contexts = between(&status(2), &status(4));
         let [context] = &contexts[..] else { panic!("{contexts:?}") };
         assert_eq!((context.tx.frames, context.rx.frames, context.drops), (2000, 1000, 20));
-        let text = text(&contexts, 2.0);
+        let listed: Vec<_> = contexts.iter().collect();
+        let text = |width| text(&listed, 2.0, width);
+        let narrow = text(Some(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        for part in ["card0", "red", "1,000", "10.0"] {
+            assert!(narrow.contains(part), "{part:?} is not in\n{narrow}");
+        }
+        let text = text(None);
         for part in ["card0", "red", "1,000", "8.00", "30.0", "16.0", "512"] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
-        let json = &json(&contexts, 2.0)[0];
-        assert_eq!(json["tx"]["frames_per_second"], 1000.0);
-        assert_eq!(json["descriptors_per_call"], 16.0);
+        assert_eq!(context.per_call(), Some(16.0));
         // Assigned again meanwhile.
         let again = between(&status(4), &status(1));
         assert_eq!(again[0].tx.frames, 1000);
-        assert!(super::text(&between(&Status::default(), &Status::default()), 1.0).is_empty());
+        assert!(between(&Status::default(), &Status::default()).is_empty());
+        assert!(super::text(&[], 1.0, None).is_empty());
     }
 }

@@ -1,20 +1,30 @@
 //! `pvnet top`: the daemon's traffic and its cost, live.
 
 mod contexts;
+mod keys;
+mod layout;
 mod rates;
 mod screen;
 mod show;
+mod top_document;
+mod view;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use control_socket::{Status, control_socket};
 use lab::Interrupt;
 
 use crate::args::DaemonArgs;
+use crate::document;
+use crate::error::text;
+use keys::Controls;
 use rates::Rates;
-use screen::Screen;
+use screen::{Input, Screen};
+use view::{Column, View};
+
+pub use top_document::TopDocument;
 
 /// Options of `pvnet top`.
 #[derive(Args)]
@@ -27,19 +37,22 @@ pub struct TopArgs {
     /// End after this many intervals [default: at Ctrl-C].
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Print one JSON object per interval, each on one line.
-    ///
-    /// Its fields: `seconds`, the length of the interval; `processors`; `cpus`, processors kept
-    /// busy by `guest`, `driver`, `hypervisor`, and `idle` and `stolen` ones; `per_second` and
-    /// `per_packet`, objects that hold `packets` and `bytes` (in the first only), each counter
-    /// of `pvnet status --json` by name and `guest_bytes`; `us_per_packet` and
-    /// `s_per_gigabyte`, CPU time by `guest`, `driver` and `hypervisor`; `ports`, a list of
-    /// `name`, `state`, `reason` if there is one (a `code` and perhaps a `detail`), `ingress` (from
-    /// the port into the switch) and `egress` (out of the port) with `frames_per_second` and
-    /// `bits_per_second`, and `drops_per_second`; `contexts`, a list with a context's `nic`, `context`,
-    /// `guest`, `protection`, `state`, `references`, `tx` (from the guest) and `rx` as above, and
-    /// `drops_per_second`, `interrupts_per_second`, `calls_per_second` and `descriptors_per_call`. What is
-    /// per packet, gigabyte or call is null when there were none.
+    /// Show one interval and end: `--count 1`.
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+    /// Print block after block on a terminal too, and read no keys.
+    #[arg(long)]
+    batch: bool,
+    /// Sort ports and contexts by `name`, `rate` (frames), `bytes`, `drops`, `time` in the daemon or `cost` (that time per frame); with `-` before it, the other way round.
+    #[arg(long, value_name = "[-]COLUMN", allow_hyphen_values = true, value_parser = view::sort)]
+    sort: Option<(Column, bool)>,
+    /// List the other way round.
+    #[arg(long)]
+    reverse: bool,
+    /// List the ports and contexts whose name, kind or state has this in it; of several words, each.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    filter: String,
+    /// Print one JSON object per interval, each on one line; `pvnet schema top` describes it.
     #[arg(long)]
     json: bool,
 }
@@ -57,29 +70,56 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Shows rates until Ctrl-C, or for the given number of intervals.
+/// Shows rates until Ctrl-C or `q`, or for the given number of intervals.
 pub fn run(args: &TopArgs) -> Result<(), String> {
-    Interrupt::install().map_err(|error| error.to_string())?;
+    Interrupt::install().map_err(text)?;
     let socket = control_socket(&args.daemon.directory);
     let _metered = control_socket::meter(&socket)?;
     let mut before = control_socket::status(&socket)?;
-    let mut screen = Screen::start(args.json);
-    for _ in 0..args.count.unwrap_or(u64::MAX) {
-        if Interrupt::sleep(args.interval).is_err() {
-            break;
+    let mut screen = Screen::start(args.json || args.batch);
+    let mut controls = Controls::new(args.view());
+    let mut left = if args.once { 1 } else { args.count.unwrap_or(u64::MAX) };
+    let mut rates = None;
+    let mut due = Instant::now() + args.interval;
+    while left > 0 {
+        match screen.wait(due).map_err(|error| format!("standard input: {error}"))? {
+            Input::Interrupted => break,
+            Input::Keys(keys) => {
+                if !keys.into_iter().all(|key| controls.press(key)) {
+                    break;
+                }
+            }
+            Input::Due => {
+                left -= 1;
+                let after = look(&socket, before.pid)?;
+                let new = Rates::between(&before, &after);
+                rates = Some(new.ok_or("the daemon cannot tell the machine's processor time")?);
+                before = after;
+                due = Instant::now() + args.interval;
+            }
         }
-        let after = look(&socket, before.pid)?;
-        let rates = Rates::between(&before, &after)
-            .ok_or("the daemon cannot tell the machine's processor time")?;
-        let text = if args.json { show::json(&rates) } else { show::text(&rates) };
+        let Some(rates) = &rates else { continue };
+        let text = if args.json {
+            document::line(&TopDocument::new(rates, &controls.view))?
+        } else {
+            let head = if screen.has_keys() { controls.text() } else { String::new() };
+            head + &show::text(rates, &controls.view, screen.size())
+        };
         match screen.show(&text) {
             // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             shown => shown.map_err(|error| format!("standard output: {error}"))?,
         }
-        before = after;
     }
     Ok(())
+}
+
+impl TopArgs {
+    /// What is listed at first.
+    fn view(&self) -> View {
+        let (sort, turned) = self.sort.map_or((None, false), |(sort, turned)| (Some(sort), turned));
+        View { sort, reverse: turned != self.reverse, filter: self.filter.clone() }
+    }
 }
 
 /// The status of the same daemon. A restarted daemon counts from zero, and its meter is not switched

@@ -9,6 +9,7 @@ use lab::CpuUsage;
 use report::CpuSplit;
 
 use super::contexts::{self, ContextRates};
+use super::view::{Column, Listed};
 
 /// Work and costs in an interval.
 #[derive(Debug)]
@@ -26,10 +27,12 @@ pub struct Rates {
 }
 
 /// Frames of a port in an interval.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PortRates {
     /// Its name.
     pub name: String,
+    /// What is plugged in.
+    pub kind: PortKind,
     /// Whether it was up at the end.
     pub state: PortState,
     /// Why it is down or degraded.
@@ -40,6 +43,9 @@ pub struct PortRates {
     pub egress: Traffic,
     /// Dropped frames.
     pub drops: u64,
+    /// Nanoseconds that batches of frames from the port were in the daemon, all together. It is the workers' time, unless frames
+    /// wait for room or for a device.
+    pub nanoseconds: u64,
 }
 
 impl Rates {
@@ -136,6 +142,7 @@ impl PortRates {
             |field: fn(&PortStatus) -> u64| field(after).saturating_sub(before.map_or(0, field));
         Self {
             name: after.name.clone(),
+            kind: after.kind,
             state: after.state,
             reason: after.reason.clone(),
             ingress: Traffic {
@@ -147,6 +154,36 @@ impl PortRates {
                 bytes: since(|port| port.egress.bytes),
             },
             drops: since(|port| port.drops.total()),
+            nanoseconds: since(|port| port.batches.nanoseconds.sum),
+        }
+    }
+}
+
+impl PortRates {
+    /// Microseconds in the daemon per frame from the port; none without a frame.
+    pub fn us_per_frame(&self) -> Option<f64> {
+        let frames = self.ingress.frames;
+        (frames > 0).then(|| self.nanoseconds as f64 / 1e3 / frames as f64)
+    }
+}
+
+impl Listed for PortRates {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn words(&self) -> Vec<String> {
+        vec![self.name.clone(), self.kind.to_string(), self.state.to_string()]
+    }
+
+    fn amount(&self, column: Column) -> u64 {
+        match column {
+            Column::Name => 0,
+            Column::Rate => self.ingress.frames + self.egress.frames,
+            Column::Bytes => self.ingress.bytes + self.egress.bytes,
+            Column::Drops => self.drops,
+            Column::Time => self.nanoseconds,
+            Column::Cost => (self.nanoseconds * 1000).checked_div(self.ingress.frames).unwrap_or(0),
         }
     }
 }
@@ -154,12 +191,16 @@ impl PortRates {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use control_socket::{BatchStatus, Histogram};
     use frame::DropReason;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn port(name: &str, kind: PortKind, frames: u64) -> PortStatus {
+        let nanoseconds =
+            Histogram { count: frames / 10, sum: frames * 400, ..Histogram::default() };
         PortStatus {
+            batches: BatchStatus { nanoseconds, ..BatchStatus::default() },
             ingress: Traffic { frames, bytes: frames * 1000 },
             egress: Traffic { frames: frames / 2, bytes: frames * 500 },
             drops: [(DropReason::Stalled, frames / 10)].into_iter().collect(),
@@ -205,6 +246,7 @@ pub(super) mod tests {
         assert_eq!(of("guest_bytes"), &("guest_bytes", 750_000.0, Some(1250.0)));
         let red = &rates.ports[0];
         assert_eq!((red.ingress.frames, red.egress.frames, red.drops), (1000, 500, 100));
+        assert_eq!((red.nanoseconds, red.us_per_frame()), (400_000, Some(0.4)));
     }
 
     #[test]

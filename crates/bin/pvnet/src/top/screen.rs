@@ -1,29 +1,108 @@
-//! The output of `pvnet top`: drawn in place on a terminal, else block after block.
+//! The terminal of `pvnet top`: texts are drawn in place and keys are read, or it is block after block.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
-use rustix::termios::tcgetwinsize;
+use lab::Interrupt;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::getpgrp;
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize,
+    tcsetattr,
+};
+
+use super::keys::{self, Key};
 
 /// Clears the screen and hides the cursor.
 const BEGIN: &str = "\x1b[2J\x1b[?25l";
 /// Shows the cursor.
 const END: &str = "\x1b[?25h";
 
-/// Standard output. A terminal gets its cursor back when it is dropped.
+/// Between two looks at signals while there are no keys.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Standard output, and standard input if it has keys. A terminal gets its cursor and its settings back when it is dropped.
 #[derive(Debug)]
 pub struct Screen {
     in_place: bool,
+    /// The terminal's settings before keys were read one by one; absent if none are read.
+    keyboard: Option<Termios>,
+}
+
+/// Rows and columns of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Lines.
+    pub rows: usize,
+    /// Characters in a line.
+    pub columns: usize,
+}
+
+/// What a wait ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The time is over.
+    Due,
+    /// Keys were pressed.
+    Keys(Vec<Key>),
+    /// A signal asks for the end.
+    Interrupted,
 }
 
 impl Screen {
     /// Starts output: block after block if `plain` or if standard output is no terminal, else in place.
     pub fn start(plain: bool) -> Self {
-        let this = Self { in_place: !plain && io::stdout().is_terminal() };
-        if this.in_place {
+        let in_place = !plain && io::stdout().is_terminal();
+        let keyboard = if in_place { read_keys() } else { None };
+        if in_place {
             // An error recurs at the first text.
             let _ = write(BEGIN);
         }
-        this
+        Self { in_place, keyboard }
+    }
+
+    /// Whether keys are read.
+    pub fn has_keys(&self) -> bool {
+        self.keyboard.is_some()
+    }
+
+    /// The size of the terminal that is drawn on, if it is known.
+    pub fn size(&self) -> Option<Size> {
+        let size = tcgetwinsize(io::stdout()).ok().filter(|_| self.in_place)?;
+        let (rows, columns) = (size.ws_row.into(), size.ws_col.into());
+        (rows > 0 && columns > 0).then_some(Size { rows, columns })
+    }
+
+    /// Waits until `due`, for keys or for a signal.
+    ///
+    /// # Errors
+    /// Those of the terminal.
+    pub fn wait(&mut self, due: Instant) -> io::Result<Input> {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if Interrupt::requested() {
+                return Ok(Input::Interrupted);
+            }
+            if left.is_zero() {
+                return Ok(Input::Due);
+            }
+            if self.keyboard.is_none() {
+                let slept = Interrupt::sleep(left);
+                return Ok(if slept.is_ok() { Input::Due } else { Input::Interrupted });
+            }
+            if !is_readable(left.min(SLICE))? {
+                continue;
+            }
+            let mut bytes = [0; 64];
+            match rustix::io::read(io::stdin(), &mut bytes) {
+                // The terminal has gone.
+                Ok(0) => return Ok(Input::Interrupted),
+                Ok(read) => return Ok(Input::Keys(keys::keys(&bytes[..read]))),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Prints a text of whole lines.
@@ -36,8 +115,41 @@ impl Screen {
     }
 }
 
+/// Has the terminal hand over each key at once, without showing it. None if standard input is no terminal, or another
+/// program's at present.
+fn read_keys() -> Option<Termios> {
+    let terminal = io::stdin();
+    let before = tcgetattr(&terminal).ok()?;
+    if tcgetpgrp(&terminal).ok()? != getpgrp() {
+        return None;
+    }
+    let mut each = before.clone();
+    each.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    each.special_codes[SpecialCodeIndex::VMIN] = 1;
+    each.special_codes[SpecialCodeIndex::VTIME] = 0;
+    // Ctrl-Z would leave the shell a terminal that shows nothing; 0 is no character.
+    each.special_codes[SpecialCodeIndex::VSUSP] = 0;
+    tcsetattr(&terminal, OptionalActions::Now, &each).ok()?;
+    Some(before)
+}
+
+fn is_readable(limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).unwrap_or_default();
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    match poll(&mut fds, Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl Drop for Screen {
     fn drop(&mut self) {
+        if let Some(before) = &self.keyboard {
+            // The terminal may be gone.
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
         if self.in_place {
             // The terminal may be gone.
             let _ = write(END);

@@ -1,14 +1,15 @@
-//! Rates as tables and as JSON.
+//! Rates as tables.
 
-use control_socket::Traffic;
 use report::{CpuSplit, Table, human};
-use serde_json::{Map, Value, json};
 
 use super::contexts;
+use super::layout::{TableColumn, table};
 use super::rates::{PortRates, Rates};
+use super::screen::Size;
+use super::view::{Column, View};
 
-/// An interval as tables, followed by an empty line.
-pub fn text(rates: &Rates) -> String {
+/// An interval as tables, followed by an empty line. A terminal of a known size gets what fits.
+pub fn text(rates: &Rates, view: &View, size: Option<Size>) -> String {
     let carried = &rates.measured.carried;
     let head = format!(
         "{} packets/s, {} Mb/s, over {} s",
@@ -17,10 +18,18 @@ pub fn text(rates: &Rates) -> String {
         human(rates.measured.wall.as_secs_f64())
     );
     // The longest table is the last: a low terminal cuts it off.
-    let (processors, ports, operations) = (processors(rates), ports(rates), operations(rates));
-    let contexts = contexts::text(&rates.contexts, seconds(rates));
+    let (processors, operations) = (processors(rates).to_string(), operations(rates));
+    let above = processors.lines().count() + HEAD_LINES;
+    let ports = ports(rates, view, size, above);
+    let contexts = view.list(&rates.contexts);
+    let contexts = contexts::text(&contexts, seconds(rates), size.map(|size| size.columns));
     format!("{head}\n\n{processors}\n{ports}\n{contexts}{operations}\n")
 }
+
+/// Lines of the view's order, of the head, around the tables and of the ports' header.
+const HEAD_LINES: usize = 6;
+/// Ports that are shown in however low a terminal.
+const PORTS_MIN: usize = 3;
 
 /// A share of the machine's time: its name, and its field of a split.
 type Share = (&'static str, fn(&CpuSplit) -> f64);
@@ -57,30 +66,45 @@ fn operations(rates: &Rates) -> Table {
     table
 }
 
-/// The ports, and a line for each that has a reason.
-fn ports(rates: &Rates) -> String {
-    let mut table = Table::new()
-        .left("port")
-        .left("state")
-        .right("frames/s in")
-        .right("Mb/s in")
-        .right("frames/s out")
-        .right("Mb/s out")
-        .right("drops/s");
-    for port in &rates.ports {
-        table.row([
-            port.name.clone(),
-            port.state.to_string(),
-            human(rates.per_second(port.ingress.frames)),
-            human(megabits(rates, port.ingress.bytes)),
-            human(rates.per_second(port.egress.frames)),
-            human(megabits(rates, port.egress.bytes)),
-            human(rates.per_second(port.drops)),
-        ]);
+/// The ports that a view lists, below so many lines, and a line for each that has a reason.
+fn ports(rates: &Rates, view: &View, size: Option<Size>, above: usize) -> String {
+    let listed = view.list(&rates.ports);
+    let room = size.map_or(usize::MAX, |size| size.rows.saturating_sub(above + 1).max(PORTS_MIN));
+    let shown = &listed[..listed.len().min(room)];
+    let rate = |n: u64| human(rates.per_second(n));
+    let column = |header, rank, cell: &dyn Fn(&PortRates) -> String| TableColumn {
+        header,
+        is_left: matches!(header, "port" | "kind" | "state"),
+        cells: shown.iter().map(|port| cell(port)).collect(),
+        rank,
+    };
+    // What is sorted by is always shown.
+    let rank = |column, rank| if view.sort == Some(column) { 0 } else { rank };
+    let columns = vec![
+        column("port", 0, &|port| port.name.clone()),
+        column("kind", 4, &|port| port.kind.to_string()),
+        column("state", 1, &|port| port.state.to_string()),
+        column("frames/s in", 0, &|port| rate(port.ingress.frames)),
+        column("Mb/s in", 0, &|port| human(megabits(rates, port.ingress.bytes))),
+        column("frames/s out", 0, &|port| rate(port.egress.frames)),
+        column("Mb/s out", 0, &|port| human(megabits(rates, port.egress.bytes))),
+        column("drops/s", 0, &|port| rate(port.drops)),
+        column("time %", rank(Column::Time, 2), &|port| {
+            human(rates.per_second(port.nanoseconds) / 1e7)
+        }),
+        column("µs/frame", rank(Column::Cost, 3), &|port| or_dash(port.us_per_frame())),
+    ];
+    let mut text = table(columns, size.map(|size| size.columns)).to_string();
+    let hidden = listed.len() - shown.len();
+    if hidden > 0 {
+        text += &format!("{hidden} more do not fit\n");
+    }
+    if listed.len() < rates.ports.len() {
+        text += &format!("{} of {} ports\n", listed.len(), rates.ports.len());
     }
     let reason =
-        |port: &PortRates| port.reason.as_ref().map(|why| format!("{}: {why}\n", port.name));
-    table.to_string() + &rates.ports.iter().filter_map(reason).collect::<String>()
+        |port: &&PortRates| port.reason.as_ref().map(|why| format!("{}: {why}\n", port.name));
+    text + &shown.iter().filter_map(reason).collect::<String>()
 }
 
 fn seconds(rates: &Rates) -> f64 {
@@ -95,79 +119,24 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), human)
 }
 
-/// An interval as a line with a JSON object; `pvnet top --help` lists its fields.
-pub fn json(rates: &Rates) -> String {
-    let measured = &rates.measured;
-    let CpuSplit { guest, driver, hypervisor, idle } = measured.cpu;
-    let stolen = rates.stolen();
-    let work = |split: CpuSplit| {
-        let CpuSplit { guest, driver, hypervisor, .. } = split;
-        json!({ "guest": guest, "driver": driver, "hypervisor": hypervisor })
-    };
-    let operations = rates.operations();
-    let mut per_second: Map<_, _> =
-        operations.iter().map(|(name, rate, _)| ((*name).to_owned(), json!(rate))).collect();
-    per_second.insert("packets".to_owned(), json!(measured.frames_per_second()));
-    per_second.insert("bytes".to_owned(), json!(rates.per_second(measured.carried.bytes)));
-    let per_packet: Option<Map<_, _>> = operations
-        .iter()
-        .map(|(name, _, each)| Some(((*name).to_owned(), json!((*each)?))))
-        .collect();
-    let object = json!({
-        "seconds": measured.wall.as_secs_f64(),
-        "processors": rates.processors,
-        "cpus": {
-            "guest": guest, "driver": driver, "hypervisor": hypervisor,
-            "idle": idle, "stolen": stolen,
-        },
-        "us_per_packet": rates.per_packet().map(work),
-        "s_per_gigabyte": rates.per_gigabyte().map(work),
-        "per_second": per_second,
-        "per_packet": per_packet,
-        "contexts": contexts::json(&rates.contexts, seconds(rates)),
-        "ports": rates.ports.iter().map(|port| port_json(rates, port)).collect::<Vec<_>>(),
-    });
-    format!("{object}\n")
-}
-
-fn port_json(rates: &Rates, port: &PortRates) -> Value {
-    let rates_of = |traffic: Traffic| {
-        json!({
-            "frames_per_second": rates.per_second(traffic.frames),
-            "bits_per_second": rates.per_second(traffic.bytes) * 8.0,
-        })
-    };
-    let mut object = json!({
-        "name": port.name,
-        "state": port.state,
-        "ingress": rates_of(port.ingress),
-        "egress": rates_of(port.egress),
-        "drops_per_second": rates.per_second(port.drops),
-    });
-    if let Some(reason) = &port.reason {
-        object["reason"] = json!(reason);
-    }
-    object
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::top::rates::tests::rates;
-    use control_socket::Reason;
+    use control_socket::{Reason, Traffic};
     use hypervisor::Counted;
 
     #[test]
     fn the_tables_show_rates_costs_and_reasons() {
         let mut rates = rates();
         rates.ports[1].reason = Some(Reason::Stalled);
-        let text = text(&rates);
+        let text = text(&rates, &View::default(), None);
         for line in [
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
             "driver domain  0.400  20.0        667    667",
             "stolen         0.250  12.5",
             "copies                    1,200     2.00",
-            "red   up             500     4.00           250      2.00     50.0",
+            "red   guest   up             500     4.00           250      2.00     50.0  0.0200     0.400",
             "out: the guest takes no frames",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -176,37 +145,43 @@ mod tests {
     }
 
     #[test]
-    fn json_is_a_line_with_the_documented_fields() {
-        let line = json(&rates());
-        assert_eq!(line.matches('\n').count(), 1);
-        let object: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(object["seconds"], 2.0);
-        assert_eq!(object["processors"], 2);
-        assert_eq!(object["cpus"]["driver"], 0.4);
-        assert_eq!(object["cpus"]["stolen"], 0.25);
-        assert_eq!(object["per_second"]["packets"], 600.0);
-        assert_eq!(object["per_second"]["bytes"], 600_000.0);
-        assert_eq!(object["per_packet"]["copies"], 2.0);
-        assert_eq!(object["per_packet"]["guest_bytes"], 1250.0);
-        assert!(object["us_per_packet"]["guest"].as_f64() > Some(1666.0));
-        assert!(object["s_per_gigabyte"]["hypervisor"].as_f64() > Some(166.0));
-        let port = &object["ports"][0];
-        assert_eq!((&port["name"], &port["state"]), (&"red".into(), &"up".into()));
-        assert_eq!(port["ingress"]["bits_per_second"], 4e6);
-        assert_eq!(port["egress"]["frames_per_second"], 250.0);
-        assert_eq!(port["drops_per_second"], 50.0);
-        assert!(port.get("reason").is_none());
-    }
-
-    #[test]
     fn without_packets_nothing_is_per_packet() {
         let mut rates = rates();
         rates.measured.carried.frames = 0;
         rates.measured.carried.bytes = 0;
-        let object: Value = serde_json::from_str(&json(&rates)).unwrap();
-        for field in ["us_per_packet", "s_per_gigabyte", "per_packet"] {
-            assert_eq!(object.get(field), Some(&Value::Null), "{field}");
-        }
-        assert!(text(&rates).contains('–'));
+        assert!(text(&rates, &View::default(), None).contains('–'));
+    }
+
+    #[test]
+    fn a_terminal_gets_lines_that_fit_and_the_first_ports_of_the_order() {
+        let mut rates = rates();
+        let guest = |number: u64| PortRates {
+            name: format!("a-guest-with-a-long-name-{number:03}"),
+            ingress: Traffic { frames: number * 1_000_000, bytes: number << 30 },
+            ..rates.ports[0].clone()
+        };
+        let guests: Vec<_> = (0..100_u64).map(guest).collect();
+        rates.ports.extend(guests);
+        let view = View { sort: Some(Column::Rate), ..View::default() };
+        let size = Some(Size { rows: 24, columns: 80 });
+        let shown = text(&rates, &view, size);
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{shown}");
+        // The numbers are whole, and what is left out is said within the screen.
+        assert!(lines[..23].iter().any(|line| line.contains("49,500,000")), "{shown}");
+        assert!(lines[..23].iter().any(|line| line.contains("more do not fit")), "{shown}");
+        assert!(!shown.contains("\nred "), "{shown}");
+
+        // What is sorted by is shown in place of what is not.
+        let by_cost = View { sort: Some(Column::Cost), ..View::default() };
+        let costs = text(&rates, &by_cost, size);
+        assert!(costs.lines().all(|line| line.chars().count() <= 80), "{costs}");
+        let has_cost = |text: &str| text.lines().any(|line| line.ends_with("µs/frame"));
+        assert!(has_cost(&costs) && !has_cost(&shown), "{costs}");
+
+        let view = View { filter: "guest red".to_owned(), ..View::default() };
+        let shown = text(&rates, &view, size);
+        assert!(shown.contains("\nred ") && shown.contains("1 of 102 ports"), "{shown}");
+        assert!(!shown.contains("a-guest"), "{shown}");
     }
 }

@@ -326,3 +326,24 @@ fn an_uplink_whose_tap_is_deleted_is_down_with_the_reason() {
     assert!(reason.contains("device_failed") && reason.contains("tap out0"), "{reason}");
     daemon.stop().unwrap();
 }
+
+#[test]
+fn frames_that_the_kernel_drops_before_the_daemon_reads_them_are_counted() {
+    if !able(&["ip", "ping"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    let [_guest, mut daemon] = testbed.start(&[]);
+    let drops = || testbed.port("out")["device_drops"].clone();
+    assert_eq!(drops()["ingress"], 0, "{}", drops());
+    testbed.outside.ip(&["link", "set", "out0", "txqueuelen", "10"]).unwrap();
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut flood = testbed.outside.exec("ping").unwrap();
+    // To all, since nobody answers who has an address.
+    flood.args(["-q", "-b", "-c", "200", "-l", "200", "-W", "1", "10.77.3.255"]);
+    Process::capture(flood).unwrap().wait(LIMIT).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    wait("the daemon's return", || drops()["ingress"].as_u64() >= Some(100));
+    assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
+}

@@ -79,7 +79,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         .collect();
     let mut rounds = args.samples.as_deref().map(Rounds::read).transpose()?.unwrap_or_default();
     rounds.is_of(workload.name, args.milliseconds).map_err(Error::Usage)?;
-    let progress = Progress::new(1 + args.rounds as usize * modes.len(), args.quiet);
+    // A boot and a snapshot come first if there is no snapshot yet.
+    let progress = Progress::new(2 + args.rounds as usize * modes.len(), args.quiet);
     let names = (workload.name, &*emulator.version_line()?);
     let machine = Machine::of_lab(names, &host, &images, &emulator)?;
     let consoles = [("the console", host.log()), ("the script", host.printed())];

@@ -174,6 +174,26 @@ impl Workload {
         matches!(self.kind, Kind::Xen(_, Traffic::Udp))
     }
 
+    /// Checks that it has what is changed.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check(self, variation: &Variation) -> crate::error::Result<()> {
+        let Variation { xen_append, guest_config, iperf, pause } = variation;
+        let missing = [
+            ("--xen-append", !xen_append.is_empty() && !self.has_xen()),
+            ("--guest-config", !guest_config.is_empty() && !self.has_guest()),
+            ("--iperf", !iperf.is_empty() && !self.has_client()),
+            ("--pause", pause.is_some() && !self.is_udp()),
+        ];
+        match missing.into_iter().find(|(_, wrong)| *wrong) {
+            Some((option, _)) => {
+                Err(Error::Usage(format!("{option} changes nothing in {}", self.name)))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The machine and its scripts: endless traffic, and marks around a part of it.
     pub fn batch(
         self,

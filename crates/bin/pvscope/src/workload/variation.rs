@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use super::Workload;
 use crate::error::{Error, Result};
 
 /// What an experiment changes. Nothing by default.
@@ -30,25 +29,6 @@ pub struct Variation {
 }
 
 impl Variation {
-    /// Checks that a workload has what is changed.
-    ///
-    /// # Errors
-    /// It has not.
-    pub fn check(&self, workload: Workload) -> Result<()> {
-        let missing = [
-            ("--xen-append", !self.xen_append.is_empty() && !workload.has_xen()),
-            ("--guest-config", !self.guest_config.is_empty() && !workload.has_guest()),
-            ("--iperf", !self.iperf.is_empty() && !workload.has_client()),
-            ("--pause", self.pause.is_some() && !workload.is_udp()),
-        ];
-        match missing.into_iter().find(|(_, wrong)| *wrong) {
-            Some((option, _)) => {
-                Err(Error::Usage(format!("{option} changes nothing in {}", workload.name)))
-            }
-            None => Ok(()),
-        }
-    }
-
     /// Returns an error if anything is changed.
     pub fn refuse(&self) -> Result<()> {
         let what = "--xen-append, --guest-config, --iperf and --pause are for ready-made workloads";
@@ -67,9 +47,9 @@ impl Variation {
         words.map(|(option, value)| format!("{option} {value}")).chain(pause).collect()
     }
 
-    /// A workload's description with the changes.
-    pub fn describe(&self, workload: Workload) -> String {
-        let mut text = workload.about.to_owned();
+    /// A workload's description, `about`, with the changes.
+    pub fn describe(&self, about: &str) -> String {
+        let mut text = about.to_owned();
         for (what, value) in
             [("Xen", &self.xen_append), ("the guest", &self.guest_config), ("iperf3", &self.iperf)]
         {
@@ -86,10 +66,11 @@ impl Variation {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Workload;
     use super::*;
 
     fn error(variation: &Variation, workload: &str) -> Option<String> {
-        let checked = variation.check(Workload::named(workload).unwrap());
+        let checked = Workload::named(workload).unwrap().check(variation);
         checked.err().map(|error| error.to_string())
     }
 
@@ -127,9 +108,9 @@ mod tests {
     fn a_change_is_in_the_description_and_in_the_script() {
         let workload = Workload::named("rx-stock-basic").unwrap();
         let none = Variation::default();
-        assert_eq!(none.describe(workload), workload.about);
+        assert_eq!(none.describe(workload.about), workload.about);
         let some = Variation { iperf: "-w 16K".to_owned(), ..none.clone() };
-        assert!(some.describe(workload).contains("-w 16K"));
+        assert!(some.describe(workload.about).contains("-w 16K"));
         assert_eq!(some.options(), ["--iperf -w 16K"]);
         assert!(none.options().is_empty());
         let script = |variation| workload.batch(200, None, variation).unwrap().script;

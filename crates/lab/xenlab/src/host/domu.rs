@@ -8,14 +8,39 @@ use super::qemu::{FIRST_GUEST_PORT, GUEST_PORTS, KERNEL};
 use super::shell::{Job, Output, Shell};
 use crate::{Error, Result};
 
-/// How long the toolstack may take. It waits ten seconds for a backend.
-const TOOLSTACK: Duration = Duration::from_secs(60);
+/// How long the toolstack may take. It waits ten seconds for a backend; an overloaded machine is slow, not broken.
+const TOOLSTACK: Duration = Duration::from_secs(180);
+
+/// How a guest is virtualised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuestType {
+    /// Paravirtual.
+    #[default]
+    Pv,
+    /// By the processor, without an emulator.
+    Pvh,
+    /// By the processor, with emulated devices. Needs images of [`Edition::Network`](crate::Edition::Network).
+    Hvm,
+}
+
+impl GuestType {
+    /// Its lines of `xl.cfg`.
+    fn lines(self) -> &'static str {
+        match self {
+            Self::Pv => "type=\"pv\"\nkernel=\"/lab/guests/vmlinux\"",
+            Self::Pvh => "type=\"pvh\"\nkernel=\"/lab/guests/vmlinux\"",
+            Self::Hvm => "type=\"hvm\"\nkernel=\"/lab/guests/vmlinuz\"\nvga=\"none\"\nvnc=0",
+        }
+    }
+}
 
 /// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct DomuConfig {
     /// Its name.
     pub name: String,
+    /// How it is virtualised. All but [`GuestType::Pv`] need [`Options::nested`](crate::Options::nested).
+    pub guest_type: GuestType,
     /// Its memory, in MiB.
     pub memory_mib: u32,
     /// Its virtual CPUs.
@@ -36,6 +61,7 @@ impl DomuConfig {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
+            guest_type: GuestType::Pv,
             memory_mib: 256,
             vcpus: 1,
             vifs: Vec::new(),
@@ -64,10 +90,11 @@ impl DomuConfig {
         let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
         let Self { name, memory_mib, vcpus, .. } = self;
         format!(
-            "name=\"{name}\"\ntype=\"pv\"\nkernel=\"/lab/guests/vmlinux\"\nramdisk=\"/lab/guests/domu.cpio\"\n\
+            "name=\"{name}\"\n{}\nramdisk=\"/lab/guests/domu.cpio\"\n\
              memory={memory_mib}\nvcpus={vcpus}\nvif=[{}]\n\
              extra=\"console=hvc0 quiet loglevel=1 {KERNEL} lab.name={name} {}\"\n\
              on_crash=\"destroy\"\non_reboot=\"{}\"\n{}\n",
+            self.guest_type.lines(),
             vifs.join(", "),
             self.kernel_arguments,
             if self.restarts { "restart" } else { "destroy" },
@@ -288,12 +315,25 @@ mod tests {
         let text = DomuConfig { restarts: true, vcpus: 2, ..config }.line("driver_domain=1").text();
         for line in [
             "name=\"u1\"",
+            "type=\"pv\"",
             "vcpus=2",
             "vif=['mac=00:16:3e:00:00:01,bridge=xenbr0', 'backend=drv']",
             "on_reboot=\"restart\"",
             "driver_domain=1",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn an_emulator_reads_the_kernel_as_a_boot_loader_does() {
+        for (guest_type, kernel) in [
+            (GuestType::Pv, "kernel=\"/lab/guests/vmlinux\""),
+            (GuestType::Pvh, "kernel=\"/lab/guests/vmlinux\""),
+            (GuestType::Hvm, "kernel=\"/lab/guests/vmlinuz\""),
+        ] {
+            let text = DomuConfig { guest_type, ..DomuConfig::new("u1") }.text();
+            assert!(text.lines().any(|line| line == kernel), "{text}");
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{Error, Result};
 pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, NO_ASLR, PROCESSOR};
 use channel::{Channel, WaitError};
 use domu::Ports;
-pub use domu::{Domu, DomuConfig};
+pub use domu::{Domu, DomuConfig, GuestType};
 use lab::TempDir;
 pub use machine::{Machine, MachineConfig};
 pub use monitor::Monitor;

@@ -18,6 +18,8 @@ pub struct Options {
     pub files: Vec<HostFile>,
     /// Whether dom0 has a network card, `eth0`, on a network that QEMU emulates: 10.0.2.2 answers.
     pub outside: bool,
+    /// Whether the processor offers virtualisation to the hypervisor, which PVH and HVM guests need. It costs time.
+    pub nested: bool,
     /// More arguments for the hypervisor.
     pub xen_arguments: String,
     /// More arguments for dom0's kernel.
@@ -36,6 +38,7 @@ impl Default for Options {
             dom0_vcpus: 1,
             files: Vec::new(),
             outside: false,
+            nested: false,
             xen_arguments: String::new(),
             kernel_arguments: String::new(),
             log: None,

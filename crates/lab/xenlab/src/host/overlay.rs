@@ -57,8 +57,12 @@ impl Roots {
         std::fs::create_dir(&roots.guests).map_err(Error::path(&roots.guests))?;
         let archive = roots.guests.join("domu.cpio");
         concatenate(&images.root(Kind::DomU), &domu(images, &files)?, &archive)?;
-        let kernel = roots.guests.join("vmlinux");
-        std::fs::copy(images.kernel(), &kernel).map_err(Error::path(kernel))?;
+        for kernel in [images.kernel(), images.boot_image()] {
+            let copy = roots.guests.join(kernel.file_name().unwrap_or_default());
+            if kernel.is_file() {
+                std::fs::copy(kernel, &copy).map_err(Error::path(copy))?;
+            }
+        }
         Ok(roots)
     }
 }

@@ -87,7 +87,8 @@ fn machine(command: &mut Command, options: &Options) {
         &options.memory_mib.to_string(),
     ]);
     // With QEMU 7.2's SMAP and SMEP, Xen 4.17 stops early in its boot.
-    command.args(["-cpu", "max,-smap,-smep"]);
+    let processor = if options.nested { "max,-smap,-smep,+svm,-rdtscp" } else { "max,-smap,-smep" };
+    command.args(["-cpu", processor]);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 

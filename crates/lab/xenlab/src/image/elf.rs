@@ -24,9 +24,9 @@ struct Needs {
 }
 
 impl Needs {
-    /// Reads them from a file. None if it is not an ELF file.
+    /// Reads them from a file. None if it is not an ELF file of 64 bits: one of 32 is firmware here.
     fn of(bytes: &[u8]) -> object::Result<Self> {
-        if !bytes.starts_with(&elf::ELFMAG) {
+        if !bytes.starts_with(&elf::ELFMAG) || bytes.get(4) == Some(&elf::ELFCLASS32.0) {
             return Ok(Self::default());
         }
         let file = ElfFile64::<Endianness>::parse(bytes)?;
@@ -157,6 +157,7 @@ mod tests {
     fn a_script_needs_nothing_and_a_broken_program_is_an_error() {
         assert_eq!(Needs::of(b"#!/bin/sh\n").expect("text"), Needs::default());
         assert!(Needs::of(b"\x7fELF").is_err());
+        assert_eq!(Needs::of(b"\x7fELF\x01 firmware").expect("32 bits"), Needs::default());
     }
 
     #[test]

@@ -50,8 +50,21 @@ impl Images {
     /// [`Error::Packages`] if the mirrors fail, [`Error::Content`] if a package is not as expected,
     /// [`lab::Error::MissingTool`] and [`lab::Error::Interrupted`] as [`Error::Lab`], [`Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
-        let folder = cache.join(suite.name());
-        let images = Self { folder: folder.join(digest(suite)) };
+        Self::prepare_edition(Edition::Base, suite, cache, quiet)
+    }
+
+    /// As [`prepare`](Self::prepare), with other content.
+    ///
+    /// # Errors
+    /// Those of [`prepare`](Self::prepare).
+    pub fn prepare_edition(
+        edition: Edition,
+        suite: Suite,
+        cache: &Path,
+        quiet: bool,
+    ) -> Result<Self> {
+        let folder = cache.join(edition.folder(suite));
+        let images = Self { folder: folder.join(digest(edition, suite)) };
         if images.folder.is_dir() {
             return Ok(images);
         }
@@ -63,7 +76,9 @@ impl Images {
         if !images.folder.is_dir() {
             remove_others(&folder)?;
             let new = TempDir::inside(&folder)?;
-            build(suite, &folder.join("packages"), new.path(), quiet)?;
+            // Editions share the packages that both have.
+            let downloads = cache.join(suite.name()).join("packages");
+            build(edition, suite, &downloads, new.path(), quiet)?;
             std::fs::rename(new.path().join("images"), &images.folder)
                 .map_err(Error::path(&images.folder))?;
         }
@@ -82,6 +97,12 @@ impl Images {
         self.folder.join("vmlinux")
     }
 
+    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; only [`Edition::Network`] has it.
+    #[must_use]
+    pub fn boot_image(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
     /// The root file system of a domain, a cpio archive.
     #[must_use]
     pub fn root(&self, kind: Kind) -> PathBuf {
@@ -97,6 +118,35 @@ impl Images {
 
     fn list(&self, kind: Kind) -> PathBuf {
         self.folder.join(kind.name()).with_extension("libraries")
+    }
+}
+
+/// What images hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edition {
+    /// The toolstack, and what most experiments need.
+    Base,
+    /// Also the toolstack's own hotplug scripts, an operator's network tools, Open vSwitch and an emulator for HVM guests.
+    Network,
+}
+
+impl Edition {
+    /// The name of the folder below the cache.
+    fn folder(self, suite: Suite) -> String {
+        match self {
+            Self::Base => suite.name().to_owned(),
+            Self::Network => format!("{suite}-network"),
+        }
+    }
+
+    /// The parts of a domain's root.
+    fn parts(self, kind: Kind) -> &'static [&'static root::Plan] {
+        match (self, kind) {
+            (Self::Base, Kind::Dom0) => &[&root::DOM0],
+            (Self::Base, Kind::DomU) => &[&root::DOMU],
+            (Self::Network, Kind::Dom0) => &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR],
+            (Self::Network, Kind::DomU) => &[&root::DOMU, &root::HOTPLUG, &root::DEVD],
+        }
     }
 }
 
@@ -118,17 +168,10 @@ impl Kind {
             Self::DomU => "domu",
         }
     }
-
-    fn plan(self) -> &'static root::Plan {
-        match self {
-            Self::Dom0 => &root::DOM0,
-            Self::DomU => &root::DOMU,
-        }
-    }
 }
 
 /// The packages to fetch. Their dependencies come with them.
-fn packages(suite: Suite) -> Vec<String> {
+fn packages(edition: Edition, suite: Suite) -> Vec<String> {
     let xen = suite.xen();
     let versioned = [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}")];
     let others = [
@@ -142,15 +185,18 @@ fn packages(suite: Suite) -> Vec<String> {
         "tcpdump",
         "xenstore-utils",
     ];
-    versioned.into_iter().chain(others.map(str::to_owned)).collect()
+    let network = ["bash", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
+    let network = network.iter().filter(|_| edition == Edition::Network);
+    let others = others.iter().chain(network).map(|name| (*name).to_owned());
+    versioned.into_iter().chain(others).collect()
 }
 
 /// A name for the images from all that decides their content, except the versions on the mirrors.
-fn digest(suite: Suite) -> String {
+fn digest(edition: Edition, suite: Suite) -> String {
     let mut digest = Sha256::new();
-    digest.update(format!("{FORMAT} {suite} {:?}", packages(suite)));
-    for kind in Kind::ALL {
-        digest.update(kind.plan().describe());
+    digest.update(format!("{FORMAT} {suite} {:?}", packages(edition, suite)));
+    for part in Kind::ALL.iter().flat_map(|kind| edition.parts(*kind)) {
+        digest.update(part.describe());
     }
     digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -167,7 +213,7 @@ fn remove_others(folder: &Path) -> Result<()> {
 }
 
 /// Builds everything into `new/images`.
-fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> {
+fn build(edition: Edition, suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> {
     let progress = Progress::new(STEPS, quiet);
     let folder = |name: &str| {
         let path = new.join(name);
@@ -175,14 +221,14 @@ fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> 
     };
     progress.step(format!("fetch the package lists of {suite}"));
     let apt = Apt::update(suite, &folder("apt")?)?;
-    let packages = apt.closure(&packages(suite))?;
+    let packages = apt.closure(&packages(edition, suite))?;
     progress.step(format!("download {} packages", packages.len()));
     let files = apt.download(&packages, downloads)?;
     progress.step("unpack them");
     let stage = folder("stage")?;
     unpack(&files, &stage)?;
     progress.step("make the images");
-    make(suite, &stage, &Images { folder: folder("images")? })
+    make(edition, suite, &stage, &Images { folder: folder("images")? })
 }
 
 /// Unpacks packages into `stage`, where `/bin` and the like are links into `/usr`, as in current Debian releases.
@@ -210,7 +256,7 @@ pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
     Ok(())
 }
 
-fn make(suite: Suite, stage: &Path, images: &Images) -> Result<()> {
+fn make(edition: Edition, suite: Suite, stage: &Path, images: &Images) -> Result<()> {
     let write =
         |path: PathBuf, bytes: &[u8]| std::fs::write(&path, bytes).map_err(Error::path(path));
     let xen = stage.join(format!("boot/xen-{}-amd64.gz", suite.xen()));
@@ -218,8 +264,11 @@ fn make(suite: Suite, stage: &Path, images: &Images) -> Result<()> {
     let modules = Modules::find(stage)?;
     let vmlinuz = stage.join(format!("boot/vmlinuz-{}", modules.release()));
     kernel::unpack(&vmlinuz, &images.kernel())?;
+    if edition == Edition::Network {
+        std::fs::copy(&vmlinuz, images.boot_image()).map_err(Error::path(&vmlinuz))?;
+    }
     for kind in Kind::ALL {
-        let archive = kind.plan().make(suite, stage, &modules)?;
+        let archive = root::make(edition.parts(kind), suite, stage, &modules)?;
         let libraries = archive.paths().filter(|path| path.contains(".so"));
         let libraries: Vec<&str> = libraries.map(file_name).collect();
         write(images.list(kind), libraries.join("\n").as_bytes())?;
@@ -235,7 +284,7 @@ mod tests {
     #[test]
     fn complete_images_are_used_as_they_are() {
         let cache = TempDir::new().expect("folder");
-        let whole = cache.path().join("bookworm").join(digest(Suite::Bookworm));
+        let whole = cache.path().join("bookworm").join(digest(Edition::Base, Suite::Bookworm));
         std::fs::create_dir_all(&whole).expect("folders");
         let images = Images::prepare(Suite::Bookworm, cache.path(), true).expect("nothing to do");
         assert_eq!(images.xen(), whole.join("xen"));
@@ -259,8 +308,13 @@ mod tests {
 
     #[test]
     fn each_suite_has_its_own_images() {
-        assert_ne!(digest(Suite::Bookworm), digest(Suite::Trixie));
-        assert_eq!(digest(Suite::Trixie), digest(Suite::Trixie));
-        assert!(packages(Suite::Trixie).contains(&"xen-hypervisor-4.20-amd64".to_owned()));
+        let all = [Edition::Base, Edition::Network]
+            .map(|edition| Suite::ALL.map(|suite| digest(edition, suite)));
+        let distinct: BTreeSet<_> = all.as_flattened().iter().collect();
+        assert_eq!(distinct.len(), 4);
+        let base = packages(Edition::Base, Suite::Trixie);
+        assert!(base.contains(&"xen-hypervisor-4.20-amd64".to_owned()));
+        let network = packages(Edition::Network, Suite::Trixie);
+        assert!(base.iter().all(|package| network.contains(package)));
     }
 }

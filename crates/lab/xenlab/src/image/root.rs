@@ -8,10 +8,12 @@ use super::elf::Linker;
 use super::modules::Modules;
 use crate::{Result, Suite, tool};
 
-/// The contents of one kind of root.
+/// A part of one kind of root.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// Programs, and files that they read. `|` is between the paths that a file has in different suites.
     programs: &'static [&'static str],
+    /// Names in the folder of Xen's programs, and paths below Xen's own folder.
     xen_programs: &'static [&'static str],
     modules: &'static [&'static str],
 }
@@ -85,6 +87,59 @@ pub(super) const DOMU: Plan = Plan {
     ],
 };
 
+/// What the toolstack's own scripts need in the backend's domain.
+const SCRIPTS: [&str; 11] = [
+    "etc/xen/scripts/hotplugpath.sh",
+    "etc/xen/scripts/locking.sh",
+    "etc/xen/scripts/logging.sh",
+    "etc/xen/scripts/vif-bridge",
+    "etc/xen/scripts/vif-common.sh",
+    "etc/xen/scripts/vif-openvswitch",
+    "etc/xen/scripts/vif-route",
+    "etc/xen/scripts/xen-hotplug-common.sh",
+    "etc/xen/scripts/xen-network-common.sh",
+    "etc/xen/scripts/xen-script-common.sh",
+    "usr/bin/bash",
+];
+
+/// The scripts, as a part of a root.
+pub(super) const HOTPLUG: Plan = Plan { programs: &SCRIPTS, xen_programs: &[], modules: &[] };
+
+/// What an operator has in dom0 beside the toolstack, and an emulator for HVM guests.
+pub(super) const OPERATOR: Plan = Plan {
+    programs: &[
+        "usr/bin/ovs-vsctl",
+        "usr/bin/ovsdb-tool",
+        "usr/lib/ipxe/qemu/efi-rtl8139.rom|usr/share/qemu/efi-rtl8139.rom",
+        "usr/lib/openvswitch-switch/ovs-vswitchd",
+        "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
+        "usr/libexec/xen-qemu-system-i386",
+        "usr/sbin/bridge",
+        "usr/sbin/nft",
+        "usr/sbin/ovsdb-server",
+        "usr/sbin/tc",
+        "usr/share/openvswitch/vswitch.ovsschema",
+        "usr/share/qemu/keymaps/en-us",
+        "usr/share/qemu/kvmvapic.bin",
+        "usr/share/qemu/linuxboot.bin",
+        "usr/share/qemu/linuxboot_dma.bin",
+        "usr/share/seabios/bios-256k.bin",
+    ],
+    xen_programs: &["boot/hvmloader"],
+    modules: &[
+        "act_police",
+        "cls_matchall",
+        "crc32c_generic",
+        "nf_tables",
+        "openvswitch",
+        "sch_ingress",
+        "sch_netem",
+    ],
+};
+
+/// The toolstack's daemon in a driver domain.
+pub(super) const DEVD: Plan = Plan { programs: &[], xen_programs: &["xl"], modules: &[] };
+
 /// One program under many names.
 const XENSTORE_NAMES: [&str; 8] = ["chmod", "exists", "list", "ls", "read", "rm", "watch", "write"];
 /// Names that busybox must not take, because another program has them.
@@ -95,27 +150,35 @@ impl Plan {
     pub(super) fn describe(&self) -> String {
         format!("{self:?}")
     }
+}
 
-    /// Makes the root from unpacked packages in `stage`.
-    pub(super) fn make(&self, suite: Suite, stage: &Path, modules: &Modules) -> Result<Archive> {
-        let mut archive = Archive::new();
-        skeleton(&mut archive);
-        let mut linker = Linker::new(stage, BTreeSet::new());
-        for program in self.programs {
-            linker.add(&mut archive, program)?;
-        }
-        for program in self.xen_programs {
-            linker.add(&mut archive, &format!("usr/lib/xen-{}/bin/{program}", suite.xen()))?;
-        }
-        for name in XENSTORE_NAMES {
-            archive.symlink(&format!("usr/bin/xenstore-{name}"), "xenstore");
-        }
-        // Not busybox's sh, which runs its built-in ip and ping before the real programs.
-        archive.symlink("usr/bin/sh", "dash");
-        busybox(&mut archive, &mut linker, stage)?;
-        modules.add(&mut archive, self.modules)?;
-        Ok(archive)
+/// Makes a root of all `parts` from unpacked packages in `stage`.
+pub(super) fn make(
+    parts: &[&Plan],
+    suite: Suite,
+    stage: &Path,
+    modules: &Modules,
+) -> Result<Archive> {
+    let mut archive = Archive::new();
+    skeleton(&mut archive);
+    let mut linker = Linker::new(stage, BTreeSet::new());
+    for paths in parts.iter().flat_map(|part| part.programs) {
+        let found = paths.split('|').find(|path| stage.join(path).exists());
+        linker.add(&mut archive, found.unwrap_or(paths))?;
     }
+    for program in parts.iter().flat_map(|part| part.xen_programs) {
+        let folder = if program.contains('/') { "" } else { "bin/" };
+        linker.add(&mut archive, &format!("usr/lib/xen-{}/{folder}{program}", suite.xen()))?;
+    }
+    for name in XENSTORE_NAMES {
+        archive.symlink(&format!("usr/bin/xenstore-{name}"), "xenstore");
+    }
+    // Not busybox's sh, which runs its built-in ip and ping before the real programs.
+    archive.symlink("usr/bin/sh", "dash");
+    busybox(&mut archive, &mut linker, stage)?;
+    let names: Vec<&str> = parts.iter().flat_map(|part| part.modules).copied().collect();
+    modules.add(&mut archive, &names)?;
+    Ok(archive)
 }
 
 /// Folders, and the files that programs expect.

@@ -176,7 +176,7 @@ fn keys(text: &str) -> BTreeMap<String, String> {
 }
 
 /// The features in the output of `ethtool -k` that are on, without those inside a group.
-fn switched_on(text: &str) -> Vec<String> {
+pub(super) fn switched_on(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(": "));
     let on = lines.filter(|(name, state)| state.starts_with("on") && !name.starts_with('\t'));
     on.map(|(name, _)| name.to_owned()).collect()

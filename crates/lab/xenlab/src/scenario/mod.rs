@@ -11,6 +11,7 @@
 mod backend;
 mod cell;
 mod check;
+mod device;
 mod domains;
 mod frontend;
 mod guest_copy;
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, Transfer, features, listens, ping, same_file, throughput};
+pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};

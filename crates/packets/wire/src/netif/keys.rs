@@ -29,6 +29,10 @@ pub const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 
 /// Backend: can filter multicast by address.
 pub const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";
+/// Backend: the frontend may ask for that, and not ask any more, while it is connected.
+pub const FEATURE_DYNAMIC_MULTICAST_CONTROL: &str = "feature-dynamic-multicast-control";
+/// Frontend: wants only the groups that it lists by extras.
+pub const REQUEST_MULTICAST_CONTROL: &str = "request-multicast-control";
 
 /// Backend: can take an event channel for each direction.
 pub const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";

@@ -89,6 +89,7 @@ fn connect(
         rx: RxChannel::Copy,
         persistent_grants: 512,
         reuse: GrantReuse::Agreed,
+        multicast_control: false,
         coalescing: None,
     };
     let ledgers = Arc::new(netback::Anonymous::default());

@@ -11,7 +11,7 @@ use hypervisor::{CopyStatus, Dest, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, S
 use port::{DropReason, Outcome, PIECES_MAX};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use super::plan::{PacketShape, gso_extra};
+use super::plan::PacketShape;
 use super::slots::Slots;
 
 /// Most pages of a packet: 64 KiB of frame.
@@ -83,9 +83,9 @@ impl<H: Hypervisor> Slots<H> {
         pages: Pages,
         packet: PacketShape,
     ) -> Outcome {
-        let PacketShape { len, flags, gso } = packet;
+        let PacketShape { len, flags, .. } = packet;
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-        let mut extra = gso.and_then(|gso| gso_extra(gso, 0));
+        let mut extras = packet.extras(0);
         let mut outcome = Outcome::Delivered;
         for (n, page) in (0..).zip(pages) {
             let request = self.ring.next();
@@ -97,7 +97,7 @@ impl<H: Hypervisor> Slots<H> {
                 outcome = Outcome::Dropped(DropReason::MemoryFault);
             }
             let more = if n + 1 < count { rx_flags::MORE_DATA } else { 0 };
-            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
             self.ring.respond(RxResponse {
                 id: request.id,
                 offset: 0,
@@ -105,7 +105,7 @@ impl<H: Hypervisor> Slots<H> {
                 // A page's length fits.
                 status: if came { size_of_page(len, n).cast_signed() } else { status::ERROR },
             });
-            if let Some(info) = extra.take() {
+            for info in std::mem::take(&mut extras) {
                 self.ring.consume();
                 self.ring.respond(zerocopy::transmute!(info));
             }

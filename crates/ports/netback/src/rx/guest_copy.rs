@@ -17,7 +17,7 @@ use ring::netif::Rx;
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags};
 
-use super::plan::{PacketShape, gso_extra};
+use super::plan::PacketShape;
 use super::slots::Slots;
 use crate::buffers::Buffers;
 use crate::request::Fault;
@@ -88,9 +88,9 @@ impl<H: Hypervisor> Slots<H> {
             if frame.need(self.features) != Need::Nothing {
                 break;
             }
-            let packet = PacketShape::of(frame);
+            let packet = self.shape_of(frame);
             let slots = packet.slots();
-            if slots > 1 && !self.features.sg {
+            if packet.is_scattered() && !self.features.sg {
                 offer.outcome = Outcome::Dropped(DropReason::TooLarge);
             } else if grants.remaining_capacity() < slots as usize {
                 break;
@@ -115,8 +115,8 @@ impl<H: Hypervisor> Slots<H> {
 
     /// Writes the responses of one packet. The caller has checked that there are slots for it.
     fn answer_granted(&mut self, packet: PacketShape, kept: &KeptFrame, grants: &mut Grants) {
-        let PacketShape { len, flags, gso } = packet;
-        let mut extra = gso.and_then(|gso| gso_extra(gso, 0));
+        let PacketShape { len, flags, .. } = packet;
+        let mut extras = packet.extras(0);
         for start in (0..len).step_by(PAGE_SIZE) {
             // At most a page.
             let size = (len - start).min(PAGE_SIZE as u32) as u16;
@@ -125,7 +125,7 @@ impl<H: Hypervisor> Slots<H> {
             let number = (self.ring.consumed() % Rx::COUNT) as u16;
             self.ring.consume();
             let more = if start + u32::from(size) < len { rx_flags::MORE_DATA } else { 0 };
-            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
             let first = if start == 0 { flags } else { 0 };
             self.ring.respond(RxResponse {
                 id: number,
@@ -137,7 +137,7 @@ impl<H: Hypervisor> Slots<H> {
             let memory = kept.memory.clone();
             let offset = kept.offset + start as usize;
             grants.push((number, GrantedBuffer { memory, offset, len: size }));
-            if let Some(info) = extra.take() {
+            for info in std::mem::take(&mut extras) {
                 self.ring.consume();
                 self.ring.respond(zerocopy::transmute!(info));
             }

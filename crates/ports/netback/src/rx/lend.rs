@@ -7,7 +7,7 @@ use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::request::Fault;
 
-use super::plan::{PacketShape, gso_extra};
+use super::plan::{Extras, PacketShape};
 use super::posted::FrameRequests;
 use super::slots::Slots;
 
@@ -111,22 +111,22 @@ fn respond<H: Hypervisor>(
     requests: &FrameRequests,
     is_whole: bool,
 ) {
-    let PacketShape { len, flags, gso } = PacketShape::of(frame);
+    let shape = slots.shape_of(frame);
+    let PacketShape { len, flags, .. } = shape;
     let pages = frame.len.div_ceil(PAGE_LEN) as usize;
     let ids = || requests.iter().map(|lent| lent.request.id);
-    let extra = gso.zip(ids().nth(pages)).and_then(|(gso, id)| gso_extra(gso, id));
+    let mut extras = ids().nth(pages).map_or(Extras::new(), |id| shape.extras(id));
     for (n, id) in (0..).zip(ids().take(pages)) {
         let size = len.saturating_sub(n * PAGE_LEN).min(PAGE_LEN);
         let more = if (n + 1) * PAGE_LEN < len { rx_flags::MORE_DATA } else { 0 };
         let first = if n == 0 { flags } else { 0 };
-        let extra = extra.filter(|_| n == 0);
-        let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+        let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
         let flags = first | more | announced;
         // A page's length fits.
         let status = if is_whole { size as i16 } else { status::ERROR };
         let offset = if n == 0 { frame.lent.offset } else { 0 };
         slots.ring.respond(RxResponse { id, offset, flags, status });
-        if let Some(info) = extra {
+        for info in std::mem::take(&mut extras) {
             slots.ring.respond(zerocopy::transmute!(info));
         }
     }

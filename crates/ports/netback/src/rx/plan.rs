@@ -3,14 +3,15 @@
 use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
-use port::{DropReason, Frame, Memory, Outcome, PIECES_MAX};
+use port::{DropReason, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Steering};
 use ring::netif::Rx;
 use ring::{RegionPage, SharedPage, Slots as _};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::guest_copy::GUEST_COPY;
-use wire::netif::{RxResponse, rx_flags, status};
+use wire::netif::{HashAlgorithm, RxResponse, rx_flags, status};
 
 use crate::buffers::Buffers;
+use crate::hash::kind_of;
 
 use super::posted::PostedRing;
 
@@ -29,6 +30,12 @@ const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
 /// An RX ring.
 pub(super) type RxRing<H> = PostedRing<RegionPage<<H as Hypervisor>::Mapping>>;
 
+/// Most extras of a packet: the frame is unsegmented, and it has a hash.
+const EXTRAS_MAX: usize = 2;
+
+/// Extras of a packet, in the order of their slots.
+pub(super) type Extras = ArrayVec<ExtraInfo, EXTRAS_MAX>;
+
 /// The lengths of a packet, which decide how many slots it takes.
 #[derive(Clone, Copy)]
 pub(super) struct PacketShape {
@@ -37,24 +44,63 @@ pub(super) struct PacketShape {
     /// Flags of the first slot.
     pub(super) flags: u16,
     pub(super) gso: Option<Gso>,
+    /// The hash that its guest has asked for.
+    pub(super) hash: Option<FlowHash>,
 }
 
 impl PacketShape {
-    /// The shape of an unchanged frame.
+    /// The shape of an unchanged frame, with its hash if the guest wants `steering`.
     #[inline]
-    pub(super) fn of(frame: &Frame) -> Self {
-        Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso }
+    pub(super) fn of(frame: &Frame, steering: Option<&Steering>) -> Self {
+        let hash = steering.and_then(|steering| steering.hash(frame));
+        Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso, hash }
     }
 
     /// The shape of a packet of `len` bytes that software has finished.
-    pub(super) fn finished(len: u32) -> Self {
-        Self { len, flags: 0, gso: None }
+    pub(super) fn finished(len: u32, hash: Option<FlowHash>) -> Self {
+        Self { len, flags: 0, gso: None, hash }
     }
 
-    /// Slots it takes: its pages, and one for the GSO extra.
+    /// Slots it takes: its pages, and one for each extra.
     #[inline]
     pub(super) fn slots(self) -> u32 {
-        self.len.div_ceil(PAGE_SIZE as u32) + u32::from(self.gso.is_some())
+        self.len.div_ceil(PAGE_SIZE as u32) + self.extra_slots()
+    }
+
+    /// Whether only a frontend with scatter/gather takes it.
+    #[inline]
+    pub(super) fn is_scattered(self) -> bool {
+        self.len > PAGE_SIZE as u32 || self.gso.is_some()
+    }
+
+    #[inline]
+    fn extra_slots(self) -> u32 {
+        u32::from(self.gso.is_some()) + u32::from(self.hash.is_some())
+    }
+
+    /// Its extras, each of which takes a response's slot and so uses up a request. A response says which request it uses up, but an
+    /// extra has no place for that: a frontend that takes responses in any order finds the `id` in the features
+    /// of the GSO extra, of which netif defines none. It gets no hashes.
+    #[inline]
+    pub(super) fn extras(self, id: u16) -> Extras {
+        match self.extra_slots() {
+            0 => Extras::new(),
+            _ => self.encode_extras(id),
+        }
+    }
+
+    fn encode_extras(self, id: u16) -> Extras {
+        let gso = self.gso.and_then(|Gso { kind, size }| {
+            Some(Extra::Gso { size: size.try_into().ok()?, kind: kind.netif()?, features: id })
+        });
+        let hash = self.hash.map(|FlowHash { input, value }| Extra::Hash {
+            kind: kind_of(input),
+            algorithm: HashAlgorithm::Toeplitz as u8,
+            value,
+        });
+        let more = hash.is_some();
+        let gso = gso.and_then(|gso| gso.encode(more).ok());
+        gso.into_iter().chain(hash.and_then(|hash| hash.encode(false).ok())).collect()
     }
 }
 
@@ -134,7 +180,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         packet: PacketShape,
         mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) {
-        let PacketShape { len, flags, gso } = packet;
+        let PacketShape { len, flags, .. } = packet;
         let mut left = len;
         let mut first = true;
         while left > 0 {
@@ -155,8 +201,11 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 filled += run;
             }
             let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
-            let extra = gso.filter(|_| first);
-            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            let extras = match first {
+                true => packet.extras(packet.gso.map_or(0, |_| ring.id_of_extra())),
+                false => Extras::new(),
+            };
+            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
             self.slots.push(Planned::Data {
                 id: if buffers.is_pool() { slot } else { request.id },
                 offset,
@@ -164,8 +213,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 flags: if first { flags } else { 0 } | more | announced | pool_flag(buffers),
                 copies: (self.copies.len() - before) as u8,
             });
-            // The extra takes a response's slot, so it uses up a request.
-            if let Some(info) = extra.and_then(|gso| gso_extra(gso, ring.id_of_extra())) {
+            for info in extras {
                 ring.consume();
                 self.slots.push(Planned::Extra(info));
             }
@@ -248,13 +296,4 @@ fn flags_of(checksum: Checksum) -> u16 {
     let (blank, validated) = checksum.to_flags();
     let bit = |on, bit| if on { bit } else { 0 };
     bit(blank, rx_flags::CSUM_BLANK) | bit(validated, rx_flags::DATA_VALIDATED)
-}
-
-/// The extra of an unsegmented frame. A response says which request it uses up, but an extra has no place
-/// for that: a frontend that takes responses in any order finds the id in the features, of which netif
-/// defines none.
-pub(super) fn gso_extra(gso: Gso, id: u16) -> Option<ExtraInfo> {
-    let extra =
-        Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind.netif()?, features: id };
-    extra.encode(false).ok()
 }

@@ -12,7 +12,7 @@ use shm::Region;
 use wire::netif::guest_copy::{GUEST_COPY, POOL_PAGES_MAX};
 use wire::netif::{RxResponse, rx_flags};
 
-use super::plan::{PacketShape, gso_extra};
+use super::plan::PacketShape;
 use super::slots::Slots;
 use crate::request::Fault;
 
@@ -140,14 +140,14 @@ impl PoolLending {
         offer: &mut Offer<'_>,
         now: Duration,
     ) -> Result<(), Fault> {
-        let shape = PacketShape::of(offer.frame);
+        let shape = slots.shape_of(offer.frame);
         offer.outcome = match self.pages(offer.frame) {
             None => Outcome::SourceFault,
-            Some(_) if shape.slots() > 1 && !slots.features.sg => {
+            Some(_) if shape.is_scattered() && !slots.features.sg => {
                 Outcome::Dropped(DropReason::TooLarge)
             }
             Some(_) if !slots.has_room(shape.slots(), now)? => slots.supply.without_room(),
-            Some(pages) => self.hand_over(slots, offer.frame, &pages),
+            Some(pages) => self.hand_over(slots, offer.frame, shape, &pages),
         };
         Ok(())
     }
@@ -165,6 +165,7 @@ impl PoolLending {
         &mut self,
         slots: &mut Slots<H>,
         frame: &Frame,
+        shape: PacketShape,
         pages: &FramePages,
     ) -> Outcome {
         let begin = frame.lent.offset;
@@ -173,24 +174,23 @@ impl PoolLending {
         if !frame.lent.has_header && self.region.copy_in(start, frame.header()).is_err() {
             return Outcome::SourceFault;
         }
-        let PacketShape { len, flags, gso } = PacketShape::of(frame);
+        let PacketShape { len, flags, .. } = shape;
         let (data, rest) = pages.split_at(len.div_ceil(PAGE_LEN) as usize);
         pages.iter().for_each(|page| self.end(*page));
         // An extra has a slot, and no bytes.
         self.free.extend(rest);
-        let extra = gso.and_then(|gso| gso_extra(gso, 0));
+        let mut extras = shape.extras(0);
         for (n, page) in (0..).zip(data) {
             // At most a page.
             let size = i16::try_from((len - n * PAGE_LEN).min(PAGE_LEN)).unwrap_or(0);
             let more = if (n + 1) * PAGE_LEN < len { rx_flags::MORE_DATA } else { 0 };
-            let extra = extra.filter(|_| n == 0);
-            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
             let flags = if n == 0 { flags } else { 0 } | more | announced | GUEST_COPY;
             self.named.push_back((slots.ring.consumed(), *page));
             slots.ring.consume();
             let offset = if n == 0 { begin } else { 0 };
             slots.ring.respond(RxResponse { id: *page, offset, flags, status: size });
-            if let Some(info) = extra {
+            for info in std::mem::take(&mut extras) {
                 slots.ring.consume();
                 slots.ring.respond(zerocopy::transmute!(info));
             }

@@ -109,7 +109,7 @@ impl<P: SharedPage> PostedRing<P> {
     }
 
     /// The id that the extra of a frame carries for the request that it uses up: see
-    /// [`gso_extra`](super::plan::gso_extra).
+    /// [`PacketShape::extras`](super::plan::PacketShape::extras).
     pub(super) fn id_of_extra(&self) -> u16 {
         if self.lends() { self.next().id } else { 0 }
     }

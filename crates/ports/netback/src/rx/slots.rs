@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use frame::pieces_of;
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
-use port::{DropReason, Gather, Memory, Offer, Outcome, Segments};
+use port::{DropReason, FlowHash, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
 
 use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
@@ -38,6 +38,8 @@ pub(super) struct Slots<H: Hypervisor> {
     pub(super) moderation: Moderation,
     /// What the frontend takes.
     pub(super) features: Features,
+    /// How the guest wants its flows spread, if it has asked for their hashes: for one batch.
+    pub(super) steering: Option<Arc<Steering>>,
 }
 
 impl<H: Hypervisor> Slots<H> {
@@ -45,6 +47,12 @@ impl<H: Hypervisor> Slots<H> {
     pub(super) fn notify(&self) {
         // A frontend that is gone cannot be notified; its domain's end detaches the vif.
         let _ = self.event.notify();
+    }
+
+    /// The shape of an unchanged frame.
+    #[inline]
+    pub(super) fn shape_of(&self, frame: &Frame) -> PacketShape {
+        PacketShape::of(frame, self.steering.as_deref())
     }
 
     /// Publishes the responses, among them those for what was delivered of `offers`.
@@ -72,7 +80,7 @@ impl<H: Hypervisor> Slots<H> {
         &mut self,
         offers: &[Offer<'_>],
     ) -> Result<impl Iterator<Item = GrantRef>, Fault> {
-        let wanted: u32 = offers.iter().map(|offer| PacketShape::of(offer.frame).slots()).sum();
+        let wanted: u32 = offers.iter().map(|offer| self.shape_of(offer.frame).slots()).sum();
         let count = wanted.min(self.ring.unconsumed()?).min(FRAMES_MAX as u32);
         let ring = &self.ring;
         Ok((0..count).map(|n| GrantRef(ring.peek(n).gref)))
@@ -121,9 +129,9 @@ impl<H: Hypervisor> Slots<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
-        let packet = PacketShape::of(frame);
+        let packet = self.shape_of(frame);
         let slots = packet.slots();
-        offer.outcome = if slots > 1 && !self.features.sg {
+        offer.outcome = if packet.is_scattered() && !self.features.sg {
             Outcome::Dropped(DropReason::TooLarge)
         } else if self.has_room(slots, now)? {
             let mut gather = Gather::new(frame, memory);
@@ -146,12 +154,13 @@ impl<H: Hypervisor> Slots<H> {
         // How many slots each frame took.
         let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
         let mut known = self.ring.unconsumed()?;
+        let has_hashes = self.steering.is_some();
         for offer in offers.iter_mut() {
             let frame = offer.frame;
             if planned.is_full() {
                 break;
             }
-            if is_short(frame) && known > 0 {
+            if is_short(frame) && known > 0 && !has_hashes {
                 if !plan.fits_short() {
                     break;
                 }
@@ -167,9 +176,9 @@ impl<H: Hypervisor> Slots<H> {
             if frame.need(self.features) != Need::Nothing {
                 break;
             }
-            let packet = PacketShape::of(frame);
+            let packet = self.shape_of(frame);
             let slots = packet.slots();
-            if slots > 1 && !self.features.sg {
+            if packet.is_scattered() && !self.features.sg {
                 offer.outcome = Outcome::Dropped(DropReason::TooLarge);
             } else {
                 if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
@@ -205,8 +214,13 @@ impl<H: Hypervisor> Slots<H> {
     }
 
     /// Delivers a whole frame from private memory.
-    pub(super) fn deliver_finished(&mut self, buffers: &Buffers<'_, H>, whole: &[u8]) -> Outcome {
-        let packet = PacketShape::finished(whole.len() as u32);
+    pub(super) fn deliver_finished(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        whole: &[u8],
+        hash: Option<FlowHash>,
+    ) -> Outcome {
+        let packet = PacketShape::finished(whole.len() as u32, hash);
         let mut rest = whole;
         let next = |max| take(&mut rest, max);
         if self.mode.flips().is_some() {
@@ -217,11 +231,12 @@ impl<H: Hypervisor> Slots<H> {
         self.perform(&mut plan)
     }
 
-    /// Delivers the segments of a frame.
+    /// Delivers the segments of a frame, which all have its hash.
     pub(super) fn deliver_segments(
         &mut self,
         buffers: &Buffers<'_, H>,
         segments: Segments<'_>,
+        hash: Option<FlowHash>,
     ) -> Outcome {
         let Segments { mut segmenter, whole } = segments;
         let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
@@ -236,7 +251,7 @@ impl<H: Hypervisor> Slots<H> {
             for (segment, header) in made.iter().zip(&headers) {
                 let mut head = &header[..segment.header_len];
                 let mut payload = &whole[segment.payload.clone()];
-                let packet = PacketShape::finished((head.len() + payload.len()) as u32);
+                let packet = PacketShape::finished((head.len() + payload.len()) as u32, hash);
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));

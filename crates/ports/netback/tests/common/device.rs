@@ -18,6 +18,7 @@ pub const OFFERED: Offered = Offered {
     rx: RxChannel::Copy,
     persistent_grants: 0,
     reuse: GrantReuse::Agreed,
+    multicast_control: false,
     coalescing: Some(Coalescing::OFF),
 };
 

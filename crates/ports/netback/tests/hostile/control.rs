@@ -93,7 +93,7 @@ impl<H: Hypervisor> World<H> {
         response
     }
 
-    fn ask(&mut self, message: CtrlMessage) -> CtrlResponse {
+    pub fn ask(&mut self, message: CtrlMessage) -> CtrlResponse {
         self.ask_raw(message.request(u16::try_from(self.asked % 1000).unwrap()))
     }
 
@@ -191,10 +191,20 @@ fn only_what_is_offered_is_supported() {
         let remove = CtrlMessage::DelGrefMapping { queue, gref: LIST, entries: 0 };
         assert_eq!(world.ask(remove).status, status::INVALID_PARAMETER);
     }
-    // The hash kinds, and none of them.
-    for kind in (0..=7).chain([11, 0x100, u16::MAX]) {
+    // The hash kinds, with numbers that are too large, and kinds that there are not.
+    let too_large = [
+        (1, status::NOT_SUPPORTED),
+        (2, status::INVALID_PARAMETER),
+        (3, status::BUFFER_OVERFLOW),
+        (4, status::SUCCESS),
+        (5, status::INVALID_PARAMETER),
+        (6, status::BUFFER_OVERFLOW),
+        (7, status::INVALID_PARAMETER),
+    ];
+    let unknown = [0, 11, 0x100, u16::MAX].map(|kind| (kind, status::NOT_SUPPORTED));
+    for (kind, expected) in too_large.into_iter().chain(unknown) {
         let request = CtrlRequest { id: 9, kind, data: [u32::MAX; 3] };
-        assert_eq!(world.ask_raw(request).status, status::NOT_SUPPORTED);
+        assert_eq!(world.ask_raw(request).status, expected, "{kind}");
     }
 }
 
@@ -342,12 +352,13 @@ fn a_frontend_without_the_ring_is_not_asked_for_one() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(machine.clone());
     assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none());
-    // There is also no control ring where pages are flipped.
+    // Where pages are flipped, none stays mapped.
     for (tx, rx) in [(TxChannel::Remap, RxChannel::Flip), (TxChannel::Header, RxChannel::Flip)] {
         let raw = Raw::with_exchange(&machine, 8);
-        let mut vif = raw.announce_by(machine.clone(), tx, rx);
-        raw.offer_control();
-        assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none(), "{tx} {rx}");
+        let vif = raw.announce_by(machine.clone(), tx, rx);
+        let mut world = World::connected(raw, vif);
+        let size = world.ask(CtrlMessage::GetGrefMappingSize { queue: 0 });
+        assert_eq!(size.status, status::NOT_SUPPORTED, "{tx} {rx}");
     }
 }
 

@@ -24,6 +24,7 @@ const OFFERED: Offered = Offered {
     rx: RxChannel::Copy,
     persistent_grants: 0,
     reuse: GrantReuse::Agreed,
+    multicast_control: false,
     coalescing: Some(Coalescing::OFF),
 };
 

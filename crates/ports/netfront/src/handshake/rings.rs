@@ -107,7 +107,8 @@ impl<G: Guest> Frontend<G> {
         backend: DomId,
         config: &Config,
     ) -> Result<Option<ControlRing<G>>, ConnectError> {
-        if !config.persistent_grants || self.number(keys::FEATURE_CTRL_RING)? == 0 {
+        let is_wanted = config.persistent_grants || config.hash;
+        if !is_wanted || self.number(keys::FEATURE_CTRL_RING)? == 0 {
             self.remove(keys::CTRL_RING_REF)?;
             self.remove(keys::EVENT_CHANNEL_CTRL)?;
             return Ok(None);

@@ -186,6 +186,62 @@ fn another_guests_frames_do_not_reach_the_buffers() {
     });
 }
 
+/// After small frames the next is read into one page of the guest. A larger one is whole all the same, and the next one after it
+/// finds room for all of it.
+#[test]
+fn a_large_frame_after_small_ones_is_whole_and_lent() {
+    in_own_network(|| {
+        let (mut queues, steering) = tap(1);
+        ip("link set pv0 mtu 60000");
+        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
+        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
+        steering.steer(mac(1), 1).unwrap();
+        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let mut sent = 0;
+        let mut next = |len: usize| {
+            sent += 1;
+            (0..len).map(|at| ((at + sent) % 251) as u8).collect::<Vec<_>>()
+        };
+        // The lengths at which a body ends with its first page, one byte before, and one after, among them.
+        for len in [40_000, 59_000, 4054 - 1, 4054, 4054 + 1, 8150, 8151, 100, 30_000] {
+            let small = std::iter::repeat_n(60, 20);
+            for payload in small.chain([len, len]).map(&mut next) {
+                send(1, &payload);
+                let taken = take(&mut ingress);
+                assert_eq!(taken.len(), 1);
+                assert_eq!(taken[0].0[42..], payload);
+            }
+        }
+        assert_eq!(queue.counts().direct() + 1, sent as u64, "all but the first are lent");
+        assert_eq!(memory.free.lock().unwrap().len(), PAGES, "all buffers came back");
+    });
+}
+
+/// As [`another_guests_frames_do_not_reach_the_buffers`], for a frame of which a part was read to the driver domain's buffers.
+#[test]
+fn a_large_frame_of_another_guest_is_wiped_out_after_small_ones() {
+    in_own_network(|| {
+        let (mut queues, steering) = tap(2);
+        ip("link set pv0 mtu 60000");
+        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
+        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        (1..=2).for_each(|guest| steering.steer(mac(guest), 2).unwrap());
+        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
+        for _ in 0..20 {
+            send(1, &[0x5a; 60]);
+            take(&mut ingress);
+        }
+        send(2, &[0xa5; 50_000]);
+        let taken = take(&mut ingress);
+        let [(bytes, false)] = &taken[..] else { panic!("one frame that is not lent") };
+        assert_eq!(bytes[..6], mac(2).0);
+        assert_eq!(bytes[42..], [0xa5; 50_000]);
+        assert!(!memory.has(0xa5), "it was wiped out");
+        assert_eq!(queue.counts().misdirected(), 1);
+        assert_eq!(memory.free.lock().unwrap().len(), PAGES, "all buffers came back");
+    });
+}
+
 #[test]
 fn a_guest_without_buffers_gets_copies() {
     on_each_device(|device| {

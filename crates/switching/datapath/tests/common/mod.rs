@@ -13,7 +13,7 @@ use netback::{
     Anonymous, Change, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel,
     Vif,
 };
-use netfront::{Frontend, Queue};
+use netfront::{FlowHash, Frontend, Queue};
 use offload::Features;
 use port::Coalescing;
 use shm::Piece;
@@ -77,6 +77,7 @@ impl Host {
             rx,
             persistent_grants: PERSISTENT,
             reuse: GrantReuse::Agreed,
+            multicast_control: false,
             coalescing: None,
         };
         let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
@@ -86,6 +87,12 @@ impl Host {
     /// The same host, whose backends coalesce notifications like this.
     pub fn coalescing(mut self, coalescing: Option<Coalescing>) -> Self {
         self.offered.coalescing = coalescing;
+        self
+    }
+
+    /// The same host, whose guests may list multicast groups.
+    pub fn listing(mut self) -> Self {
+        self.offered.multicast_control = true;
         self
     }
 
@@ -238,6 +245,11 @@ pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
 
 /// Takes a frame off a guest's ring.
 pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
+    receive_hashed(queue).map(|(bytes, _)| bytes)
+}
+
+/// The same, with its hash.
+pub fn receive_hashed(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Option<FlowHash>)> {
     let mut frame = netfront::Received::default();
     if !queue.rx.receive(&mut frame).unwrap() {
         return None;
@@ -250,5 +262,5 @@ pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
         bytes.extend(part);
     }
     queue.rx.publish();
-    Some(bytes)
+    Some((bytes, frame.hash))
 }

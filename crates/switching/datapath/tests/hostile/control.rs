@@ -4,14 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, GuestEvent};
+use netfront::HashConfig;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping};
 use xenstore::XenbusState;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::common::{PERSISTENT, frame, wait_until};
+use crate::common::{Host, PERSISTENT, frame, receive, send, wait_until};
+use crate::races::while_doing;
 use crate::raw::{self, BUFFERS, DATA, Memory, RING, slot_of};
-use crate::{B, World, await_frame};
+use crate::{A, ALL, B, World, await_frame};
 
 /// Pages of the ring and of a list.
 const CTRL_RING: u32 = 1002;
@@ -148,9 +150,13 @@ fn a_flood_of_messages_does_not_delay_others() {
             if control.asked - control.answered() == SLOTS {
                 continue;
             }
-            let message = match n % 3 {
+            let message = match n % 6 {
                 0 => CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries },
                 1 => CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries },
+                2 => CtrlMessage::SetHashAlgorithm { algorithm: 1 },
+                3 => CtrlMessage::SetHashFlags { flags: 0xf },
+                // Each key is expanded anew.
+                4 => CtrlMessage::SetHashKey { gref: LIST, len: 40 },
                 _ => CtrlMessage::GetHashFlags,
             };
             control.put(message.request(n));
@@ -166,6 +172,59 @@ fn a_flood_of_messages_does_not_delay_others() {
     });
     wait_until("an answer", || control.answered() > 0);
     world.h.detach(&world.host);
+}
+
+#[test]
+fn a_table_that_changes_all_the_time_loses_and_doubles_no_frame() {
+    let host = Host::new(2, 4);
+    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
+    let config = netfront::Config { queues: 4, hash: true, ..netfront::Config::default() };
+    let mut b = host.guest("02:00:00:00:00:0b", config);
+    let mut c = host.guest("02:00:00:00:00:0c", netfront::Config::default());
+    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
+    for guest in [&mut a, &mut c] {
+        wait_until("the broadcast", || receive(&mut guest.queues[0]).is_some());
+    }
+    let (frontend, queues) = (&mut b.frontend, &mut b.queues);
+    let control = frontend.control().unwrap();
+    let mut turn = 0;
+    let change = || {
+        turn += 1;
+        let mapping = (0..128).map(|n| (n + turn) % 4).collect();
+        control.set_hash(&HashConfig { mapping, ..HashConfig::over(4) }).unwrap();
+    };
+    let packet = |to: [u8; 6], n: u32| {
+        let mut bytes = frame(to, A, 90, n);
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34]
+            .copy_from_slice(&[0x45, 0, 0, 76, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[29] = n.to_le_bytes()[0];
+        bytes
+    };
+    while_doing(change, || {
+        for round in 0..200 {
+            // To one guest, and to all.
+            let sent: Vec<_> = (round * 20..round * 20 + 20)
+                .map(|n| packet(if n % 20 < 15 { B } else { ALL }, n))
+                .collect();
+            for bytes in &sent {
+                wait_until("room", || send(&mut a.queues[0], bytes));
+            }
+            let mut arrived = Vec::new();
+            wait_until("every frame", || {
+                queues.iter_mut().for_each(|queue| arrived.extend(receive(queue)));
+                arrived.len() >= sent.len()
+            });
+            arrived.sort_unstable();
+            let mut expected = sent.clone();
+            expected.sort_unstable();
+            assert!(arrived == expected, "round {round}");
+            for bytes in sent.iter().filter(|bytes| bytes[..6] == ALL) {
+                await_frame(&mut c, bytes);
+            }
+        }
+    });
+    assert!(queues.iter_mut().all(|queue| receive(queue).is_none()), "a frame came twice");
 }
 
 #[test]

@@ -4,13 +4,17 @@
 mod common;
 
 mod arm;
+mod batches;
 mod changes;
 mod device;
 mod fairness;
 mod faults;
 mod floods;
 mod in_flight;
+mod lists;
 mod memory;
+mod mirrors;
+mod multicast;
 mod pairs;
 mod parts;
 mod placement;
@@ -18,6 +22,7 @@ mod polling;
 mod receiver;
 mod rewrap;
 mod stations;
+mod steering;
 mod storms;
 mod teardown;
 mod vlans;

@@ -55,6 +55,33 @@ fn a_storm_is_dropped_and_others_are_undisturbed() {
 }
 
 #[test]
+fn limits_change_while_ports_flood() {
+    let switch = switch(1, 0);
+    let [a, b] = [0, 1].map(|n| plain(&switch.datapath, n));
+    let dropped = |from: &crate::Plugged<Receiver>| {
+        crate::refresh(&switch.datapath);
+        let before = from.port.counters().snapshot().dropped(DropReason::Storm);
+        let answers = from.sender.answers().len();
+        (0..5000).for_each(|n| from.sender.send(frame(ALL, from.mac, 60, n)));
+        wait_until("the answers", || from.sender.answers().len() == answers + 5000);
+        from.port.counters().snapshot().dropped(DropReason::Storm) - before
+    };
+    assert_eq!([dropped(&a), dropped(&b)], [0, 0]);
+    switch.datapath.limit_floods_of(a.port.id(), Some(COPIES));
+    assert!(dropped(&a) > 2500 && dropped(&b) == 0);
+    switch.datapath.limit_floods(COPIES + 1);
+    assert!(dropped(&b) > 2500);
+    switch.datapath.limit_floods_of(a.port.id(), Some(0));
+    assert_eq!(dropped(&a), 0, "no limit of its own");
+    // A port that comes later has the present limit.
+    let c = plain(&switch.datapath, 2);
+    assert!(dropped(&c) > 2500);
+    switch.datapath.limit_floods_of(a.port.id(), None);
+    switch.datapath.limit_floods(0);
+    assert_eq!([dropped(&a), dropped(&b), dropped(&c)], [0, 0, 0]);
+}
+
+#[test]
 fn long_frames_cost_more() {
     // Each frame is 32 copies of 2 KiB; the second leaves a debt of almost a second.
     let switch = switch(1, 33);

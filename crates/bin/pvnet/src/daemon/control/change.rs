@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Loaded, Platform, differences, edit};
 use crate::daemon::control::Control;
 use crate::daemon::event::{NewConfig, Source};
+use crate::log::OPERATOR;
 use plan::{Connected, plan};
 
 impl Control {
@@ -59,9 +60,11 @@ impl Control {
                 let (keys, reason) = (keys.join(", "), reason.as_deref().unwrap_or_default());
                 match action {
                     ChangeAction::Fail => {
-                        warn!(table, name, keys, reason, "a port could not be changed");
+                        warn!(target: OPERATOR, table, name, keys, reason, "a port could not be changed");
                     }
-                    _ => info!(table, name, keys, reason, %action, "a port changes"),
+                    _ => {
+                        info!(target: OPERATOR, table, name, keys, reason, %action, "a port changes");
+                    }
                 }
             }
         }

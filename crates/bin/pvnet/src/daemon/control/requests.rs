@@ -1,5 +1,7 @@
 //! What clients of the control socket ask of the control thread.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use capture::{Capture, Request};
 use control_socket::{Reason, Status};
 use hypervisor::DomId;
@@ -7,8 +9,9 @@ use xenstore::XenbusState;
 
 use crate::config::{EVERY_GUEST, Guest};
 use crate::daemon::control::Control;
+use crate::daemon::interfaces::Interfaces;
+use crate::daemon::mirrors::PluggedMirror;
 use crate::daemon::status;
-use crate::daemon::virtual_machines::VirtualMachine;
 
 impl Control {
     /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
@@ -70,7 +73,9 @@ impl Control {
     }
 
     /// The status of everything.
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&mut self) -> Status {
+        let workers = self.workers.read(&self.datapath);
+        let devices = Interfaces::read();
         let guests = self.interfaces.iter().map(|(id, interface)| {
             let state = interface.backend.state();
             let why = match (state, &interface.reason) {
@@ -87,12 +92,12 @@ impl Control {
             let status = interface.wrappers.describe(status);
             let status = interface.backend.describe(status);
             match &interface.device {
-                Some(device) => device.describe(status),
+                Some(device) => device.describe(status, &devices),
                 None => status,
             }
         });
-        let uplinks = self.uplinks.iter().map(status::uplink);
-        let machines = self.machines.iter().map(VirtualMachine::status);
+        let uplinks = self.uplinks.iter().map(|uplink| status::uplink(uplink, &devices));
+        let machines = self.machines.iter().map(|machine| machine.status(&devices));
         let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
@@ -102,15 +107,23 @@ impl Control {
         Status {
             nics: Vec::new(),
             pid: std::process::id(),
+            started: seconds_since_epoch(self.started),
             worker_threads: self.datapath.worker_threads(),
+            workers,
             cpu: self.stopwatch.read(),
             meter: status::meter(self.platform.meter(), &ports),
             ports,
+            multicast: self.datapath.multicast().map(status::multicast),
+            mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),
             learning: status::learning(self.datapath.learning()),
             absent: absent.map(|guest| guest.name.clone()).collect(),
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
+}
+
+fn seconds_since_epoch(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The error message for a guest that is configured but not running.

@@ -89,10 +89,12 @@ impl Guest {
             let offset = buffers(index);
             let (address, stride) = (GUEST + offset as u64, u32::try_from(STRIDE).unwrap_or(0));
             let buffers = Buffers { offset, address, stride, are_writable: index == 0 };
-            BurstDriver::new(&memory, addresses(index), RING, layout, buffers)
+            let driver = BurstDriver::new(&memory, addresses(index), RING, layout, buffers);
+            driver.in_order(features(layout) & IN_ORDER != 0)
         };
         let (mut rx, tx) = (driver(0), driver(1));
-        rx.offer(RING, BUFFER);
+        // Nobody is there to be notified.
+        let _ = rx.offer(RING, BUFFER);
         let (kicks, calls) = (eventfds()?, eventfds()?);
         let mut front_end = connect(socket, limit)?;
         let description = Description {
@@ -136,7 +138,9 @@ impl Guest {
     /// Takes back the buffers of frames that were sent.
     #[inline]
     pub fn reclaim(&mut self) -> Result<(), String> {
-        while self.tx.take().map_err(text)?.is_some() {}
+        while let Some(returned) = self.tx.take().map_err(text)? {
+            self.tx.put_back(returned.id);
+        }
         Ok(())
     }
 
@@ -144,6 +148,7 @@ impl Guest {
     #[inline]
     pub fn receive(&mut self) -> Result<Option<(u64, u32)>, String> {
         let Some(returned) = self.rx.take().map_err(text)? else { return Ok(None) };
+        self.rx.put_back(returned.id);
         let number = self.memory.read(returned.offset + HEADER + NUMBER).map_err(text)?;
         Ok(Some((number, returned.written.saturating_sub(HEADER_LEN))))
     }

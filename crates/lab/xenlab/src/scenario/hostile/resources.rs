@@ -25,7 +25,7 @@ impl Resources {
     /// [`Error::Parse`]; those of [`Shell::run`].
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
         // Xen's debug key g lists every grant in use, a line for each, beginning with a number in brackets. A vif keeps
-        // the ledger of each ring that a frontend ever had until it is unplugged; only attacks use a control ring.
+        // the ledger of each ring that a frontend ever had until it is unplugged; only attacks use a control ring, and its file of hashes.
         let script = format!(
             "count() {{ echo \"$1 $(wc -l)\"; }}\n\
              lsevtchn 0 | count dom0_event_channels\n\
@@ -37,7 +37,7 @@ impl Resources {
              grep gntdev /proc/{pid}/maps | count mapped_grants\n\
              ls /proc/{pid}/fd | count descriptors\n\
              ls /proc/{pid}/task | count threads\n\
-             find /run/pvnet -type f ! -name 'ctrl-*' | count files\n\
+             find /run/pvnet -type f ! -name 'ctrl-*' ! -name 'hash-*' | count files\n\
              awk '/^VmRSS/ {{print \"{RSS}\", $2}}' /proc/{pid}/status"
         );
         Self::parse(&dom0.run(&script, COMMAND_TIMEOUT)?)

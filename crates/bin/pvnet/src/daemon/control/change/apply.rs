@@ -2,7 +2,9 @@
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
 
-use crate::config::{Config, Daemon, Guest, Platform, Sandbox, Uplink};
+use crate::config::{
+    Config, Daemon, Guest, Multicast, Platform, Sandbox, Switch, Uplink, UplinkKind,
+};
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 use crate::daemon::device;
@@ -66,6 +68,7 @@ impl Control {
                 (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
             }
         }
+        self.set_mirrors();
         self.assign_queues();
         Ok(())
     }
@@ -94,14 +97,20 @@ impl Control {
         let Some(uplink) = config.uplinks.iter().find(|uplink| uplink.name == name) else {
             return Ok(());
         };
-        let device =
-            |uplink: &Uplink| (uplink.namespace.clone(), uplink.tap.clone(), uplink.device.clone());
+        let device = |uplink: &Uplink| {
+            let Uplink { namespace, tap, device, socket, .. } = uplink.clone();
+            (namespace, tap, device, socket)
+        };
         let is_held =
-            |other: &PluggedUplink| other.port.is_some() && device(&other.config) == device(uplink);
+            |other: &PluggedUplink| other.is_open() && device(&other.config) == device(uplink);
         if !self.uplinks.iter().any(is_held) {
             let meter = self.platform.meter();
-            let uplink = uplinks::open(uplink, config, meter, &self.datapath);
-            opened.uplinks.push(uplink.map_err(|error| self.with_hint(&error))?);
+            let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
+            let with_hint = |error: Error| match uplink.kind {
+                UplinkKind::VirtioUser => error.to_string(),
+                _ => self.with_hint(&error),
+            };
+            opened.uplinks.push(plugged.map_err(with_hint)?);
         }
         Ok(())
     }
@@ -163,7 +172,7 @@ impl Control {
         let mut opened = Opened::default();
         let config = self.config.clone();
         let is_there = match table {
-            "uplink" => self.uplinks.iter().any(|one| one.name() == name && one.port.is_some()),
+            "uplink" => self.uplinks.iter().any(|one| one.name() == name && one.is_open()),
             "port" => self.machines.iter().any(|one| one.name() == name),
             _ => true,
         };
@@ -208,6 +217,12 @@ impl Control {
                 self.allow_captures(self.config.daemon.capture);
                 Ok(())
             }
+            "switch" => {
+                let Switch { flood_copies_per_second, multicast, .. } = self.config.switch;
+                self.datapath.limit_floods(flood_copies_per_second);
+                self.datapath.snoop(multicast == Multicast::Snoop);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -250,6 +265,7 @@ impl Control {
             limits: vif.limit,
             enabled: vif.enabled,
             membership: vif.membership()?,
+            flooding: vif.flooding(),
         };
         let port = interface.port.as_deref();
         let is_other = rules != *interface.wrappers.rules();
@@ -328,8 +344,9 @@ fn removed() -> Reason {
 fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
     let mut merged = new.clone();
     merged.daemon = Daemon { capture: new.daemon.capture, ..old.daemon.clone() };
-    (merged.xen, merged.switch, merged.nics) =
-        (old.xen.clone(), old.switch.clone(), old.nics.clone());
+    let Switch { flood_copies_per_second, multicast, .. } = new.switch;
+    merged.switch = Switch { flood_copies_per_second, multicast, ..old.switch.clone() };
+    (merged.xen, merged.nics) = (old.xen.clone(), old.nics.clone());
     for ChangeStep { table, name, action, keys, .. } in steps {
         match (&**table, action) {
             ("guest", ChangeAction::Refuse) => {

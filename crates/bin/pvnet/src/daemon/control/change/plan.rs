@@ -72,7 +72,7 @@ pub(super) fn plan(
             let is_at_start = |effort| matches!(effort, Effort::Restart(_));
             push(ChangeAction::Refuse, with(&is_at_start), Some(reason));
             // The other keys of a table without ports can change.
-            if *table == "daemon" {
+            if matches!(*table, "daemon" | "switch") {
                 let others = with(&|effort| !is_at_start(effort));
                 if !others.is_empty() {
                     push(ChangeAction::Change, others, None);
@@ -167,10 +167,10 @@ mod tests {
         for (old, keys) in [
             (
                 RED,
-                "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\ncoalesce_us = 9\n",
+                "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\ncoalesce_us = 9\nmulticast_router = true\n",
             ),
-            (VM, "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\n"),
-            (UP, "limit.egress = { mbps = 8 }\nenabled = false\ncoalesce_us = 9\n"),
+            (VM, "limit.egress = { mbps = 8 }\nguard = \"off\"\nflood_copies_per_second = 9\n"),
+            (UP, "enabled = false\ncoalesce_us = 9\nmulticast_router = \"auto\"\n"),
         ] {
             let found = steps(old, &format!("{old}{keys}"), &["red", "vm"], false);
             let [step] = &found[..] else { panic!("{found:?}") };
@@ -219,7 +219,9 @@ mod tests {
         assert_eq!(found, ["refused guest red"]);
         let attach = "[xen]\nattach = \"device\"\n";
         assert_eq!(steps("", attach, &[], true), ["refused xen  attach"]);
-        let switch = "[switch]\nage_seconds = 9\n";
-        assert_eq!(steps("", switch, &[], true), ["refused switch  age_seconds"]);
+        let switch =
+            "[switch]\nage_seconds = 9\nflood_copies_per_second = 9\nmulticast = \"snoop\"\n";
+        let changed = "changed switch  flood_copies_per_second multicast";
+        assert_eq!(steps("", switch, &[], true), ["refused switch  age_seconds", changed]);
     }
 }

@@ -103,6 +103,7 @@ impl Host {
             rx: interface.rx,
             persistent_grants: if interface.fast { PERSISTENT } else { 0 },
             reuse: GrantReuse::Agreed,
+            multicast_control: false,
             coalescing: None,
         };
         let (machine, store) = (self.machine.clone(), self.store.clone());

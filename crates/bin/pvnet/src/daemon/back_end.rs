@@ -1,0 +1,136 @@
+//! The back-ends of an uplink that is a port of another switch: one connection after the other, until the uplink goes.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use control_socket::Reason;
+use hypervisor::Meter;
+use tracing::{info, warn};
+use vhost_user::{Mode, Pace, Socket};
+use virtio_user::{Error, Options};
+
+use crate::config::Uplink;
+use crate::daemon::connections::Connections;
+use crate::daemon::event::{BackEndChange, Event};
+use crate::daemon::thread::spawn_for_client;
+
+/// How long a back-end that broke its rings is left alone.
+const AFTER_BREAK: Duration = Duration::from_secs(1);
+
+/// The number of the next uplink. A name may be given again.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The back-ends of an uplink. Dropping it ends the present connection, and lets no other begin.
+pub(super) struct BackEnds {
+    shared: Arc<Shared>,
+    /// The socket's file, if this process made it.
+    file: Option<PathBuf>,
+}
+
+struct Shared {
+    id: u64,
+    connections: Connections,
+    /// Whether the present back-end broke its rings.
+    is_broken: AtomicBool,
+}
+
+impl BackEnds {
+    /// Waits for the back-ends of an uplink at its socket.
+    ///
+    /// # Errors
+    /// The process is out of descriptors or threads.
+    pub(super) fn start(
+        uplink: &Uplink,
+        options: Options,
+        socket: Socket,
+        meter: &Arc<Meter>,
+        events: &mpsc::Sender<Event>,
+    ) -> io::Result<Self> {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let connections = Connections::new()?;
+        let shared = Arc::new(Shared { id, connections, is_broken: AtomicBool::new(false) });
+        let file = (uplink.socket_mode() == Mode::Server).then(|| uplink.socket.clone());
+        // From here on it goes with the uplink.
+        let this = Self { shared: shared.clone(), file };
+        let (name, meter, events) = (uplink.name.clone(), meter.clone(), events.clone());
+        let serve = move || shared.serve(&name, &socket, &options, &meter, &events);
+        spawn_for_client("virtio-user", serve).map_err(io::Error::other)?;
+        Ok(this)
+    }
+
+    /// Which uplink events are about.
+    pub(super) fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Ends the connection with a back-end that broke its rings. The next one begins after a while.
+    pub(super) fn break_off(&self) {
+        self.shared.is_broken.store(true, Ordering::Relaxed);
+        self.shared.connections.hang_up();
+    }
+}
+
+impl Drop for BackEnds {
+    fn drop(&mut self) {
+        self.shared.connections.stop();
+        if let Some(file) = &self.file {
+            // Somebody may have removed it already.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+impl Shared {
+    /// Serves connections until the uplink goes, or until a back-end shows itself hostile.
+    fn serve(
+        &self,
+        name: &str,
+        socket: &Socket,
+        options: &Options,
+        meter: &Arc<Meter>,
+        events: &mpsc::Sender<Event>,
+    ) {
+        let tell = |what| events.send(Event::BackEnd { uplink: self.id, what });
+        let stopped = self.connections.stopped();
+        let mut pace = Pace::default();
+        while let Some(stream) = self.connections.next(socket) {
+            self.connections.pause(pace.begin(Instant::now()));
+            if !self.connections.begin(&stream) {
+                return;
+            }
+            // After the control thread has ended, queues are dropped, and nobody answers.
+            let ended = match virtio_user::connect(stream, options, meter, stopped) {
+                Ok((mut session, queues)) => {
+                    let agreed = session.agreed();
+                    info!(uplink = name, layout = ?agreed.layout(), queues = agreed.queues, "a back-end is connected");
+                    let _ = tell(BackEndChange::Ready(queues));
+                    let ended = session.wait(stopped);
+                    let (answer, answered) = mpsc::channel();
+                    let why = Reason::NotConnected(ended.to_string());
+                    if tell(BackEndChange::Gone { why, answer }).is_ok() {
+                        // The back-end knows that the rings are not used any more when the connection is closed.
+                        let _ = answered.recv();
+                    }
+                    ended
+                }
+                Err(error) => {
+                    let why = Reason::NotConnected(error.to_string());
+                    let _ = tell(BackEndChange::Refused(why));
+                    error
+                }
+            };
+            self.connections.end();
+            warn!(uplink = name, why = %ended, "the connection with its back-end has ended");
+            if matches!(ended, Error::Blocked) {
+                warn!(uplink = name, "its socket is closed until the uplink is added again");
+                return;
+            }
+            if self.is_broken.swap(false, Ordering::Relaxed) {
+                self.connections.pause(AFTER_BREAK);
+            }
+        }
+    }
+}

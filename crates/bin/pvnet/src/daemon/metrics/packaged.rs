@@ -1,0 +1,239 @@
+//! The packaged dashboard and alert rules name metrics and labels that the daemon serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc;
+
+use control_socket::{
+    BatchStatus, CpuStatus, GuestQueueStatus, Histogram, LimitStatus, PortKind, PortState,
+    PortStatus, Rates, Reason, Status, WorkerStatus,
+};
+use serde_json::Value;
+
+use super::render;
+use crate::status::tests::nic;
+
+const DASHBOARD: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/grafana/pvnet.json"));
+const RULES: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../../packaging/prometheus/pvnet.rules.yml"
+));
+
+/// Metrics of Prometheus itself, and labels that it adds to all.
+const OF_PROMETHEUS: [&str; 1] = ["up"];
+const ADDED: [&str; 2] = ["instance", "job"];
+
+type Labels = BTreeSet<String>;
+
+/// The metrics of a daemon in which everything is configured, with their labels.
+fn served() -> BTreeMap<String, Labels> {
+    let histogram = Histogram { count: 1, sum: 1, buckets: [(1, 1)].into() };
+    let batches = BatchStatus {
+        ingress_frames: histogram.clone(),
+        egress_frames: histogram.clone(),
+        nanoseconds: histogram,
+    };
+    let rates = Rates { bytes_per_second: Some(1), packets_per_second: Some(1) };
+    let port = PortStatus {
+        batches,
+        limit: Some(LimitStatus { ingress: Some(rates), egress: Some(rates) }),
+        reason: Some(Reason::Stalled),
+        guest_queues: vec![GuestQueueStatus::default()],
+        ..PortStatus::new("red", PortKind::Guest, PortState::Up)
+    };
+    // A worker's thread, until this function ends.
+    let (ready, is_ready) = mpsc::channel();
+    let (_stop, until) = mpsc::channel::<()>();
+    let worker = std::thread::Builder::new().name("worker-0".to_owned());
+    let worker = worker.spawn(move || (ready.send(()), until.recv()));
+    worker.and_then(|_| is_ready.recv().map_err(std::io::Error::other)).unwrap();
+    let text = render(Status {
+        pid: std::process::id(),
+        ports: vec![port],
+        nics: vec![nic(1)],
+        cpu: Some(CpuStatus::default()),
+        workers: vec![WorkerStatus::default()],
+        ..Status::default()
+    });
+    let text = text.unwrap();
+    let mut served = BTreeMap::<String, Labels>::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let series = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0));
+        served.entry(name.to_owned()).or_default().extend(labels.map(ToOwned::to_owned));
+    }
+    served
+}
+
+/// What a PromQL expression names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Named {
+    /// Each metric with the labels that it is selected by.
+    metrics: Vec<(String, Labels)>,
+    /// Labels that series are grouped or matched by.
+    grouping: Labels,
+}
+
+impl Named {
+    /// Enough of PromQL's grammar for selectors, functions, aggregations and matching.
+    fn in_expression(text: &str) -> Self {
+        let mut named = Self::default();
+        let text = without_ranges(&without_strings(text));
+        let mut rest = text.as_str();
+        while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            let is_number = rest[..start].ends_with(|c: char| c.is_ascii_digit() || c == '.');
+            rest = &rest[start..];
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let (word, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            rest = behind.trim_start();
+            match word {
+                "by" | "on" | "without" | "ignoring" | "group_left" | "group_right" => {
+                    let (labels, behind) = rest.split_once(')').unwrap_or_default();
+                    named.grouping.extend(words(labels));
+                    rest = behind;
+                }
+                "and" | "or" | "unless" | "offset" | "bool" => {}
+                "sum" | "max" | "min" | "avg" | "count" => {}
+                _ if is_number || rest.starts_with('(') => {}
+                _ => {
+                    let mut labels = Labels::new();
+                    if let Some((matchers, behind)) =
+                        rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
+                    {
+                        labels.extend(words(matchers));
+                        rest = behind;
+                    }
+                    named.metrics.push((word.to_owned(), labels));
+                }
+            }
+        }
+        named
+    }
+
+    /// Fails if the daemon does not serve something of this. `shown` are the labels that a text shows.
+    fn assert_served(&self, served: &BTreeMap<String, Labels>, shown: &Labels, whence: &str) {
+        assert!(!self.metrics.is_empty(), "no metric in {whence}");
+        let mut all: Labels = ADDED.map(ToOwned::to_owned).into();
+        for (metric, labels) in &self.metrics {
+            let own = match served.get(metric) {
+                Some(labels) => labels.clone(),
+                None if OF_PROMETHEUS.contains(&&**metric) => Labels::new(),
+                None => panic!("nobody serves {metric}, in {whence}"),
+            };
+            let is_known =
+                |label: &&String| own.contains(*label) || ADDED.contains(&label.as_str());
+            let unknown: Vec<_> = labels.iter().filter(|label| !is_known(label)).collect();
+            assert!(unknown.is_empty(), "{metric} has no label {unknown:?}, in {whence}");
+            all.extend(own);
+        }
+        let unknown: Vec<_> =
+            self.grouping.union(shown).filter(|label| !all.contains(*label)).collect();
+        assert!(unknown.is_empty(), "no metric has the label {unknown:?}, in {whence}");
+    }
+}
+
+/// The identifiers in a list of labels or of matchers without their strings.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| !word.is_empty()).map(ToOwned::to_owned)
+}
+
+fn without_strings(text: &str) -> String {
+    text.split('"').step_by(2).collect()
+}
+
+/// Without durations, and without Grafana's variables, which stand in their place.
+fn without_ranges(text: &str) -> String {
+    let parts = text.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+    parts.collect()
+}
+
+/// The labels in the templates of a text: `{{port}}` and `{{ $labels.port }}`.
+fn shown(text: &str) -> Labels {
+    let inner = text.split("{{").skip(1).filter_map(|part| Some(part.split_once("}}")?.0.trim()));
+    let labels = inner.filter_map(|inner| match inner.strip_prefix('$') {
+        None => Some(inner),
+        Some(variable) => variable.strip_prefix("labels."),
+    });
+    labels.map(ToOwned::to_owned).collect()
+}
+
+/// Calls `each` for each object in a document.
+fn objects<'a>(value: &'a Value, each: &mut impl FnMut(&'a serde_json::Map<String, Value>)) {
+    match value {
+        Value::Object(object) => {
+            each(object);
+            object.values().for_each(|value| objects(value, each));
+        }
+        Value::Array(values) => values.iter().for_each(|value| objects(value, each)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_panel_of_the_dashboard_shows_something_that_is_served() {
+    let (served, dashboard) = (served(), serde_json::from_str::<Value>(DASHBOARD).unwrap());
+    let mut expressions = 0;
+    objects(&dashboard, &mut |object| {
+        let text = |key: &str| object.get(key).and_then(Value::as_str);
+        if let Some(expression) = text("expr") {
+            let legend = shown(text("legendFormat").unwrap_or_default());
+            Named::in_expression(expression).assert_served(&served, &legend, expression);
+            expressions += 1;
+        }
+        // A variable: label_values(METRIC, LABEL).
+        if let Some((inner, label)) = text("definition").and_then(|text| {
+            text.strip_prefix("label_values(")?.strip_suffix(')')?.rsplit_once(", ")
+        }) {
+            let label = [label.to_owned()].into();
+            Named::in_expression(inner).assert_served(&served, &label, inner);
+            expressions += 1;
+        }
+    });
+    assert!(expressions > 20, "{expressions}");
+}
+
+#[test]
+fn every_rule_asks_for_something_that_is_served() {
+    let served = served();
+    let mut rules = 0;
+    for rule in RULES.split("- alert: ").skip(1) {
+        let expression = rule.lines().find_map(|line| line.trim().strip_prefix("expr: "));
+        let expression = expression.expect("an expression on one line");
+        Named::in_expression(expression).assert_served(&served, &shown(rule), expression);
+        rules += 1;
+    }
+    assert_eq!(rules, RULES.matches("expr:").count());
+    assert!(rules > 10, "{rules}");
+}
+
+#[test]
+fn what_an_expression_names_is_found() {
+    let labels =
+        |labels: &[&str]| labels.iter().map(|label| (*label).to_owned()).collect::<Labels>();
+    let named = Named::in_expression(
+        "8 * histogram_quantile(0.99, sum by (instance, le) (rate(a_bucket{port=~\"$port\",x!=\"b c\"}[$__rate_interval]))) \
+         > 1e3 and on (port) b_total unless c{} offset 5m or vector(0)",
+    );
+    let metrics =
+        [("a_bucket", labels(&["port", "x"])), ("b_total", labels(&[])), ("c", labels(&[]))];
+    let metrics = metrics.map(|(name, labels)| (name.to_owned(), labels)).to_vec();
+    assert_eq!(named, Named { metrics, grouping: labels(&["instance", "le", "port"]) });
+    let text = "{{ $labels.port }} has {{ $value | humanize }}: {{reason}}";
+    assert_eq!(shown(text), labels(&["port", "reason"]));
+}
+
+#[test]
+#[should_panic(expected = "nobody serves pvnet_port_gone")]
+fn a_metric_that_is_gone_is_noticed() {
+    let named = Named::in_expression("rate(pvnet_port_gone{port=\"x\"}[5m])");
+    named.assert_served(&served(), &Labels::new(), "a test");
+}
+
+#[test]
+#[should_panic(expected = "pvnet_port_up has no label")]
+fn a_label_that_is_gone_is_noticed() {
+    let named = Named::in_expression("pvnet_port_up{guest=\"x\"}");
+    named.assert_served(&served(), &Labels::new(), "a test");
+}

@@ -1,0 +1,96 @@
+//! The state of ports: what they are, why they are down, and what they may carry.
+
+use std::fmt;
+
+use control_socket::{PortState, PortStatus, Rates, Reason};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// A rate of a limit: its name, its help, and its field of the status.
+type LimitGauge = (&'static str, &'static str, fn(&Rates) -> Option<u64>);
+
+const LIMITS: [LimitGauge; 2] = [
+    (
+        "pvnet_port_limit_bytes_per_second",
+        "Bytes per second that the port may carry; absent if unlimited",
+        |rates| rates.bytes_per_second,
+    ),
+    (
+        "pvnet_port_limit_packets_per_second",
+        "Packets per second that the port may carry, counted as on a wire; absent if unlimited",
+        |rates| rates.packets_per_second,
+    ),
+];
+
+pub(super) fn encode(
+    ports: &[PortStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let (kind, one) = (ConstGauge::new(0i64).metric_type(), ConstGauge::new(1i64));
+    let help = "Whether the port carries traffic";
+    let mut family = encoder.encode_descriptor("pvnet_port_up", help, None, kind)?;
+    for port in ports {
+        let is_up = ConstGauge::new(i64::from(port.state == PortState::Up));
+        is_up.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
+    }
+    let help = "1 for each port, with its kind: guest or uplink";
+    let mut family = encoder.encode_descriptor("pvnet_port_info", help, None, kind)?;
+    for port in ports {
+        let kind = port.kind.to_string();
+        one.encode(family.encode_family(&[("port", &*port.name), ("kind", &*kind)])?)?;
+    }
+    let help = "1 for each port that carries no traffic, or not well, with the reason's code";
+    let mut family = encoder.encode_descriptor("pvnet_port_reason", help, None, kind)?;
+    for port in ports {
+        if let Some(code) = port.reason.as_ref().and_then(code) {
+            one.encode(family.encode_family(&[("port", &*port.name), ("reason", &*code)])?)?;
+        }
+    }
+    for (name, help, rate) in LIMITS {
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for port in ports {
+            let Some(limit) = &port.limit else { continue };
+            for (direction, rates) in [("ingress", &limit.ingress), ("egress", &limit.egress)] {
+                let Some(rate) = rates.as_ref().and_then(rate) else { continue };
+                let rate = ConstGauge::new(i64::try_from(rate).unwrap_or(i64::MAX));
+                let labels = [("port", &*port.name), ("direction", direction)];
+                rate.encode(family.encode_family(&labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The code that a reason has in JSON.
+fn code(reason: &Reason) -> Option<String> {
+    let value = serde_json::to_value(reason).ok()?;
+    value.get("code")?.as_str().map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use control_socket::{LimitStatus, PortKind, Status};
+
+    use super::super::{render, tests::assert_lines};
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_port_becomes_metrics() {
+        let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
+        let port = PortStatus {
+            reason: Some(Reason::DeviceFailed("out0: deleted at 12:03:04".to_owned())),
+            limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+            ..PortStatus::new("up0", PortKind::Uplink, PortState::Down)
+        };
+        let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
+        let lines = [
+            "pvnet_port_up{port=\"up0\"} 0",
+            "pvnet_port_info{port=\"up0\",kind=\"uplink\"} 1",
+            // The code alone: each detail would be another time series.
+            "pvnet_port_reason{port=\"up0\",reason=\"device_failed\"} 1",
+            "pvnet_port_limit_bytes_per_second{port=\"up0\",direction=\"ingress\"} 125000",
+        ];
+        assert_lines(&text, &lines);
+        assert!(!text.contains("direction=\"egress\""), "{text}");
+    }
+}

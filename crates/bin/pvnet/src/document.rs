@@ -1,0 +1,76 @@
+//! The JSON documents that commands print, and their schemas.
+
+use schemars::generate::SchemaSettings;
+use schemars::transform::{Transform, transform_subschemas};
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::error::text;
+
+/// What a command prints with `--json`.
+pub trait Document: Serialize + JsonSchema {
+    /// The first field of the document: its name, and the version of its form. A field that is added leaves the version as it is; one
+    /// that is removed or means something else changes it.
+    const SCHEMA: &str;
+}
+
+/// The document with the field that names its schema.
+#[derive(Serialize)]
+struct Labelled<'a, T> {
+    schema: &'static str,
+    #[serde(flatten)]
+    document: &'a T,
+}
+
+impl<'a, T: Document> Labelled<'a, T> {
+    fn new(document: &'a T) -> Self {
+        Self { schema: T::SCHEMA, document }
+    }
+}
+
+/// A document on one line.
+///
+/// # Errors
+/// A sentence, if it is not JSON.
+pub fn line(document: &impl Document) -> Result<String, String> {
+    serde_json::to_string(&Labelled::new(document)).map(|line| line + "\n").map_err(text)
+}
+
+/// A document on several lines.
+///
+/// # Errors
+/// As [`line()`].
+pub fn pretty(document: &impl Document) -> Result<String, String> {
+    serde_json::to_string_pretty(&Labelled::new(document)).map(|text| text + "\n").map_err(text)
+}
+
+/// The schema of a document, JSON Schema of 2020-12. It knows all fields, so that any other is an error.
+pub fn schema<T: Document>() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with_transform(NoOtherFields);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), T::SCHEMA.into());
+    let mut field = |list: &str, add: &dyn Fn(&mut Value)| {
+        schema.ensure_object().get_mut(list).map(add);
+    };
+    field("properties", &|fields| fields["schema"] = json!({ "const": T::SCHEMA }));
+    field("required", &|names| {
+        if let Value::Array(names) = names {
+            names.insert(0, "schema".into());
+        }
+    });
+    schema.to_value()
+}
+
+/// Has objects with named fields take no others.
+#[derive(Clone)]
+struct NoOtherFields;
+
+impl Transform for NoOtherFields {
+    fn transform(&mut self, schema: &mut Schema) {
+        transform_subschemas(self, schema);
+        if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The second way: a host whose Open vSwitch has DPDK, and whose guests are behind a vhost-user port of it.
+
+use xenlab::Result;
+
+use crate::guest::Guest;
+use crate::host::Host;
+use crate::plan::MTU;
+use crate::testbed::Testbed;
+
+/// Bytes of a file between two guests.
+const FILE: u64 = 4 << 20;
+
+/// A third host comes, with a guest that reaches another host's over the tunnel; its pvnet is killed and started again; it goes. Its
+/// Open vSwitch polls, so it is not there longer.
+pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
+    let mut guest = Guest::new(1, 13, None)?.behind_port();
+    let Testbed { programs, pvnet, central, .. } = &*testbed;
+    let plans = [guest.plan.clone()];
+    let mut host = Host::start(programs, pvnet, central, "c", "172.31.0.13", &plans)?;
+    testbed.until_known(host.name)?;
+    testbed.add_port(&guest.plan)?;
+    guest.join(pvnet, &host)?;
+    testbed.until_bound(&guest.plan, host.name)?;
+    let other = &testbed.guests[0];
+    // Without the headers of IPv4 and ICMP.
+    let payload = (MTU - 28).to_string();
+    let first = guest.reaches(other, &["-M", "do", "-s", &payload])?;
+    for (from, to, seed) in [(&guest, other, 6), (other, &guest, 7)] {
+        lab::transfer_file(&from.namespace, &to.namespace, to.plan.address, FILE, seed)?;
+    }
+    host.daemon.kill()?;
+    host.daemon.restart()?;
+    let again = guest.reaches(other, &[])?;
+    guest.leave(&host)?;
+    Ok((format!("{MTU} bytes pass: {first}; 2 files; after a kill: {again}"), first && again))
+}

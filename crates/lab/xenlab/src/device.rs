@@ -1,0 +1,45 @@
+//! `xenlab device`: each interface of a guest has a device in the backend's domain, where the toolstack's scripts put it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use xenlab::scenario::{self, DevicePart, Step};
+use xenlab::{Edition, Host, Result};
+
+use crate::args::{BootArgs, PvnetArgs};
+
+/// Its arguments.
+#[derive(Args)]
+pub struct DeviceArgs {
+    /// Only this part; repeatable [default: all].
+    #[arg(long, value_name = "PART")]
+    only: Vec<DevicePart>,
+    #[command(flatten)]
+    pvnet: PvnetArgs,
+    /// Write the results to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// Runs the chosen parts, each on a host that is freshly booted. Returns whether all steps passed.
+pub fn run(args: &DeviceArgs) -> Result<bool> {
+    let mut options = args.boot.options()?;
+    options.files.push(args.pvnet.file()?);
+    let parts = if args.only.is_empty() { DevicePart::ALL.to_vec() } else { args.only.clone() };
+    let images = args.boot.build.images_of(Edition::Network)?;
+    let count = parts.iter().map(|part| part.steps() + 1).sum();
+    let progress = Progress::new(count, args.boot.build.quiet);
+    let mut steps = Vec::new();
+    for part in parts {
+        progress.step(format!("boot Xen for: {part}"));
+        options.nested = part.needs_virtualisation();
+        let host = Host::boot(&images, &options)?;
+        let done = scenario::device(&host, part, &progress)?.into_iter();
+        steps.extend(done.map(|step| Step { what: format!("{part}: {}", step.what), ..step }));
+    }
+    progress.finish();
+    scenario::report("xen device", &steps, args.json.as_deref())
+}

@@ -1,0 +1,159 @@
+//! `attach = "device"`: each interface of a guest has a device in the backend's domain, which the toolstack's scripts put into its place.
+
+mod bridge;
+mod guest_types;
+mod lifecycle;
+mod netback;
+mod open_vswitch;
+mod restart;
+mod testbed;
+mod tools;
+
+use std::fmt;
+use std::str::FromStr;
+
+use lab::Progress;
+
+use crate::host::Host;
+use crate::{Result, UnknownName};
+
+use super::backend::{self, Backend};
+use super::step::{self, Step};
+use testbed::Testbed;
+
+type StepFn = fn(&mut Testbed<'_>) -> Result<(String, bool)>;
+
+/// What is done on one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DevicePart {
+    /// pvnet in dom0, with a Linux bridge and Open vSwitch, and an operator's tools.
+    Dom0,
+    /// pvnet in a driver domain, where `xl devd` runs the scripts.
+    DriverDomain,
+    /// PVH and HVM guests.
+    GuestTypes,
+    /// pvnet beside the kernel's backend.
+    Netback,
+}
+
+impl DevicePart {
+    /// All parts.
+    pub const ALL: [Self; 4] = [Self::Dom0, Self::DriverDomain, Self::GuestTypes, Self::Netback];
+
+    /// Progress steps of [`device`].
+    #[must_use]
+    pub fn steps(self) -> usize {
+        self.all().len() + 1
+    }
+
+    /// Whether the hypervisor needs virtualisation by the processor: see [`Options::nested`](crate::Options::nested).
+    #[must_use]
+    pub fn needs_virtualisation(self) -> bool {
+        self == Self::GuestTypes
+    }
+
+    fn backend(self) -> Backend {
+        match self {
+            Self::DriverDomain => Backend::PvnetDomain,
+            Self::Dom0 | Self::GuestTypes | Self::Netback => Backend::Pvnet,
+        }
+    }
+
+    fn all(self) -> &'static [(&'static str, StepFn)] {
+        match self {
+            Self::Dom0 => &DOM0,
+            Self::DriverDomain => &DRIVER_DOMAIN,
+            Self::GuestTypes => &GUEST_TYPES,
+            Self::Netback => &NETBACK,
+        }
+    }
+}
+
+impl fmt::Display for DevicePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dom0 => "dom0",
+            Self::DriverDomain => "driver-domain",
+            Self::GuestTypes => "guest-types",
+            Self::Netback => "netback",
+        })
+    }
+}
+
+impl FromStr for DevicePart {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> std::result::Result<Self, UnknownName> {
+        let known = Self::ALL.into_iter().find(|part| part.to_string() == name);
+        known.ok_or_else(|| UnknownName::new("part", name, &Self::ALL))
+    }
+}
+
+const CREATE: (&str, StepFn) = ("xl create, with the default script and bridge=", bridge::create);
+const CONNECTED: (&str, StepFn) =
+    ("the script finds the device, and puts it into the bridge with its MTU", bridge::connected);
+const REACHABLE: (&str, StepFn) =
+    ("guests and the bridge's address reach each other, and files arrive", bridge::reachable);
+const KILL: (&str, StepFn) = ("kill -9 and a restart under a TCP connection", restart::kill);
+const HOT_PLUG: (&str, StepFn) =
+    ("an interface comes and goes while its guest runs", lifecycle::hot_plug);
+const REBOOT: (&str, StepFn) = ("a guest reboots", lifecycle::reboot);
+const SHUTDOWN: (&str, StepFn) = ("all guests shut down, and nothing is left", lifecycle::shutdown);
+
+const DOM0: [(&str, StepFn); 15] = [
+    CREATE,
+    CONNECTED,
+    REACHABLE,
+    ("two queues and offloads", bridge::offloads),
+    ("tcpdump on a device", tools::tcpdump),
+    ("tc delays and polices on a device", tools::traffic_control),
+    ("nftables drops on a device", tools::nftables),
+    ("Open vSwitch, with vif-openvswitch", open_vswitch::connected),
+    KILL,
+    ("the same in Open vSwitch", open_vswitch::kill),
+    HOT_PLUG,
+    ("a script that fails", lifecycle::failing_script),
+    REBOOT,
+    ("a guest is destroyed in the middle of traffic", lifecycle::destroy),
+    SHUTDOWN,
+];
+
+const DRIVER_DOMAIN: [(&str, StepFn); 7] =
+    [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SHUTDOWN];
+
+const GUEST_TYPES: [(&str, StepFn); 2] =
+    [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];
+
+const NETBACK: [(&str, StepFn); 2] = [
+    ("one guest with an interface of each backend, on one bridge", netback::connected),
+    ("the same traffic through each in turn", netback::compared),
+];
+
+/// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of
+/// [`Edition::Network`](crate::Edition::Network). Stops at the first step that fails to run.
+///
+/// # Errors
+/// Those of the steps, with the daemon's output.
+pub fn device(host: &Host, part: DevicePart, progress: &Progress) -> Result<Vec<Step>> {
+    progress.step("start pvnet");
+    let mut testbed = Testbed::begin(host, part.backend())?;
+    step::run_all(part.all(), progress, |act| {
+        act(&mut testbed).map_err(|error| backend::explain(error, &testbed.backend))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parts_name_is_read_back_and_its_steps_have_names_of_their_own() {
+        for part in DevicePart::ALL {
+            assert_eq!(part.to_string().parse::<DevicePart>().expect("known"), part);
+            let names: std::collections::BTreeSet<_> =
+                part.all().iter().map(|(what, _)| what).collect();
+            assert_eq!(names.len() + 1, part.steps());
+        }
+        assert!("domU".parse::<DevicePart>().is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! Connections with fake back-ends.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use port::{Doorbell, Queue};
+use vhost_user::shared::bit;
+use virtio_user::{Error, Options, Session};
+use virtqueue::Layout;
+
+use crate::ALL;
+use crate::fake::{Answer, Fake};
+
+/// The features of a back-end with rings of this layout.
+pub fn features(layout: Layout) -> u64 {
+    let all = bit::VERSION_1 | bit::PROTOCOL_FEATURES | bit::MRG_RXBUF | bit::CSUM | bit::HOST_TSO4;
+    if layout == Layout::Packed { all | bit::RING_PACKED } else { all }
+}
+
+type Connected = Result<(Session, Vec<Queue>), Error>;
+
+/// Starts a back-end with these features and answers.
+pub fn start(features: u64, answer: Answer) -> (UnixStream, JoinHandle<Option<Fake>>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (ours, std::thread::spawn(move || Fake::serve(theirs, features, answer)))
+}
+
+/// Connects to a back-end with these features and answers.
+pub fn connect(features: u64, options: &Options, answer: Answer) -> (Connected, Option<Fake>) {
+    let (ours, thread) = start(features, answer);
+    let stop = Doorbell::new().unwrap();
+    let connected = virtio_user::connect(ours, options, &Arc::default(), stop.as_fd());
+    (connected, thread.join().unwrap())
+}
+
+/// A back-end with rings of this layout that has said nothing wrong, and the front-end's side of it.
+pub fn honest(layout: Layout) -> (Session, Queue, Fake) {
+    let (connected, fake) = connect(features(layout), &ALL, |_| None);
+    let (session, mut queues) = connected.unwrap();
+    (session, queues.remove(0), fake.unwrap())
+}

@@ -1,0 +1,90 @@
+//! How many frames the batches of a port have, and how long they are in the daemon.
+
+use std::time::Duration;
+
+use crate::histogram::{Distribution, Histogram};
+
+/// Frames of a batch: up to 1, 2, 4 ... [`WINDOW`](port::WINDOW), and never more.
+type Sizes = Histogram<0, 8>;
+/// Nanoseconds: up to 256 ns, 512 ns ... 537 ms, and more.
+type Times = Histogram<8, 23>;
+
+/// What one worker has counted of a port's batches.
+#[derive(Debug, Default)]
+pub(crate) struct Batches {
+    taken: Sizes,
+    delivered: Sizes,
+    times: Times,
+}
+
+impl Batches {
+    /// A batch of so many frames was taken from an ingress queue of the port.
+    #[inline]
+    pub(crate) fn taken(&self, frames: usize) {
+        self.taken.add(frames as u64);
+    }
+
+    /// An egress queue of the port has accepted so many frames in one call.
+    #[inline]
+    pub(crate) fn delivered(&self, frames: u64) {
+        self.delivered.add(frames);
+    }
+
+    /// A batch from the port was in the daemon for this time.
+    #[inline]
+    pub(crate) fn ended(&self, time: Duration) {
+        // It wraps after 584 years.
+        let seconds = time.as_secs().wrapping_mul(1_000_000_000);
+        self.times.add(seconds.wrapping_add(time.subsec_nanos().into()));
+    }
+}
+
+/// The batches of a port, of all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchCounts {
+    /// Frames of each batch that a worker took from one of its ingress queues in one turn.
+    pub ingress_frames: Distribution,
+    /// Frames of each batch that one of its egress queues accepted in one call.
+    pub egress_frames: Distribution,
+    /// Nanoseconds for which each batch from the port was in the daemon: from the beginning of the turn in which a worker took
+    /// it until the end of that in which its last frame was delivered or dropped. Waiting for room in another port and for a
+    /// device counts.
+    pub nanoseconds: Distribution,
+}
+
+impl BatchCounts {
+    /// Of what each worker has counted.
+    pub(crate) fn of(workers: &[Batches]) -> Self {
+        let mut counts = Self::default();
+        for Batches { taken, delivered, times } in workers {
+            taken.add_to(&mut counts.ingress_frames);
+            delivered.add_to(&mut counts.egress_frames);
+            times.add_to(&mut counts.nanoseconds);
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use port::WINDOW;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_batch_and_each_time_have_a_bucket() {
+        let batches = Batches::default();
+        batches.taken(WINDOW);
+        for time in [0, 256, 257, 1_000_000, 1_500_000_000, u64::MAX] {
+            batches.ended(Duration::from_nanos(time));
+        }
+        let counts = BatchCounts::of(&[batches]);
+        let bounds: Vec<_> = counts.nanoseconds.buckets.iter().map(|(bound, _)| *bound).collect();
+        assert_eq!((bounds[0], bounds[21], bounds[22]), (256, 536_870_912, u64::MAX));
+        let filled = counts.nanoseconds.buckets.iter().filter(|(_, count)| *count > 0);
+        let filled: Vec<_> = filled.copied().collect();
+        assert_eq!(filled, [(256, 2), (512, 1), (1 << 20, 1), (u64::MAX, 2)]);
+        assert_eq!(counts.ingress_frames.sum, 64);
+        assert_eq!(counts.ingress_frames.buckets[6..], [(64, 1), (u64::MAX, 0)]);
+    }
+}

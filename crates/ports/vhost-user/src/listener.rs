@@ -5,8 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long after a failure the next connection is tried.
-const AGAIN: Duration = Duration::from_millis(100);
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +35,11 @@ impl Socket {
         match mode {
             Mode::Client => Ok(Self::Connecting(path.into())),
             Mode::Server => {
-                match UnixStream::connect(path) {
+                match connect(path) {
                     Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Err(io::ErrorKind::AddrInUse.into());
+                    }
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                         std::fs::remove_file(path)?;
                     }
@@ -48,20 +50,26 @@ impl Socket {
         }
     }
 
-    /// Waits for the next connection.
-    pub fn next(&self) -> UnixStream {
-        loop {
-            let stream = match self {
-                Self::Listening(listener) => listener.accept().map(|(stream, _)| stream),
-                Self::Connecting(path) => UnixStream::connect(path),
-            };
-            match stream {
-                Ok(stream) => return stream,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => std::thread::sleep(AGAIN),
-            }
+    /// The next connection. Waits for one that is accepted, but not for a listener with a full queue.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        match self {
+            Self::Listening(listener) => listener.accept().map(|(stream, _)| stream),
+            Self::Connecting(path) => connect(path),
         }
     }
+}
+
+/// Connects without waiting: a listener that accepts nobody, and so has a full queue, keeps no thread.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more

@@ -82,18 +82,11 @@ impl Connections {
     /// Waits for the next connection; none if there must be no further session.
     pub(super) fn next(&self, socket: &Socket) -> Option<UnixStream> {
         loop {
-            let stream = match socket {
-                Socket::Listening(listener) => {
-                    self.wait(Some(listener), None);
-                    self.is_open()?;
-                    listener.accept().map(|(stream, _)| stream)
-                }
-                Socket::Connecting(path) => {
-                    self.is_open()?;
-                    UnixStream::connect(path)
-                }
-            };
-            match stream {
+            if let Socket::Listening(listener) = socket {
+                self.wait(Some(listener), None);
+            }
+            self.is_open()?;
+            match socket.accept() {
                 Ok(stream) => return Some(stream),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.pause(AGAIN),
@@ -119,5 +112,37 @@ impl Connections {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // After an error, such as a signal, the caller looks for itself.
         let _ = poll(&mut fds, limit.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use std::thread;
+
+    use lab::TempDir;
+    use vhost_user::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_that_accepts_nobody_keeps_no_thread() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let socket = Socket::open(Mode::Client, &path).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = socket.accept() {
+            waiting.push(stream);
+        }
+        let connections = Arc::new(Connections::new().unwrap());
+        let next = thread::spawn({
+            let connections = connections.clone();
+            move || connections.next(&socket).is_none()
+        });
+        connections.stop();
+        assert!(next.join().unwrap());
+        assert_eq!(Socket::open(Mode::Server, &path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

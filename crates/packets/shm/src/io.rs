@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use arrayvec::ArrayVec;
+
 use crate::Region;
 
 /// One piece of a gathered write.
@@ -24,36 +26,30 @@ pub enum Piece<'a> {
 /// Most pieces per call: a frame's slots, a header before them, and some more.
 const MAX_PIECES: usize = 64;
 
-/// Raw vectors on the stack, so that a frame costs no allocation.
-struct Vectors {
-    entries: [libc::iovec; MAX_PIECES],
-    used: usize,
-}
+/// Raw vectors on the stack, so that a frame costs no allocation. Those that are not used are not written either.
+struct Vectors(ArrayVec<libc::iovec, MAX_PIECES>);
 
 impl Vectors {
     fn new() -> Self {
-        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { entries: [empty; MAX_PIECES], used: 0 }
+        Self(ArrayVec::new())
     }
 
     /// Adds a piece. One that follows the last piece in memory becomes part of it: the kernel looks up, checks and
     /// copies each vector separately, which for pages of 4 KiB is a fifth of a bulk transfer's time.
     fn push(&mut self, base: *mut u8, len: usize) -> io::Result<()> {
-        if let Some(last) = self.entries[..self.used].last_mut()
+        if let Some(last) = self.0.last_mut()
             && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base
         {
             last.iov_len += len;
             return Ok(());
         }
-        let entry = self.entries.get_mut(self.used).ok_or(io::ErrorKind::InvalidInput)?;
-        *entry = libc::iovec { iov_base: base.cast(), iov_len: len };
-        self.used += 1;
-        Ok(())
+        let entry = libc::iovec { iov_base: base.cast(), iov_len: len };
+        self.0.try_push(entry).map_err(|_| io::ErrorKind::InvalidInput.into())
     }
 
     fn count(&self) -> libc::c_int {
         // At most MAX_PIECES.
-        libc::c_int::try_from(self.used).unwrap_or(libc::c_int::MAX)
+        libc::c_int::try_from(self.0.len()).unwrap_or(libc::c_int::MAX)
     }
 }
 
@@ -77,9 +73,7 @@ pub fn write_pieces<'a>(
     }
     // SAFETY: each vector covers mapped memory that the pieces borrow for this call; the
     // kernel only reads it.
-    result(unsafe {
-        libc::writev(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
-    })
+    result(unsafe { libc::writev(fd.as_fd().as_raw_fd(), vectors.0.as_ptr(), vectors.count()) })
 }
 
 /// Reads with one `readv` into `header` (private), then into the shared pieces in order. Returns
@@ -98,9 +92,7 @@ pub fn read_pieces<'a>(
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
     // borrowed mutably, the rest is shared memory that no reference covers.
-    result(unsafe {
-        libc::readv(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
-    })
+    result(unsafe { libc::readv(fd.as_fd().as_raw_fd(), vectors.0.as_ptr(), vectors.count()) })
 }
 
 #[cfg(test)]
@@ -136,9 +128,9 @@ mod tests {
         for n in [0, 1, 2, 4, 3] {
             vectors.push(page(n), 4096).unwrap();
         }
-        let lengths: Vec<_> = vectors.entries[..vectors.used].iter().map(|v| v.iov_len).collect();
+        let lengths: Vec<_> = vectors.0.iter().map(|v| v.iov_len).collect();
         assert_eq!(lengths, [10, 3 * 4096, 4096, 4096]);
-        assert_eq!(vectors.entries[1].iov_base.cast(), page(0));
+        assert_eq!(vectors.0[1].iov_base.cast(), page(0));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct DirectIngress {
     regions: Option<Arc<[Region]>>,
     trust: Trust,
     loans: Loans,
+    /// Frames of this turn that were read into the guest's buffers.
+    direct: u64,
 }
 
 /// Whether the queue brings only the frames of the guest that has it.
@@ -50,8 +52,16 @@ impl DirectIngress {
     pub fn new(tap: TapIngress, queue: Arc<GuestQueue>, large: bool) -> Self {
         let loans = Loans::new(large);
         let (seen, holder) = (queue.generation(), queue.holder());
-        let mut this =
-            Self { tap, queue, seen, holder, regions: None, trust: Trust::Unproven, loans };
+        let mut this = Self {
+            tap,
+            queue,
+            seen,
+            holder,
+            regions: None,
+            trust: Trust::Unproven,
+            loans,
+            direct: 0,
+        };
         this.begin();
         this
     }
@@ -84,7 +94,6 @@ impl DirectIngress {
         &mut self,
         station: Option<&'a Station>,
         regions: Option<&'a [Region]>,
-        lot: &mut usize,
     ) -> Result<(&'a Station, &'a Region), Copied> {
         let station = station.ok_or(Copied::Unassigned)?;
         if self.trust != Trust::Proven {
@@ -92,7 +101,7 @@ impl DirectIngress {
         }
         let guest = regions.and_then(|regions| regions.get(usize::from(GUEST)));
         let guest = guest.ok_or(Copied::Interface)?;
-        self.loans.prepare(station, lot)?;
+        self.loans.prepare(station)?;
         Ok((station, guest))
     }
 
@@ -137,7 +146,7 @@ impl DirectIngress {
             }
             if is_sound {
                 loans.take(frame, memory.lender);
-                self.queue.counts().add_direct();
+                self.direct += 1;
             }
             return Ok(self.received(is_sound, received, budget));
         }
@@ -273,16 +282,18 @@ impl Ingress for DirectIngress {
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.look();
         self.loans.begin();
-        let mut lot = 0;
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
         while !budget.is_spent() && !self.tap.window.is_full() {
-            let more = match self.prepare(station.as_deref(), regions.as_deref(), &mut lot) {
+            let more = match self.prepare(station.as_deref(), regions.as_deref()) {
                 Ok(guest) => self.receive_direct(guest, received, budget)?,
                 Err(why) => self.receive_copied(why, received, budget)?,
             };
             if !more {
                 break;
             }
+        }
+        if self.direct > 0 {
+            self.queue.counts().add_direct(std::mem::take(&mut self.direct));
         }
         // Without frames there is no `finish`.
         if let (0, Some(station)) = (received.fresh, &station) {

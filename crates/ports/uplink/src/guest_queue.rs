@@ -77,8 +77,8 @@ impl QueueCounts {
         self.late.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add_direct(&self) {
-        self.direct.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_direct(&self, frames: u64) {
+        self.direct.fetch_add(frames, Ordering::Relaxed);
     }
 
     pub(crate) fn add_copied(&self, why: Copied) {

@@ -2,7 +2,7 @@
 
 use hypervisor::PAGE_SIZE;
 use offload::Features;
-use port::{Frame, HEADER_MAX, LENT_MAX, Lent, LentBuffer, Wanted};
+use port::{Frame, HEADER_MAX, LENT_MAX, LentBuffer, Wanted};
 
 use crate::guest_queue::{Copied, Station};
 
@@ -25,6 +25,12 @@ pub(crate) struct Loans {
     small_frames: u32,
     /// The guest had too few in this turn. It is not asked again before the next one.
     is_short: bool,
+    /// How many were borrowed last in this turn.
+    lot: usize,
+    /// How many the frames of this turn have taken.
+    taken: usize,
+    /// How many those of the last turn took: so many are borrowed at once.
+    expected: usize,
     /// Loans that end with the turn.
     back: Vec<u32>,
 }
@@ -39,16 +45,29 @@ impl Loans {
             false => (checksums, 1, 1),
         };
         let (stock, back) = (Vec::new(), Vec::new());
-        Self { needed, pages, least, stock, small_frames: 0, is_short: false, back }
+        Self {
+            needed,
+            pages,
+            least,
+            stock,
+            small_frames: 0,
+            is_short: false,
+            lot: 0,
+            taken: 0,
+            expected: 0,
+            back,
+        }
     }
 
     /// A turn begins: the guest may be asked again.
     pub(crate) fn begin(&mut self) {
         self.is_short = false;
+        self.expected = std::mem::take(&mut self.taken);
+        self.lot = 0;
     }
 
-    /// Has the buffers for one read, or says why not. `lot`: how many were borrowed last in this turn.
-    pub(crate) fn prepare(&mut self, station: &Station, lot: &mut usize) -> Result<(), Copied> {
+    /// Has the buffers for one read, or says why not.
+    pub(crate) fn prepare(&mut self, station: &Station) -> Result<(), Copied> {
         let memory = station.memory.as_ref().ok_or(Copied::Interface)?;
         if !covers(memory.features, self.needed) {
             return Err(Copied::Interface);
@@ -58,8 +77,9 @@ impl Loans {
         }
         if self.stock.len() < self.least {
             // More each time, so that a lone frame borrows little and many frames borrow seldom.
-            *lot = (*lot * 2).max(self.least);
-            let wanted = Wanted { buffers: *lot, held: true };
+            let first = if self.lot == 0 { self.expected } else { 0 };
+            self.lot = (self.lot * 2).max(first).max(self.least);
+            let wanted = Wanted { buffers: self.lot, held: true };
             station.lender.lend(wanted, &mut self.stock);
         }
         self.is_short = self.stock.len() < self.least;
@@ -96,9 +116,13 @@ impl Loans {
         let pages = (frame.len as usize).div_ceil(PAGE_SIZE);
         self.small_frames = if pages > 1 { 0 } else { self.small_frames.saturating_add(1) };
         let buffers = pages + usize::from(frame.gso.is_some());
+        self.taken += buffers;
         let left = self.stock.len().saturating_sub(buffers);
-        let tokens = self.stock.drain(left..).rev().map(|buffer| buffer.token).collect();
-        frame.lent = Lent { lender, tokens, has_header: false, offset: 0 };
+        // In place: a whole `Lent` would be read back, wide, right after its parts are written.
+        let lent = &mut frame.lent;
+        (lent.lender, lent.has_header, lent.offset) = (lender, false, 0);
+        lent.tokens.clear();
+        lent.tokens.extend(self.stock.drain(left..).rev().map(|buffer| buffer.token));
     }
 
     /// A frame was not handed over: the loans of its buffers end with the turn.

@@ -1,14 +1,14 @@
 //! Buffers of a guest that a device fills before the switch sees the frame.
 
 use hypervisor::{Counted, DmaHold, GrantRef, Hypervisor, PAGE_SIZE};
-use port::{Frame, LentBuffer, Offer, Outcome, Wanted};
+use port::{Frame, LENT_MAX, LentBuffer, Offer, Outcome, Wanted};
 use shm::Region;
 use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::request::Fault;
 
 use super::plan::{Extras, PacketShape};
-use super::posted::FrameRequests;
+use super::posted::LentRequest;
 use super::slots::Slots;
 
 /// Buffers that are not lent, for the frames that others send to the guest.
@@ -21,12 +21,14 @@ pub(super) struct Lending {
     region: Region,
     /// Keeps lent pages in place.
     hold: Option<DmaHold>,
+    /// The requests in which the present frame lies.
+    requests: Vec<LentRequest>,
 }
 
 impl Lending {
     /// Lends buffers in `region`. `id` is the lender's number.
     pub(super) fn new(region: Region, id: u64) -> Self {
-        Self { id, region, hold: None }
+        Self { id, region, hold: None, requests: Vec::with_capacity(LENT_MAX) }
     }
 
     /// The number of this lender.
@@ -82,20 +84,20 @@ impl Lending {
     /// Hands over the buffers in which a frame lies.
     pub(super) fn deliver<H: Hypervisor>(&mut self, slots: &mut Slots<H>, offer: &mut Offer<'_>) {
         let frame = offer.frame;
-        let Some(requests) = slots.ring.redeem(&frame.lent.tokens) else {
+        if !slots.ring.redeem(&frame.lent.tokens, &mut self.requests) {
             offer.outcome = Outcome::SourceFault;
             return;
-        };
-        let is_whole = frame.lent.has_header || self.write_header(frame, &requests);
-        respond(slots, frame, &requests, is_whole);
+        }
+        let is_whole = frame.lent.has_header || self.write_header(frame);
+        respond(slots, frame, &self.requests, is_whole);
         offer.outcome = if is_whole { Outcome::Delivered } else { Outcome::SourceFault };
         slots.hypervisor.note(Counted::DirectFrames, 1);
         self.release_hold(slots);
     }
 
     /// Writes the header, which was read privately, before the body.
-    fn write_header(&self, frame: &Frame, requests: &FrameRequests) -> bool {
-        let first = requests.first().and_then(|first| usize::try_from(first.offset).ok());
+    fn write_header(&self, frame: &Frame) -> bool {
+        let first = self.requests.first().and_then(|first| usize::try_from(first.offset).ok());
         first.is_some_and(|first| self.region.copy_in(first, frame.header()).is_ok())
     }
 }
@@ -108,26 +110,28 @@ const PAGE_LEN: u32 = PAGE_SIZE as u32;
 fn respond<H: Hypervisor>(
     slots: &mut Slots<H>,
     frame: &Frame,
-    requests: &FrameRequests,
+    requests: &[LentRequest],
     is_whole: bool,
 ) {
     let shape = slots.shape_of(frame);
     let PacketShape { len, flags, .. } = shape;
     let pages = frame.len.div_ceil(PAGE_LEN) as usize;
     let ids = || requests.iter().map(|lent| lent.request.id);
-    let mut extras = ids().nth(pages).map_or(Extras::new(), |id| shape.extras(id));
+    let extras = ids().nth(pages).map_or(Extras::new(), |id| shape.extras(id));
     for (n, id) in (0..).zip(ids().take(pages)) {
         let size = len.saturating_sub(n * PAGE_LEN).min(PAGE_LEN);
         let more = if (n + 1) * PAGE_LEN < len { rx_flags::MORE_DATA } else { 0 };
-        let first = if n == 0 { flags } else { 0 };
-        let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
-        let flags = first | more | announced;
         // A page's length fits.
         let status = if is_whole { size as i16 } else { status::ERROR };
-        let offset = if n == 0 { frame.lent.offset } else { 0 };
-        slots.ring.respond(RxResponse { id, offset, flags, status });
-        for info in std::mem::take(&mut extras) {
-            slots.ring.respond(zerocopy::transmute!(info));
+        if n > 0 {
+            slots.ring.respond(RxResponse { id, offset: 0, flags: more, status });
+            continue;
+        }
+        let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
+        let flags = flags | more | announced;
+        slots.ring.respond(RxResponse { id, offset: frame.lent.offset, flags, status });
+        for info in &extras {
+            slots.ring.respond(zerocopy::transmute!(*info));
         }
     }
 }

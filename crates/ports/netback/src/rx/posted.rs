@@ -1,7 +1,5 @@
 //! The requests of an RX ring: those that wait on it, those that are lent, and those that came back.
 
-use arrayvec::ArrayVec;
-use port::LENT_MAX;
 use ring::netif::Rx;
 use ring::{BackRing, Broken, SharedPage, Slots};
 use wire::netif::{RxRequest, RxResponse};
@@ -34,9 +32,6 @@ pub(super) struct LentRequest {
     /// The page's first byte in the lent memory.
     pub(super) offset: u64,
 }
-
-/// The requests in which one frame lies.
-pub(super) type FrameRequests = ArrayVec<LentRequest, LENT_MAX>;
 
 impl<P: SharedPage> PostedRing<P> {
     /// Requests of `ring`. They can be lent if `lends`.
@@ -157,16 +152,16 @@ impl<P: SharedPage> PostedRing<P> {
         Some(token)
     }
 
-    /// Ends the loan of a frame's requests, all or none: none if one of them is not lent.
-    pub(super) fn redeem(&mut self, tokens: &[u32]) -> Option<FrameRequests> {
-        let lent = self.lent.as_mut()?;
-        let requests: Option<FrameRequests> =
-            tokens.iter().map(|token| lent.find(*token).copied()).collect();
-        let requests = requests?;
-        for request in &requests {
-            lent.remove(request.token);
+    /// Ends the loan of a frame's requests, all or none, and stores them in `requests`. Returns whether all were lent.
+    pub(super) fn redeem(&mut self, tokens: &[u32], requests: &mut Vec<LentRequest>) -> bool {
+        requests.clear();
+        let Some(lent) = self.lent.as_mut() else { return false };
+        if !tokens.iter().all(|token| lent.find(*token).is_some()) {
+            return false;
         }
-        Some(requests)
+        requests.extend(tokens.iter().filter_map(|token| lent.remove(*token)));
+        // A token that is named twice was lent once.
+        requests.len() == tokens.len()
     }
 
     /// Ends loans. The requests are used next. A token of a loan that has ended is ignored.

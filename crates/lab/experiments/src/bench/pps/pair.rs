@@ -77,6 +77,11 @@ impl Pair {
         Ok(run.frames_per_second / 1e6)
     }
 
+    /// The daemon's process.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
     /// Hypercalls per frame. They are counted in a separate run, since counting takes time.
     pub fn hypercalls(&mut self, len: u16) -> Result<f64> {
         let Self { daemon, generator } = self;

@@ -1,35 +1,32 @@
 //! The programs that are compared: pvnet, and the rivals that are installed.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lab::{Process, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::dpdk;
 use super::front_end::MACS;
+use super::open_vswitch::{self, OpenVswitch};
+use super::sample::Polling;
 use crate::error::{Error, Result};
 use crate::testbed::Daemon;
 
-/// How long a rival may take to start.
-const LIMIT: Duration = Duration::from_secs(30);
-/// Statistics that testpmd never comes to print. Without them it would wait for a key.
-const NEVER: &str = "--stats-period=1000000";
-
-/// Packets' buffers, which fit into its memory.
-const MBUFS: &str = "--total-num-mbufs=16384";
-/// Large pages that it needs. Without them it has small ones.
-const HUGE_PAGES: u64 = 130;
+/// The names of its ports' sockets.
+const PORTS: [&str; 2] = ["one", "two"];
 
 /// A program that carries frames between two vhost-user ports.
 pub struct BackEnd {
-    sockets: TempDir,
+    // Dropped in this order.
     program: Program,
+    sockets: TempDir,
 }
 
 /// Its process. Dropping it ends it.
 enum Program {
     Pvnet(Daemon),
-    Rival(Process),
+    Testpmd(Process),
+    OpenVswitch(OpenVswitch),
 }
 
 impl BackEnd {
@@ -42,29 +39,21 @@ impl BackEnd {
             Some(program) => Daemon::start_other(program, config)?,
             None => Daemon::start(config)?,
         };
-        Ok(Self { sockets, program: Program::Pvnet(daemon) })
+        Ok(Self { program: Program::Pvnet(daemon), sockets })
     }
 
     /// `dpdk-testpmd`, which sends each frame of one port out of the other, unread. It polls the CPU it is started on.
     pub fn testpmd(cpu: usize) -> Result<Self> {
         let sockets = TempDir::new()?;
-        let mut command = lab::command("dpdk-testpmd")?;
-        // The first of both threads only waits.
-        command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-pci", "--no-telemetry"]);
-        command.args(["--iova-mode=va", "-m", "256"]);
-        let memory = match free_huge_pages() {
-            0..HUGE_PAGES => ["--no-huge", "--no-shconf"],
-            _ => ["--in-memory", "--single-file-segments"],
-        };
-        command.args(memory);
-        for (n, socket) in socket_paths(sockets.path()).iter().enumerate() {
-            let device = format!("net_vhost{n},iface={},queues=1", socket.display());
-            command.args(["--vdev", &device]);
-        }
-        command.args(["--", "--nb-cores=1", "--forward-mode=io", NEVER, MBUFS]);
-        let mut process = Process::capture(command)?;
-        process.says("io packet forwarding - ports=2", LIMIT)?;
-        Ok(Self { sockets, program: Program::Rival(process) })
+        let process = dpdk::testpmd(cpu, &socket_paths(sockets.path()))?;
+        Ok(Self { program: Program::Testpmd(process), sockets })
+    }
+
+    /// Open vSwitch with DPDK, whose bridge learns addresses. It polls `cpu`, and must be started on it.
+    pub fn open_vswitch(cpu: usize) -> Result<Self> {
+        let sockets = TempDir::new()?;
+        let switch = OpenVswitch::start(sockets.path(), cpu, PORTS)?;
+        Ok(Self { program: Program::OpenVswitch(switch), sockets })
     }
 
     /// Its ports' sockets.
@@ -76,8 +65,18 @@ impl BackEnd {
     pub fn pid(&self) -> u32 {
         match &self.program {
             Program::Pvnet(daemon) => daemon.pid(),
-            Program::Rival(process) => process.pid(),
+            Program::Testpmd(process) => process.pid(),
+            Program::OpenVswitch(switch) => switch.pid(),
         }
+    }
+
+    /// Its threads that poll.
+    pub fn polling(&self) -> Polling {
+        let threads = match &self.program {
+            Program::OpenVswitch(_) => open_vswitch::POLLERS,
+            Program::Pvnet(_) | Program::Testpmd(_) => "",
+        };
+        Polling { pid: self.pid(), threads }
     }
 
     /// Stops it until [`go_on`](Self::go_on), so that it does not poll while another is measured.
@@ -109,13 +108,7 @@ impl Drop for BackEnd {
 }
 
 fn socket_paths(folder: &Path) -> [PathBuf; 2] {
-    ["one", "two"].map(|name| folder.join(name))
-}
-
-/// Pages of 2 MiB that nobody uses.
-fn free_huge_pages() -> u64 {
-    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-    std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    PORTS.map(|name| folder.join(name))
 }
 
 fn config_text(folder: &Path, sockets: &Path, lines: &[String]) -> String {

@@ -19,6 +19,8 @@ const BATCH: u16 = 32;
 const WINDOW: u64 = 192;
 /// How long a frame may take.
 const LATE: Duration = Duration::from_secs(5);
+/// How long a back-end may take until it serves both guests.
+const START: Duration = Duration::from_secs(20);
 /// How long the rings are empty before a measurement.
 const QUIET: Duration = Duration::from_millis(2);
 /// The guests' addresses.
@@ -109,13 +111,13 @@ struct Pair {
 impl Pair {
     fn connect(sockets: &[PathBuf], layout: Layout) -> std::result::Result<Self, String> {
         let [one, two] = sockets else { return Err("two sockets are needed".into()) };
-        let connect = |socket| Guest::connect(socket, layout, LATE);
+        let connect = |socket| Guest::connect(socket, layout, START);
         let mut guests = [connect(one)?, connect(two)?];
         // A switch learns both ports; otherwise it would flood every frame. A back-end may drop frames until it serves
         // both guests.
         for (from, to) in [(1, 0), (0, 1)] {
             guests[from].fill(MACS[to], MACS[from])?;
-            let end = Instant::now() + LATE;
+            let end = Instant::now() + START;
             while !exchange(&mut guests, from, to)? {
                 if Instant::now() > end {
                     return Err(format!("no frame came from guest {from} to guest {to}"));

@@ -5,9 +5,13 @@
 //! those of one round, so a machine whose speed changes from round to round changes them little.
 
 mod back_end;
+mod contender;
 mod distance;
+mod dpdk;
 mod front_end;
 mod guest;
+mod open_vswitch;
+mod sample;
 pub(crate) mod session;
 mod subject;
 mod table;
@@ -23,8 +27,9 @@ use super::common::Common;
 use super::pps::{Cpus, Extra, Pair};
 use super::show::Shown;
 use crate::error::Result;
-use back_end::BackEnd;
+use contender::Contender;
 use front_end::{Reply, Request, RingLayout};
+use sample::{Polling, Sample};
 use subject::Subject;
 use table::Rounds;
 
@@ -63,36 +68,14 @@ const PAUSE_US: u64 = 10_000;
 /// For how long an idle back-end is watched.
 const IDLE: Duration = Duration::from_millis(400);
 
-/// Names in rows.
-const SPLIT: &str = "pvnet-split";
-const PACKED: &str = "pvnet-packed";
+/// What rows call the generator guests of netif.
 const NETIF: &str = "pvnet-netif";
-const RATIOS: [(&str, &str); 6] = [
-    (SPLIT, "testpmd-split"),
-    (PACKED, "testpmd-packed"),
-    (SPLIT, "other-split"),
-    (PACKED, "other-packed"),
-    (NETIF, "testpmd-split"),
-    (NETIF, "testpmd-packed"),
-];
-
-fn testpmd_name(layout: RingLayout) -> &'static str {
-    match layout {
-        RingLayout::Split => "testpmd-split",
-        RingLayout::Packed => "testpmd-packed",
-    }
-}
-
-fn other_name(layout: RingLayout) -> &'static str {
-    match layout {
-        RingLayout::Split => "other-split",
-        RingLayout::Packed => "other-packed",
-    }
-}
+const LAYOUTS: [RingLayout; 2] = [RingLayout::Split, RingLayout::Packed];
 
 /// What is measured.
 struct Testbed {
     cpus: Cpus,
+    contenders: Vec<Contender>,
     subjects: Vec<Subject>,
     /// Generator guests of netif, for frames per second.
     netif: Pair,
@@ -114,7 +97,7 @@ pub fn run(args: &VhostArgs) -> Result<Shown> {
     drop(progress);
     testbed.cpus.leave()?;
     let notes = testbed.notes(args);
-    let benchmark = testbed.rounds.finish("vhost", &RATIOS);
+    let benchmark = testbed.rounds.finish("vhost", &testbed.ratios());
     let table = table::table(&benchmark);
     let mut page = Report::new("pvnet bench vhost");
     page.lead(&notes);
@@ -125,31 +108,23 @@ pub fn run(args: &VhostArgs) -> Result<Shown> {
 impl Testbed {
     fn start(args: &VhostArgs) -> Result<Self> {
         let cpus = Cpus::take_two()?;
+        let contenders = Contender::all(args.other.as_ref(), args.alone);
         let mut subjects = Vec::new();
-        let has_testpmd = !args.alone && lab::command("dpdk-testpmd").is_ok();
-        for (name, layout) in [(SPLIT, RingLayout::Split), (PACKED, RingLayout::Packed)] {
-            cpus.enter(0)?;
-            let pvnet = BackEnd::pvnet(None, &args.daemon)?;
-            subjects.push(Subject::start(name, &cpus, pvnet, layout)?);
-            if let Some(program) = &args.other {
-                cpus.enter(0)?;
-                let other = BackEnd::pvnet(Some(program), &args.daemon)?;
-                subjects.push(Subject::start(other_name(layout), &cpus, other, layout)?);
-            }
-            if has_testpmd {
-                cpus.enter(0)?;
-                let rival = BackEnd::testpmd(cpus.number(0))?;
-                subjects.push(Subject::start(testpmd_name(layout), &cpus, rival, layout)?);
+        for layout in LAYOUTS {
+            for contender in &contenders {
+                let back_end = contender.start(&cpus, &args.daemon)?;
+                let name = contender.name(layout);
+                subjects.push(Subject::start(name, &cpus, back_end, layout)?);
             }
         }
         let config = netfront::Config { persistent_grants: true, ..netfront::Config::default() };
         let netif = Pair::start(&cpus, Extra::default(), &config)?;
         let rounds = Rounds::default();
-        Ok(Self { cpus, subjects, netif, rounds, discarded: 0, neighbours: 0 })
+        Ok(Self { cpus, contenders, subjects, netif, rounds, discarded: 0, neighbours: 0 })
     }
 
     fn round(&mut self, round: u32, args: &VhostArgs) -> Result<()> {
-        let Self { cpus, subjects, netif, rounds, discarded, neighbours } = self;
+        let Self { cpus, subjects, netif, rounds, discarded, neighbours, .. } = self;
         let distance = distance::between(cpus)?;
         *neighbours += u32::from(distance::are_neighbours(distance));
         rounds.push(round, "one cache line, one way", "ns", "machine", distance);
@@ -166,12 +141,19 @@ impl Testbed {
                 let request = Request::Throughput { len: *len, ms: args.slice_ms };
                 let sample = subjects[*n].sample(request)?;
                 *discarded += sample.discarded;
-                if let Some(Reply::Throughput(rate)) = sample.reply {
+                if let Some(Reply::Throughput(rate)) = sample.value {
                     rounds.push(round, &case, "Mpps", subjects[*n].name, rate / 1e6);
                 }
             }
-            let rate = netif.slice(*len, Duration::from_millis(args.slice_ms))?;
-            rounds.push(round, &case, "Mpps", NETIF, rate);
+            // This process has the generator guests.
+            let processes = [netif.pid(), std::process::id()];
+            let processes = processes.map(|pid| Polling { pid, threads: "" });
+            let slice = Duration::from_millis(args.slice_ms);
+            let sample = Sample::take(processes, || netif.slice(*len, slice))?;
+            *discarded += sample.discarded;
+            if let Some(rate) = sample.value {
+                rounds.push(round, &case, "Mpps", NETIF, rate);
+            }
         }
         if args.rate_only {
             return Ok(());
@@ -193,7 +175,7 @@ impl Testbed {
             ] {
                 let sample = subject.sample(request)?;
                 *discarded += sample.discarded;
-                if let Some(Reply::Times(times)) = sample.reply {
+                if let Some(Reply::Times(times)) = sample.value {
                     for (percentile, time) in percentiles.into_iter().zip(times) {
                         let case = format!("{case}, {percentile}");
                         rounds.push(round, &case, "µs", name, time as f64 / 1e3);
@@ -217,9 +199,25 @@ impl Testbed {
                 self.neighbours
             );
         }
-        if self.subjects.iter().all(|subject| !subject.name.starts_with("testpmd")) {
-            notes += " There is no rival to compare with: dpdk-testpmd is not installed, or --alone was given.";
+        let missing = [
+            (Contender::Testpmd, "dpdk-testpmd"),
+            (Contender::OpenVswitch, "Open vSwitch with DPDK"),
+        ];
+        for (_, name) in missing.iter().filter(|(rival, _)| !self.contenders.contains(rival)) {
+            notes +=
+                &format!(" Without {name}: not installed, not permitted, or --alone was given.");
         }
         notes
+    }
+
+    /// What is divided by what: this program's rows by those of each other with the same layout, and the netif guests by testpmd.
+    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+        let ours = |layout| Contender::Pvnet.name(layout);
+        let mut ratios = Vec::new();
+        for rival in self.contenders.iter().filter(|rival| **rival != Contender::Pvnet) {
+            ratios.extend(LAYOUTS.map(|layout| (ours(layout), rival.name(layout))));
+        }
+        ratios.extend(LAYOUTS.map(|layout| (NETIF, Contender::Testpmd.name(layout))));
+        ratios
     }
 }

@@ -8,14 +8,11 @@ use clap::ValueEnum as _;
 
 use super::back_end::BackEnd;
 use super::front_end::{Reply, Request, RingLayout};
+use super::sample::{Polling, Sample};
 use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
 use crate::testbed::program;
 
-/// A sample counts only if neither process waited for its CPU for a larger share of it than this.
-const LOST_MAX: f64 = 0.02;
-/// How often a sample that does not count is taken again.
-const TRIES: u32 = 4;
 /// How long a back-end runs before it is measured: what others left in its caches goes, and its rings are looked at.
 const SETTLE: Duration = Duration::from_millis(10);
 
@@ -25,14 +22,6 @@ pub struct Subject {
     pub name: &'static str,
     back_end: BackEnd,
     front_end: FrontEnd,
-}
-
-/// What a sample came to.
-pub struct Sample {
-    /// The front-end's answer; none if every try was disturbed.
-    pub reply: Option<Reply>,
-    /// Samples that were thrown away.
-    pub discarded: u32,
 }
 
 impl Subject {
@@ -50,19 +39,13 @@ impl Subject {
         Ok(Self { name, back_end, front_end })
     }
 
-    /// Takes a sample until neither process was disturbed, or gives up.
-    pub fn sample(&mut self, request: Request) -> Result<Sample> {
-        let mut sample = Sample { reply: None, discarded: 0 };
-        for _ in 0..TRIES {
-            lab::Interrupt::check()?;
-            let (reply, lost) = self.running(|subject| subject.measured(request))?;
-            if lost <= LOST_MAX {
-                sample.reply = Some(reply);
-                break;
-            }
-            sample.discarded += 1;
-        }
-        Ok(sample)
+    /// Asks the front-end until neither process was disturbed, or gives up.
+    pub fn sample(&mut self, request: Request) -> Result<Sample<Reply>> {
+        self.running(|subject| {
+            let front_end = Polling { pid: subject.front_end.pid(), threads: "" };
+            let processes = [subject.back_end.polling(), front_end];
+            Sample::take(processes, || subject.front_end.ask(request))
+        })
     }
 
     /// The back-end's share of a CPU while no frame is sent.
@@ -81,24 +64,6 @@ impl Subject {
         let result = work(self);
         self.back_end.pause()?;
         result
-    }
-
-    /// The answer, and the larger share of the time for which one of both processes waited for its CPU.
-    fn measured(&mut self, request: Request) -> Result<(Reply, f64)> {
-        let waited = |subject: &Self| -> Result<[Duration; 2]> {
-            let of = |pid| -> Result<Duration> {
-                Ok(lab::thread_times(pid)?.iter().map(|thread| thread.waited).sum())
-            };
-            Ok([of(subject.back_end.pid())?, of(subject.front_end.pid())?])
-        };
-        let before = waited(self)?;
-        let began = Instant::now();
-        let reply = self.front_end.ask(request)?;
-        let wall = began.elapsed();
-        let after = waited(self)?;
-        let lost = before.iter().zip(after).map(|(before, after)| after.saturating_sub(*before));
-        let lost = lost.max().unwrap_or_default();
-        Ok((reply, lost.as_secs_f64() / wall.as_secs_f64()))
     }
 
     fn ran(&self) -> Result<Duration> {

@@ -1,0 +1,137 @@
+//! Open vSwitch with DPDK: a bridge that learns addresses (NORMAL), with two vhost-user ports.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::{Interrupt, Namespace, Process};
+
+use super::dpdk::{LIMIT, options};
+use crate::error::{Error, Result};
+
+/// Where Debian's package has the switch. The other programs are in the search path.
+const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const PROGRAMS: [&str; 4] = [SWITCH, "ovsdb-server", "ovsdb-tool", "ovs-vsctl"];
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// How the names of its threads that poll begin.
+pub const POLLERS: &str = "pmd-";
+/// How often a socket that comes is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A switch and its database. Dropping it ends both.
+pub struct OpenVswitch {
+    // Dropped in this order.
+    switch: Process,
+    _database: Process,
+    _namespace: Namespace,
+}
+
+impl OpenVswitch {
+    /// Whether it is installed, and this user may start it.
+    pub fn is_there() -> bool {
+        Path::new(SCHEMA).is_file() && lab::preflight(&PROGRAMS).is_ok()
+    }
+
+    /// Starts it with one thread that polls `cpu`. The sockets of its ports are files of `folder` with the ports' names. It shares
+    /// nothing with the machine's own one: no database, no folder, and no network, where its bridge is a device.
+    pub fn start(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<Self> {
+        let namespace = Namespace::create("bench")?;
+        let database = start_database(&namespace, folder)?;
+        configure(folder, cpu, ports)?;
+        let mut command = program(&namespace, folder, "switch", SWITCH)?;
+        command.arg(database_socket(folder)).arg("-vconsole:warn");
+        let mut switch = Process::capture(command)?;
+        for port in ports {
+            wait_for(&mut switch, &folder.join(port))?;
+        }
+        Ok(Self { switch, _database: database, _namespace: namespace })
+    }
+
+    /// The process of the switch.
+    pub fn pid(&self) -> u32 {
+        self.switch.pid()
+    }
+}
+
+/// The server of a new database.
+fn start_database(namespace: &Namespace, folder: &Path) -> Result<Process> {
+    let database = folder.join("db");
+    let mut create = lab::command("ovsdb-tool")?;
+    create.arg("create").arg(&database).arg(SCHEMA);
+    lab::run(create, LIMIT)?;
+    let mut command = program(namespace, folder, "database", "ovsdb-server")?;
+    command.arg(format!("--remote=p{}", database_socket(folder))).arg(&database);
+    let mut server = Process::capture(command)?;
+    wait_for(&mut server, &folder.join("db.sock"))?;
+    Ok(server)
+}
+
+/// Writes what the switch finds when it starts.
+fn configure(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<()> {
+    let mut command = lab::command("ovs-vsctl")?;
+    command.arg(format!("--db={}", database_socket(folder))).arg("--no-wait");
+    command.args(["init", "--", "set", "open", ".", "other_config:dpdk-init=true"]);
+    command.arg(format!("other_config:pmd-cpu-mask={}", mask(cpu)));
+    // The quotes are the database's.
+    command.arg(format!(r#"other_config:dpdk-extra="{}""#, options().join(" ")));
+    // Packets' buffers for two ports fit into its memory. By default it asks for as many as fit for sixty, and may do without.
+    command.arg("other_config:per-port-memory=true");
+    // Flows (milliseconds) and addresses (seconds) are not forgotten while others are measured.
+    command.args(["other_config:max-idle=3600000", "--", "add-br", "guests"]);
+    command.args(["--", "set", "bridge", "guests", "other_config:mac-aging-time=3600"]);
+    command.args(["datapath_type=netdev", "fail_mode=standalone"]);
+    for port in ports {
+        command.args(["--", "add-port", "guests", port]);
+        command.args(["--", "set", "interface", port, "type=dpdkvhostuser"]);
+    }
+    lab::run(command, LIMIT)?;
+    Ok(())
+}
+
+/// One CPU, as a hexadecimal number.
+fn mask(cpu: usize) -> String {
+    format!("0x{}{}", 1 << (cpu % 4), "0".repeat(cpu / 4))
+}
+
+fn database_socket(folder: &Path) -> String {
+    format!("unix:{}", folder.join("db.sock").display())
+}
+
+/// A daemon with all its files in a folder.
+fn program(namespace: &Namespace, folder: &Path, name: &str, file: &str) -> Result<Command> {
+    let mut command = namespace.exec(file)?;
+    for kind in ["RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"] {
+        command.env(format!("OVS_{kind}"), folder);
+    }
+    // DPDK's, which would be a folder of the system.
+    command.env("RUNTIME_DIRECTORY", folder);
+    command.arg(format!("--unixctl={}", folder.join(format!("{name}.ctl")).display()));
+    Ok(command)
+}
+
+/// Waits until a program has made a socket.
+fn wait_for(process: &mut Process, socket: &Path) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    while !socket.exists() {
+        let who = process.name().to_owned();
+        if let Some(status) = process.ended()? {
+            return Err(Error::Ended { who, status, said: process.stderr() });
+        }
+        if Instant::now() > end {
+            let what = format!("the start of `{who}`");
+            return Err(Error::Late { what, limit: LIMIT, said: process.stderr() });
+        }
+        Interrupt::sleep(LOOK)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn a_mask_has_one_cpu() {
+        assert_eq!([0, 3, 4, 69].map(mask), ["0x1", "0x8", "0x10", "0x200000000000000000"]);
+    }
+}

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use hypervisor::Counted;
+use hypervisor::{Counted, PAGE_SIZE};
 use offload::{Features, Gso, MAX_HEADER, Need, Segmenter};
 
+use crate::linear::start;
 use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
 
 /// A frame that would become more segments than this is dropped. Each segment costs a slot or a
@@ -57,8 +58,10 @@ impl Finisher {
     /// # Errors
     /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
     pub fn whole(&mut self, frame: &Frame, body: Body<'_>) -> Result<&mut [u8], Outcome> {
-        let scratch = self.scratch.get_or_insert_with(|| vec![0; FRAME_MAX].into());
-        let whole = scratch.get_mut(..frame.len as usize).ok_or(MALFORMED)?;
+        let scratch = self.scratch.get_or_insert_with(|| vec![0; FRAME_MAX + PAGE_SIZE].into());
+        let start = start(frame, scratch);
+        let whole = scratch[start..start + FRAME_MAX].get_mut(..frame.len as usize);
+        let whole = whole.ok_or(MALFORMED)?;
         let copied = linearise(frame, body, whole)?;
         (self.note)(Counted::DriverBytes, copied);
         Ok(whole)

@@ -33,7 +33,7 @@ pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
 pub use finish::{Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
 pub use lent::{LENT_MAX, Lent};
-pub use linear::{Bounce, linearise};
+pub use linear::{Bounce, Linear, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};

@@ -1,9 +1,11 @@
 //! Frames in one piece of private memory.
 
-use arrayvec::ArrayVec;
-use hypervisor::CopyOut;
+use std::ops::Range;
 
-use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place};
+use arrayvec::ArrayVec;
+use hypervisor::{CopyOut, PAGE_SIZE};
+
+use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, WINDOW};
 
 /// Copies a frame to private memory, whole. `whole` has the frame's length. Returns how many of
 /// the bytes this domain copied itself, rather than the hypervisor.
@@ -11,24 +13,42 @@ use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place};
 /// # Errors
 /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
 pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64, Outcome> {
+    let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
+    let copied = plan(frame, body, whole, &mut copies)?;
+    fetch(body, copies).then_some(copied).ok_or(Outcome::SourceFault)
+}
+
+/// Copies what is private or mapped here of a frame to `whole`, and adds the copies out of granted pages. Returns how many bytes were
+/// copied.
+fn plan<'a, const MOST: usize>(
+    frame: &Frame,
+    body: Body<'_>,
+    whole: &'a mut [u8],
+    copies: &mut ArrayVec<CopyOut<'a>, MOST>,
+) -> Result<u64, Outcome> {
     let (header, rest) =
         whole.split_at_mut_checked(frame.header_len.into()).ok_or(Outcome::SourceFault)?;
     header.copy_from_slice(frame.header());
-    let copied = copy_body(frame, body, rest)?;
+    let copied = plan_body(frame, body, rest, copies)?;
     Ok(copied + u64::from(frame.header_len))
 }
 
-/// Copies a frame's body, all that follows the private header, to `rest`. Returns how many of the
-/// bytes this domain copied itself.
-fn copy_body(frame: &Frame, body: Body<'_>, mut rest: &mut [u8]) -> Result<u64, Outcome> {
-    let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
+/// The same for its body, all that follows the private header.
+fn plan_body<'a, const MOST: usize>(
+    frame: &Frame,
+    body: Body<'_>,
+    mut rest: &'a mut [u8],
+    copies: &mut ArrayVec<CopyOut<'a>, MOST>,
+) -> Result<u64, Outcome> {
     let mut copied = 0;
     for piece in &frame.pieces {
         let (to, after) =
             rest.split_at_mut_checked(piece.len.into()).ok_or(Outcome::SourceFault)?;
         rest = after;
         match (piece.place, body) {
-            (Place::Grant(from), Body::Granted { .. }) => copies.push(CopyOut { from, to }),
+            (Place::Grant(from), Body::Granted { .. }) => {
+                copies.try_push(CopyOut { from, to }).map_err(|_| Outcome::SourceFault)?;
+            }
             (Place::Region { index, offset }, body) => {
                 let regions = body.regions().ok_or(Outcome::SourceFault)?;
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -43,12 +63,88 @@ fn copy_body(frame: &Frame, body: Body<'_>, mut rest: &mut [u8]) -> Result<u64, 
     if !rest.is_empty() {
         return Err(Outcome::SourceFault);
     }
-    if let (Body::Granted { memory, mapped }, false) = (body, copies.is_empty())
-        && !memory.copy_out(mapped, &mut copies)
-    {
-        return Err(Outcome::SourceFault);
-    }
     Ok(copied)
+}
+
+/// Performs the copies out of granted pages. Returns whether all of them were possible.
+fn fetch<const MOST: usize>(body: Body<'_>, mut copies: ArrayVec<CopyOut<'_>, MOST>) -> bool {
+    match body {
+        Body::Granted { memory, mapped } if !copies.is_empty() => {
+            memory.copy_out(mapped, &mut copies)
+        }
+        _ => true,
+    }
+}
+
+/// Where in the buffer a frame begins, so that its body is at the same place in a page as in its sender's memory: a hypervisor
+/// copies from page to page, and a page that would lie in two of the buffer takes two copies.
+pub(crate) fn start(frame: &Frame, buffer: &[u8]) -> usize {
+    let Some(Place::Grant(first)) = frame.pieces.first().map(|piece| piece.place) else { return 0 };
+    let body = buffer.as_ptr().addr() + usize::from(frame.header_len);
+    usize::from(first.offset).wrapping_sub(body) % PAGE_SIZE
+}
+
+/// Memory for several frames at once, more than two of the longest.
+const BUFFER: usize = 2 * (FRAME_MAX + PAGE_SIZE);
+/// Copies of one batch, as many as the platform makes in one call.
+const COPIES_MAX: usize = 64;
+
+/// Frames in private memory, each in one piece, that were copied there in one batch: a hypervisor is called once for many.
+#[derive(Debug, Default)]
+pub struct Linear {
+    bytes: Box<[u8]>,
+    /// Where the frames are.
+    places: ArrayVec<Range<usize>, WINDOW>,
+    taken: usize,
+}
+
+impl Linear {
+    /// Forgets the frames.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.taken = 0;
+    }
+
+    /// Whether all frames have been taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.taken == self.places.len()
+    }
+
+    /// The next frame, in the order of [`fill`](Self::fill).
+    pub fn take(&mut self) -> Option<&[u8]> {
+        let place = self.places.get(self.taken)?;
+        self.taken += 1;
+        self.bytes.get(place.clone())
+    }
+
+    /// Copies frames that follow each other, as many as there is room for. None are copied if a sender's memory cannot be read:
+    /// [`linearise`] finds out whose. Returns how many of the bytes this domain copied itself, rather than the hypervisor.
+    pub fn fill<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>, body: Body<'_>) -> u64 {
+        self.clear();
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; BUFFER].into();
+        }
+        let (mut rest, mut at, mut own) = (&mut *self.bytes, 0, 0);
+        let mut copies = ArrayVec::<CopyOut<'_>, COPIES_MAX>::new();
+        for frame in frames.take(WINDOW) {
+            let start = start(frame, rest);
+            let end = start + frame.len as usize;
+            if end > rest.len() || copies.remaining_capacity() < frame.pieces.len() {
+                break;
+            }
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(end);
+            rest = after;
+            let Ok(copied) = plan(frame, body, &mut part[start..], &mut copies) else { break };
+            own += copied;
+            self.places.push(at + start..at + end);
+            at += end;
+        }
+        if !fetch(body, copies) {
+            self.clear();
+        }
+        own
+    }
 }
 
 /// A bounce buffer: a private copy of a frame whose memory the egress port's platform cannot
@@ -77,7 +173,11 @@ impl Bounce {
     ) -> Result<(&Frame, Memory<'_, P>), Outcome> {
         let len = (frame.len as usize).saturating_sub(frame.header_len.into());
         let bytes = self.bytes.get_mut(..len).ok_or(Outcome::SourceFault)?;
-        copy_body(frame, body, bytes)?;
+        let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
+        plan_body(frame, body, bytes, &mut copies)?;
+        if !fetch(body, copies) {
+            return Err(Outcome::SourceFault);
+        }
         self.frame.clone_from(frame);
         self.frame.pieces.clear();
         if let Ok(len) = u16::try_from(len)

@@ -6,7 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use common::{At, Pages, Sender, granted, mapped, noise, pieces};
-use frame::{Body, Bounce, Frame, Gather, Memory, Outcome, Piece, Place, ScatterList, linearise};
+use frame::{
+    Body, Bounce, Frame, Gather, Linear, Memory, Outcome, Piece, Place, ScatterList, WINDOW,
+    linearise,
+};
 use hypervisor::{GrantRef, GrantedMemory, MappedGrants, MappedPages, PAGE_SIZE, Source};
 use proptest::prelude::*;
 use shm::Region;
@@ -199,4 +202,56 @@ fn pieces_of_another_kind_of_memory_are_refused() {
     assert!(
         ScatterList::of(&in_regions, Body::Granted { memory: &memory, mapped: None }).is_none()
     );
+}
+
+/// The frames in `linear`, in order.
+fn taken(linear: &mut Linear) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| linear.take().map(<[u8]>::to_vec)).collect()
+}
+
+proptest! {
+    /// Frames that are copied together are what they are alone: as many as there is room for, in order.
+    #[test]
+    fn frames_in_a_batch_are_whole(
+        frames in prop::collection::vec((0usize..=128, pieces(), any::<u64>()), 1..12),
+        again in any::<bool>(),
+    ) {
+        let mut linear = Linear::default();
+        for (header, at, seed) in frames {
+            let bytes = noise(header + total(&at), seed);
+            for (frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
+                let count = if again { 5 } else { 2 * WINDOW };
+                let own = linear.fill(std::iter::repeat_n(&frame, count), sender.body());
+                let copies = taken(&mut linear);
+                prop_assert!(linear.is_empty());
+                prop_assert!(!copies.is_empty() && copies.len() <= count.min(WINDOW));
+                // Two of the longest frames fit.
+                prop_assert!(copies.len() >= 2 && copies.iter().all(|copy| *copy == bytes));
+                let private = match sender {
+                    Sender::Granted(_) => header,
+                    Sender::Mapped(_) => bytes.len(),
+                };
+                prop_assert_eq!(own, (private * copies.len()) as u64);
+            }
+        }
+    }
+}
+
+/// Nothing of an earlier batch, or of the frames beside it, comes in place of a frame that cannot be read.
+#[test]
+fn a_batch_with_a_frame_that_cannot_be_read_is_none() {
+    let bytes = noise(3000, 1);
+    let (good, sender) = granted(&bytes, 100, &[(0, 0, 2900)]);
+    let mut bad = good.clone();
+    bad.pieces[0] =
+        Piece::granted(hypervisor::Granted { gref: GrantRef(1), offset: 0, mapped: None }, 2900);
+    let mut linear = Linear::default();
+    linear.fill([&good, &good].into_iter(), sender.body());
+    assert_eq!(taken(&mut linear), [bytes.clone(), bytes.clone()]);
+    linear.fill([&good, &bad, &good].into_iter(), sender.body());
+    assert!(taken(&mut linear).is_empty());
+    // Pieces that are not of the sender's kind end the batch before that frame.
+    bad.pieces[0] = Piece::in_region(0, 0, 2900);
+    linear.fill([&good, &bad].into_iter(), sender.body());
+    assert_eq!(taken(&mut linear), [bytes]);
 }

@@ -4,11 +4,11 @@ mod common;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use common::{granted, mapped, noise};
+use common::{CountedPages, Sender, granted, in_pages, mapped, noise};
 use frame::{DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
-use hypervisor::Counted;
+use hypervisor::{Counted, PAGE_SIZE};
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum};
 use proptest::prelude::*;
 use wire::headers::Headers;
@@ -127,6 +127,30 @@ proptest! {
                 prop_assert!(sent == *wanted);
             }
             prop_assert_eq!(counted.load(Ordering::Relaxed), 4 * complete.len() as u64);
+        }
+    }
+}
+
+/// As a TCP stack lays them out: the first piece ends with its page, and whole pages follow.
+#[test]
+fn a_page_of_the_sender_is_copied_to_one_page() {
+    for offset in [0, 66, 128, 4000, 4095] {
+        let places: Vec<_> = (0..10)
+            .map(|page| match page {
+                0 => (0, offset, PAGE_SIZE - offset),
+                9 => (9, 0, 700),
+                page => (page, 0, PAGE_SIZE),
+            })
+            .collect();
+        let body: usize = places.iter().map(|place| place.2).sum();
+        for header in [0, 54, 128] {
+            let bytes = noise(header + body, 7);
+            let (frame, pages) = in_pages(&bytes, header, &places);
+            let filled = Arc::new(AtomicUsize::new(0));
+            let sender = Sender::Granted(Arc::new(CountedPages { pages, filled: filled.clone() }));
+            let (mut finisher, _) = finisher();
+            assert!(finisher.whole(&frame, sender.body()).unwrap() == bytes);
+            assert_eq!(filled.load(Ordering::Relaxed), places.len(), "{offset} {header}");
         }
     }
 }

@@ -24,8 +24,8 @@ pub struct CopyOut<'a> {
     pub to: &'a mut [u8],
 }
 
-/// Most copies of one batch: more than the pieces of a body.
-const BATCH: usize = 32;
+/// Most copies of one batch: as many as a port asks for at once.
+const BATCH: usize = 64;
 
 /// Memory that one domain grants to this one, on any platform.
 ///

@@ -4,9 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::Meter;
+use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
-use port::{Body, Broken, DropReason, Egress, Finisher, Frame, Offer, Outcome, ScatterList};
+use port::{
+    Body, Broken, DropReason, Egress, Finisher, Frame, Linear, Offer, Outcome, ScatterList,
+};
 use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
@@ -24,6 +26,9 @@ pub struct TapEgress {
     tap: Arc<TapQueue>,
     /// Does the offloads that the device lacks.
     finisher: Finisher,
+    /// Frames that the device cannot gather.
+    linear: Linear,
+    meter: Arc<Meter>,
 }
 
 impl Egress for TapEgress {
@@ -36,7 +41,9 @@ impl Egress for TapEgress {
         _: Duration,
     ) -> Result<(), Broken> {
         let mut calls = 0;
-        for offer in offers {
+        self.linear.clear();
+        for n in 0..offers.len() {
+            let offer = &mut offers[n];
             let need = self.finisher.need(offer.frame);
             let needed = if need == Need::Segment { segments_left(offer) } else { 1 };
             // A frame that fits in one call is not divided among two: that costs another copy.
@@ -45,8 +52,10 @@ impl Egress for TapEgress {
                 break;
             }
             calls += needed;
-            offer.outcome = self.deliver_one(body, offer, need).unwrap_or_else(|fault| fault);
-            if offer.outcome.is_offered_again() {
+            let outcome = self.deliver_first(body, &offers[n..], need);
+            let outcome = outcome.unwrap_or_else(|fault| fault);
+            offers[n].outcome = outcome;
+            if outcome.is_offered_again() {
                 break;
             }
         }
@@ -64,36 +73,58 @@ impl TapEgress {
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, mut features: Features) -> Self {
         features.uso_v4 &= tap.segments_udp();
         features.uso_v6 &= tap.segments_udp();
-        let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
-        Self { tap, finisher }
+        let note = meter.clone();
+        let finisher = Finisher::new(features, move |what, n| note.note(what, n));
+        Self { tap, finisher, linear: Linear::default(), meter }
     }
 
-    fn deliver_one(
+    /// Sends the first of these frames.
+    fn deliver_first(
         &mut self,
         body: Body<'_>,
-        offer: &Offer<'_>,
+        offers: &[Offer<'_>],
         need: Need,
     ) -> Result<Outcome, Outcome> {
+        let offer = &offers[0];
         let frame = offer.frame;
         match (need, frame.gso) {
-            (Need::Nothing, _) => self.send(body, frame)?,
+            (Need::Nothing, _) => self.send(body, offers)?,
             (Need::Segment, Some(gso)) => return self.segment(body, offer, gso),
             _ => self.complete(body, frame)?,
         }
         Ok(Outcome::Delivered)
     }
 
-    /// Sends a frame as it is.
-    fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
+    /// Sends the first of these frames as it is.
+    fn send(&mut self, body: Body<'_>, offers: &[Offer<'_>]) -> Result<(), Outcome> {
+        let frame = offers[0].frame;
         let metadata = vnet::encode(&frame.headers, frame.checksum, frame.gso);
         if frame.pieces.is_empty() {
             return write(&self.tap, &metadata, [Piece::Private(frame.header())]);
         }
-        if let Some(list) = self.scatter(body, frame) {
-            return write(&self.tap, &metadata, list.all());
+        if self.linear.is_empty() {
+            if let Some(list) = self.scatter(body, frame) {
+                return write(&self.tap, &metadata, list.all());
+            }
+            self.copy_run(body, offers);
         }
-        let whole = self.finisher.whole(frame, body)?;
-        write(&self.tap, &metadata, [Piece::Private(whole)])
+        match self.linear.take() {
+            Some(whole) => write(&self.tap, &metadata, [Piece::Private(whole)]),
+            None => {
+                let whole = self.finisher.whole(frame, body)?;
+                write(&self.tap, &metadata, [Piece::Private(whole)])
+            }
+        }
+    }
+
+    /// Copies the frames at the beginning that are sent as they are, in one batch.
+    fn copy_run(&mut self, body: Body<'_>, offers: &[Offer<'_>]) {
+        let Self { finisher, linear, meter, .. } = self;
+        let frames = offers.iter().map(|offer| offer.frame);
+        let is_sent_so =
+            |frame: &&Frame| !frame.pieces.is_empty() && finisher.need(frame) == Need::Nothing;
+        let copied = linear.fill(frames.take_while(is_sent_so), body);
+        meter.note(Counted::DriverBytes, copied);
     }
 
     /// Sends a frame whose checksum the device does not finish.
@@ -106,7 +137,7 @@ impl TapEgress {
     /// Sends the next [`CALLS`] segments of a frame that the device does not segment. If the device
     /// sums and gathers, the payload is not touched here.
     fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>, gso: Gso) -> Result<Outcome, Outcome> {
-        let Self { tap, finisher } = self;
+        let Self { tap, finisher, .. } = self;
         let frame = offer.frame;
         let sent = offer.sent.saturating_add(CALLS);
         let part = usize::from(offer.sent)..usize::from(sent);

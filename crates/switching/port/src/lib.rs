@@ -156,9 +156,9 @@ pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash, Frame, Gather, HEADER_MAX,
-    HashInput, KeptFrame, LENT_MAX, Lent, Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece,
-    Place, ReceiveBuffers, SEGMENTS_MAX, ScatterList, Segments, Steering, Ticket, WINDOW, Window,
-    linearise, queue_of,
+    HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory, Offer, Outcome, Outcomes, PIECES_MAX,
+    Piece, Place, ReceiveBuffers, SEGMENTS_MAX, ScatterList, Segments, Steering, Ticket, WINDOW,
+    Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use steering::{SteeringCell, SteeringGuard};

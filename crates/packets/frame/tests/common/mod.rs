@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Piece};
 use hypervisor::{
@@ -53,6 +54,30 @@ impl GrantedMemory for Pages {
     }
 }
 
+/// The same. Counts the pages that bytes are copied to: a hypervisor copies from page to page.
+pub struct CountedPages {
+    pub pages: Pages,
+    pub filled: Arc<AtomicUsize>,
+}
+
+impl GrantedMemory for CountedPages {
+    fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
+        for CopyOut { to, .. } in &*batch {
+            let end = to.as_ptr().addr() % PAGE_SIZE + to.len();
+            self.filled.fetch_add(end.div_ceil(PAGE_SIZE), Ordering::Relaxed);
+        }
+        self.pages.copy_out(mapped, batch)
+    }
+
+    fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {
+        self.pages.dma_map(mapped, batch);
+    }
+
+    fn dma_hold(&self) -> Option<DmaHold> {
+        None
+    }
+}
+
 /// Memory that frames lie in: granted, or mapped as two regions.
 pub enum Sender {
     Granted(Arc<dyn GrantedMemory>),
@@ -90,6 +115,12 @@ fn fill(region: &Region, pieces: &[At], mut body: &[u8]) {
 
 /// The frame of `bytes`, its body in granted pages. Its headers are not parsed.
 pub fn granted(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Sender) {
+    let (frame, pages) = in_pages(bytes, header, places);
+    (frame, Sender::Granted(Arc::new(pages)))
+}
+
+/// The same, with the pages.
+pub fn in_pages(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Pages) {
     let pages = Pages(Region::anonymous(PAGES * PAGE_SIZE).unwrap());
     fill(&pages.0, places, &bytes[header..]);
     let frame = describe(bytes, header, places, |page, offset, len| {
@@ -97,7 +128,7 @@ pub fn granted(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Sender) {
         let offset = u16::try_from(offset).unwrap();
         Piece::granted(Granted { gref, offset, mapped: None }, len)
     });
-    (frame, Sender::Granted(Arc::new(pages)))
+    (frame, pages)
 }
 
 /// The same, with every other page in the second of two regions.

@@ -187,6 +187,32 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
     }
 }
 
+/// Frames that a device cannot gather are fetched together: one batch of copies for many. One that cannot be read stays alone.
+#[test]
+fn frames_are_copied_in_one_batch() {
+    let (platform, bytes) = (platform(), tcp_frame(1400));
+    let sender = Sender::new(&platform, &bytes);
+    let frame = sender.frame(&bytes, None);
+    let mut unreadable = frame.clone();
+    let nobodys = Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None };
+    unreadable.pieces[0] = Piece::granted(nobodys, unreadable.pieces[0].len);
+    let (tap, behind) = tap();
+    let mut egress = TapEgress::new(platform.meter().clone(), tap, CSUM);
+    let mut carry = |frames: &[&Frame]| {
+        let before = counts(&platform, [Counted::CopyBatches])[0];
+        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
+        egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
+        let sent: Vec<_> = std::iter::from_fn(|| receive(&behind)).map(finish).collect();
+        assert!(sent.iter().all(|sent| *sent == segments(&bytes, tso())[0]));
+        let outcomes: Vec<_> = offers.iter().map(|offer| offer.outcome).collect();
+        (outcomes, sent.len(), counts(&platform, [Counted::CopyBatches])[0] - before)
+    };
+    assert_eq!(carry(&[&frame; 8]), (vec![Outcome::Delivered; 8], 8, 1));
+    let (outcomes, sent, _) = carry(&[&frame, &unreadable, &frame]);
+    assert_eq!(outcomes, [Outcome::Delivered, Outcome::SourceFault, Outcome::Delivered]);
+    assert_eq!(sent, 2);
+}
+
 /// Segments that one call sends at most.
 const PART: u16 = 64;
 

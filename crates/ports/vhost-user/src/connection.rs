@@ -13,15 +13,15 @@ use crate::session::{Session, lock};
 /// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Why a session ends whose front-end blocked a worker.
-const BLOCKED: &str = "the front-end blocked a worker by an eventfd";
+/// Why a session ends whose front-end blocked a worker, or was about to.
+const BLOCKED: &str = "the front-end filled an eventfd, which blocks whoever writes to it";
 
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether the front-end blocked a worker, which none does by mistake: it must not come again.
+    /// Whether the front-end filled an eventfd to block a worker, which none does by mistake: it must not come again.
     pub is_hostile: bool,
 }
 

@@ -118,7 +118,7 @@ pub struct Call {
     /// Writes that began, and those that ended, see [`watchdog`](crate::watchdog).
     began: AtomicU64,
     ended: AtomicU64,
-    /// The front-end made a write block.
+    /// The front-end filled the counter.
     is_refused: AtomicBool,
 }
 
@@ -187,8 +187,9 @@ impl Call {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
     }
 
-    /// Sends no more notifications.
+    /// Sends no more notifications. A write is under way, or will never be.
     pub(crate) fn refuse(&self) {
+        let _fds = lock(&self.fds);
         self.is_refused.store(true, Ordering::Relaxed);
     }
 

@@ -53,7 +53,7 @@ pub struct Session {
     pub(crate) mtu: u16,
     pub(crate) link: Arc<Link>,
     pub(crate) announcement: Arc<Announcement>,
-    /// Rung when the front-end had blocked a worker.
+    /// Rung when the front-end had filled an eventfd, to block a worker.
     pub(crate) alarm: Arc<Doorbell>,
     device: Arc<dyn Device>,
     meter: Arc<Meter>,

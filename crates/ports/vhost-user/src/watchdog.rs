@@ -2,8 +2,12 @@
 //!
 //! A descriptor for notifications is shared with the front-end, and so are its flags: the front-end can make it blocking
 //! after it was checked, and fill its counter. The next write of a worker would then wait for ever, and with it every port that
-//! the worker serves. No system call writes to an eventfd without regard to that flag, so writes are watched.
+//! the worker serves. No system call writes to an eventfd without regard to that flag, so eventfds that are written are watched.
+//!
+//! A full counter is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the looks are
+//! random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +18,7 @@ use port::Doorbell;
 use crate::doorbells::Call;
 use crate::writes::WATCHER;
 
-/// How often writes are looked at while there are any. One that is under way at two looks, with a full counter, is blocked.
+/// The longest time between two looks while anything is written. Half of it is the average.
 pub(crate) const PERIOD: Duration = Duration::from_millis(20);
 
 /// The calls of all sessions of this process.
@@ -24,12 +28,10 @@ static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Watched {
     call: Weak<Call>,
-    /// Rung when a worker had to be freed.
+    /// Rung when the counter was full.
     alarm: Weak<Doorbell>,
     /// Writes that had begun at the last look.
     writes: u64,
-    /// The write that was under way then.
-    seen: Option<u64>,
 }
 
 /// What a look at a descriptor found.
@@ -46,19 +48,21 @@ enum Look {
 impl Watched {
     fn look(&mut self) -> Look {
         let Some(call) = self.call.upgrade() else { return Look::Gone };
-        let (writes, write) = (call.writes(), call.write_under_way());
-        if write.is_some() && write == self.seen && call.is_full() {
-            call.refuse();
-            if let Some(alarm) = self.alarm.upgrade() {
-                alarm.ring();
-            }
-            // Reading may block in turn, so another thread reads: at most one for each ring of a session that ends now.
-            let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
-            return Look::Gone;
+        let is_quiet = call.writes() == self.writes && call.write_under_way().is_none();
+        if is_quiet {
+            return Look::Quiet;
         }
-        let is_quiet = writes == self.writes && write.is_none();
-        (self.writes, self.seen) = (writes, write);
-        if is_quiet { Look::Quiet } else { Look::Written }
+        self.writes = call.writes();
+        if !call.is_full() {
+            return Look::Written;
+        }
+        call.refuse();
+        if let Some(alarm) = self.alarm.upgrade() {
+            alarm.ring();
+        }
+        // Reading may block in turn, so another thread reads: at most one for each ring of a session that ends now.
+        let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
+        Look::Gone
     }
 
     /// Whether a write has begun since the last look.
@@ -71,8 +75,8 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches the writes to a call until it is dropped. When a worker had to be freed, `alarm` is rung, and the call takes no more
-/// notifications.
+/// Watches the writes to a call until it is dropped. When its counter was full, `alarm` is rung, the call takes no more
+/// notifications, and a worker that is blocked by it is freed.
 ///
 /// # Errors
 /// The process is out of threads.
@@ -84,16 +88,23 @@ pub fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
         watched.retain(|one| one.call.strong_count() > 0);
     }
     let (call, alarm) = (Arc::downgrade(call), Arc::downgrade(alarm));
-    watched.push(Watched { call, alarm, writes: 0, seen: None });
+    watched.push(Watched { call, alarm, writes: 0 });
     drop(watched);
     Ok(())
 }
 
-/// Looks every [`PERIOD`], and sleeps while nothing is written.
+/// A random time of at most [`PERIOD`].
+fn pause(random: &RandomState, look: u64) -> Duration {
+    let range = u64::try_from(PERIOD.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(random.hash_one(look) % range)
+}
+
+/// Looks again and again, and sleeps while nothing is written.
 fn run() {
-    loop {
+    let random = RandomState::new();
+    for look in 0.. {
         WATCHER.sleep();
-        thread::sleep(PERIOD);
+        thread::sleep(pause(&random, look));
         let mut watched = lock();
         let mut is_quiet = true;
         watched.retain_mut(|one| {

@@ -152,6 +152,11 @@ impl FrontEnd {
         self.ended_how().why
     }
 
+    /// The session's thread, for a test that goes on while it may end.
+    pub fn take_session(&mut self) -> JoinHandle<Ended> {
+        self.session.take().unwrap()
+    }
+
     /// Waits until the session ends because of what it was sent.
     pub fn ended_how(mut self) -> Ended {
         let how = self.session.take().unwrap().join().unwrap();

@@ -145,6 +145,15 @@ impl Bed {
         self.red.kick();
     }
 
+    /// The third machine sends a frame to itself, which the switch drops.
+    pub fn green_sends(green: &mut Vm) {
+        let frame = [&GREEN.0[..], &GREEN.0, &tcp(6)[12..]].concat();
+        while green.tx.take().is_some() {}
+        green.tx.arm();
+        green.send(&plain(green), &frame, &[12], false);
+        green.kick();
+    }
+
     fn take_back(&mut self) {
         while self.red.tx.take().is_some() {
             self.returned += 1;
@@ -202,10 +211,19 @@ fn boot(datapath: &Arc<Datapath>, mac: MacAddr, features: u64, file: OwnedFd) ->
 
 /// Makes the next write to an eventfd wait for ever.
 pub fn block(fd: &OwnedFd) {
-    let _ = rustix::io::read(fd, &mut [0; 8]);
-    rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    let flags = fcntl_getfl(fd).unwrap();
+    let flags = fcntl_getfl(fd).unwrap() | OFlags::NONBLOCK;
+    fcntl_setfl(fd, flags).unwrap();
+    // Until no worker's write comes between the two.
+    while rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).is_err() {
+        let _ = rustix::io::read(fd, &mut [0; 8]);
+    }
     fcntl_setfl(fd, flags - OFlags::NONBLOCK).unwrap();
+}
+
+/// Lets a write that waits go on.
+pub fn unblock(fd: &OwnedFd) {
+    fcntl_setfl(fd, fcntl_getfl(fd).unwrap() | OFlags::NONBLOCK).unwrap();
+    let _ = rustix::io::read(fd, &mut [0; 8]);
 }
 
 /// Offsets in the memory of the ring that the third machine sends by.

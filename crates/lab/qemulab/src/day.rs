@@ -18,15 +18,17 @@ use crate::{migration, mixed};
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 13] = [
+const ALL: [(&str, StepFn); 15] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
     ("TCP between a machine and a process guest", mixed::guest),
     ("TCP between a machine and a tap without offloads", mixed::wire),
     ("files between all kinds of ports", mixed::files),
+    ("a card's guest talks to all of them", mixed::card),
     ("a machine reboots", reboot),
     ("a device is unplugged and plugged again, with packed rings", packed),
+    ("restarts where guests are told of no link (status=off)", untold),
     ("devices are unplugged and plugged again", hot_plug),
     ("an orderly stop and a restart under a TCP connection", stop),
     ("kill -9 and a restart under a TCP connection", kill),
@@ -34,30 +36,56 @@ const ALL: [(&str, StepFn); 13] = [
     ("a machine moves to another pvnet under a TCP connection", migration::step),
 ];
 
-/// The number of progress steps of [`day`].
-pub const STEPS: usize = ALL.len() + 1;
+/// An operator's day, or some of its steps.
+#[derive(Clone, Debug)]
+pub struct Day(Vec<(&'static str, StepFn)>);
 
-/// Runs all steps. Stops at the first one that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's words.
-pub fn day(
-    images: &Images,
-    emulator: &Emulator,
-    pvnet: &Path,
-    progress: &Progress,
-) -> Result<Vec<Step>> {
-    progress.step("start pvnet, a process guest, and two machines");
-    let mut setup = Setup::begin(images, emulator, pvnet)?;
-    scenario::run_all(&ALL, progress, |act| {
-        act(&mut setup).map_err(|cause| {
-            let mut log = setup.testbed.daemon.said();
-            for machine in setup.machines.iter().flatten() {
-                log += &format!("\nQEMU of {}: {}", machine.name(), machine.complaints());
-            }
-            Error::Explained { cause: Box::new(cause), log }
+impl Day {
+    /// The steps whose name contains one of these texts, in order; all without a text.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] if a text is in no step's name.
+    pub fn choose(texts: &[String]) -> Result<Self> {
+        let names = || ALL.iter().map(|(what, _)| *what);
+        if let Some(text) = texts.iter().find(|text| !names().any(|what| what.contains(*text))) {
+            let (what, cause) =
+                ("the choice of steps".to_owned(), "no step's name has it".to_owned());
+            return Err(Error::Parse { what, cause, text: text.clone() });
+        }
+        let is_chosen =
+            |what: &str| texts.is_empty() || texts.iter().any(|text| what.contains(text));
+        Ok(Self(ALL.into_iter().filter(|(what, _)| is_chosen(what)).collect()))
+    }
+
+    /// The number of its progress steps.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.0.len() + 1
+    }
+
+    /// Runs it. Stops at the first step that fails to run.
+    ///
+    /// # Errors
+    /// Those of the steps, with the daemon's words.
+    pub fn run(
+        &self,
+        images: &Images,
+        emulator: &Emulator,
+        pvnet: &Path,
+        progress: &Progress,
+    ) -> Result<Vec<Step>> {
+        progress.step("start pvnet, a process guest, and two machines");
+        let mut setup = Setup::begin(images, emulator, pvnet)?;
+        scenario::run_all(&self.0, progress, |act| {
+            act(&mut setup).map_err(|cause| {
+                let mut log = setup.testbed.daemon.said();
+                for machine in setup.machines.iter().flatten() {
+                    log += &format!("\nQEMU of {}: {}", machine.name(), machine.complaints());
+                }
+                Error::Explained { cause: Box::new(cause), log }
+            })
         })
-    })
+    }
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {
@@ -78,9 +106,9 @@ fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 }
 
 /// Takes a machine's device out and puts it in again.
-fn plug_again(setup: &mut Setup<'_>, number: usize, is_packed: bool) -> Result<()> {
+fn plug_again(setup: &mut Setup<'_>, number: usize, properties: &[(&str, bool)]) -> Result<()> {
     let device = setup.testbed.device(number).clone();
-    let again = device.again(setup.emulator, is_packed)?;
+    let again = device.again(setup.emulator, properties)?;
     let monitor = setup.machine(number)?.monitor();
     monitor.execute("device_del", json!({ "id": "nic" }))?;
     // One more event is for the part of it that is on the virtio bus.
@@ -93,7 +121,7 @@ fn plug_again(setup: &mut Setup<'_>, number: usize, is_packed: bool) -> Result<(
 }
 
 fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
-    plug_again(setup, 0, true)?;
+    plug_again(setup, 0, &[("packed", true)])?;
     // VIRTIO_F_RING_PACKED
     let features = setup.shell(0)?.run("cat /sys/class/net/eth0/device/features", COMMAND)?;
     let is_packed = features.trim().as_bytes().get(34) == Some(&b'1');
@@ -105,9 +133,20 @@ fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
-        plug_again(setup, number, false)?;
+        plug_again(setup, number, &[])?;
     }
     setup.ping_all()
+}
+
+/// Both ways to end the daemon, with devices that say nothing of a link: guests keep what they know of their neighbours.
+fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    for number in 0..setup.machines.len() {
+        plug_again(setup, number, &[("status", false)])?;
+    }
+    let (stopped, is_stop_survived) = stop(setup)?;
+    let (killed, is_kill_survived) = kill(setup)?;
+    let seen = format!("stopped: {stopped}; killed: {killed}");
+    Ok((seen, is_stop_survived && is_kill_survived))
 }
 
 /// How the daemon ends.
@@ -201,7 +240,18 @@ mod tests {
     #[test]
     fn every_step_has_its_name() {
         let names: std::collections::BTreeSet<_> = ALL.iter().map(|(what, _)| what).collect();
-        assert_eq!(names.len() + 1, STEPS);
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn steps_are_chosen_by_a_part_of_their_names() {
+        let steps = |texts: &[&str]| {
+            let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
+            Day::choose(&texts).map(|day| day.steps() - 1)
+        };
+        assert_eq!(steps(&[]).unwrap(), ALL.len());
+        assert_eq!(steps(&["a restart under"]).unwrap(), 2);
+        assert!(steps(&["a restart under", "no such step"]).is_err());
     }
 
     #[test]

@@ -83,15 +83,22 @@ impl Device {
         Ok(machine.with(["-chardev", &chardev, "-netdev", &netdev, "-device", &device]))
     }
 
-    /// The same device as QEMU's monitor takes it, for a machine whose [`plug`](Self::plug)ged one was taken out. Its
-    /// rings may be packed.
+    /// The same device as QEMU's monitor takes it, for a machine whose [`plug`](Self::plug)ged one was taken out, with these
+    /// properties.
     ///
     /// # Errors
     /// As [`plug`](Self::plug).
-    pub fn again(&self, emulator: &Emulator, is_packed: bool) -> Result<serde_json::Value> {
+    pub fn again(
+        &self,
+        emulator: &Emulator,
+        properties: &[(&str, bool)],
+    ) -> Result<serde_json::Value> {
         let mut device = serde_json::json!({
-            "driver": "virtio-net-pci", "id": "nic", "netdev": "net", "mac": self.mac, "packed": is_packed,
+            "driver": "virtio-net-pci", "id": "nic", "netdev": "net", "mac": self.mac,
         });
+        for (name, value) in properties {
+            device[*name] = (*value).into();
+        }
         if self.queues > 1 {
             device["mq"] = true.into();
         }

@@ -3,10 +3,11 @@
 //! ```text
 //!  QEMU: a Debian guest ── vhost-user ──┐
 //!  QEMU: a Debian guest ── vhost-user ──┼── pvnet run ── tap ── a namespace
-//!  pvnet guest ───────────── netif ─────┘
+//!  pvnet guest ───────────── netif ─────┤
+//!  pvnet guest ── context ── pvnet nic ──┘
 //! ```
 //!
-//! A [`Testbed`] has the daemon and what is not a virtual machine. [`Testbed::boot`] adds a machine. [`day`] is an operator's day
+//! A [`Testbed`] has the daemon and what is not a virtual machine. [`Testbed::boot`] adds a machine. [`Day`] is an operator's day
 //! with all of them.
 //!
 //! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod card;
 mod daemon;
 mod day;
 mod device;
@@ -26,7 +28,7 @@ mod testbed;
 mod traffic;
 
 pub use daemon::{Daemon, Holdings, pvnet};
-pub use day::{STEPS, day};
+pub use day::Day;
 pub use device::{Device, Side};
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lab::{Interrupt, Progress};
-use qemulab::{Error, Result, STEPS, day, pvnet};
+use qemulab::{Day, Error, Result, pvnet};
 use xenlab::{Emulator, Images, Suite, default_cache, scenario};
 
 /// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
@@ -33,6 +33,9 @@ struct Cli {
     /// Where images are kept [default: xenlab in cargo's target folder].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// Run only the steps whose name contains this; repeatable [default: all].
+    #[arg(long, value_name = "TEXT")]
+    step: Vec<String>,
     /// Show no progress on standard error.
     #[arg(long, short)]
     quiet: bool,
@@ -69,10 +72,11 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             emulators.push((version, emulator));
         }
     }
-    let progress = Progress::new(STEPS * emulators.len(), cli.quiet);
+    let day = Day::choose(&cli.step)?;
+    let progress = Progress::new(day.steps() * emulators.len(), cli.quiet);
     let mut steps = Vec::new();
     for (version, emulator) in &emulators {
-        for mut step in day(&images, emulator, &pvnet, &progress)? {
+        for mut step in day.run(&images, emulator, &pvnet, &progress)? {
             step.what = format!("QEMU {version}: {}", step.what);
             steps.push(step);
         }

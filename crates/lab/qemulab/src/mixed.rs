@@ -5,9 +5,10 @@ use hypervisor::Counted;
 use lab::Throughput;
 use xenlab::{Result, Shell};
 
-use crate::recorder::Recorder;
+use crate::card::{CARD_GUEST, CARD_WIRE};
+use crate::recorder::{Recorded, Recorder};
 use crate::setup::Setup;
-use crate::testbed::{GUEST, Testbed, WIRE};
+use crate::testbed::{GUEST, TAP, Testbed, WIRE};
 use crate::traffic::{self, Peer};
 
 /// Frames that are longer on average were not segmented.
@@ -62,6 +63,7 @@ fn whole(setup: &mut Setup<'_>, server: End, address: &str) -> Result<(String, b
 enum End {
     Machine,
     Guest,
+    CardGuest,
 }
 
 impl End {
@@ -69,6 +71,7 @@ impl End {
         Ok(match self {
             Self::Machine => Peer::Machine(setup.shell(1)?),
             Self::Guest => Peer::Namespace(&setup.testbed.guest_namespace),
+            Self::CardGuest => Peer::Namespace(&setup.testbed.card.guest_namespace),
         })
     }
 }
@@ -97,7 +100,7 @@ pub(crate) fn wire(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut passed = true;
     for reverse in [false, true] {
         let before = setup.testbed.daemon.status()?;
-        let recorder = Recorder::start(namespace)?;
+        let recorder = Recorder::start(namespace, TAP)?;
         let server = Peer::Namespace(namespace);
         rates.push(traffic::tcp(setup.shell(0)?, server, WIRE, SECONDS, reverse)?);
         let address = Testbed::address(0);
@@ -117,6 +120,58 @@ pub(crate) fn wire(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         }
     }
     Ok((format!("{}; {}", both(&rates), seen.join("; ")), passed))
+}
+
+/// A card's guest, whose frames reach the switch by a context of the same card: echoes with all kinds of ports and with the card's
+/// wire, files and TCP with machines, and TCP to the tap, which is recorded.
+pub(crate) fn card(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    const MIB: u32 = 8;
+    let testbed = &mut setup.testbed;
+    let _card = testbed.card.start(setup.pvnet, &mut testbed.daemon)?;
+    let testbed = &setup.testbed;
+    let (one, two) = (setup.shell(0)?, setup.shell(1)?);
+    let guest = Peer::Namespace(&testbed.card.guest_namespace);
+    let (mut sent, mut received) = (0, 0);
+    let second = Testbed::address(1);
+    for (from, to) in [
+        (Peer::Machine(one), CARD_GUEST),
+        (Peer::Machine(two), CARD_WIRE),
+        (guest, &second),
+        (guest, GUEST),
+        (guest, WIRE),
+        (Peer::Namespace(&testbed.guest_namespace), CARD_GUEST),
+        (Peer::Namespace(&testbed.wire_namespace), CARD_GUEST),
+    ] {
+        // The card's wire has only now come up.
+        let _ = traffic::ping(from, to, 1)?;
+        let ping = traffic::ping(from, to, 3)?;
+        (sent, received) = (sent + ping.sent, received + ping.received);
+    }
+    let files = [
+        traffic::file(one, guest, CARD_GUEST, MIB)?,
+        traffic::file_to(&testbed.card.guest_namespace, two, &second, MIB)?,
+    ];
+    let (rates, is_whole) = whole(setup, End::CardGuest, CARD_GUEST)?;
+    let out = card_to_wire(&setup.testbed)?;
+    let is_cut = out.frames > 0 && out.longest <= FRAME && out.wrong == 0;
+    let same = files.iter().filter(|same| **same).count();
+    Ok((
+        format!(
+            "{received} of {sent} echoes on 7 paths; {same} of 2 files unchanged, {MIB} MiB each; {rates}; \
+             to the tap: {} frames of up to {} bytes, {} wrong checksums",
+            out.frames, out.longest, out.wrong
+        ),
+        sent == received && same == 2 && is_whole && is_cut,
+    ))
+}
+
+/// What a card's guest sends to the tap: its frames come whole by the card, and are cut for the tap.
+pub(crate) fn card_to_wire(testbed: &Testbed) -> Result<Recorded> {
+    let (from, to) = (&testbed.card.guest_namespace, &testbed.wire_namespace);
+    let recorder = Recorder::start(to, TAP)?;
+    traffic::file_between(from, to, WIRE, 8)?;
+    let [out] = recorder.finish([CARD_GUEST])?;
+    Ok(out)
 }
 
 /// Files between all kinds of ports, compared by digest.

@@ -1,11 +1,9 @@
-//! What passes the tap, recorded and read by tshark.
+//! What passes a tap, recorded and read by tshark.
 
 use std::time::Duration;
 
 use lab::{Namespace, Process, TempDir};
 use xenlab::Result;
-
-use crate::testbed::TAP;
 
 /// How long tshark may take to start, and to read a recording.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,10 +27,11 @@ pub(crate) struct Recorded {
 }
 
 impl Recorder {
-    pub(crate) fn start(namespace: &Namespace) -> Result<Self> {
+    /// Records the frames of a device in a namespace.
+    pub(crate) fn start(namespace: &Namespace, device: &str) -> Result<Self> {
         let folder = TempDir::new()?;
         let mut command = namespace.exec("tshark")?;
-        command.args(["-q", "-i", TAP, "-w"]).arg(folder.path().join("wire.pcapng"));
+        command.args(["-q", "-i", device, "-w"]).arg(folder.path().join("wire.pcapng"));
         let mut tshark = Process::capture(command)?;
         tshark.says("Capturing on", LIMIT)?;
         Ok(Self { tshark, folder })

@@ -8,6 +8,7 @@ use lab::{Namespace, Process};
 use xenlab::{Emulator, Images, Machine, MachineConfig, Result};
 
 use crate::COMMAND;
+use crate::card::Card;
 use crate::daemon::Daemon;
 use crate::device::Device;
 
@@ -32,6 +33,8 @@ pub struct Testbed {
     pub guest_namespace: Namespace,
     /// Where the daemon runs and its tap is.
     pub wire_namespace: Namespace,
+    /// A card, which runs or not.
+    pub(crate) card: Card,
     devices: Vec<Device>,
 }
 
@@ -44,17 +47,19 @@ impl Testbed {
     pub fn start(program: &Path, devices: Vec<Device>) -> Result<Self> {
         let wire_namespace = Namespace::create("qemulab")?;
         let guest_namespace = Namespace::create("qemulab")?;
+        let card = Card::new()?;
         let daemon = Daemon::start(program, &wire_namespace, |folder| {
             let ports: String = devices.iter().map(|device| device.table(folder)).collect();
             format!(
                 "[daemon]\ndirectory = {folder:?}\nmeter = true\n\n\
                  [[uplink]]\nname = \"wire\"\ntap = \"{TAP}\"\naddresses = [\"{WIRE}/24\"]\n\
                  capabilities = \"none\"\npersistent = true\n\n\
-                 [[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:00:03\"\naddresses = [\"{GUEST}/24\"]\n{ports}",
-                guest_namespace.name()
+                 [[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:00:03\"\naddresses = [\"{GUEST}/24\"]\n{ports}{}",
+                guest_namespace.name(),
+                card.tables()
             )
         })?;
-        Ok(Self { guest: None, daemon, guest_namespace, wire_namespace, devices })
+        Ok(Self { guest: None, daemon, guest_namespace, wire_namespace, card, devices })
     }
 
     /// Starts the process guest.

@@ -1,7 +1,7 @@
 //! Traffic between virtual machines and namespaces.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,10 +34,13 @@ pub fn ping(from: Peer<'_>, to: &str, count: u32) -> Result<Ping> {
     match from {
         Peer::Machine(shell) => scenario::ping(shell, to, count),
         Peer::Namespace(namespace) => {
-            let address: std::net::IpAddr = to.parse().map_err(|cause| parse(to, &cause))?;
-            Ok(lab::ping(namespace, address, count, Duration::from_millis(200))?)
+            Ok(lab::ping(namespace, number(to)?, count, Duration::from_millis(200))?)
         }
     }
+}
+
+fn number(address: &str) -> Result<IpAddr> {
+    address.parse().map_err(|cause| parse(address, &cause))
 }
 
 /// Measures TCP from a machine to an address of `server`, or the other way round if `reverse`.
@@ -119,6 +122,20 @@ pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> 
     })?;
     let printed = receiver.wait(COMMAND)?.text;
     Ok(printed.split_whitespace().next() == Some(sent.as_str()))
+}
+
+/// Sends `mib` MiB from a namespace to an address in another one. Both ends have the same digest then.
+///
+/// # Errors
+/// [`Error::Lab`], also if the digests differ.
+pub(crate) fn file_between(
+    from: &Namespace,
+    to: &Namespace,
+    address: &str,
+    mib: u64,
+) -> Result<()> {
+    lab::transfer_file(from, to, number(address)?, mib << 20, 1)?;
+    Ok(())
 }
 
 fn connect(address: &str) -> lab::Result<TcpStream> {

@@ -51,13 +51,14 @@ struct Behind {
     takes_datagrams: bool,
 }
 
-fn lab_error(what: &str, cause: impl ToString) -> lab::Error {
+fn lab_error(what: &str, cause: &impl ToString) -> lab::Error {
     lab::Error::Io { what: what.to_owned(), cause: std::io::Error::other(cause.to_string()) }
 }
 
 fn open(namespace: &Namespace, mac: MacAddr) -> (TapQueue, UdpSocket) {
     let tap = namespace.inside(|| {
-        let taps = Tap::open("pv0", 1, TapOffload::ALL).map_err(|error| lab_error("tap", error))?;
+        let taps =
+            Tap::open("pv0", 1, TapOffload::ALL).map_err(|error| lab_error("a tap", &error))?;
         Ok(taps.into_iter().next())
     });
     let tap = tap.unwrap().unwrap();
@@ -69,7 +70,7 @@ fn open(namespace: &Namespace, mac: MacAddr) -> (TapQueue, UdpSocket) {
         namespace.ip(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
     let socket = namespace
-        .inside(|| UdpSocket::bind((ADDRESS, 2)).map_err(|error| lab_error("socket", error)));
+        .inside(|| UdpSocket::bind((ADDRESS, 2)).map_err(|error| lab_error("a socket", &error)));
     (tap, socket.unwrap())
 }
 

@@ -114,15 +114,8 @@ impl Copier {
 
     /// Makes `shortened` the first `len` bytes of a frame, which are more than its header.
     fn shorten(&mut self, frame: &Frame, len: usize) {
-        let shortened = &mut self.shortened;
-        shortened.clone_from(frame);
-        shortened.len = u32::try_from(len).unwrap_or(frame.len);
-        let mut left = len - frame.header().len();
-        for piece in &mut shortened.pieces {
-            piece.len = piece.len.min(u16::try_from(left).unwrap_or(u16::MAX));
-            left -= usize::from(piece.len);
-        }
-        shortened.pieces.retain(|piece| piece.len > 0);
+        self.shortened.clone_from(frame);
+        self.shortened.truncate(len);
     }
 }
 

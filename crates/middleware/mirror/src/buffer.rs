@@ -114,7 +114,8 @@ impl Buffer {
         let whole = scratch.get_mut(..frame.len as usize)?;
         linearise(frame, body, whole).ok()?;
         let len = whole.len().min(self.snaplen);
-        let mut copy = Frame { pieces: Default::default(), lent: Lent::NONE, ..frame.clone() };
+        let mut copy =
+            Frame { pieces: Default::default(), tail: None, lent: Lent::NONE, ..frame.clone() };
         if len < whole.len() {
             // What is missing cannot be segmented, nor have its checksum completed.
             (copy.gso, copy.checksum) = (None, Checksum::Unknown);

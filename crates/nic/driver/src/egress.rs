@@ -102,7 +102,7 @@ impl ContextEgress {
         let Self { tx, finisher, meter, .. } = self;
         let Frame { len, checksum, gso, .. } = *frame;
         let metadata = Metadata { len: len as usize, checksum, gso };
-        if frame.pieces.is_empty() {
+        if !frame.has_body() {
             return put(tx, metadata, [Piece::Private(frame.header())]);
         }
         if let Some(list) = ScatterList::of(frame, body) {

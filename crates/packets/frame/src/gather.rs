@@ -2,14 +2,14 @@
 
 use hypervisor::Source;
 
-use crate::{Frame, Memory};
+use crate::{Frame, Memory, Run};
 
-/// A cursor over a frame's bytes: the private header first, then the pieces.
+/// A cursor over a frame's bytes: the private header first, then the pieces and the tail.
 #[derive(Debug)]
 pub struct Gather<'a, P> {
     frame: &'a Frame,
     memory: &'a Memory<'a, P>,
-    /// 0 is the header, n the n-th piece.
+    /// 0 is the header, n the n-th run of the body.
     part: usize,
     /// Bytes of the part already taken.
     taken: u16,
@@ -28,7 +28,10 @@ impl<'a, P> Gather<'a, P> {
         loop {
             let len = match self.part.checked_sub(1) {
                 None => u16::from(self.frame.header_len),
-                Some(n) => self.frame.pieces.get(n)?.len,
+                Some(n) => match self.frame.pieces.get(n) {
+                    Some(piece) => piece.len,
+                    None => return self.next_of_tail(max),
+                },
             };
             let left = len - self.taken;
             if left == 0 {
@@ -45,12 +48,29 @@ impl<'a, P> Gather<'a, P> {
             return Some((source, run));
         }
     }
+
+    /// The same behind the pieces.
+    fn next_of_tail(&mut self, max: u16) -> Option<(Source<'a, P>, u16)> {
+        let tail = self.frame.tail.as_deref()?;
+        let run = tail.run(self.part - 1 - self.frame.pieces.len())?;
+        let taken = (run.len() - self.taken).min(max);
+        let source = match run {
+            Run::Private(bytes) => Source::Private(&bytes[usize::from(self.taken)..]),
+            Run::Piece(piece) => self.memory.source(piece, self.taken, taken),
+        };
+        self.taken += taken;
+        if self.taken == run.len() {
+            self.part += 1;
+            self.taken = 0;
+        }
+        Some((source, taken))
+    }
 }
 
 /// How many runs [`Gather`] needs at most to fill places of `place` bytes each.
 #[must_use]
 pub fn pieces_of(frame: &Frame, place: u32) -> usize {
-    1 + frame.pieces.len() + frame.len.div_ceil(place) as usize
+    1 + frame.runs_max() + frame.len.div_ceil(place) as usize
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod outcome;
 mod piece;
 mod scatter;
 mod steering;
+mod tail;
 mod vlan;
 mod window;
 
@@ -38,6 +39,7 @@ pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};
 pub use steering::{FlowHash, HashInput, Steering};
+pub use tail::{Run, TAIL_MAX, Tail};
 pub use window::{Outcomes, WINDOW, Window};
 
 /// Most bytes copied as the header: Linux's `XEN_NETBACK_TX_COPY_LEN`.
@@ -49,7 +51,7 @@ pub const PIECES_MAX: usize = 18;
 /// Largest frame in bytes: the protocol's size field has 16 bits.
 pub const FRAME_MAX: usize = 65_535;
 
-/// A frame. Its bytes are `header`, then the pieces in order; `len` in all.
+/// A frame. Its bytes are `header`, then the pieces in order, then the tail; `len` in all.
 ///
 /// The order of the fields counts: of a small frame, two cache lines are used, and of one in a single piece no more.
 #[derive(Clone, Debug)]
@@ -67,6 +69,8 @@ pub struct Frame {
     pub checksum: Checksum,
     /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`, unless a tag came or went on its way.
     pub header_len: u8,
+    /// What follows the pieces, if the frame was [merged](Self::append) from several. None on its way through the switch.
+    pub tail: Option<Box<Tail>>,
     /// The rest of the frame, in the sender's memory.
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
     /// The buffers of its receiver in which the body lies already, if it does.
@@ -95,6 +99,7 @@ impl Frame {
             },
             checksum: Checksum::Unknown,
             gso: None,
+            tail: None,
             pieces: ArrayVec::new_const(),
             lent: Lent::NONE,
         }
@@ -116,6 +121,7 @@ impl Frame {
         self.len = self.header_len.into();
         self.checksum = Checksum::Unknown;
         self.gso = None;
+        self.tail = None;
         self.pieces.clear();
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use hypervisor::{CopyOut, PAGE_SIZE};
 
-use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, WINDOW};
+use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, Run, WINDOW};
 
 /// Copies a frame to private memory, whole. `whole` has the frame's length. Returns how many of
 /// the bytes this domain copied itself, rather than the hypervisor.
@@ -15,11 +15,12 @@ use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, W
 pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64, Outcome> {
     let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
     let copied = plan(frame, body, whole, &mut copies)?;
-    fetch(body, copies).then_some(copied).ok_or(Outcome::SourceFault)
+    fetch(body, &mut copies)?;
+    Ok(copied)
 }
 
-/// Copies what is private or mapped here of a frame to `whole`, and adds the copies out of granted pages. Returns how many bytes were
-/// copied.
+/// Copies what is private or mapped here of a frame to `whole`, and adds the copies out of granted pages, which are performed
+/// where there is no room for more. Returns how many bytes were copied.
 fn plan<'a, const MOST: usize>(
     frame: &Frame,
     body: Body<'_>,
@@ -41,20 +42,31 @@ fn plan_body<'a, const MOST: usize>(
     copies: &mut ArrayVec<CopyOut<'a>, MOST>,
 ) -> Result<u64, Outcome> {
     let mut copied = 0;
-    for piece in &frame.pieces {
+    for run in frame.runs() {
         let (to, after) =
-            rest.split_at_mut_checked(piece.len.into()).ok_or(Outcome::SourceFault)?;
+            rest.split_at_mut_checked(run.len().into()).ok_or(Outcome::SourceFault)?;
         rest = after;
-        match (piece.place, body) {
+        let place = match run {
+            Run::Private(bytes) => {
+                to.copy_from_slice(bytes);
+                copied += to.len() as u64;
+                continue;
+            }
+            Run::Piece(piece) => piece.place,
+        };
+        match (place, body) {
             (Place::Grant(from), Body::Granted { .. }) => {
-                copies.try_push(CopyOut { from, to }).map_err(|_| Outcome::SourceFault)?;
+                if copies.is_full() {
+                    fetch(body, copies)?;
+                }
+                copies.push(CopyOut { from, to });
             }
             (Place::Region { index, offset }, body) => {
                 let regions = body.regions().ok_or(Outcome::SourceFault)?;
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 let region = regions.get(usize::from(index)).ok_or(Outcome::SourceFault)?;
+                copied += to.len() as u64;
                 region.copy_out(offset, to).map_err(|_| Outcome::SourceFault)?;
-                copied += u64::from(piece.len);
             }
             _ => return Err(Outcome::SourceFault),
         }
@@ -66,14 +78,17 @@ fn plan_body<'a, const MOST: usize>(
     Ok(copied)
 }
 
-/// Performs the copies out of granted pages. Returns whether all of them were possible.
-fn fetch<const MOST: usize>(body: Body<'_>, mut copies: ArrayVec<CopyOut<'_>, MOST>) -> bool {
-    match body {
-        Body::Granted { memory, mapped } if !copies.is_empty() => {
-            memory.copy_out(mapped, &mut copies)
-        }
+/// Performs the copies out of granted pages, and empties their list.
+fn fetch<const MOST: usize>(
+    body: Body<'_>,
+    copies: &mut ArrayVec<CopyOut<'_>, MOST>,
+) -> Result<(), Outcome> {
+    let is_copied = match body {
+        Body::Granted { memory, mapped } if !copies.is_empty() => memory.copy_out(mapped, copies),
         _ => true,
-    }
+    };
+    copies.clear();
+    is_copied.then_some(()).ok_or(Outcome::SourceFault)
 }
 
 /// Where in the buffer a frame begins, so that its body is at the same place in a page as in its sender's memory: a hypervisor
@@ -130,7 +145,7 @@ impl Linear {
         for frame in frames.take(WINDOW) {
             let start = start(frame, rest);
             let end = start + frame.len as usize;
-            if end > rest.len() || copies.remaining_capacity() < frame.pieces.len() {
+            if end > rest.len() || copies.remaining_capacity() < frame.runs_max() {
                 break;
             }
             let (part, after) = std::mem::take(&mut rest).split_at_mut(end);
@@ -140,7 +155,7 @@ impl Linear {
             self.places.push(at + start..at + end);
             at += end;
         }
-        if !fetch(body, copies) {
+        if fetch(body, &mut copies).is_err() {
             self.clear();
         }
         own
@@ -175,11 +190,10 @@ impl Bounce {
         let bytes = self.bytes.get_mut(..len).ok_or(Outcome::SourceFault)?;
         let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
         plan_body(frame, body, bytes, &mut copies)?;
-        if !fetch(body, copies) {
-            return Err(Outcome::SourceFault);
-        }
+        fetch(body, &mut copies)?;
         self.frame.clone_from(frame);
         self.frame.pieces.clear();
+        self.frame.tail = None;
         if let Ok(len) = u16::try_from(len)
             && len > 0
         {

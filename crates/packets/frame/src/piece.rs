@@ -40,6 +40,12 @@ impl Piece {
         Self { place: Place::Region { index, offset }, len }
     }
 
+    /// Leaves at most the first `left` bytes, and takes those that it has off `left`.
+    pub(crate) fn truncate(&mut self, left: &mut usize) {
+        self.len = self.len.min(u16::try_from(*left).unwrap_or(u16::MAX));
+        *left -= usize::from(self.len);
+    }
+
     /// Takes `taken` bytes off the front, at most all of them.
     #[inline]
     pub(crate) fn advance(&mut self, taken: u16) {

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use hypervisor::{DmaHold, DmaRange};
 use shm::{Piece, Region};
 
-use crate::{Body, Frame, PIECES_MAX, Place};
+use crate::{Body, Frame, PIECES_MAX, Place, Run};
 
 /// A frame's private header and its pieces.
 const PLACES_MAX: usize = 1 + PIECES_MAX;
@@ -16,6 +16,8 @@ const PLACES_MAX: usize = 1 + PIECES_MAX;
 #[derive(Debug)]
 pub struct ScatterList<'a> {
     pieces: ArrayVec<Piece<'a>, PLACES_MAX>,
+    /// Those of the frame's tail, which few frames have.
+    tail: Vec<Piece<'a>>,
 }
 
 /// What keeps a frame's body readable for a device after the call that delivered it.
@@ -53,14 +55,12 @@ impl<'a> ScatterList<'a> {
             Body::Regions(_) | Body::Buffers(_) => {
                 let regions = body.regions()?;
                 for piece in &frame.pieces {
-                    let Place::Region { index, offset } = piece.place else { return None };
-                    let region = regions.get(usize::from(index))?;
-                    let offset = usize::try_from(offset).ok()?;
-                    pieces.push(Piece::Shared { region, offset, len: piece.len.into() });
+                    pieces.push(in_region(piece, regions)?);
                 }
             }
         }
-        Some(Self { pieces })
+        let tail = if frame.tail.is_some() { places_of_tail(frame, body)? } else { Vec::new() };
+        Some(Self { pieces, tail })
     }
 
     /// The same for a device that reads the body after this call: the addresses are valid as long
@@ -78,19 +78,50 @@ impl<'a> ScatterList<'a> {
 
     /// The whole frame.
     pub fn all(&self) -> impl Iterator<Item = Piece<'a>> {
-        self.pieces.iter().copied()
+        self.pieces.iter().chain(&self.tail).copied()
     }
 
     /// Where the frame's bytes in `range` lie.
     pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'a>> {
         let mut end = 0;
-        self.pieces.iter().filter_map(move |piece| {
+        self.pieces.iter().chain(&self.tail).filter_map(move |piece| {
             let start = end;
             end += len(piece);
             let within = range.start.max(start)..range.end.min(end);
             (!within.is_empty()).then(|| cut(*piece, within.start - start..within.end - start))
         })
     }
+}
+
+/// Where a piece of mapped memory lies.
+#[inline]
+fn in_region<'a>(piece: &crate::Piece, regions: &'a [Region]) -> Option<Piece<'a>> {
+    let Place::Region { index, offset } = piece.place else { return None };
+    let region = regions.get(usize::from(index))?;
+    Some(Piece::Shared { region, offset: usize::try_from(offset).ok()?, len: piece.len.into() })
+}
+
+/// Where the bytes of a frame's tail lie.
+#[cold]
+fn places_of_tail<'a>(frame: &'a Frame, body: Body<'a>) -> Option<Vec<Piece<'a>>> {
+    let runs = || frame.runs().skip(frame.pieces.len());
+    let mut ranges = Vec::new();
+    if let Body::Granted { memory, mapped } = body {
+        for run in runs() {
+            let Run::Piece(piece) = run else { continue };
+            let Place::Grant(granted) = piece.place else { return None };
+            ranges.push(DmaRange::new(granted, piece.len));
+        }
+        memory.dma_map(mapped, &mut ranges);
+    }
+    let mut ranges = ranges.iter();
+    runs()
+        .map(|run| match (run, body.regions()) {
+            (Run::Private(bytes), _) => Some(Piece::Private(bytes)),
+            (Run::Piece(piece), Some(regions)) => in_region(piece, regions),
+            (Run::Piece(_), None) => ranges.next()?.address,
+        })
+        .collect()
 }
 
 fn len(piece: &Piece<'_>) -> usize {

@@ -108,6 +108,55 @@ proptest! {
         }
     }
 
+    /// Also of a frame that was merged from several, in part in private memory, and of its beginning.
+    #[test]
+    fn every_way_gives_the_same_bytes_of_a_merged_frame(
+        header in 1usize..=128,
+        at in pieces(),
+        first in any::<prop::sample::Index>(),
+        private in prop::collection::vec(0usize..=128, 1..8),
+        places in prop::collection::vec(1u16..5000, 1..8),
+        range in any::<(prop::sample::Index, prop::sample::Index)>(),
+    ) {
+        let bytes = noise(header + total(&at), 9);
+        let first = first.index(at.len() + 1);
+        for (frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
+            let (mut merged, mut one) = (Frame::empty(), frame.clone());
+            let rest: Vec<_> = one.pieces.drain(first..).collect();
+            let mut end = header + total(&at[..first]);
+            one.len = u32::try_from(end).unwrap();
+            merged.begin_merge(&one);
+            let mut expected = bytes[..end].to_vec();
+            for (n, piece) in rest.into_iter().enumerate() {
+                let own = noise(private[n % private.len()], n as u64);
+                let mut other = Frame::empty();
+                // Its headers are left out.
+                other.headers.payload_offset = u8::try_from(own.len() / 3).unwrap();
+                other.bytes[..own.len()].copy_from_slice(&own);
+                other.header_len = u8::try_from(own.len()).unwrap();
+                other.len = u32::from(piece.len) + u32::from(other.header_len);
+                other.pieces.push(piece);
+                prop_assert!(merged.append(&other));
+                expected.extend(&own[own.len() / 3..]);
+                expected.extend(&bytes[end..end + usize::from(piece.len)]);
+                end += usize::from(piece.len);
+            }
+            let ends = [range.0, range.1].map(|end| end.index(expected.len() + 1));
+            let part = ends[0].min(ends[1])..ends[0].max(ends[1]);
+            let list = ScatterList::of(&merged, sender.body()).unwrap();
+            prop_assert_eq!(scattered(list.range(part.clone())).unwrap(), &expected[part.clone()]);
+            drop(list);
+            for way in every_way(&merged, &sender, &places) {
+                prop_assert!(way.as_ref() == Some(&expected));
+            }
+            let left = part.end.max(header);
+            merged.truncate(left);
+            for way in every_way(&merged, &sender, &places) {
+                prop_assert!(way.unwrap() == expected[..left]);
+            }
+        }
+    }
+
     /// One piece that cannot be read spoils the frame, for every way alike.
     #[test]
     fn what_one_way_refuses_all_refuse(

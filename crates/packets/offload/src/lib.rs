@@ -8,6 +8,8 @@
 //!                        └────► Segment:  Segmenter, then send header + payload range for each segment
 //! ```
 //!
+//! [`Merge`] is the reverse of the segmenter: it finds TCP segments that one frame can stand for.
+//!
 //! [`vnet`] translates the metadata from and to `virtio_net_hdr`.
 //!
 //! Everything else here takes a linear frame in private memory, or its headers only ([`Segmenter::of_header`]). Contradictory
@@ -19,6 +21,7 @@ mod checksum;
 mod error;
 mod gso;
 mod layout;
+mod merge;
 mod need;
 mod segment;
 pub mod vnet;
@@ -26,5 +29,6 @@ pub mod vnet;
 pub use checksum::{Checksum, complete_checksum};
 pub use error::Error;
 pub use gso::{Gso, GsoKind};
+pub use merge::{Merge, Mergeable, is_one_flow};
 pub use need::{Features, Need, need};
 pub use segment::{MAX_HEADER, Segment, Segmenter};

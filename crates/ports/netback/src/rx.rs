@@ -11,8 +11,8 @@ use std::time::Duration;
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, FlowHash, Frame,
-    LentBuffer, LentMemory, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
+    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher, FlowHash,
+    Frame, LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
@@ -78,6 +78,11 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
                 delivered.map_err(Broken::new)
             }
         }
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        let merging = Merging { features: self.slots.features, longest: FRAME_MAX };
+        self.slots.mode.copies_merged().then_some(merging)
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {

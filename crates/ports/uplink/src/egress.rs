@@ -7,7 +7,8 @@ use std::time::Duration;
 use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
 use port::{
-    Body, Broken, DropReason, Egress, Finisher, Frame, Linear, Offer, Outcome, ScatterList,
+    Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, Linear, Merging, Offer, Outcome,
+    ScatterList,
 };
 use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
@@ -61,6 +62,10 @@ impl Egress for TapEgress {
         }
         Ok(())
     }
+
+    fn merging(&self) -> Option<Merging> {
+        Some(Merging { features: self.finisher.features(), longest: FRAME_MAX })
+    }
 }
 
 impl TapEgress {
@@ -99,7 +104,7 @@ impl TapEgress {
     fn send(&mut self, body: Body<'_>, offers: &[Offer<'_>]) -> Result<(), Outcome> {
         let frame = offers[0].frame;
         let metadata = vnet::encode(&frame.headers, frame.checksum, frame.gso);
-        if frame.pieces.is_empty() {
+        if !frame.has_body() {
             return write(&self.tap, &metadata, [Piece::Private(frame.header())]);
         }
         if self.linear.is_empty() {
@@ -121,8 +126,7 @@ impl TapEgress {
     fn copy_run(&mut self, body: Body<'_>, offers: &[Offer<'_>]) {
         let Self { finisher, linear, meter, .. } = self;
         let frames = offers.iter().map(|offer| offer.frame);
-        let is_sent_so =
-            |frame: &&Frame| !frame.pieces.is_empty() && finisher.need(frame) == Need::Nothing;
+        let is_sent_so = |frame: &&Frame| frame.has_body() && finisher.need(frame) == Need::Nothing;
         let copied = linear.fill(frames.take_while(is_sent_so), body);
         meter.note(Counted::DriverBytes, copied);
     }

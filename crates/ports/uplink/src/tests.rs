@@ -6,6 +6,7 @@ mod direct;
 mod egress;
 mod guest_tap;
 mod ingress;
+mod merged;
 mod network;
 mod udp;
 mod xdp;

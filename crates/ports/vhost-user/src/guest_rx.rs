@@ -6,8 +6,8 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Gso, MAX_HEADER, Need};
 use port::{
-    Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
-    ScatterList,
+    Body, Broken, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging, Offer, Outcome,
+    SEGMENTS_MAX, ScatterList,
 };
 use shm::{Piece, Region};
 use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue, Single};
@@ -49,6 +49,9 @@ pub struct GuestRx {
     /// Whether the guest was asked to announce buffers.
     is_armed: bool,
 }
+
+/// Bytes of the buffers that Linux and DPDK post at least for frames that may take several, with the header.
+const BUFFER_MIN: usize = 1526;
 
 /// How often a frame is tried anew for which buffers come while it is tried. A guest could post them one by one.
 const ATTEMPTS: usize = 8;
@@ -152,7 +155,7 @@ impl GuestRx {
         let guest = Guest { regions, logged, header_len, is_mergeable };
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
-        if frame.pieces.is_empty() {
+        if !frame.has_body() {
             return guest.write(room, metadata, std::iter::once(Piece::Private(frame.header())));
         }
         if let Some(list) = ScatterList::of(frame, body) {
@@ -417,6 +420,13 @@ impl Egress for GuestRx {
             result = self.singles.fill(&mut self.ring.queue, &self.regions, count);
         }
         result
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        // So that such a frame finds room while others are on their way to the guest.
+        let half = usize::try_from(self.pace / 2).unwrap_or(0) * BUFFER_MIN;
+        let longest = if self.is_mergeable { half.min(FRAME_MAX) } else { FRAME_MAX };
+        Some(Merging { features: self.finisher.features(), longest })
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {

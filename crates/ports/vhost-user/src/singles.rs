@@ -96,11 +96,14 @@ pub fn write(
     let mut at = at.saturating_add(header_len);
     region.copy_in(at, frame.header()).map_err(outside)?;
     at += usize::from(frame.header_len);
-    if frame.pieces.is_empty() {
+    if !frame.has_body() {
         return Ok(Some(Outcome::Delivered));
     }
     // The pieces of a frame are as long as it says.
     let mut left = (frame.len as usize).saturating_sub(frame.header_len.into());
+    let Some(sources) = body.regions().filter(|_| frame.tail.is_none()) else {
+        return write_list(region, at, left, frame, body);
+    };
     let mut copy = |source: &Region, offset: usize, len: usize| {
         if len > left || source.address(offset, len).is_err() {
             return Ok(false);
@@ -109,17 +112,6 @@ pub fn write(
         (at, left) = (at + len, left - len);
         Ok(true)
     };
-    let Some(sources) = body.regions() else {
-        let Some(list) = ScatterList::of(frame, body) else { return Ok(None) };
-        for piece in list.all() {
-            // The private header is written already.
-            let Piece::Shared { region, offset, len } = piece else { continue };
-            if !copy(region, offset, len)? {
-                return Ok(Some(Outcome::SourceFault));
-            }
-        }
-        return Ok(Some(Outcome::Delivered));
-    };
     for piece in &frame.pieces {
         let Some((source, offset)) = find(piece.place, sources) else {
             return Ok(Some(Outcome::SourceFault));
@@ -127,6 +119,36 @@ pub fn write(
         if !copy(source, offset, piece.len.into())? {
             return Ok(Some(Outcome::SourceFault));
         }
+    }
+    Ok(Some(Outcome::Delivered))
+}
+
+/// The same for the body of a frame of granted pages, or of one that was merged: to the byte `at` of a region, at most `left` bytes.
+fn write_list(
+    region: &Region,
+    mut at: usize,
+    mut left: usize,
+    frame: &Frame,
+    body: Body<'_>,
+) -> Result<Option<Outcome>, Broken> {
+    let Some(list) = ScatterList::of(frame, body) else { return Ok(None) };
+    // The private header is written already.
+    for piece in list.all().skip(usize::from(frame.header_len > 0)) {
+        let (len, is_readable) = match piece {
+            Piece::Shared { region, offset, len } => (len, region.address(offset, len).is_ok()),
+            Piece::Private(bytes) => (bytes.len(), true),
+        };
+        if len > left || !is_readable {
+            return Ok(Some(Outcome::SourceFault));
+        }
+        let copied = match piece {
+            Piece::Shared { region: source, offset, len } => {
+                Region::copy_between(source, offset, region, at, len)
+            }
+            Piece::Private(bytes) => region.copy_in(at, bytes),
+        };
+        copied.map_err(outside)?;
+        (at, left) = (at + len, left - len);
     }
     Ok(Some(Outcome::Delivered))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Features, Gso, Need};
 use port::{
-    Body, Broken, Doorbell, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome,
-    SEGMENTS_MAX,
+    Body, Broken, Doorbell, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging, Offer,
+    Outcome, SEGMENTS_MAX,
 };
 use shm::Region;
 use vhost_user::Call;
@@ -239,6 +239,10 @@ impl Egress for Sender {
             self.ring.driver.disarm();
         }
         Ok(())
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        Some(Merging { features: self.finisher.features(), longest: FRAME_MAX })
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {

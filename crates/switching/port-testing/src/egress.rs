@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use port::{Body, Broken, Doorbell, Egress, Event, Frame, InFlight, Offer, Outcome, Ticket};
+use port::{
+    Body, Broken, Doorbell, Egress, Event, Frame, InFlight, Merging, Offer, Outcome, Ticket,
+};
 
 /// What was done to an egress queue.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub struct FakeEgress {
     log: Arc<Mutex<Log>>,
     /// Whether it says that it is stalled.
     pub is_stalled: bool,
+    /// Which merged frames it says that it takes.
+    pub merging: Option<Merging>,
 }
 
 impl FakeEgress {
@@ -32,7 +36,13 @@ impl FakeEgress {
         answer: impl FnMut(&Frame, Body<'_>) -> Result<Outcome, Broken> + Send + 'static,
     ) -> Self {
         let doorbell = Arc::new(Doorbell::new().unwrap());
-        Self { answer: Box::new(answer), doorbell, log: Arc::default(), is_stalled: false }
+        Self {
+            answer: Box::new(answer),
+            doorbell,
+            log: Arc::default(),
+            is_stalled: false,
+            merging: None,
+        }
     }
 
     /// The room event.
@@ -79,5 +89,9 @@ impl Egress for FakeEgress {
 
     fn is_stalled(&self) -> bool {
         self.is_stalled
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        self.merging
     }
 }

@@ -151,14 +151,16 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use offload::Features;
+
 pub use budget::Budget;
 pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash, Frame, Gather, HEADER_MAX,
     HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory, Offer, Outcome, Outcomes, PIECES_MAX,
-    Piece, Place, ReceiveBuffers, SEGMENTS_MAX, ScatterList, Segments, Steering, Ticket, WINDOW,
-    Window, linearise, queue_of,
+    Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX, ScatterList, Segments, Steering, TAIL_MAX,
+    Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use steering::{SteeringCell, SteeringGuard};
@@ -269,6 +271,15 @@ pub struct InFlight {
     pub outcome: Option<Outcome>,
 }
 
+/// What an egress queue takes of frames that are merged from TCP segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merging {
+    /// What it takes as it is.
+    pub features: Features,
+    /// Bytes of the longest frame that it has room for.
+    pub longest: usize,
+}
+
 /// The side of a queue by which frames leave the switch. Any worker may use it, one at a time.
 pub trait Egress: Any + Send {
     /// Delivers frames in order and sets the outcome of each.
@@ -344,6 +355,12 @@ pub trait Egress: Any + Send {
     /// Whether the other side has taken nothing for so long that frames for it are dropped.
     fn is_stalled(&self) -> bool {
         false
+    }
+
+    /// Which frames it takes that are merged from TCP segments ([`Frame::append`]); none by default. Called by a wrapper that merges. Such a
+    /// frame is delivered in one call: it is never [in flight](Outcome::InFlight).
+    fn merging(&self) -> Option<Merging> {
+        None
     }
 
     /// Where the port publishes how its flows are spread over its queues, the same for all queues; none if

@@ -8,7 +8,7 @@ use frame::{Body, Offer, Outcomes, Ticket, Window};
 
 use crate::{
     Armed, Broken, Budget, Coalescing, Egress, Event, InFlight, Ingress, LentBuffer, LentMemory,
-    Received, SteeringCell, Wanted,
+    Merging, Received, SteeringCell, Wanted,
 };
 
 /// A wrapper around the ingress side of a queue. It is an [`Ingress`] itself: the methods here are
@@ -129,6 +129,10 @@ impl<W: EgressWrapper> Egress for W {
 
     fn is_stalled(&self) -> bool {
         self.inner().is_stalled()
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        self.inner().merging()
     }
 
     fn steering(&self) -> Option<Arc<SteeringCell>> {

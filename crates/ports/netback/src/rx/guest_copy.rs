@@ -61,7 +61,7 @@ impl<H: Hypervisor> Slots<H> {
                 match self.deliver_granted(copies, bodies, offers, now)? {
                     Granted::Done(done) => Ok(done),
                     Granted::NotKept => {
-                        let all_header = |offer: &&Offer<'_>| offer.frame.pieces.is_empty();
+                        let all_header = |offer: &&Offer<'_>| !offer.frame.has_body();
                         let run = offers.iter().take_while(all_header).count().max(1);
                         self.deliver_copied(memory, buffers, &mut offers[..run], now)
                     }

@@ -32,6 +32,12 @@ impl<H: Hypervisor> RxMode<H> {
         }
     }
 
+    /// Whether frames that were merged are delivered as others are: copied. In other modes a frame counts on the buffer in which
+    /// it came.
+    pub(super) fn copies_merged(&self) -> bool {
+        matches!(self, Self::Copy | Self::OutOf(_) | Self::Lend)
+    }
+
     /// The pool that is lent, if there is one.
     pub(super) fn lent_pool(&self) -> Option<&Arc<dyn GuestCopies>> {
         match self {

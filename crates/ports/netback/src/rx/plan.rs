@@ -3,7 +3,9 @@
 use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
-use port::{DropReason, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Steering};
+use port::{
+    DropReason, FRAME_MAX, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Steering, TAIL_MAX,
+};
 use ring::netif::Rx;
 use ring::{RegionPage, SharedPage, Slots as _};
 use wire::netif::extra::{Extra, ExtraInfo};
@@ -15,8 +17,9 @@ use crate::hash::kind_of;
 
 use super::posted::PostedRing;
 
-/// Most copies in one batch.
+/// Most copies in one batch. A merged frame of the greatest length needs no more: its header, its pieces and its tail, cut at pages.
 const COPIES_MAX: usize = 128;
+const _: () = assert!(1 + PIECES_MAX + TAIL_MAX + FRAME_MAX.div_ceil(PAGE_SIZE) <= COPIES_MAX);
 /// Most copies for a frame of one slot.
 const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
 /// Most ring slots filled by one batch.

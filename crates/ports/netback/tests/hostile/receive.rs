@@ -57,6 +57,16 @@ fn any_frame(random: &mut Random) -> Frame {
         frame.pieces.push(Piece::in_region(0, offset.into(), len));
         (left, offset) = (left - part, offset + part);
     }
+    // As one that was merged.
+    if frame.pieces.len() > 1 && random.one_in(3) {
+        let mut last = Frame::empty();
+        last.header_len = u8::try_from((65_535 - len).min(random.below(60))).unwrap();
+        last.bytes.fill(BODY);
+        last.pieces.extend(frame.pieces.pop());
+        frame.len -= u32::from(last.pieces[0].len);
+        last.len = u32::from(last.header_len) + u32::from(last.pieces[0].len);
+        assert!(frame.append(&last));
+    }
     let transport = frame.headers.transport;
     if matches!(transport, Transport::Tcp | Transport::Udp) && random.one_in(2) {
         frame.checksum = Checksum::Partial;

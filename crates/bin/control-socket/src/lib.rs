@@ -50,4 +50,4 @@ pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEO
 pub use status::{
     Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, Status, WorkerStatus,
 };
-pub use wrappers::{GuardStatus, LimitStatus, Rates, VlanStatus};
+pub use wrappers::{GroStatus, GuardStatus, LimitStatus, Rates, VlanStatus};

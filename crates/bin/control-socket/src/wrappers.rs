@@ -1,4 +1,4 @@
-//! What lies between a port and the switch: the guard and the limits.
+//! What lies between a port and the switch: the guard, the limits and what merges.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,4 +56,46 @@ pub struct Rates {
     /// Packets; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<u64>,
+}
+
+/// TCP segments that were merged on their way out of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroStatus {
+    /// Segments that were merged.
+    pub segments: u64,
+    /// The frames that they became.
+    pub frames: u64,
+}
+
+impl GroStatus {
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{PortKind, PortState, PortStatus};
+
+    #[test]
+    fn guard_and_limits_in_json_are_readable() {
+        let addresses = vec!["10.77.0.1".to_owned(), "fd00:77::/64".to_owned()];
+        let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
+        let port = PortStatus {
+            guard: Some(GuardStatus::Addresses { addresses }),
+            limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+            ..PortStatus::new("red", PortKind::Guest, PortState::Up)
+        };
+        let value = serde_json::to_value(&port).unwrap();
+        let guard = json!({ "mode": "addresses", "addresses": ["10.77.0.1", "fd00:77::/64"] });
+        assert_eq!(value["guard"], guard);
+        assert_eq!(value["limit"], json!({ "ingress": { "bytes_per_second": 125_000 } }));
+        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
+        for (guard, mode) in [(GuardStatus::Off, "off"), (GuardStatus::Mac, "mac")] {
+            assert_eq!(serde_json::to_value(guard).unwrap(), json!({ "mode": mode }));
+        }
+    }
 }

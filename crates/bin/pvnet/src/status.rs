@@ -5,8 +5,9 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus, MeterStatus,
-    MirrorStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
+    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus,
+    MeterStatus, MirrorStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View,
+    VlanStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -70,6 +71,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(learning) = learning(&port.learning) {
             println!("{}: {learning}", port.name);
         }
+        if let Some(merged) = merged(port.gro) {
+            println!("{}: {merged}", port.name);
+        }
         if let Some(copies) = &port.guest_copy {
             println!("{}: {}", port.name, guest_copy(copies));
         }
@@ -99,6 +103,11 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// What was merged on its way to a port, if anything was.
+fn merged(GroStatus { segments, frames }: GroStatus) -> Option<String> {
+    (frames > 0).then(|| format!("{segments} TCP segments for it were merged into {frames} frames"))
 }
 
 /// How the pages of a guest that stay mapped are used, once they are.

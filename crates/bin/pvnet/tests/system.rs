@@ -4,6 +4,7 @@
 mod attach;
 mod device;
 mod direct;
+mod gro;
 mod json;
 mod log_lines;
 mod probes;

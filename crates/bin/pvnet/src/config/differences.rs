@@ -119,14 +119,17 @@ macro_rules! taking {
 }
 
 taking!(Vif {
-    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second;
+    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
+    gro;
     guard_addresses, trunk
 });
 taking!(Uplink {
-    limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second; trunk
+    limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
+    gro; trunk
 });
 taking!(Port {
-    limit, guard, enabled, vlan, native, isolated, multicast_router, flood_copies_per_second; guard_addresses, trunk
+    limit, guard, enabled, vlan, native, isolated, multicast_router, flood_copies_per_second,
+    gro; guard_addresses, trunk
 });
 
 type Keys = Vec<(&'static str, Effort)>;
@@ -333,6 +336,7 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             isolated,
             multicast_router,
             flood_copies_per_second,
+            gro,
         },
         old,
         new
@@ -371,6 +375,7 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             isolated,
             multicast_router,
             flood_copies_per_second,
+            gro,
         },
         old,
         new
@@ -411,6 +416,7 @@ fn port(old: &Port, new: &Port) -> Keys {
             isolated,
             multicast_router,
             flood_copies_per_second,
+            gro,
         },
         old,
         new

@@ -111,6 +111,9 @@ pub struct Uplink {
     pub multicast_router: Option<Router>,
     /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
     pub flood_copies_per_second: Option<u32>,
+    /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
+    #[serde(default = "yes")]
+    pub gro: bool,
 }
 
 fn no_protection() -> Protection {

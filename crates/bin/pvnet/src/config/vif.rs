@@ -87,6 +87,8 @@ pub struct Vif {
     pub multicast_router: Option<Router>,
     /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
     pub flood_copies_per_second: Option<u32>,
+    /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
+    pub gro: bool,
 }
 
 impl Default for Vif {
@@ -121,6 +123,7 @@ impl Default for Vif {
             isolated: false,
             multicast_router: None,
             flood_copies_per_second: None,
+            gro: true,
         }
     }
 }
@@ -148,7 +151,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 29] = [
+    pub(super) const KEYS: [&str; 30] = [
         "mac",
         "addresses",
         "queues",
@@ -178,6 +181,7 @@ impl Vif {
         "isolated",
         "multicast_router",
         "flood_copies_per_second",
+        "gro",
     ];
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.

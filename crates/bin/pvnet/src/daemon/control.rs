@@ -243,7 +243,8 @@ impl Control {
         let guard = sources.policy(backend.mac());
         let membership = vif.membership()?;
         let flooding = vif.flooding();
-        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled, membership, flooding };
+        let (limits, enabled, gro) = (vif.limit, vif.enabled, vif.gro);
+        let rules = Rules { guard, limits, enabled, membership, flooding, gro };
         let wrappers = Wrappers::new(&name, rules, self.config.daemon.capture);
         let (port, reason, address_owner) = (None, None, None);
         let interface = Interface {

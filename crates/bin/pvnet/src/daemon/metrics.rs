@@ -5,6 +5,7 @@ mod cards;
 mod drops;
 mod encode;
 mod flooding;
+mod gro;
 mod guest_copy;
 mod kept_pages;
 #[cfg(test)]
@@ -211,6 +212,7 @@ impl Collector for Snapshot {
         }
         ports::encode(ports, &mut encoder)?;
         drops::encode(ports, &mut encoder)?;
+        gro::encode(ports, &mut encoder)?;
         batches::encode(ports, &mut encoder)?;
         self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {

@@ -242,7 +242,8 @@ fn rules(uplink: &Uplink) -> Rules {
     // Checked when the configuration was read.
     let membership = uplink.membership().unwrap_or_default();
     let flooding = uplink.flooding();
-    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership, flooding }
+    let (limits, enabled, gro) = (uplink.limit, uplink.enabled, uplink.gro);
+    Rules { guard: None, limits, enabled, membership, flooding, gro }
 }
 
 /// Plugs in an uplink with its device, or waits for its back-end.

@@ -266,5 +266,6 @@ fn rules(port: &config::Port) -> Result<Rules, String> {
     let guard = port.mac.and_then(|mac| sources.policy(mac));
     let membership = port.membership()?;
     let flooding = port.flooding();
-    Ok(Rules { guard, limits: port.limit, enabled: port.enabled, membership, flooding })
+    let (limits, enabled, gro) = (port.limit, port.enabled, port.gro);
+    Ok(Rules { guard, limits, enabled, membership, flooding, gro })
 }

@@ -1,4 +1,4 @@
-//! What lies between a port and the switch: the gate, guard, limit and capture.
+//! What lies between a port and the switch: the gate, guard, limit, capture, and what merges.
 
 #[cfg(test)]
 mod tests;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use capture::{Capture, CapturePoint, Options, Unwrap};
 use control_socket::{
-    GuardStatus, LimitStatus, PortKind, PortState, PortStatus, Rates, Reason, VlanStatus,
+    GroStatus, GuardStatus, LimitStatus, PortKind, PortState, PortStatus, Rates, Reason, VlanStatus,
 };
 use datapath::{Datapath, Port};
+use gro::{Counters, Counts};
 use guard::{Guard, Policy};
 use limit::{Limit, Meter};
 use mirror::{Mirror, mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress};
@@ -32,6 +33,8 @@ pub(super) struct Rules {
     pub(super) membership: Option<Membership>,
     /// Who gets what it floods. The datapath enforces it.
     pub(super) flooding: Flooding,
+    /// Whether what goes to it is merged, where it takes that.
+    pub(super) gro: bool,
 }
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
@@ -45,6 +48,8 @@ pub(super) struct Wrappers {
     point: Option<CapturePoint>,
     /// Whether the queues have the wrapper of captures.
     captured: bool,
+    /// What was merged for the port.
+    merged: Arc<Counters>,
     /// What the port has to do with mirrors.
     role: MirrorRole,
 }
@@ -60,11 +65,12 @@ impl Wrappers {
             to_port,
             point: capture.then(|| CapturePoint::new(name)),
             captured: false,
+            merged: Arc::default(),
             role: MirrorRole::default(),
         }
     }
 
-    /// Wraps a queue: capture around mirrors around gate around guard around limit.
+    /// Wraps a queue: capture around mirrors around gate around guard around limit; and around what merges, which has no other side.
     ///
     /// Capture is outermost, because it does not see what a wrapper around it drops. Limit is
     /// innermost, so that what the guard refuses has used up its sender's own rate, and the guard
@@ -80,12 +86,15 @@ impl Wrappers {
     }
 
     fn layers(&self) -> Layers {
-        let Rules { guard, enabled, .. } = &self.rules;
+        let Rules { guard, enabled, gro, .. } = &self.rules;
+        // What a mirror's target gets is what the mirrored ports got.
+        let merges = *gro && self.role.target_of.is_none();
         Layers {
             guard: guard.clone(),
             enabled: *enabled,
             from_port: self.from_port.clone(),
             to_port: self.to_port.clone(),
+            merged: merges.then(|| self.merged.clone()),
             mirrors: [self.role.ingress.clone(), self.role.egress.clone()],
             capture: self.point.as_ref().filter(|_| self.captured).map(CapturePoint::wrapper),
             coalescing: None,
@@ -164,7 +173,8 @@ impl Wrappers {
             datapath.set_target(port.id(), is_target, self.membership());
         }
         self.attached(datapath, port);
-        if (&old.ingress, &old.egress) != (&self.role.ingress, &self.role.egress) {
+        let mirrors = (&self.role.ingress, &self.role.egress);
+        if is_target != old.target_of.is_some() || (&old.ingress, &old.egress) != mirrors {
             self.rewrap(datapath, Some(port), None);
         }
         comes_back
@@ -256,7 +266,9 @@ impl Wrappers {
             false => PortStatus { state: PortState::Down, reason: Some(Reason::SetDown), ..status },
         };
         let vlans = membership.as_ref().map(vlans);
-        PortStatus { guard, limit, vlans, ..status }
+        let Counts { frames, segments } = self.merged.counts();
+        let gro = GroStatus { segments, frames };
+        PortStatus { guard, limit, vlans, gro, ..status }
     }
 }
 
@@ -266,6 +278,8 @@ struct Layers {
     enabled: bool,
     from_port: Arc<Meter>,
     to_port: Arc<Meter>,
+    /// Counts what is merged, if anything is.
+    merged: Option<Arc<Counters>>,
     /// The mirrors of frames from the port and to it.
     mirrors: [Vec<Mirror>; 2],
     capture: Option<Arc<dyn Rewrap>>,
@@ -293,10 +307,14 @@ impl Rewrap for Layers {
 
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
         let egress = gate::open_egress(unmirror_egress(Unwrap.egress(egress)));
-        let mut egress = limit::unpolice(egress);
+        let mut egress = gro::unmerge(limit::unpolice(egress));
         if let Some(coalescing) = self.coalescing {
             egress.set_coalescing(coalescing);
         }
+        let egress = match &self.merged {
+            Some(counters) => gro::merge(egress, counters),
+            None => egress,
+        };
         let egress = limit::police(egress, &self.to_port);
         let egress = if self.enabled { egress } else { gate::shut_egress(egress) };
         let egress = mirror_egress(egress, &self.mirrors[1]);

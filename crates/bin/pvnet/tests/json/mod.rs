@@ -113,6 +113,7 @@ fn full_status() -> Status {
             ..GuestQueueStatus::default()
         }],
         ingress: traffic,
+        gro: control_socket::GroStatus { segments: 2, frames: 1 },
         lock_waits: control_socket::LockWaits { count: 1, nanoseconds: 2 },
         drops: frame::DropReason::ALL.iter().map(|reason| (*reason, 1)).collect(),
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)

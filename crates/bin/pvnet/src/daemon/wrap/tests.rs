@@ -17,6 +17,7 @@ fn free() -> Rules {
         enabled: true,
         membership: None,
         flooding: Flooding::default(),
+        gro: true,
     }
 }
 

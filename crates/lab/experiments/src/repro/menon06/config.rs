@@ -163,7 +163,7 @@ impl Server {
 fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
     format!(
         "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{NIC}\"\nnamespace = \"{client}\"\n\
-         addresses = [\"{}\"]\ncapabilities = \"{capabilities}\"\nlarge_receive = false\n\
+         addresses = [\"{}\"]\ncapabilities = \"{capabilities}\"\nlarge_receive = false\ngro = false\n\
          receive_buffers = \"{}\"\nhuge_pages = {}\n",
         with_prefix(CLIENT_ADDRESS),
         buffers.kind,
@@ -175,7 +175,7 @@ fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
 fn stack(buffers: Buffers) -> String {
     format!(
         "\n[[uplink]]\nname = \"stack\"\ntap = \"{DEVICE}\"\naddresses = [\"{}\"]\n\
-         huge_pages = {}\n",
+         huge_pages = {}\ngro = false\n",
         with_prefix(SERVER_ADDRESS),
         buffers.huge_pages
     )
@@ -183,13 +183,13 @@ fn stack(buffers: Buffers) -> String {
 
 impl Guest {
     fn toml(&self, name: &str) -> String {
-        // The paper is older than persistent grants, so its driver domain kept no guest pages mapped but
+        // The paper is older than GRO and than persistent grants, so its driver domain kept no guest pages mapped but
         // those of the copy channel.
         let persistent_grants = if self.copy_pool > 0 { 512 } else { 0 };
         format!(
             "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
              interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\
-             copy_pool = {}\npersistent_grants = {persistent_grants}\n",
+             copy_pool = {}\npersistent_grants = {persistent_grants}\ngro = false\n",
             with_prefix(SERVER_ADDRESS),
             self.interface,
             self.tx,

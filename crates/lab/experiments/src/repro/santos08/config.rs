@@ -131,7 +131,7 @@ impl Coalesced {
         let vif = |how: &str| {
             let Self { frames, us, .. } = self;
             format!(
-                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n\
+                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ngro = false\n\
                  coalesce_frames = {frames}\ncoalesce_us = {us}\n{how}"
             )
         };

@@ -114,7 +114,7 @@ impl Config {
             Self::Native => String::new(),
             // What the paper's Xen had: mapped pages to send, flipped ones to receive, and none that stay mapped.
             Self::XenIntel | Self::XenRicenic => format!(
-                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ntx = \"remap\"\n\
+                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ngro = false\ntx = \"remap\"\n\
                  rx = \"flip\"\npersistent_grants = 0\n"
             ),
             Self::Cdna(_) | Self::CdnaTso => format!(

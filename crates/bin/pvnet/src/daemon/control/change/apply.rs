@@ -266,6 +266,7 @@ impl Control {
             enabled: vif.enabled,
             membership: vif.membership()?,
             flooding: vif.flooding(),
+            gro: vif.gro,
         };
         let port = interface.port.as_deref();
         let is_other = rules != *interface.wrappers.rules();

@@ -1,0 +1,115 @@
+//! The wrapper around an egress queue.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use port::{Body, Broken, Egress, EgressWrapper, Merging, Offer, Outcome, WINDOW};
+
+use crate::counters::{Counters, Counts};
+use crate::plan::{Plan, is_worthwhile};
+
+/// Merges what goes to a queue, if its port takes unsegmented TCP; otherwise returns the queue as it is.
+#[must_use]
+pub fn merge(inner: Box<dyn Egress>, counters: &Arc<Counters>) -> Box<dyn Egress> {
+    let merging =
+        inner.merging().filter(|merging| merging.features.tso_v4 || merging.features.tso_v6);
+    match merging {
+        Some(merging) => Box::new(Merger {
+            inner,
+            merging,
+            counters: Arc::clone(counters),
+            plan: Box::default(),
+        }),
+        None => inner,
+    }
+}
+
+/// Takes the merging off a queue whose outermost wrapper it is, or returns the queue as it is.
+#[must_use]
+pub fn unmerge(egress: Box<dyn Egress>) -> Box<dyn Egress> {
+    if !(&*egress as &dyn Any).is::<Merger>() {
+        return egress;
+    }
+    let any: Box<dyn Any> = egress;
+    any.downcast::<Merger>().expect("its type was asked for").inner
+}
+
+/// A queue whose frames are merged.
+struct Merger {
+    inner: Box<dyn Egress>,
+    merging: Merging,
+    counters: Arc<Counters>,
+    plan: Box<Plan>,
+}
+
+impl EgressWrapper for Merger {
+    fn inner(&self) -> &dyn Egress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Egress {
+        &mut *self.inner
+    }
+
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        let Self { inner, merging, plan, .. } = self;
+        if is_worthwhile(merging, offers) && plan.find(merging, offers, body) {
+            return self.deliver_merged(body, offers, now);
+        }
+        inner.deliver(body, offers, now)
+    }
+}
+
+impl Merger {
+    fn deliver_merged(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        let Self { inner, plan, counters, .. } = self;
+        let outputs = plan.outputs.iter();
+        let mut merged: ArrayVec<Offer<'_>, WINDOW> =
+            outputs.map(|output| plan.offer(output, offers)).collect();
+        let result = deliver_whole(&mut **inner, body, &mut merged, now);
+        let mut counts = Counts::default();
+        for (output, offer) in plan.outputs.iter().zip(&merged) {
+            if output.merged.is_some() && offer.outcome == Outcome::Delivered {
+                counts.frames += 1;
+                counts.segments += u64::from(output.segments());
+            }
+        }
+        counters.add(counts);
+        for (offer, output) in offers.iter_mut().zip(&plan.output_of) {
+            offer.outcome = merged[usize::from(*output)].outcome;
+        }
+        result
+    }
+}
+
+/// Delivers frames, those in parts to their ends: in between, frames of the batch would be offered again that are in a frame that was
+/// delivered. Where it is much work, nothing was merged ([`is_worthwhile`]).
+fn deliver_whole(
+    inner: &mut dyn Egress,
+    body: Body<'_>,
+    offers: &mut [Offer<'_>],
+    now: Duration,
+) -> Result<(), Broken> {
+    let mut rest = offers;
+    loop {
+        inner.deliver(body, rest, now)?;
+        let in_parts = rest.iter().position(|o| matches!(o.outcome, Outcome::Partial { .. }));
+        let Some(place) = in_parts else { return Ok(()) };
+        rest = &mut rest[place..];
+        if let Outcome::Partial { segments } = rest[0].outcome {
+            (rest[0].sent, rest[0].outcome) = (segments, Outcome::Waiting);
+        }
+    }
+}

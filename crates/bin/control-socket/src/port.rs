@@ -163,7 +163,7 @@ pub enum Reason {
     DeviceFailed(String),
     /// The card of this name does not serve the uplink's context.
     NoCard(String),
-    /// The guest posts no buffers, so frames for it are dropped. The port is up.
+    /// The guest posts no buffers, or the back-end or card of an uplink takes none from its ring, so frames for it are dropped. The port is up.
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
     AddressTaken(String),
@@ -191,7 +191,9 @@ impl fmt::Display for Reason {
             Self::NoCard(card) => {
                 write!(f, "card {card} does not serve it; if the card is down: `pvnet nic {card}`")
             }
-            Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
+            Self::Stalled => {
+                f.write_str("its other side takes no frames, so those for it are dropped")
+            }
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")
             }
@@ -373,7 +375,7 @@ pub struct MemoryStatus {
     pub huge_pages: bool,
     /// How the daemon has it mapped; absent if unknown.
     pub daemon: Option<View>,
-    /// How the guest's process has it mapped; absent if unknown.
+    /// How the guest's process has it mapped; absent if unknown, as it is to a daemon in its sandbox.
     pub guest: Option<View>,
 }
 

@@ -31,6 +31,14 @@ const NAME_MAX: usize = 15;
 /// The smallest MTU that IPv4 allows (RFC 791).
 const MTU_MIN: u16 = 68;
 
+/// Checks `mtu`.
+pub(super) fn check_mtu(mtu: Option<u16>) -> Result<(), String> {
+    match mtu {
+        Some(mtu) if mtu < MTU_MIN => Err(format!("mtu is {mtu}, and at least {MTU_MIN}")),
+        _ => Ok(()),
+    }
+}
+
 /// The keys of an interface's table that say what it is joined to.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
@@ -44,18 +52,15 @@ impl Keys<'_> {
     /// Checks what TOML cannot express.
     pub(super) fn check(self, is_xen: bool) -> Result<(), String> {
         let Self { attach, device, capabilities, mtu } = self;
-        let of_device = device.is_some() || capabilities.is_some() || mtu.is_some();
         // On Xen the default may be "device".
-        if of_device && attach != Some(Attach::Device) && !(is_xen && attach.is_none()) {
-            return Err("device, device_capabilities and mtu are for attach = \"device\"".into());
+        let may_have_device = attach == Some(Attach::Device) || is_xen && attach.is_none();
+        if !may_have_device && (device.is_some() || capabilities.is_some()) {
+            return Err("device and device_capabilities are for attach = \"device\"".into());
         }
         if is_xen && device.is_some() {
             return Err("on Xen a device's name is vif, the domain's number and the interface's; leave device out".into());
         }
-        if let Some(mtu) = mtu.filter(|mtu| *mtu < MTU_MIN) {
-            return Err(format!("mtu is {mtu}, and at least {MTU_MIN}"));
-        }
-        Ok(())
+        check_mtu(mtu)
     }
 
     /// The device of the port `port`, if it has one. `default` is for interfaces that do not say what they are joined to.
@@ -105,9 +110,10 @@ mod tests {
     #[test]
     fn keys_that_do_not_fit_are_refused() {
         assert_eq!(NONE.check(false).and(NONE.check(true)).and(DEVICE.check(false)), Ok(()));
+        let named = Keys { device: Some("tap7"), ..NONE };
+        assert!(named.check(false).unwrap_err().contains("attach = \"device\""));
         let mtu = Keys { mtu: Some(1442), ..NONE };
-        assert!(mtu.check(false).unwrap_err().contains("attach = \"device\""));
-        assert_eq!(mtu.check(true), Ok(()));
+        assert_eq!(mtu.check(false).and(mtu.check(true)), Ok(()));
         let small = Keys { mtu: Some(60), ..DEVICE };
         assert!(small.check(false).unwrap_err().contains("at least 68"));
         let named = Keys { device: Some("tap7"), ..DEVICE };

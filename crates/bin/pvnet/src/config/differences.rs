@@ -124,7 +124,7 @@ taking!(Vif {
     guard_addresses, trunk
 });
 taking!(Uplink {
-    limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
+    limit, mtu, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
     gro; trunk
 });
 taking!(Port {
@@ -365,6 +365,7 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             huge_pages,
             queues,
             guest_queues,
+            mtu,
             coalesce_frames,
             coalesce_us,
             limit,

@@ -281,6 +281,11 @@ impl Config {
         vif.attach_keys().device(default, port)
     }
 
+    /// The MTU that a guest with this interface in the switch is told: its own, or the smallest of the uplinks.
+    pub fn mtu_of(&self, vif: &Vif) -> Option<u16> {
+        vif.mtu.or_else(|| self.uplinks.iter().filter_map(|uplink| uplink.mtu).min())
+    }
+
     /// The devices whose names are known, by port. On Xen those of domains are not.
     pub fn devices(&self) -> impl Iterator<Item = (String, Device)> {
         let xen = self.daemon.platform == Platform::Xen;

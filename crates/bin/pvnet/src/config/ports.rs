@@ -155,6 +155,9 @@ impl Port {
             return Err("socket is empty".into());
         }
         self.attach_keys().check(false)?;
+        if self.mtu.is_some() && self.device().is_none() {
+            return Err("mtu is for attach = \"device\"; otherwise a virtual machine's MTU is its front-end's (QEMU: host_mtu)".into());
+        }
         self.membership()?;
         self.sources().map(drop)
     }

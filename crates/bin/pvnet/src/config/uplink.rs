@@ -10,6 +10,7 @@ use switch::multicast::Router;
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 
+use super::attach::check_mtu;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::flooding::{Flooding, multicast_router};
@@ -87,6 +88,8 @@ pub struct Uplink {
     pub queues: Queues,
     /// How many guests can have a queue at a time; by default all in the configuration that want one.
     pub guest_queues: Option<u16>,
+    /// The longest packet that the network behind it takes, which guests in the switch are told.
+    pub mtu: Option<u16>,
     /// A worker is woken up for so many frames,
     pub coalesce_frames: Option<u32>,
     /// or so many microseconds after the last one; see [`Uplink::coalescing`].
@@ -125,6 +128,7 @@ impl Uplink {
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { kind, queues, guest_queues, .. } = self;
         self.coalescing()?;
+        check_mtu(self.mtu)?;
         let in_vlans = self.membership()?.is_some_and(|one| one.tagging.is_some());
         if in_vlans && *queues == Queues::PerGuest {
             return Err("vlan and trunk are not for queues = \"per-guest\", whose frames are put into guests' buffers".into());

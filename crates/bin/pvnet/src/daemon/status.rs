@@ -22,7 +22,6 @@ pub(super) fn guest(
     reason: Option<Reason>,
     port: Option<&Port>,
 ) -> PortStatus {
-    let stalled = || port.is_some_and(Port::is_stalled).then_some(Reason::Stalled);
     let state = match state {
         XenbusState::Connected => PortState::Up,
         _ => PortState::Down,
@@ -30,7 +29,7 @@ pub(super) fn guest(
     let status = PortStatus {
         domain: Some(domain),
         mac: Some(mac.to_owned()),
-        reason: reason.or_else(stalled),
+        reason: reason.or_else(|| stalled(port)),
         ..PortStatus::new(name, PortKind::Guest, state)
     };
     match port {
@@ -39,11 +38,11 @@ pub(super) fn guest(
     }
 }
 
-/// An uplink's port; `reason` says why it is down. `devices` are the interfaces of the daemon's namespace.
+/// An uplink's port. `devices` are the interfaces of the daemon's namespace.
 pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus {
     let PluggedUplink { port, wrappers, guest_queues, failure, interface, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
-    let reason = failure.clone();
+    let reason = failure.clone().or_else(|| stalled(port.as_deref()));
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
     let status = PortStatus {
         reason,
@@ -56,6 +55,11 @@ pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus
         Some(port) => counted(status, port),
         None => status,
     }
+}
+
+/// The reason of a port that is up, and takes no frames.
+pub(super) fn stalled(port: Option<&Port>) -> Option<Reason> {
+    port.is_some_and(Port::is_stalled).then_some(Reason::Stalled)
 }
 
 /// Adds what a port has carried.

@@ -19,7 +19,7 @@ use crate::daemon::event::Event;
 use crate::daemon::front_end::FrontEnds;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::MirrorRole;
-use crate::daemon::status::counted;
+use crate::daemon::status::{counted, stalled};
 use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
 
@@ -175,11 +175,10 @@ impl VirtualMachine {
 
     /// Its status; `devices` are the interfaces of the daemon's namespace.
     pub(super) fn status(&self, devices: &Interfaces) -> PortStatus {
-        let stalled = self.port.as_ref().is_some_and(|port| port.is_stalled());
         let mac = self.running().mac;
         let status = PortStatus {
             mac: mac.map(|mac| mac.to_string()),
-            reason: self.reason.clone().or(stalled.then_some(Reason::Stalled)),
+            reason: self.reason.clone().or_else(|| stalled(self.port.as_deref())),
             ..PortStatus::new(
                 self.name(),
                 PortKind::Guest,

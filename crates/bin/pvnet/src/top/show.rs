@@ -137,7 +137,7 @@ mod tests {
             "stolen         0.250  12.5",
             "copies                    1,200     2.00",
             "red   guest   up             500     4.00           250      2.00     50.0  0.0200     0.400",
-            "out: the guest takes no frames",
+            "out: its other side takes no frames",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
         }

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "the driver's own tests use the rest")]
 mod fake;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -85,10 +85,13 @@ fn guests_of_two_daemons_reach_each_other_over_rings_of_both_layouts() {
     }
     for (uplink, port) in [
         ("", "mode = \"client\"\n"),
-        ("mode = \"client\"\ncapabilities = \"none\"\n", "packed = false\n"),
+        ("mode = \"client\"\ncapabilities = \"none\"\nmtu = 1442\n", "packed = false\n"),
     ] {
         let bed = Bed::start(uplink, port);
         bed.ping();
+        let shown = bed.front.guests[0].namespace.ip(&["link", "show", "dev", "eth0"]).unwrap();
+        let mtu = if uplink.contains("mtu") { "mtu 1442" } else { "mtu 1500" };
+        assert!(shown.contains(mtu), "the guest knows the uplink's MTU: {shown}");
         let [(front, of_front), (back, of_back)] = bed.ends();
         lab::transfer_file(front, back, of_back, 4 * MIB, 1).unwrap();
         lab::transfer_file(back, front, of_front, 4 * MIB, 2).unwrap();
@@ -179,6 +182,38 @@ fn a_back_end_that_breaks_its_rings_loses_its_port_and_nothing_else() {
         );
         testbed.ping(0, 1);
     }
+}
+
+#[test]
+fn a_back_end_that_takes_no_frames_has_that_as_its_reason() {
+    if !able(&[]) {
+        return;
+    }
+    let sockets = TempDir::new().unwrap();
+    let socket = sockets.path().join("up");
+    let uplink =
+        format!("[[uplink]]\nname = \"up\"\nkind = \"virtio-user\"\nsocket = {socket:?}\n");
+    let mut testbed = Testbed::start(1, &format!("workers = 1\n{uplink}"));
+    testbed.join(0, &[]);
+    let stream = UnixStream::connect(&socket).unwrap();
+    let _fake = fake::Fake::serve(stream, 1 << 32 | 1 << 30 | 1 << 15, |_| None).unwrap();
+    wait("the port", || is_up(&testbed));
+    assert!(link(&testbed).unwrap()["reason"].is_null());
+    // The switch sends to the uplink what it knows nobody for.
+    let guest = &testbed.guests[0].namespace;
+    let [station, mac] = ["10.77.1.99", "02:00:00:00:00:99"];
+    guest.ip(&["neigh", "add", station, "lladdr", mac, "dev", "eth0"]).unwrap();
+    wait("a stall", || {
+        let send = move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            // More than the ring has room for.
+            (0..300).for_each(|_| drop(socket.send_to(&[0; 64], (station, 9))));
+            Ok(())
+        };
+        guest.thread(send).unwrap().join().unwrap().unwrap();
+        let link = link(&testbed).unwrap();
+        link["reason"]["code"] == "stalled" && link["state"] == "up"
+    });
 }
 
 /// DPDK's vhost library as the back-end of two uplinks: testpmd sends by each port to the other one.

@@ -13,15 +13,19 @@ use crate::daemon::control::Control;
 use crate::daemon::device::{DeviceOptions, GuestDevice};
 
 impl Control {
-    /// Opens an interface's device, if it should have one, and says its MTU to a guest that has nobody else to say it.
+    /// Opens an interface's device, if it should have one, and says its MTU to a guest that has nobody else to say it. A guest in
+    /// the switch is told what the configuration says.
     pub(super) fn open_device(
         &self,
         id: VifId,
         port: &str,
         vif: &Vif,
     ) -> Result<Option<GuestDevice>, String> {
-        let Some(device) = self.config.device_of(vif, Some(port)) else { return Ok(None) };
         let (store, backends) = (self.store(), self.platform.backends());
+        let Some(device) = self.config.device_of(vif, Some(port)) else {
+            self.tell_mtu(id, port, self.config.mtu_of(vif).map(u32::from));
+            return Ok(None);
+        };
         let mut options = DeviceOptions::named(device, self.datapath.workers());
         let by_toolstack = self.platform.ends_with_its_node();
         if by_toolstack {
@@ -30,12 +34,15 @@ impl Control {
         }
         let device = GuestDevice::open(options, self.platform.meter())?;
         info!(guest = port, device = device.name(), new = device.is_new(), "its device");
-        if let Some(mtu) = device.mtu().filter(|_| !by_toolstack)
-            && let Err(error) = backends.tell_mtu(store, id, mtu)
-        {
+        self.tell_mtu(id, port, device.mtu().filter(|_| !by_toolstack));
+        Ok(Some(device))
+    }
+
+    fn tell_mtu(&self, id: VifId, port: &str, mtu: Option<u32>) {
+        let told = mtu.map(|mtu| self.platform.backends().tell_mtu(self.store(), id, mtu));
+        if let Some(Err(error)) = told {
             warn!(guest = port, %error, "it is not told its MTU");
         }
-        Ok(Some(device))
     }
 
     /// An interface is gone. The toolstack wants its device gone too; one with a name of its own stays for the next guest.

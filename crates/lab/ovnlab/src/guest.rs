@@ -7,7 +7,7 @@ use lab::{Interrupt, Namespace, Process};
 use xenlab::Result;
 
 use crate::host::Host;
-use crate::plan::{Attachment, MTU, Plan};
+use crate::plan::{Attachment, Plan};
 use crate::programs::LIMIT;
 
 /// The pause between two pings.
@@ -28,26 +28,28 @@ impl Guest {
         Ok(Self { plan, process: None, namespace })
     }
 
-    /// The same behind a vhost-user port.
-    pub(crate) fn behind_port(self) -> Self {
-        Self { plan: self.plan.behind_port(), ..self }
+    /// The same, attached in this way.
+    pub(crate) fn attached(self, attachment: Attachment) -> Self {
+        Self { plan: self.plan.attached(attachment), ..self }
     }
 
     /// Joins the pvnet of a host, whose place of its device is set first.
     pub(crate) fn join(&mut self, pvnet: &Path, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
+        self.start(pvnet, host.daemon.folder())?;
+        let router = self.plan.router.to_string();
+        self.namespace.ip(&["route", "replace", "default", "via", &router])?;
+        Ok(())
+    }
+
+    /// Joins the pvnet whose sockets are in this folder.
+    pub(crate) fn start(&mut self, pvnet: &Path, folder: &Path) -> Result<()> {
         let mut command = lab::command(&pvnet.to_string_lossy())?;
-        command.args(["guest", "--rejoin", "60", "--directory"]).arg(host.daemon.folder());
+        command.args(["guest", "--rejoin", "60", "--directory"]).arg(folder);
         command.arg(&self.plan.name);
         let mut process = Process::capture(command)?;
         process.says("is up", LIMIT)?;
         self.process = Some(process);
-        if self.plan.attachment == Attachment::VhostUser {
-            // Its pvnet has no device that would say so.
-            self.namespace.ip(&["link", "set", "eth0", "mtu", &MTU.to_string()])?;
-        }
-        let router = self.plan.router.to_string();
-        self.namespace.ip(&["route", "replace", "default", "via", &router])?;
         Ok(())
     }
 

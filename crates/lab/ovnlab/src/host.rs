@@ -7,7 +7,7 @@ use qemulab::Daemon;
 use xenlab::Result;
 
 use crate::central::{self, Central};
-use crate::plan::{Attachment, Plan};
+use crate::plan::{self, Attachment, Plan};
 use crate::programs::{LIMIT, Programs};
 
 /// What Open vSwitch with DPDK needs where nothing is set up for it: no large pages, and no NIC.
@@ -20,7 +20,8 @@ pub(crate) struct Host {
     // Dropped in this order: those that use others first.
     pub(crate) daemon: Daemon,
     _controller: Process,
-    _switch: Process,
+    /// Open vSwitch's daemon.
+    pub(crate) switch: Process,
     _database: Process,
     folder: TempDir,
     pub(crate) namespace: Namespace,
@@ -68,7 +69,6 @@ impl Host {
         vsctl(programs, &socket, &format!("--no-wait set open . {ids}"))?;
         let attachment = guests.first().map_or(Attachment::Device, |plan| plan.attachment);
         let program = match attachment {
-            Attachment::Device => "ovs-vswitchd",
             Attachment::VhostUser => {
                 // One poller. The quotes are the database's.
                 let options = format!(r#"other_config:dpdk-extra="{DPDK}""#);
@@ -84,6 +84,7 @@ impl Host {
                 vsctl_words(programs, &socket, &words)?;
                 "ovs-vswitchd-dpdk"
             }
+            _ => "ovs-vswitchd",
         };
         let control = format!("--unixctl={}", folder.path().join("vswitchd.ctl").display());
         let arguments = [socket.as_str(), &control, "-vconsole:warn"];
@@ -97,23 +98,14 @@ impl Host {
         let arguments = [socket.as_str(), "-vconsole:warn"];
         let controller =
             programs.daemon(&namespace, folder.path(), "ovn-controller", &arguments)?;
-        let daemon = Daemon::start(pvnet, &namespace, |folder| {
-            let tables: String = guests.iter().map(Plan::table).collect();
-            let behind = guests.iter().filter(|plan| plan.attachment == Attachment::VhostUser);
-            let uplinks: String = behind
-                .map(|Plan { device, .. }| {
-                    let socket = folder.join(device);
-                    format!("[[uplink]]\nname = \"{device}\"\nkind = \"virtio-user\"\nsocket = {socket:?}\n")
-                })
-                .collect();
-            format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{uplinks}{tables}")
-        })?;
+        let daemon =
+            Daemon::start(pvnet, &namespace, |folder| plan::configuration(folder, guests))?;
         Ok(Self {
             name,
             programs: programs.clone(),
             daemon,
             _controller: controller,
-            _switch: switch,
+            switch,
             _database: database,
             folder,
             namespace,

@@ -12,7 +12,7 @@
 //! At the end host c comes, whose guest p13 (s1) is behind a vhost-user port of an Open vSwitch with DPDK.
 //!
 //! [`Programs`] are OVN and Open vSwitch from Debian's packages, unpacked below a cache and never installed. A [`Testbed`] has everything
-//! that runs. [`STEPS`] and [`run`] are what is tried.
+//! that runs. [`STEPS`] and [`run`] are what is tried. [`cost`] measures.
 //!
 //! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
 //!
@@ -21,8 +21,10 @@
 #![forbid(unsafe_code)]
 
 mod central;
+pub mod cost;
 mod guest;
 mod host;
+mod network;
 mod plan;
 mod programs;
 mod scripts;
@@ -31,6 +33,6 @@ mod testbed;
 mod vhost_user;
 
 pub use programs::Programs;
-pub use steps::{STEPS, run};
+pub use steps::{Form, STEPS, run};
 pub use testbed::Testbed;
 pub use xenlab::{Error, Result};

@@ -1,17 +1,22 @@
 //! What guests are, wherever they run.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 /// The longest packet in a Geneve tunnel over 1500 bytes: 58 bytes are for its headers.
 pub(crate) const MTU: u16 = 1442;
 
-/// How guests come to Open vSwitch.
+/// How guests come to Open vSwitch, or to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attachment {
     /// Each has a device in the integration bridge.
     Device,
     /// They are behind a vhost-user port of Open vSwitch with DPDK, of which pvnet is the driver.
     VhostUser,
+    /// They are in the switch of one pvnet, and Open vSwitch has no part in it.
+    Switch,
+    /// The same, with what OVN's userspace datapath leaves of them: no offloads, and packets of [`MTU`].
+    PlainSwitch,
 }
 
 /// What a guest is, wherever it runs.
@@ -48,8 +53,16 @@ impl Plan {
     }
 
     /// The same behind a vhost-user port.
-    pub(crate) fn behind_port(self) -> Self {
+    fn behind_port(self) -> Self {
         Self { device: format!("up{}", self.port), attachment: Attachment::VhostUser, ..self }
+    }
+
+    /// The same, attached in this way.
+    pub(crate) fn attached(self, attachment: Attachment) -> Self {
+        match attachment {
+            Attachment::VhostUser => self.behind_port(),
+            _ => Self { attachment, ..self },
+        }
     }
 
     /// Its table in pvnet's configuration. OVN has its own guard of sources; the switch in user space takes frames with finished
@@ -61,12 +74,33 @@ impl Plan {
         let common = format!(
             "[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\naddresses = [\"{address}/24\"]\nguard = \"off\"\n{rate}"
         );
-        if self.attachment == Attachment::VhostUser {
-            return common;
-        }
-        format!(
-            "{common}\
-             attach = \"device\"\ndevice = \"{device}\"\ndevice_capabilities = \"none\"\nmtu = {MTU}\n"
-        )
+        let own = match self.attachment {
+            Attachment::VhostUser | Attachment::Switch => String::new(),
+            Attachment::PlainSwitch => {
+                format!("checksum_offload = false\ntcp_segmentation_offload = false\nmtu = {MTU}\n")
+            }
+            Attachment::Device => format!(
+                "attach = \"device\"\ndevice = \"{device}\"\ndevice_capabilities = \"none\"\nmtu = {MTU}\n"
+            ),
+        };
+        common + &own
     }
+
+    /// The table of the port that it is behind, if there is one. Guests are told the MTU that this port has.
+    pub(crate) fn uplink(&self, folder: &Path) -> Option<String> {
+        let Self { device, attachment, .. } = self;
+        let socket = folder.join(device);
+        (*attachment == Attachment::VhostUser).then(|| {
+            format!(
+                "[[uplink]]\nname = \"{device}\"\nkind = \"virtio-user\"\nsocket = {socket:?}\nmtu = {MTU}\n"
+            )
+        })
+    }
+}
+
+/// pvnet's configuration for these guests, whose files are in a folder.
+pub(crate) fn configuration(folder: &Path, guests: &[Plan]) -> String {
+    let tables: String = guests.iter().map(Plan::table).collect();
+    let uplinks: String = guests.iter().filter_map(|plan| plan.uplink(folder)).collect();
+    format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{uplinks}{tables}")
 }

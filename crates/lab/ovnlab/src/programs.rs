@@ -7,16 +7,20 @@ use std::time::Duration;
 use lab::{Namespace, Process};
 use xenlab::{Error, Result, Suite};
 
+use crate::steps::Form;
+
 /// The packages whose programs are used.
 const PACKAGES: [&str; 7] = [
     "openvswitch-common",
     "openvswitch-switch",
-    "openvswitch-switch-dpdk",
     "ovn-common",
     "ovn-central",
     "ovn-host",
+    "openvswitch-switch-dpdk",
     "xen-utils-common",
 ];
+/// How many of them the short form needs.
+const SHORT: usize = 5;
 /// Where programs are.
 const FOLDERS: [&str; 4] =
     ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch", "usr/lib/openvswitch-switch-dpdk"];
@@ -30,12 +34,19 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Fetches the packages of a suite, unless an earlier call has done so. Nothing is installed.
+    /// Fetches the packages of a suite that a form needs, unless an earlier call has done so. They are unpacked and not installed: no script
+    /// of theirs runs, and no service is started.
     ///
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
-    pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
-        let root = xenlab::unpacked_packages(suite, cache, "ovn-dpdk", &PACKAGES, quiet)?;
+    pub fn prepare(suite: Suite, cache: &Path, form: Form, quiet: bool) -> Result<Self> {
+        const WHOLE: &str = "ovn-dpdk";
+        let has_all = cache.join(WHOLE).join(suite.name()).is_dir();
+        let (name, packages) = match form {
+            Form::Short if !has_all => ("ovn", &PACKAGES[..SHORT]),
+            _ => (WHOLE, &PACKAGES[..]),
+        };
+        let root = xenlab::unpacked_packages(suite, cache, name, packages, quiet)?;
         Ok(Self { root })
     }
 

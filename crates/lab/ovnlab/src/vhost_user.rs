@@ -4,7 +4,7 @@ use xenlab::Result;
 
 use crate::guest::Guest;
 use crate::host::Host;
-use crate::plan::MTU;
+use crate::plan::{Attachment, MTU};
 use crate::testbed::Testbed;
 
 /// Bytes of a file between two guests.
@@ -13,14 +13,14 @@ const FILE: u64 = 4 << 20;
 /// A third host comes, with a guest that reaches another host's over the tunnel; its pvnet is killed and started again; it goes. Its
 /// Open vSwitch polls, so it is not there longer.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
-    let mut guest = Guest::new(1, 13, None)?.behind_port();
+    let mut guest = Guest::new(1, 13, None)?.attached(Attachment::VhostUser);
     let Testbed { programs, pvnet, central, .. } = &*testbed;
     let plans = [guest.plan.clone()];
     let mut host = Host::start(programs, pvnet, central, "c", "172.31.0.13", &plans)?;
-    testbed.until_known(host.name)?;
-    testbed.add_port(&guest.plan)?;
+    testbed.central.until_known(host.name)?;
+    testbed.central.add_port(&guest.plan)?;
     guest.join(pvnet, &host)?;
-    testbed.until_bound(&guest.plan, host.name)?;
+    testbed.central.until_bound(&guest.plan, host.name)?;
     let other = &testbed.guests[0];
     // Without the headers of IPv4 and ICMP.
     let payload = (MTU - 28).to_string();

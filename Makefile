@@ -150,8 +150,8 @@ docs: ## Check the links between documents and the rows of SPECIFICATION.md
 doc: ## Build the API documentation, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-deb: ## Build a Debian package in out/
-	$(CARGO) build --release --locked -p pvnet
+deb: ## Build Debian packages in out/
+	$(CARGO) build --release --locked -p pvnet -p pvscope -p scope-plugin
 	scripts/deb
 
 static: ## Build pvnet without shared libraries

@@ -19,6 +19,7 @@ mod filter;
 mod guest_report;
 mod image_symbols;
 mod link;
+mod manual;
 mod mark;
 mod model_args;
 mod names;
@@ -38,10 +39,11 @@ mod summary;
 mod watch;
 mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::report::Table;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use error::{Error, Result};
 use lab::Interrupt;
 use workload::Workload;
@@ -86,6 +88,12 @@ enum Command {
     Snapshots(snapshot::SnapshotsArgs),
     /// Show what can be profiled.
     List,
+    /// Write man pages and completions of bash, zsh and fish into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; it is created if missing.
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -109,6 +117,7 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Marks(args) => mark::run(args),
         Command::Snapshots(args) => snapshot::run(args),
         Command::List => list(),
+        Command::Manual { folder } => manual::write(Cli::command(), folder),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,0 +1,42 @@
+//! `pvscope manual`: man pages and completions, for packages.
+
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::{Shell, generate_to};
+
+use crate::error::{Error, Result};
+
+/// Writes a page for the program and each of its commands, and completions, into a folder.
+pub fn write(command: Command, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(shell, &mut command.clone(), "pvscope", folder).map_err(Error::path(folder))?;
+    }
+    clap_mangen::generate_to(command, folder).map_err(Error::path(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_have_pages_and_completions() {
+        let folder = lab::TempDir::new().unwrap();
+        write(Cli::command(), folder.path()).unwrap();
+        for (file, words) in [
+            ("pvscope.1", ".SH SYNOPSIS"),
+            ("pvscope-run.1", ".SH OPTIONS"),
+            ("pvscope-packet.1", ".SH DESCRIPTION"),
+            ("pvscope.bash", "calibrate"),
+            ("_pvscope", "calibrate"),
+            ("pvscope.fish", "calibrate"),
+        ] {
+            let text = std::fs::read_to_string(folder.path().join(file)).expect(file);
+            assert!(text.contains(words), "{file} has no {words}");
+        }
+        Cli::command().debug_assert();
+    }
+}

@@ -15,6 +15,7 @@ mod queues;
 mod restart;
 mod reuse;
 mod rows;
+mod sandbox;
 mod scale;
 mod show;
 mod stream;
@@ -50,6 +51,8 @@ pub enum BenchCommand {
     Isolation(isolation::IsolationArgs),
     /// How long guests' traffic pauses while the daemon is stopped, or killed, and started again.
     Restart(restart::RestartArgs),
+    /// What the daemon's filter of system calls costs each frame to an uplink.
+    Sandbox(sandbox::SandboxArgs),
     /// Many guests: idle, sending at once, and what each costs.
     Scale(scale::ScaleArgs),
     /// Virtual machines' ports beside DPDK's testpmd: frames per second, round trips, idle CPU.
@@ -79,6 +82,7 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),
         Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
         Bench::Restart(args) => bench(&args.common, || restart::run(args).map(Shown::from)),
+        Bench::Sandbox(args) => bench(&args.common, || sandbox::run(args).map(Shown::from)),
         Bench::Scale(args) => bench(&args.common, || scale::run(args)),
         Bench::Vhost(args) => bench(&args.common, || vhost::run(args)),
         Bench::HostileGuest(args) => isolation::hostile_guest(args),

@@ -5,7 +5,7 @@
 
 mod cpus;
 mod generator;
-mod lockstep;
+pub mod lockstep;
 mod pair;
 
 use std::time::Duration;

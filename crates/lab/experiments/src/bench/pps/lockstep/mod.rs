@@ -25,7 +25,11 @@ use report::Benchmark;
 use crate::bench::rows::Rows;
 use crate::error::{Error, Result};
 use crate::output;
-use window::{Counts, Window};
+use window::Counts;
+
+pub use network::enter;
+pub use open::path;
+pub use window::{PathKind, Size, Window, carry};
 
 /// Frames before the first mark: more than any ring has slots, so that all pages and caches are in use.
 const WARM_UP: u64 = 1024;
@@ -134,7 +138,6 @@ fn names(windows: &[Window]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::window::{PathKind, Size};
     use super::*;
 
     /// The form of the gate that needs no virtual machine: counts that are the same in every run, whatever else the machine does.

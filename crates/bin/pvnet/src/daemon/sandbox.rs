@@ -23,8 +23,7 @@ const PROGRAMS: [&str; 8] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Needs {
     capabilities: CapabilitySet,
-    /// None if Landlock would be in the way.
-    files: Option<FileRules>,
+    files: FileRules,
     calls: CallRules,
 }
 
@@ -47,12 +46,7 @@ impl Sandbox {
             ),
             Err(error) => warn!(%error, "the daemon keeps its capabilities"),
         }
-        match &needs.files {
-            None => info!(
-                "files are not restricted: the daemon looks at the page tables of guests with huge_pages"
-            ),
-            Some(rules) => restrict_files(rules),
-        }
+        restrict_files(&needs.files);
         Self(Some(needs))
     }
 
@@ -103,17 +97,14 @@ fn needs(config: &Config, file: &Path) -> Needs {
         opens_devices || uplinks.iter().any(|uplink| uplink.nic.is_none() && per_guest(uplink));
     let sockets = opens_devices || uplinks.iter().any(has_sockets);
     let calls = CallRules { programs, namespaces, bpf, sockets };
-    let looks_into_guests = config.guests.iter().any(|guest| guest.huge_pages);
-    let capabilities = capabilities(config, calls, looks_into_guests);
-    let files = (!looks_into_guests).then(|| files(config, file, calls));
-    Needs { capabilities, files, calls }
+    Needs { capabilities: capabilities(config, calls), files: files(config, file, calls), calls }
 }
 
 fn per_guest(uplink: &Uplink) -> bool {
     uplink.queues == Queues::PerGuest
 }
 
-fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> CapabilitySet {
+fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
     let is_client = |port: &config::Port| port.mode() == Mode::Client;
     let is_dialler = |uplink: &Uplink| {
         uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Client
@@ -130,7 +121,6 @@ fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> C
         (calls.bpf, CapabilitySet::BPF),
         (calls.namespaces, CapabilitySet::SYS_ADMIN),
         (locks_memory, CapabilitySet::IPC_LOCK),
-        (looks_into_guests, CapabilitySet::SYS_PTRACE),
         (low_port, CapabilitySet::NET_BIND_SERVICE),
         (has_tokens, CapabilitySet::DAC_READ_SEARCH),
         // The socket that a front-end or a back-end makes is its user's.
@@ -223,7 +213,7 @@ mod tests {
         );
         assert_eq!(needs.capabilities, CapabilitySet::empty());
         assert_eq!(needs.calls, CallRules::default());
-        let files = needs.files.unwrap();
+        let files = needs.files;
         assert_eq!(files.run, Vec::<PathBuf>::new());
         assert!(files.write.contains(&"/nonexistent".into()), "{files:?}");
     }
@@ -250,7 +240,7 @@ mod tests {
         assert_eq!(kept(&format!("{dialler}mode = \"client\"\n")), CapabilitySet::DAC_OVERRIDE);
         let Needs { capabilities, files, calls } = needs_of(dialler);
         assert_eq!((capabilities, calls), (CapabilitySet::empty(), CallRules::default()));
-        assert!(files.unwrap().write.contains(&"/nonexistent".into()));
+        assert!(files.write.contains(&"/nonexistent".into()));
         let low = "[daemon]\nmetrics = \"127.0.0.1:80\"\n";
         assert_eq!(kept(low), CapabilitySet::NET_BIND_SERVICE);
         assert_eq!(
@@ -266,7 +256,7 @@ mod tests {
         let needs = needs_of("[daemon]\nsandbox = \"devices\"\n");
         let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
         assert!(needs.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{needs:?}");
-        assert!(needs.files.unwrap().write.contains(&"/dev/net/tun".into()));
+        assert!(needs.files.write.contains(&"/dev/net/tun".into()));
     }
 
     /// Such a device is made again after somebody has deleted it, and on a Xen host when its guest comes.
@@ -281,18 +271,18 @@ mod tests {
             let Needs { capabilities, files, calls } = needs_of(text);
             assert_eq!(capabilities, CapabilitySet::NET_ADMIN, "{text}");
             assert_eq!(calls, CallRules::default(), "no programs, and no sockets of the network");
-            assert!(files.unwrap().write.contains(&"/dev/net/tun".into()), "{text}");
+            assert!(files.write.contains(&"/dev/net/tun".into()), "{text}");
         }
         let Needs { capabilities, files, .. } =
             needs_of(&format!("{xen}[[guest]]\nname = \"red\"\n"));
         assert_eq!(capabilities, CapabilitySet::empty());
-        assert!(!files.unwrap().write.contains(&"/dev/net/tun".into()));
+        assert!(!files.write.contains(&"/dev/net/tun".into()));
     }
 
-    /// Landlock forbids looking into a process that is not in the same sandbox.
+    /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.
     #[test]
-    fn guests_with_huge_pages_are_looked_into() {
-        let needs = needs_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
-        assert_eq!((needs.files, needs.capabilities), (None, CapabilitySet::SYS_PTRACE));
+    fn guests_with_huge_pages_are_not_looked_into() {
+        let huge = needs_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
+        assert_eq!(huge, needs_of("[[guest]]\nname = \"red\"\n"));
     }
 }

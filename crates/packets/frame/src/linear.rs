@@ -155,7 +155,9 @@ impl Linear {
             self.places.push(at + start..at + end);
             at += end;
         }
-        if fetch(body, &mut copies).is_err() {
+        let is_copied = fetch(body, &mut copies).is_ok();
+        drop(copies);
+        if !is_copied {
             self.clear();
         }
         own
@@ -191,6 +193,7 @@ impl Bounce {
         let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
         plan_body(frame, body, bytes, &mut copies)?;
         fetch(body, &mut copies)?;
+        drop(copies);
         self.frame.clone_from(frame);
         self.frame.pieces.clear();
         self.frame.tail = None;

@@ -157,7 +157,7 @@ mod tests {
         let preamble = Preamble {
             application: "pvnet",
             os: "Linux",
-            interface: "red",
+            interfaces: &["red".to_owned()],
             snaplen: 9,
             filter: "",
         };
@@ -166,10 +166,20 @@ mod tests {
             [(1 << 40, flag::INBOUND, None), (1 << 41, flag::OUTBOUND, Some("stalled"))]
         {
             let bytes = &[7; 9];
-            let packet = CapturedPacket { timestamp, original_len: 60, flags, drop_reason, bytes };
+            let packet = CapturedPacket {
+                interface: 0,
+                timestamp,
+                original_len: 60,
+                flags,
+                drop_reason,
+                bytes,
+            };
             append_packet(&mut out, &packet);
         }
-        append_statistics(&mut out, &Statistics { start: 1, end: 2, received: 5, lost: 3 });
+        append_statistics(
+            &mut out,
+            &Statistics { interface: 0, start: 1, end: 2, received: 5, lost: 3 },
+        );
         out
     }
 

@@ -29,6 +29,9 @@
 //!
 //! All frames of one batch have the same timestamp. Packets are in the order of their timestamps.
 //!
+//! A [`Recording`] is a capture of several ports without an end. It writes to [`Files`], which have a limit, and each port is an
+//! interface in them.
+//!
 //! # What it costs
 //! Workers never wait for a capture. A buffer of [`BUFFER_BYTES`] lies between them and the thread
 //! in [`Capture::run`]; what does not fit is counted as lost. The counts are in the interface
@@ -51,23 +54,29 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod files;
 mod filter;
 mod merge;
 mod packet;
 mod pcapng;
 mod point;
+mod preamble;
 mod reader;
 mod recorder;
+mod recording;
 mod request;
 mod sink;
 mod sinks;
 mod wrapper;
+mod writer;
 
 pub use blocks::{Block, Blocks, CapturedFrame, Content};
+pub use files::{EXTENSION, Files};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet};
 pub use point::{CapturePoint, StartError, Unwrap};
 pub use reader::{Capture, Totals};
+pub use recording::{Place, Recording};
 pub use request::{Options, Request};
 pub use sink::BUFFER_BYTES;
 pub use sinks::CAPTURES_MAX;

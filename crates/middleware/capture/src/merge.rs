@@ -1,6 +1,6 @@
 //! Packets of several buffers, in the order of their timestamps.
 
-use std::io::{self, Write};
+use std::io;
 
 use crate::pcapng;
 use crate::sink::{BUFFERS, Sink};
@@ -15,14 +15,14 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Writes the packets from before the time `before`, which must not be later than the sink's
+    /// Hands over the blocks of the packets from before the time `before`, which must not be later than the sink's
     /// clock while workers record; at most `most` of them. Returns how many.
     pub(crate) fn write_before(
         &mut self,
         before: u64,
         most: u64,
         sink: &Sink,
-        out: &mut dyn Write,
+        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<u64> {
         for (buffer, taken) in self.taken.iter_mut().enumerate() {
             sink.exchange(buffer, taken);
@@ -35,7 +35,7 @@ impl Merge {
         let (ready, held) = blocks.split_at(ready);
         let mut written = 0;
         for (_, block) in ready.iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
-            out.write_all(block)?;
+            write(block)?;
             sink.written(block.len());
             written += 1;
         }

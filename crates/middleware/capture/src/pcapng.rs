@@ -1,4 +1,4 @@
-//! Capture files in pcapng (draft-ietf-opsawg-pcapng), little-endian, with one interface and
+//! Capture files in pcapng (draft-ietf-opsawg-pcapng), little-endian, with an interface for each port and
 //! timestamps in nanoseconds.
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -53,8 +53,8 @@ pub(crate) struct Preamble<'a> {
     pub(crate) application: &'a str,
     /// The operating system that it runs on.
     pub(crate) os: &'a str,
-    /// The interface's name.
-    pub(crate) interface: &'a str,
+    /// The interfaces' names.
+    pub(crate) interfaces: &'a [String],
     /// Most bytes captured per packet.
     pub(crate) snaplen: u32,
     /// Which packets are captured; empty for all.
@@ -63,6 +63,8 @@ pub(crate) struct Preamble<'a> {
 
 /// One captured packet.
 pub(crate) struct CapturedPacket<'a> {
+    /// The interface's number.
+    pub(crate) interface: u32,
     /// Nanoseconds since the Unix epoch.
     pub(crate) timestamp: u64,
     /// The packet's length in bytes, captured or not.
@@ -75,8 +77,10 @@ pub(crate) struct CapturedPacket<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What the block at the end of a stream says. Times are nanoseconds since the Unix epoch.
+/// What a block at the end of a stream says. Times are nanoseconds since the Unix epoch.
 pub(crate) struct Statistics {
+    /// The interface's number.
+    pub(crate) interface: u32,
     /// When the capture began.
     pub(crate) start: u64,
     /// When it ended.
@@ -87,7 +91,7 @@ pub(crate) struct Statistics {
     pub(crate) lost: u64,
 }
 
-/// Appends a section header and the description of the only interface.
+/// Appends a section header and the descriptions of the interfaces.
 pub(crate) fn append_preamble(out: &mut Vec<u8>, preamble: &Preamble<'_>) {
     let mut block = Block::begin(out, SECTION_HEADER);
     block.u32(BYTE_ORDER_MAGIC);
@@ -98,22 +102,24 @@ pub(crate) fn append_preamble(out: &mut Vec<u8>, preamble: &Preamble<'_>) {
     block.option(option::SHB_USERAPPL, &[preamble.application.as_bytes()]);
     block.end();
 
-    let mut block = Block::begin(out, INTERFACE_DESCRIPTION);
-    block.u16(LINKTYPE_ETHERNET);
-    block.u16(0);
-    block.u32(preamble.snaplen);
-    block.option(option::IF_NAME, &[preamble.interface.as_bytes()]);
-    block.option(option::IF_TSRESOL, &[&[NANOSECONDS]]);
-    if !preamble.filter.is_empty() {
-        block.option(option::IF_FILTER, &[&[FILTER_TEXT], preamble.filter.as_bytes()]);
+    for name in preamble.interfaces {
+        let mut block = Block::begin(out, INTERFACE_DESCRIPTION);
+        block.u16(LINKTYPE_ETHERNET);
+        block.u16(0);
+        block.u32(preamble.snaplen);
+        block.option(option::IF_NAME, &[name.as_bytes()]);
+        block.option(option::IF_TSRESOL, &[&[NANOSECONDS]]);
+        if !preamble.filter.is_empty() {
+            block.option(option::IF_FILTER, &[&[FILTER_TEXT], preamble.filter.as_bytes()]);
+        }
+        block.end();
     }
-    block.end();
 }
 
 /// Appends a packet.
 pub(crate) fn append_packet(out: &mut Vec<u8>, packet: &CapturedPacket<'_>) {
     let mut block = Block::begin(out, ENHANCED_PACKET);
-    block.u32(0); // the interface
+    block.u32(packet.interface);
     block.time(packet.timestamp);
     block.u32(len_u32(packet.bytes.len()));
     block.u32(packet.original_len);
@@ -126,16 +132,21 @@ pub(crate) fn append_packet(out: &mut Vec<u8>, packet: &CapturedPacket<'_>) {
     block.end();
 }
 
-/// Appends the interface's statistics.
+/// Appends an interface's statistics.
 pub(crate) fn append_statistics(out: &mut Vec<u8>, statistics: &Statistics) {
     let mut block = Block::begin(out, INTERFACE_STATISTICS);
-    block.u32(0); // the interface
+    block.u32(statistics.interface);
     block.time(statistics.end);
     block.option(option::ISB_STARTTIME, &[&time(statistics.start)]);
     block.option(option::ISB_ENDTIME, &[&time(statistics.end)]);
     block.option(option::ISB_IFRECV, &[&statistics.received.to_le_bytes()]);
     block.option(option::ISB_IFDROP, &[&statistics.lost.to_le_bytes()]);
     block.end();
+}
+
+/// The interface's number of a packet's block.
+pub(crate) fn interface_of(block: &[u8]) -> u32 {
+    u32_at(block, 8).unwrap_or_default()
 }
 
 /// The timestamp and the bytes of each block in `blocks`, which are all packets.
@@ -241,7 +252,7 @@ mod tests {
             &Preamble {
                 application: "pvnet 1",
                 os: "Linux",
-                interface: "red",
+                interfaces: &["red".to_owned()],
                 snaplen: 96,
                 filter: "arp",
             },
@@ -267,6 +278,7 @@ mod tests {
     #[test]
     fn options_follow_the_padding_of_a_packet() {
         let packet = CapturedPacket {
+            interface: 0,
             timestamp: 0x0102_0304_0506_0708,
             original_len: 1514,
             flags: flag::INBOUND | flag::CHECKSUM_NOT_READY,
@@ -296,6 +308,7 @@ mod tests {
     fn the_overhead_of_a_packet_is_bounded() {
         for reason in DropReason::ALL {
             let packet = CapturedPacket {
+                interface: 0,
                 timestamp: 0,
                 original_len: 1,
                 flags: 0,
@@ -311,7 +324,8 @@ mod tests {
     #[test]
     fn statistics_have_the_counts() {
         let mut out = Vec::new();
-        let statistics = Statistics { start: 1 << 32, end: 2, received: 300, lost: 4 };
+        let statistics =
+            Statistics { interface: 0, start: 1 << 32, end: 2, received: 300, lost: 4 };
         append_statistics(&mut out, &statistics);
         #[rustfmt::skip]
         let expected = [
@@ -332,6 +346,7 @@ mod tests {
         let mut out = Vec::new();
         for (timestamp, len) in [(5, 0), (u64::MAX, 1), (7, 64)] {
             let packet = CapturedPacket {
+                interface: 0,
                 timestamp,
                 original_len: 64,
                 flags: flag::OUTBOUND,

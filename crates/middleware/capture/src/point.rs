@@ -3,19 +3,17 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use port::{Egress, FRAME_MAX, Ingress, Queue, Rewrap};
+use port::{Egress, Ingress, Queue, Rewrap};
 
 use crate::filter::{Filter, FilterError};
-use crate::pcapng::{self, Preamble};
+use crate::preamble::preamble;
 use crate::reader::Capture;
 use crate::recorder::Recorder;
+use crate::recording::Recording;
 use crate::request::Options;
 use crate::sink::Sink;
-use crate::sinks::{CAPTURES_MAX, Sinks};
+use crate::sinks::{CAPTURES_MAX, Entry, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};
-
-/// The program that writes the stream.
-const APPLICATION: &str = concat!("pvnet ", env!("CARGO_PKG_VERSION"));
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has
 /// wrapped are gone.
@@ -105,30 +103,24 @@ impl CapturePoint {
     /// The filter is wrong, or the port has [`CAPTURES_MAX`] captures.
     pub fn start(&self, options: &Options) -> Result<Capture, StartError> {
         let filter: Filter = options.filter.parse()?;
-        let snaplen = match usize::try_from(options.snaplen) {
-            Ok(0) | Err(_) => FRAME_MAX,
-            Ok(len) => len.min(FRAME_MAX),
-        };
-        let mut preamble = Vec::new();
-        let blocks = Preamble {
-            application: APPLICATION,
-            os: &os(),
-            interface: &self.name,
-            snaplen: u32::try_from(snaplen).unwrap_or(u32::MAX),
-            filter: &options.filter,
-        };
-        pcapng::append_preamble(&mut preamble, &blocks);
-        let sink = Arc::new(Sink::new(filter, snaplen, options.segmented));
-        if !self.sinks.add(Arc::clone(&sink)) {
+        let preamble = preamble(std::slice::from_ref(&self.name), options);
+        let sink = Arc::new(Sink::new(filter, options, 1, false));
+        if !self.sinks.add(Entry { sink: Arc::clone(&sink), interface: 0 }) {
             return Err(StartError::TooMany(self.name.clone()));
         }
         let sinks = Arc::downgrade(&self.sinks);
         Ok(Capture { sinks, sink, preamble, count: options.count.unwrap_or(u64::MAX) })
     }
-}
+    /// Has a recording take the packets of this port, if it is one of its ports.
+    pub fn record(&self, recording: &Recording) {
+        if let Some(interface) = recording.interface(&self.name) {
+            let sink = Arc::clone(recording.sink());
+            self.sinks.add(Entry { sink, interface });
+        }
+    }
 
-/// The operating system's name and release.
-fn os() -> String {
-    let uname = rustix::system::uname();
-    format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
+    /// Ends what [`record`](Self::record) began. No worker uses the recording for this port after this call.
+    pub fn end_recording(&self, recording: &Recording) {
+        self.sinks.remove(recording.sink());
+    }
 }

@@ -12,9 +12,9 @@ use crate::sinks::Sinks;
 
 /// How often the buffers are emptied: at 10 Gbit/s they fill up in 6 ms. A live viewer sees each
 /// packet within this time.
-const INTERVAL: Duration = Duration::from_millis(5);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes per write.
-const WRITE_BYTES: usize = 256 << 10;
+pub(crate) const WRITE_BYTES: usize = 256 << 10;
 
 /// A capture at a port. It takes packets from the moment it [is
 /// started](crate::CapturePoint::start), and ends when it is dropped.
@@ -60,7 +60,8 @@ impl Capture {
                 self.sink.now()
             };
             let most = self.count - written;
-            let more = merge.write_before(before, most, &self.sink, &mut out)?;
+            let write = &mut |block: &[u8]| out.write_all(block);
+            let more = merge.write_before(before, most, &self.sink, write)?;
             if more > 0 {
                 out.flush()?;
                 written += more;
@@ -71,8 +72,9 @@ impl Capture {
             thread::sleep(INTERVAL);
         }
         self.detach();
-        let totals = Totals { written, lost: self.sink.lost() };
+        let totals = Totals { written, lost: self.sink.lost().sum() };
         let statistics = Statistics {
+            interface: 0,
             start,
             end: self.sink.now(),
             received: totals.written + totals.lost,

@@ -8,7 +8,10 @@ use port::{Body, DropReason, Finisher, Frame, SEGMENTS_MAX};
 use crate::packet::{Direction, Packet};
 use crate::pcapng::flag;
 use crate::sink::Batch;
-use crate::sinks::Sinks;
+use crate::sinks::{Entry, Sinks};
+
+/// The most bytes that are copied at a time, for all captures of a port: a worker has other queues.
+pub(crate) const COPY_BYTES: usize = 2 << 20;
 
 /// Records the packets of one side of a queue.
 pub(crate) struct Recorder {
@@ -38,20 +41,25 @@ impl Recorder {
         packets: &(impl Iterator<Item = Packet<'a>> + Clone),
     ) {
         let Some(sinks) = self.sinks.get() else { return };
-        for sink in sinks.iter() {
+        let mut left = COPY_BYTES;
+        for Entry { sink, interface } in sinks.iter() {
             let mut taken = packets.clone().filter(|packet| sink.takes(packet)).peekable();
             if taken.peek().is_none() {
                 continue;
             }
-            let Some(mut batch) = sink.batch(self.buffer) else {
-                sink.lose(taken.count());
+            let Some(mut batch) = sink.batch(self.buffer, *interface) else {
+                sink.lose(*interface, taken.count() as u64);
                 continue;
             };
             for packet in taken {
                 let wanted = sink.snaplen.min(packet.frame.len as usize);
-                if !batch.has_space(wanted) {
-                    sink.lose(1);
-                } else if !(sink.segmented && self.copier.segments(&packet, body, &mut batch)) {
+                let Some(rest) = left.checked_sub(wanted).filter(|_| batch.has_space(wanted))
+                else {
+                    sink.lose(*interface, 1);
+                    continue;
+                };
+                left = rest;
+                if !(sink.segmented && self.copier.segments(&packet, body, &mut batch)) {
                     self.copier.packet(&packet, body, wanted, &mut batch);
                 }
             }

@@ -1,5 +1,6 @@
 //! What an operator asks for, as the control socket carries it.
 
+use port::FRAME_MAX;
 use serde::{Deserialize, Serialize};
 
 /// A request for a capture: where, and what.
@@ -25,4 +26,14 @@ pub struct Options {
     pub count: Option<u64>,
     /// The text of a [`Filter`](crate::Filter); empty for every frame.
     pub filter: String,
+}
+
+impl Options {
+    /// Most bytes recorded per packet.
+    pub(crate) fn snaplen(&self) -> usize {
+        match usize::try_from(self.snaplen) {
+            Ok(0) | Err(_) => FRAME_MAX,
+            Ok(len) => len.min(FRAME_MAX),
+        }
+    }
 }

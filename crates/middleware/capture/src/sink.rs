@@ -1,4 +1,4 @@
-//! What lies between the workers and the reader of one capture.
+//! What lies between the workers and the reader of one capture or recording.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -7,12 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::filter::Filter;
 use crate::packet::Packet;
 use crate::pcapng::{self, CapturedPacket, PACKET_OVERHEAD};
+use crate::request::Options;
 
 /// How many bytes of packets may wait for the reader of one capture.
 pub const BUFFER_BYTES: usize = 8 << 20;
 
-/// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker
-/// competes for it with the reader only, which holds it for a swap of two pointers.
+/// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker finds it free unless the
+/// reader has it, which holds it for a swap of two pointers. Where more sides share them, a worker takes the next free one.
 pub(crate) const BUFFERS: usize = 16;
 
 /// The buffers of one capture, filled by workers and emptied by one reader.
@@ -27,20 +28,29 @@ pub(crate) struct Sink {
     buffers: [Mutex<Vec<u8>>; BUFFERS],
     /// How many bytes the reader has not written yet.
     waiting: AtomicUsize,
-    /// How many packets were not recorded.
-    lost: AtomicU64,
+    /// By interface: how many packets were not recorded.
+    lost: Box<[AtomicU64]>,
+    /// Whether it is a recording's: those are in the configuration, and do not count among the captures of a port.
+    pub(crate) is_recording: bool,
 }
 
 impl Sink {
-    pub(crate) fn new(filter: Filter, snaplen: usize, segmented: bool) -> Self {
+    /// Buffers for the packets of so many interfaces.
+    pub(crate) fn new(
+        filter: Filter,
+        options: &Options,
+        interfaces: usize,
+        is_recording: bool,
+    ) -> Self {
         Self {
             filter,
-            snaplen,
-            segmented,
+            snaplen: options.snaplen(),
+            segmented: options.segmented,
             clock: Clock::start(),
             buffers: Default::default(),
             waiting: AtomicUsize::new(0),
-            lost: AtomicU64::new(0),
+            lost: std::iter::repeat_with(AtomicU64::default).take(interfaces).collect(),
+            is_recording,
         }
     }
 
@@ -49,25 +59,28 @@ impl Sink {
         self.filter.matches(packet)
     }
 
-    /// Begins to record a batch. Returns none if another thread holds the buffer.
-    pub(crate) fn batch(&self, buffer: usize) -> Option<Batch<'_>> {
-        let blocks = match self.buffers[buffer % BUFFERS].try_lock() {
-            Ok(blocks) => blocks,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
+    /// Begins to record a batch in the first buffer from `buffer` on that no other thread holds; none if there is no such one.
+    pub(crate) fn batch(&self, buffer: usize, interface: u32) -> Option<Batch<'_>> {
+        let free = |buffer: usize| match self.buffers[buffer % BUFFERS].try_lock() {
+            Ok(blocks) => Some(blocks),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         };
+        let blocks = (buffer..buffer + BUFFERS).find_map(free)?;
         // Under the lock: the reader relies on it, see `exchange`.
-        Some(Batch { sink: self, timestamp: self.now(), blocks })
+        Some(Batch { sink: self, interface, timestamp: self.now(), blocks })
     }
 
-    /// Counts packets that are not recorded.
-    pub(crate) fn lose(&self, packets: usize) {
-        self.lost.fetch_add(packets as u64, Ordering::Relaxed);
+    /// Counts packets of an interface that are not recorded.
+    pub(crate) fn lose(&self, interface: u32, packets: u64) {
+        if let Some(lost) = usize::try_from(interface).ok().and_then(|one| self.lost.get(one)) {
+            lost.fetch_add(packets, Ordering::Relaxed);
+        }
     }
 
-    /// How many packets were not recorded.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    /// By interface: how many packets were not recorded.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = u64> {
+        self.lost.iter().map(|lost| lost.load(Ordering::Relaxed))
     }
 
     /// Nanoseconds since the Unix epoch. Never goes back.
@@ -96,6 +109,7 @@ impl Sink {
 /// A batch of packets being recorded. All have the time of its start.
 pub(crate) struct Batch<'a> {
     sink: &'a Sink,
+    interface: u32,
     timestamp: u64,
     blocks: MutexGuard<'a, Vec<u8>>,
 }
@@ -118,11 +132,12 @@ impl Batch<'_> {
     ) {
         let bytes = &bytes[..bytes.len().min(self.sink.snaplen)];
         if !self.has_space(bytes.len()) {
-            self.sink.lose(1);
+            self.sink.lose(self.interface, 1);
             return;
         }
-        let timestamp = self.timestamp;
-        let packet = CapturedPacket { timestamp, original_len, flags, drop_reason, bytes };
+        let Self { interface, timestamp, .. } = *self;
+        let packet =
+            CapturedPacket { interface, timestamp, original_len, flags, drop_reason, bytes };
         let before = self.blocks.len();
         pcapng::append_packet(&mut self.blocks, &packet);
         let appended = self.blocks.len() - before;

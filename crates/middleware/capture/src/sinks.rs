@@ -1,19 +1,26 @@
-//! The captures that run at one port.
+//! The captures and recordings that run at one port.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 
 use crate::sink::Sink;
 
-/// Most captures that run at one port at the same time.
+/// Most captures that run at one port at the same time. Recordings do not count.
 pub const CAPTURES_MAX: usize = 4;
+
+/// A sink of a port's packets.
+pub(crate) struct Entry {
+    pub(crate) sink: Arc<Sink>,
+    /// The port's number in the sink.
+    pub(crate) interface: u32,
+}
 
 /// The sinks of a port's captures.
 #[derive(Default)]
 pub(crate) struct Sinks {
     /// Whether there are any. While there are none, a batch looks at nothing else.
     active: AtomicBool,
-    list: RwLock<Vec<Arc<Sink>>>,
+    list: RwLock<Vec<Entry>>,
     /// How many sides have a buffer's number.
     sides: AtomicUsize,
 }
@@ -26,7 +33,7 @@ impl Sinks {
 
     /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
     /// missing where another capture starts or ends.
-    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<Arc<Sink>>>> {
+    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<Entry>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -34,12 +41,13 @@ impl Sinks {
         }
     }
 
-    /// Adds a sink. Returns false if the port has [`CAPTURES_MAX`] already.
-    pub(crate) fn add(&self, sink: Arc<Sink>) -> bool {
+    /// Adds a sink. Returns false if it is a capture's, and the port has [`CAPTURES_MAX`] already.
+    pub(crate) fn add(&self, entry: Entry) -> bool {
         self.change(|list| {
-            let has_place = list.len() < CAPTURES_MAX;
+            let captures = list.iter().filter(|other| !other.sink.is_recording).count();
+            let has_place = entry.sink.is_recording || captures < CAPTURES_MAX;
             if has_place {
-                list.push(sink);
+                list.push(entry);
             }
             has_place
         })
@@ -47,10 +55,10 @@ impl Sinks {
 
     /// Removes a sink. No worker uses it after this call.
     pub(crate) fn remove(&self, sink: &Arc<Sink>) {
-        self.change(|list| list.retain(|other| !Arc::ptr_eq(other, sink)));
+        self.change(|list| list.retain(|other| !Arc::ptr_eq(&other.sink, sink)));
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<Sink>>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut list);
         self.active.store(!list.is_empty(), Ordering::Relaxed);

@@ -120,6 +120,7 @@ pub fn packets_of(capture: Capture) -> Vec<Captured> {
 /// A packet of a capture file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
+    pub interface: u32,
     pub timestamp: u64,
     pub original_len: u32,
     pub bytes: Vec<u8>,
@@ -157,6 +158,7 @@ pub fn packets(file: &[u8]) -> Vec<Captured> {
 fn packet(block: &[u8]) -> Captured {
     let len = u32_at(block, 12) as usize;
     let mut packet = Captured {
+        interface: u32_at(block, 0),
         timestamp: u64::from(u32_at(block, 4)) << 32 | u64::from(u32_at(block, 8)),
         original_len: u32_at(block, 16),
         bytes: block[20..20 + len].to_vec(),

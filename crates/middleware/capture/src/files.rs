@@ -1,0 +1,80 @@
+//! The files of a recording: how long each may be, and how many there may be.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What a file's name ends with.
+pub const EXTENSION: &str = ".pcapng";
+
+/// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count.
+#[derive(Debug)]
+pub struct Files {
+    folder: PathBuf,
+    name: String,
+    /// Most bytes of a file.
+    pub(crate) most_bytes: u64,
+    most_files: usize,
+    /// The number of the last one.
+    last: u64,
+    /// The first file, if it was opened beforehand.
+    first: Option<(File, PathBuf)>,
+}
+
+impl Files {
+    /// Files in `folder` of at most `most_bytes` each, and at most `most_files` of them.
+    #[must_use]
+    pub fn new(folder: &Path, name: &str, most_bytes: u64, most_files: usize) -> Self {
+        let (folder, name) = (folder.to_owned(), name.to_owned());
+        Self { folder, name, most_bytes, most_files: most_files.max(1), last: 0, first: None }
+    }
+
+    /// Opens the first file now, so that whoever asks for a recording hears of an error.
+    ///
+    /// # Errors
+    /// The folder is not there, or files cannot be made or removed there.
+    pub fn open_first(&mut self) -> io::Result<()> {
+        self.first = Some(self.open()?);
+        Ok(())
+    }
+
+    /// The next file, which is new and empty.
+    pub(crate) fn next(&mut self) -> io::Result<(File, PathBuf)> {
+        self.first.take().map_or_else(|| self.open(), Ok)
+    }
+
+    /// Makes room, and a file.
+    fn open(&mut self) -> io::Result<(File, PathBuf)> {
+        let mut numbers = self.numbers()?;
+        numbers.sort_unstable();
+        let too_many = (numbers.len() + 1).saturating_sub(self.most_files);
+        for number in &numbers[..too_many] {
+            fs::remove_file(self.path(*number))?;
+        }
+        self.last = numbers.last().map_or(self.last, |last| self.last.max(*last)).wrapping_add(1);
+        let path = self.path(self.last);
+        // New, so that no link leads elsewhere. What ports carry is not for everybody.
+        let file = File::options().write(true).create_new(true).mode(0o640).open(&path)?;
+        Ok((file, path))
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{}.{number:05}{EXTENSION}", self.name))
+    }
+
+    /// The numbers of the files that are there.
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let rest = name.to_str().and_then(|name| name.strip_prefix(&*self.name));
+            let digits =
+                rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(EXTENSION)).filter(
+                    |digits| digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()),
+                );
+            numbers.extend(digits.and_then(|digits| digits.parse::<u64>().ok()));
+        }
+        Ok(numbers)
+    }
+}

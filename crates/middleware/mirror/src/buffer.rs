@@ -11,6 +11,9 @@ use shm::Region;
 
 /// The most copies in a buffer. Memory is used for as many as there were at once, 64 KiB for the longest frames.
 pub const COPIES_MAX: u16 = 256;
+/// The most bytes that are copied at a time, for all mirrors of a queue. A guest can send a whole window of the longest frames to nowhere, and
+/// what is behind a turn of its queue waits for their copies: some tenths of a millisecond, as long as a turn delivers.
+pub const COPY_BYTES: usize = 2 << 20;
 /// Bytes between the bodies of two copies.
 const STRIDE: usize = FRAME_MAX.next_power_of_two();
 
@@ -74,20 +77,26 @@ impl Buffer {
         &self.regions
     }
 
-    /// Copies frames whose bodies lie in `body`, as many as there is room for. `scratch` has room for a frame.
+    /// Copies frames whose bodies lie in `body`, as many as there is room for, and as `left` bytes allow. `scratch` has room for a frame.
     pub(crate) fn copy<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame>,
         body: Body<'_>,
         scratch: &mut [u8],
+        left: &mut usize,
     ) {
         let (mut copied, mut lost) = (0, 0);
         for frame in frames {
+            let Some(rest) = left.checked_sub(frame.len as usize) else {
+                lost += 1;
+                continue;
+            };
             // The lock is not held while bytes are copied: others copy too.
             let Some(place) = self.copies().free.pop() else {
                 lost += 1;
                 continue;
             };
+            *left = rest;
             match self.copy_to(place, frame, body, scratch) {
                 Some(frame) => {
                     copied += 1;

@@ -14,7 +14,7 @@
 //! A copy keeps the offload metadata of its frame, so the target gets it unsegmented if it can take it so. A copy that is cut to a length has none.
 //!
 //! # What it costs
-//! Copying takes the time of the mirrored port's worker. A buffer of [`COPIES_MAX`] frames lies between it and the target; what does not fit is counted as
+//! Copying takes the time of the mirrored port's worker, for [`COPY_BYTES`] at a time. A buffer of [`COPIES_MAX`] frames lies between it and the target; what does not fit is counted as
 //! lost, and no original waits. A port that is not mirrored has no wrapper.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,6 @@ mod mirror;
 mod queue;
 mod wrapper;
 
-pub use buffer::{COPIES_MAX, MirrorCounts};
+pub use buffer::{COPIES_MAX, COPY_BYTES, MirrorCounts};
 pub use mirror::Mirror;
 pub use wrapper::{mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress};

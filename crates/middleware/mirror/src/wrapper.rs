@@ -8,6 +8,7 @@ use port::{
     Outcomes,
 };
 
+use crate::buffer::COPY_BYTES;
 use crate::mirror::Mirror;
 
 /// A side of a queue, and the mirrors of its frames.
@@ -76,9 +77,10 @@ impl IngressWrapper for Mirrored<dyn Ingress> {
         let done = window.order().iter().filter(is_done);
         if done.clone().next().is_some() {
             inner.with_body(&mut |body| {
+                let mut left = COPY_BYTES;
                 for Mirror(buffer) in &*mirrors {
                     let frames = done.clone().map(|slot| window.frame(*slot));
-                    buffer.copy(frames, body, scratch);
+                    buffer.copy(frames, body, scratch, &mut left);
                 }
             });
         }
@@ -105,9 +107,10 @@ impl EgressWrapper for Mirrored<dyn Egress> {
         let result = inner.deliver(body, offers, now);
         let is_taken =
             |offer: &&Offer<'_>| matches!(offer.outcome, Outcome::Delivered | Outcome::InFlight(_));
+        let mut left = COPY_BYTES;
         for Mirror(buffer) in &*mirrors {
             let taken = offers.iter().filter(is_taken);
-            buffer.copy(taken.map(|offer| offer.frame), body, scratch);
+            buffer.copy(taken.map(|offer| offer.frame), body, scratch, &mut left);
         }
         result
     }

@@ -1,13 +1,14 @@
 //! Ports whose frames are copied to another port.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datapath::Port;
 use mirror::{
-    COPIES_MAX, Mirror, mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress,
+    COPIES_MAX, COPY_BYTES, Mirror, mirror_egress, mirror_ingress, unmirror_egress,
+    unmirror_ingress,
 };
-use port::{DropReason, Egress, Ingress, Outcome, Queue, Rewrap};
-use port_testing::Sender;
+use port::{Budget, DropReason, Egress, Ingress, Outcome, Queue, Received, Rewrap, WINDOW};
+use port_testing::{FakeEgress, Sender};
 use switch::MacAddr;
 
 use crate::common::{frame, wait_until};
@@ -154,4 +155,64 @@ fn copies_are_cut_and_go_to_each_mirror() {
     send(&red, &bytes);
     wait_until("the copy", || probes[1].egress.count() == 1);
     assert_eq!(green.egress.count(), 0, "it has the number of the target");
+}
+
+/// Frames to nowhere cost nothing but their copies.
+#[test]
+fn a_turn_makes_copies_of_so_many_bytes() {
+    const LEN: usize = 60_000;
+    let mirrors = [(); 2].map(|()| Mirror::new(0).unwrap());
+    let (sender, ingress) = Sender::new();
+    let mut ingress = mirror_ingress(ingress, &mirrors);
+    for turns in 1..3 {
+        (0..WINDOW).for_each(|_| sender.send(frame(mac(0), mac(0), LEN, 0)));
+        ingress.receive(&mut Budget::TURN.clone(), &mut Received::default()).unwrap();
+        assert_eq!(ingress.window().len(), WINDOW);
+        ingress.finish(&[Outcome::Dropped(DropReason::NotForwarded); WINDOW]);
+        let counts = mirrors.each_ref().map(Mirror::counts);
+        let copied: u64 = counts.iter().map(|counts| counts.copied).sum();
+        assert_eq!(copied, turns * (COPY_BYTES / LEN) as u64);
+        let all = turns * 2 * WINDOW as u64;
+        assert_eq!(counts.iter().map(|counts| counts.copied + counts.lost).sum::<u64>(), all);
+    }
+}
+
+/// A busy worker looks for events of its other queues after so many rounds; the round before and the one after count too.
+const ROUNDS: u64 = 16 + 2;
+
+/// Lateness is counted in turns of the port that is loud, each of which has its bounds.
+#[test]
+fn a_loud_port_with_mirrors_delays_no_neighbour() {
+    const FRAMES: usize = 6000;
+    let switch = Switch::new(1);
+    let [loud, red] = [0, 1].map(|n| plain(&switch.datapath, n));
+    let listeners: Vec<_> = (10..18).map(|n| plain(&switch.datapath, n)).collect();
+    let mirrors: Vec<_> = (0..2).map(|_| mirror(&switch, 0)).collect();
+    let targets = [3, 4].map(|n| target(&switch, n, Receiver::new()));
+    for ((_, port), target) in mirrors.iter().zip(&targets) {
+        switch.datapath.aim(port, &target.port);
+    }
+    let both = [&mirrors[0].0, &mirrors[1].0];
+    listeners.iter().chain([&loud]).for_each(|port| watch(&switch, port, &both));
+    let (clock, seen) = (loud.sender.clone(), Arc::<Mutex<Vec<u64>>>::default());
+    let noted = seen.clone();
+    let noting: Box<dyn Egress> = Box::new(FakeEgress::new(move |frame, _| {
+        if frame.source() == MacAddr(mac(1)) {
+            noted.lock().unwrap().push(clock.turns());
+        }
+        Ok(Outcome::Delivered)
+    }));
+    let blue = plug(&switch.datapath, 2, Sender::new(), ((), noting));
+    (0..FRAMES).for_each(|n| loud.sender.send(frame(ALL, loud.mac, 2000, n as u32)));
+    wait_until("the flood", || loud.sender.turns() > 2);
+    for n in 0..10 {
+        let before = loud.sender.turns();
+        red.sender.send(frame(blue.mac, red.mac, 100, n));
+        wait_until("the frame", || seen.lock().unwrap().len() > n as usize);
+        let late = seen.lock().unwrap()[n as usize].saturating_sub(before);
+        assert!(late <= ROUNDS, "frame {n} after {late} turns");
+    }
+    assert!(loud.sender.answers().len() < FRAMES, "the flood was over");
+    let copies: u64 = both.iter().map(|mirror| mirror.counts().copied).sum();
+    assert!(copies > 100, "{copies}");
 }

@@ -71,6 +71,8 @@ struct State {
     /// The queues that found too few tokens, in the order of their turns.
     waiting: Vec<QueueId>,
     queues: u32,
+    /// Packets that have passed.
+    passed: u64,
 }
 
 /// A queue that shares a meter.
@@ -88,6 +90,7 @@ impl Meter {
             packets: bucket(limit.packets_per_second, limit.burst_packets, LARGEST_BATCH.packets),
             waiting: Vec::new(),
             queues: 0,
+            passed: 0,
         };
         let start = Instant::now();
         Arc::new(Self { start, is_unlimited: limit.is_unlimited(), state: Mutex::new(state) })
@@ -100,6 +103,12 @@ impl Meter {
     /// The time that an instant is on this meter's clock.
     pub(crate) fn time(&self, instant: Instant) -> Duration {
         instant.saturating_duration_since(self.start)
+    }
+
+    /// Packets that have passed, counted as on a wire; those of a limit of nothing are not counted.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.lock().passed
     }
 
     /// A further queue to be shaped.
@@ -194,7 +203,9 @@ impl Meter {
 
     /// Takes out what was `used` in place of what was `taken`.
     pub(crate) fn correct(&self, taken: Tokens, used: Tokens) {
-        self.lock().correct(taken, used);
+        let mut state = self.lock();
+        state.passed = state.passed.wrapping_add(used.packets);
+        state.correct(taken, used);
     }
 
     /// Nothing within the lock leaves the buckets half done, so that a panic elsewhere is no reason

@@ -4,6 +4,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -103,6 +105,29 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
         Ok(TapQueue::of_socket(socket, name))
     };
     (0..sockets.min(MAX_QUEUES)).map(open).collect()
+}
+
+/// Counts the frames that the kernel dropped because packet sockets were full: nobody read them in time.
+#[derive(Debug)]
+pub struct SocketDrops {
+    sockets: Vec<Arc<TapQueue>>,
+    total: AtomicU64,
+}
+
+impl SocketDrops {
+    /// Of these sockets.
+    #[must_use]
+    pub fn of(sockets: Vec<Arc<TapQueue>>) -> Self {
+        Self { sockets, total: AtomicU64::new(0) }
+    }
+
+    /// How many there were. The kernel forgets what it has said, so there should be one of this for a socket.
+    #[must_use]
+    pub fn read(&self) -> u64 {
+        let new = |socket: &Arc<TapQueue>| packet::take_drops(socket.as_fd()).unwrap_or(0);
+        let new: u64 = self.sockets.iter().map(|socket| u64::from(new(socket))).sum();
+        self.total.fetch_add(new, Ordering::Relaxed) + new
+    }
 }
 
 /// Waits until the kernel is done with all frames that it was receiving.

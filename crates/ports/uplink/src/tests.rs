@@ -8,6 +8,7 @@ mod guest_tap;
 mod ingress;
 mod merged;
 mod network;
+mod socket_drops;
 mod udp;
 mod xdp;
 

@@ -57,6 +57,18 @@ pub(crate) fn fanout(socket: BorrowedFd<'_>) -> Result<c_int> {
     Ok(value)
 }
 
+/// Frames that the socket had no room for since this was last asked.
+pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> Result<u32> {
+    let mut value = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    let (fd, level, option) = (socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    // SAFETY: getsockopt writes `len` bytes at most, which is the value's size, and the length.
+    result(unsafe {
+        libc::getsockopt(fd, level, option, (&raw mut value).cast::<c_void>(), &raw mut len)
+    })?;
+    Ok(value.tp_drops)
+}
+
 /// Sets the room for frames that wait in the socket, in bytes, also beyond the system's limit.
 pub(crate) fn set_receive_room(socket: BorrowedFd<'_>, bytes: c_int) -> Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)

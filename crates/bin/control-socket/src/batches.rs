@@ -16,11 +16,16 @@ pub struct BatchStatus {
     /// that in which its last frame was delivered or dropped. Time that frames wait in the sender's ring does not count; waiting
     /// for room in another port does.
     pub nanoseconds: Histogram,
+    /// Nanoseconds of workers in turns of the port's queues, by the clock: what frames from the port and its control ring cost.
+    #[serde(default)]
+    pub worker_nanoseconds: u64,
 }
 
 impl BatchStatus {
     pub(crate) fn is_empty(&self) -> bool {
-        self.ingress_frames.count == 0 && self.egress_frames.count == 0
+        self.ingress_frames.count == 0
+            && self.egress_frames.count == 0
+            && self.worker_nanoseconds == 0
     }
 }
 

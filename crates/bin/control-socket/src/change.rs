@@ -28,11 +28,16 @@ pub enum Change {
     Reload {},
     /// Add ports.
     Add {
-        /// Tables as in the configuration file: `[[guest]]`, `[[uplink]]` and `[[port]]`.
+        /// Tables as in the configuration file: `[[guest]]`, `[[uplink]]`, `[[port]]` and `[[mirror]]`.
         toml: String,
     },
     /// Remove a port; of a guest, with all its interfaces.
     Delete {
+        /// Its name.
+        name: String,
+    },
+    /// Remove a mirror.
+    DeleteMirror {
         /// Its name.
         name: String,
     },
@@ -77,7 +82,7 @@ impl ChangeReport {
 /// What happens to one port, or to a table of the configuration without ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeStep {
-    /// The table: `guest`, `uplink`, `port`, `nic`, `daemon`, `switch` or `xen`.
+    /// The table: `guest`, `uplink`, `port`, `mirror`, `nic`, `daemon`, `switch` or `xen`.
     pub table: String,
     /// The port's name; empty for a table without a name.
     pub name: String,
@@ -89,7 +94,7 @@ pub struct ChangeStep {
     /// Why it is not done, or not yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether this takes back what `pvnet port` has changed.
+    /// Whether this takes back what `pvnet port` or `pvnet mirror` has changed.
     #[serde(default)]
     pub reverts_command: bool,
 }
@@ -152,7 +157,7 @@ impl fmt::Display for ChangeStep {
             write!(f, " ({reason})")?;
         }
         if *reverts_command {
-            f.write_str(" [reverts `pvnet port`]")?;
+            f.write_str(" [takes back a command]")?;
         }
         Ok(())
     }

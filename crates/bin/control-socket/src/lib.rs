@@ -48,6 +48,7 @@ pub use port::{
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
-    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, Status, WorkerStatus,
+    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, RecordingStatus, Status,
+    WorkerStatus,
 };
-pub use wrappers::{GroStatus, GuardStatus, LimitStatus, Rates, VlanStatus};
+pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

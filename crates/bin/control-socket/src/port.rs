@@ -70,9 +70,15 @@ pub struct PortStatus {
     /// Dropped frames by reason; JSON leaves out reasons without a frame.
     #[serde(serialize_with = "serialize_nonzero")]
     pub drops: Drops,
+    /// Whether its guest has chosen by which hash received flows are spread over its queues.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guest_hash: bool,
     /// Frames that the kernel dropped at the port's device; absent for a port without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_drops: Option<DeviceDrops>,
+    /// Frames that the kernel dropped because the port's packet sockets were full; absent for a port without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_drops: Option<u64>,
     /// Its batches of frames; absent before the first.
     #[serde(default, skip_serializing_if = "BatchStatus::is_empty")]
     pub batches: BatchStatus,
@@ -104,7 +110,9 @@ impl PortStatus {
             lock_waits: LockWaits::default(),
             learning: Learning::default(),
             drops: Drops::default(),
+            guest_hash: false,
             device_drops: None,
+            socket_drops: None,
             batches: BatchStatus::default(),
         }
     }

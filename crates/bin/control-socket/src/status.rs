@@ -74,23 +74,43 @@ pub struct MulticastStatus {
     pub groups: usize,
     /// Members of all of them.
     pub members: usize,
+    /// Ports that miss the groups which they have not joined: a querier has asked them twice. None while it is 0.
+    #[serde(default)]
+    pub pruned: usize,
     /// Joins beyond a limit, since the start: their ports got all groups from then on.
     pub refused: u64,
 }
 
-/// Ports whose frames are copied to another port.
+/// Ports whose frames are copied to another port, or to files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MirrorStatus {
     /// Its name.
     pub name: String,
     /// The ports whose frames are copied.
     pub from: Vec<String>,
-    /// The port that gets the copies.
-    pub to: String,
-    /// Frames that were copied.
+    /// The port that gets the copies; absent if they are written to files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Where they are written to; absent if a port gets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<RecordingStatus>,
+    /// Frames that were copied, or written.
     pub copied: u64,
     /// Frames that were not, because the target was behind.
     pub lost: u64,
+}
+
+/// The files of a mirror.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordingStatus {
+    /// The newest file; absent if none could be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Why nothing is written at the moment; it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// An address in the switch's table.

@@ -45,6 +45,18 @@ pub struct LimitStatus {
     /// From the switch out of the port; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Rates>,
+    /// Packets that have passed since the limits were set, counted as on a wire.
+    #[serde(default)]
+    pub packets: LimitedPackets,
+}
+
+/// Packets that have passed the limits of a port; of a direction without one, none are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitedPackets {
+    /// From the port into the switch.
+    pub ingress: u64,
+    /// From the switch out of the port.
+    pub egress: u64,
 }
 
 /// The most that one direction of a port carries in the long run.
@@ -86,13 +98,19 @@ mod tests {
         let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
         let port = PortStatus {
             guard: Some(GuardStatus::Addresses { addresses }),
-            limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+            limit: Some(LimitStatus {
+                ingress: Some(rates),
+                egress: None,
+                packets: LimitedPackets::default(),
+            }),
             ..PortStatus::new("red", PortKind::Guest, PortState::Up)
         };
         let value = serde_json::to_value(&port).unwrap();
         let guard = json!({ "mode": "addresses", "addresses": ["10.77.0.1", "fd00:77::/64"] });
         assert_eq!(value["guard"], guard);
-        assert_eq!(value["limit"], json!({ "ingress": { "bytes_per_second": 125_000 } }));
+        let packets = json!({ "ingress": 0, "egress": 0 });
+        let limit = json!({ "ingress": { "bytes_per_second": 125_000 }, "packets": packets });
+        assert_eq!(value["limit"], limit);
         assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
         for (guard, mode) in [(GuardStatus::Off, "off"), (GuardStatus::Mac, "mac")] {
             assert_eq!(serde_json::to_value(guard).unwrap(), json!({ "mode": mode }));

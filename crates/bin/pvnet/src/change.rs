@@ -1,4 +1,4 @@
-//! `pvnet reload` and `pvnet port`: changes of a running daemon's ports.
+//! `pvnet reload`, `pvnet port` and `pvnet mirror`: changes of a running daemon's ports.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -103,7 +103,18 @@ pub enum Kind {
     Port,
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Uplink => "uplink",
+            Self::Port => "port",
+        }
+    }
+}
+
+/// A key and its value.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.to_owned()))
 }
@@ -123,7 +134,7 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
         PortCommand::Add { kind, keys, file, change } => {
             let toml = match (file, kind) {
                 (Some(file), _) => read(&file)?,
-                (None, Some(kind)) => table(kind, &keys)?,
+                (None, Some(kind)) => table(kind.name(), &keys)?,
                 (None, None) => return Err("say what kind of port".to_owned()),
             };
             (Change::Add { toml }, change)
@@ -147,9 +158,11 @@ fn read(file: &std::path::Path) -> Result<String, String> {
     .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// A table with these keys.
-fn table(kind: Kind, keys: &[(String, String)]) -> Result<String, String> {
-    let kind = kind.to_possible_value().map(|kind| kind.get_name().to_owned()).unwrap_or_default();
+/// A table of this kind with these keys.
+///
+/// # Errors
+/// A key is none.
+pub fn table(kind: &str, keys: &[(String, String)]) -> Result<String, String> {
     let mut text = format!("[[{kind}]]\n");
     for (key, value) in keys {
         let line = format!("{key} = {value}\n");
@@ -166,7 +179,11 @@ fn table(kind: Kind, keys: &[(String, String)]) -> Result<String, String> {
     Ok(text)
 }
 
-fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
+/// Makes a change, and says what it did. Returns whether all that was asked for is in force.
+///
+/// # Errors
+/// A sentence for an operator: nothing was changed.
+pub fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
     let ChangeArgs { daemon, dry_run, reconnect, json } = args;
     let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
     let report = control_socket::change(&control_socket(&daemon.directory), &request)?;
@@ -200,7 +217,7 @@ mod tests {
             .iter()
             .map(|text| key_value(text).unwrap())
             .collect();
-        let text = table(Kind::Uplink, &keys).unwrap();
+        let text = table("uplink", &keys).unwrap();
         let parsed: toml::Table = toml::from_str(&text).unwrap();
         let uplink = &parsed["uplink"][0];
         assert_eq!(uplink["name"].as_str(), Some("a b"));
@@ -208,6 +225,6 @@ mod tests {
         assert_eq!(uplink["limit"]["egress"]["mbps"].as_integer(), Some(8));
         assert!(key_value("name").is_err());
         let injected = vec![("a]\n[daemon".to_owned(), "1".to_owned())];
-        assert!(table(Kind::Uplink, &injected).is_err());
+        assert!(table("uplink", &injected).is_err());
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod guest;
 mod log;
 mod manual;
+mod mirrors;
 mod netns;
 mod nic;
 mod revoke;
@@ -44,6 +45,7 @@ use config::{ConfigFile, Override};
 use control_socket::{control_socket, join_socket, nic_socket};
 use doctor::DoctorArgs;
 use log::LogFormat;
+use mirrors::MirrorCommand;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -145,12 +147,17 @@ enum Command {
     /// Have the daemon read its configuration again, and change what differs; so does SIGHUP.
     ///
     /// Ports that are the same in the file carry on, and do not notice. A line says what happens to each that differs. Changes by
-    /// `pvnet port` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
+    /// `pvnet port` and `pvnet mirror` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
     /// guest's next connection (see --reconnect), or for a restart of the daemon.
     Reload(ChangeArgs),
     /// Change the ports of a running daemon, until it reads its configuration again.
     #[command(subcommand)]
     Port(PortCommand),
+    /// Copy the frames of some ports to another port or to files, for an analyser.
+    ///
+    /// As with `pvnet port`, a change lasts until the next reload or restart. To keep it, write it into the configuration.
+    #[command(subcommand)]
+    Mirror(MirrorCommand),
     /// Take a guest's contexts of a card away, until the guest starts again.
     ///
     /// Returns when the card touches none of the guest's memory. The guest sees its link down.
@@ -318,6 +325,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         }
         Command::Reload(args) => change::reload(&args).map(exit_code),
         Command::Port(command) => change::port(command).map(exit_code),
+        Command::Mirror(command) => mirrors::run(command).map(exit_code),
         Command::Balloon { daemon, name, mib, json } => {
             let socket = control_socket(&daemon.directory);
             balloon::run(&socket, &name, mib, json).map(|()| ExitCode::SUCCESS)

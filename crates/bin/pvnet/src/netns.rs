@@ -78,6 +78,34 @@ pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> 
     ip_in(namespace, &["link", "set", device, "up"]).map(drop)
 }
 
+/// Puts a device into an existing bridge, with the bridge's MTU: the bridge would take a smaller one over.
+pub fn join_bridge(namespace: Option<&str>, device: &str, bridge: &str) -> Result<(), String> {
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
+    let shown = ip_in(namespace, &["-json", "-details", "link", "show", "dev", bridge]);
+    let shown = shown.map_err(|error| {
+        format!("there is no bridge {bridge}{place} ({error}); make it first: ip link add {bridge} type bridge && ip link set {bridge} up")
+    })?;
+    let links: serde_json::Value =
+        serde_json::from_str(&shown).map_err(|error| error.to_string())?;
+    let kind = links[0]["linkinfo"]["info_kind"].as_str().unwrap_or("of another kind");
+    if kind != "bridge" {
+        return Err(format!(
+            "{bridge}{place} is no Linux bridge ({kind}); into a bridge of Open vSwitch the tap goes by \
+             `ovs-vsctl add-port {bridge} {device}`, with persistent = true and no bridge here"
+        ));
+    }
+    if let Some(mtu) = links[0]["mtu"].as_u64() {
+        ip_in(namespace, &["link", "set", device, "mtu", &mtu.to_string()])?;
+    }
+    ip_in(namespace, &["link", "set", device, "master", bridge]).map(drop)
+}
+
+/// Whether a device of the daemon's namespace is in a bridge.
+pub fn is_in_bridge(device: &str, bridge: &str) -> bool {
+    let master = std::fs::read_link(format!("/sys/class/net/{device}/master"));
+    master.is_ok_and(|master| master.file_name().is_some_and(|name| name == bridge))
+}
+
 /// A macvtap that has all frames of the NIC under it. It is deleted on drop.
 pub struct Macvtap {
     namespace: Option<String>,

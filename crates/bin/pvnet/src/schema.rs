@@ -8,6 +8,7 @@ use crate::balloon::BalloonDocument;
 use crate::doctor::DoctorDocument;
 use crate::document::{Document, schema};
 use crate::error::text;
+use crate::mirrors::MirrorDocument;
 use crate::revoke::RevokeDocument;
 use crate::top::TopDocument;
 
@@ -30,8 +31,18 @@ const ALL: &[Entry] = &[
     Entry::new::<TopDocument>("top", &["top"]),
     Entry::new::<ChangeReport>(
         "change",
-        &["reload", "port add", "port del", "port set", "port up", "port down"],
+        &[
+            "reload",
+            "port add",
+            "port del",
+            "port set",
+            "port up",
+            "port down",
+            "mirror add",
+            "mirror del",
+        ],
     ),
+    Entry::new::<MirrorDocument>("mirror", &["mirror list"]),
     Entry::new::<RevokeDocument>("revoke", &["revoke"]),
     Entry::new::<BalloonDocument>("balloon", &["balloon"]),
     Entry::new::<DoctorDocument>("doctor", &["doctor"]),

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use control_socket::{
     GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus,
-    MeterStatus, MirrorStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View,
-    VlanStatus,
+    MeterStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
 
 use crate::document::{self, Document};
+use crate::mirrors;
 
 impl Document for Status {
     const SCHEMA: &str = "pvnet-status/1";
@@ -68,6 +68,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
         }
+        if port.guest_hash {
+            println!("{}: its guest has chosen the hash that spreads its flows", port.name);
+        }
         if let Some(learning) = learning(&port.learning) {
             println!("{}: {learning}", port.name);
         }
@@ -89,14 +92,17 @@ fn print(status: &Status) -> std::io::Result<()> {
             println!("{}: {}", port.name, coverage(memory));
         }
     }
-    if let Some(MulticastStatus { groups, members, refused }) = status.multicast {
+    if let Some(MulticastStatus { groups, members, pruned, refused }) = status.multicast {
+        let reach = match pruned {
+            0 => "every port gets all: no querier has asked twice yet".to_owned(),
+            ports => format!("{ports} ports get only theirs"),
+        };
         println!(
-            "multicast: {groups} groups with {members} members, {refused} joins beyond a limit"
+            "multicast: {groups} groups with {members} members; {reach}; {refused} joins beyond a limit"
         );
     }
-    for MirrorStatus { name, from, to, copied, lost } in &status.mirrors {
-        let from = from.join(", ");
-        println!("mirror {name}: from {from} to {to}, {copied} frames copied, {lost} lost");
+    for mirror in &status.mirrors {
+        println!("mirror {}: {}", mirror.name, mirrors::line(mirror));
     }
     cards::print(&status.nics)?;
     if !status.absent.is_empty() {
@@ -235,7 +241,7 @@ fn drops(port: &PortStatus) -> String {
 #[cfg(test)]
 pub mod tests {
     pub use super::cards::tests::nic;
-    use control_socket::{LimitStatus, PortKind, PortState};
+    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState};
     use hypervisor::Counted;
 
     use super::*;
@@ -255,7 +261,8 @@ pub mod tests {
         let ingress =
             Some(Rates { bytes_per_second: Some(12_500_000), packets_per_second: Some(7) });
         let egress = Some(Rates { bytes_per_second: None, packets_per_second: Some(9) });
-        let limit = Some(LimitStatus { ingress, egress });
+        let packets = LimitedPackets::default();
+        let limit = Some(LimitStatus { ingress, egress, packets });
         let line = wrappers(&port(Some(GuardStatus::Addresses { addresses }), limit));
         let expected = "guard addresses 10.77.0.1, fd00:77::/64; \
             limit ingress 100 Mb/s, 7 packets/s; limit egress 9 packets/s";

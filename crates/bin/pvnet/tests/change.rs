@@ -1,5 +1,6 @@
 //! Ports that operators add, change and remove while the daemon runs. Skipped with a message without the permissions.
 
+mod bridge;
 mod mirrors;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
@@ -26,14 +27,11 @@ const WINDOW: Duration = Duration::from_millis(600);
 
 /// What a command printed as JSON, and its error.
 fn change(testbed: &Testbed, arguments: &[&str]) -> Result<Value, String> {
-    let mut command = testbed.command(arguments[0]);
-    if arguments[0] == "port" {
-        // The folder is an option of the command below.
-        command = testbed::pvnet();
-        command.arg("port").arg(arguments[1]).arg("--directory").arg(testbed.folder());
-    }
-    let rest = if arguments[0] == "port" { &arguments[2..] } else { &arguments[1..] };
-    command.args(rest).arg("--json");
+    // The folder is an option of the innermost command.
+    let words = if matches!(arguments[0], "port" | "mirror") { 2 } else { 1 };
+    let mut command = testbed::pvnet();
+    command.args(&arguments[..words]).arg("--directory").arg(testbed.folder());
+    command.args(&arguments[words..]).arg("--json");
     let output = command.output().unwrap();
     match serde_json::from_slice(&output.stdout) {
         Ok(report) => Ok(report),

@@ -1,8 +1,9 @@
 //! How many frames the batches of a port have, and how long they are in the daemon.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::histogram::{Distribution, Histogram};
+use crate::histogram::{Distribution, Histogram, add_alone};
 
 /// Frames of a batch: up to 1, 2, 4 ... [`WINDOW`](port::WINDOW), and never more.
 type Sizes = Histogram<0, 8>;
@@ -15,6 +16,8 @@ pub(crate) struct Batches {
     taken: Sizes,
     delivered: Sizes,
     times: Times,
+    /// Nanoseconds of the turns of its queues and tasks.
+    turns: AtomicU64,
 }
 
 impl Batches {
@@ -33,10 +36,20 @@ impl Batches {
     /// A batch from the port was in the daemon for this time.
     #[inline]
     pub(crate) fn ended(&self, time: Duration) {
-        // It wraps after 584 years.
-        let seconds = time.as_secs().wrapping_mul(1_000_000_000);
-        self.times.add(seconds.wrapping_add(time.subsec_nanos().into()));
+        self.times.add(nanoseconds(time));
     }
+
+    /// A queue or a task of the port had a turn of this time.
+    #[inline]
+    pub(crate) fn turn(&self, time: Duration) {
+        add_alone(&self.turns, nanoseconds(time));
+    }
+}
+
+/// It wraps after 584 years.
+#[inline]
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(time.subsec_nanos().into())
 }
 
 /// The batches of a port, of all workers.
@@ -50,16 +63,19 @@ pub struct BatchCounts {
     /// it until the end of that in which its last frame was delivered or dropped. Waiting for room in another port and for a
     /// device counts.
     pub nanoseconds: Distribution,
+    /// Nanoseconds for which workers have served the port's queues and tasks, without looks that found nothing.
+    pub worker_nanoseconds: u64,
 }
 
 impl BatchCounts {
     /// Of what each worker has counted.
     pub(crate) fn of(workers: &[Batches]) -> Self {
         let mut counts = Self::default();
-        for Batches { taken, delivered, times } in workers {
+        for Batches { taken, delivered, times, turns } in workers {
             taken.add_to(&mut counts.ingress_frames);
             delivered.add_to(&mut counts.egress_frames);
             times.add_to(&mut counts.nanoseconds);
+            counts.worker_nanoseconds += turns.load(Ordering::Relaxed);
         }
         counts
     }

@@ -46,7 +46,7 @@ impl<const FIRST: u32, const BUCKETS: usize> Default for Histogram<FIRST, BUCKET
 
 /// An addition by the only writer, without a locked instruction.
 #[inline]
-fn add_alone(cell: &AtomicU64, more: u64) {
+pub(crate) fn add_alone(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 

@@ -172,6 +172,11 @@ impl Port {
         self.steering.as_deref()
     }
 
+    /// Whether its guest has chosen how flows are spread over its queues.
+    pub fn is_steered_by_guest(&self) -> bool {
+        self.steering().is_some_and(|cell| cell.load().steering().is_some())
+    }
+
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
         self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))

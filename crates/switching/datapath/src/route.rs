@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use port::{Frame, WINDOW, Window};
 use switch::multicast::Reach;
-use switch::{Membership, NO_VLAN, PortSet, Verdict, forward};
+use switch::{Membership, NO_VLAN, PortId, PortSet, Verdict, forward};
 
 use crate::carrier::Carrier;
 use crate::domains::Domains;
@@ -136,6 +136,9 @@ impl Carrier {
             };
             routes.of.push(route);
         }
+        if self.groups.is_some() {
+            self.route_messages(port, window, fresh, |_| NO_VLAN, routes);
+        }
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
@@ -190,8 +193,48 @@ impl Carrier {
             };
             routes.of.push(route);
         }
+        if self.groups.is_some() {
+            let vlan = |frame: &Frame| membership.domain_of(frame).unwrap_or(NO_VLAN);
+            self.route_messages(port, window, fresh, vlan, routes);
+        }
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
+        }
+    }
+
+    /// Takes messages of IGMP and MLD that are in frames to one station off the ways that they would not go in a frame to a group.
+    fn route_messages<'a>(
+        &'a self,
+        port: &Port,
+        window: &Window,
+        fresh: usize,
+        vlan: impl Fn(&Frame) -> u16,
+        routes: &mut Routes<'a>,
+    ) {
+        let Some(groups) = &self.groups else { return };
+        let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let first_fresh = window.len() - fresh;
+        for (n, slot) in window.order().iter().enumerate() {
+            let frame = window.frame(*slot);
+            let route = routes.of[n];
+            if matches!(route, Route::Nowhere | Route::Refused)
+                || frame.destination().is_multicast()
+            {
+                continue;
+            }
+            let (at, of_port) = ((vlan(frame), &self.ports.all), (port.id(), frame));
+            let snooping = &self.shared.snooping;
+            let is_fresh = n >= first_fresh;
+            let found = snooping.route_unicast(groups, at, of_port, is_fresh, seconds);
+            let Some(reach) = found.filter(|reach| !matches!(reach, Reach::All)) else { continue };
+            let goes_on = match route {
+                Route::To { port, .. } => reach.takes(PortId(port)),
+                // Its station is not known. Who sends a message to a router has heard from it.
+                _ => false,
+            };
+            if !goes_on {
+                routes.of[n] = Route::Nowhere;
+            }
         }
     }
 

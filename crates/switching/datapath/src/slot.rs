@@ -76,12 +76,13 @@ impl Slot {
         })
     }
 
-    /// The last turn of its queue had ended by `end`: counts for `worker` how long its batches were in the daemon.
+    /// The last turn of its queue or task began at `began` and had ended by `end`: counts for `worker` how long it took, and how long
+    /// batches were in the daemon.
     #[inline]
-    pub(crate) fn turn_ended(&mut self, worker: usize, end: Instant) {
-        if let (Work::Carry { ingress, .. }, Some(batches)) =
-            (&mut self.work, self.port.batches_of(worker))
-        {
+    pub(crate) fn turn_ended(&mut self, worker: usize, began: Instant, end: Instant) {
+        let Some(batches) = self.port.batches_of(worker) else { return };
+        batches.turn(end - began);
+        if let Work::Carry { ingress, .. } = &mut self.work {
             ingress.turn_ended(end, |time| batches.ended(time));
         }
     }

@@ -72,7 +72,7 @@ pub(crate) struct Worker {
     /// Nothing is carried until it is resumed.
     is_paused: bool,
     /// The queue whose last turn ended after the last look at the clock.
-    unended: Option<usize>,
+    unended: Option<(usize, Instant)>,
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
@@ -232,10 +232,10 @@ impl Worker {
     /// The last turn had ended by `now`.
     #[inline]
     fn turn_ended(&mut self, now: Instant) {
-        if let Some(index) = self.unended.take()
+        if let Some((index, began)) = self.unended.take()
             && let Some(slot) = &mut self.slots[index]
         {
-            slot.turn_ended(self.number, now);
+            slot.turn_ended(self.number, began, now);
         }
     }
 
@@ -275,7 +275,7 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 self.poller.worked(frames, bytes, || now);
                 slot.worked(frames, now);
-                self.unended = Some(index);
+                self.unended = Some((index, now));
                 let armed = slot.work.after_turn(now);
                 self.set_armed(index, armed, now);
                 Turn::Worked

@@ -19,6 +19,8 @@ use crate::log::LogFormat;
 pub struct Daemon {
     /// The folder of the sockets.
     pub directory: PathBuf,
+    /// The folder of files that mirrors write.
+    pub recordings: PathBuf,
     /// The permissions of the socket where guests join.
     #[serde(deserialize_with = "socket_mode")]
     pub join_mode: u32,
@@ -43,7 +45,7 @@ pub struct Daemon {
     pub metrics: Option<SocketAddr>,
     /// Whether hypervisor time is measured from the start.
     pub meter: bool,
-    /// Whether `pvnet capture` may record what ports carry.
+    /// Whether `pvnet capture` and mirrors may record what ports carry.
     pub capture: bool,
     /// What the daemon gives up when it has started.
     pub sandbox: Sandbox,
@@ -55,6 +57,7 @@ impl Default for Daemon {
     fn default() -> Self {
         Self {
             directory: DIRECTORY.into(),
+            recordings: RECORDINGS.into(),
             join_mode: SOCKET_MODE,
             control_mode: SOCKET_MODE,
             control_group: None,
@@ -96,6 +99,8 @@ pub(super) fn queues_for(cpus: usize) -> u32 {
     u32::try_from(cpus).unwrap_or(u32::MAX).clamp(1, QUEUES_DEFAULT_MAX)
 }
 
+/// The folder of files that mirrors write. The package's unit makes it.
+const RECORDINGS: &str = "/var/lib/pvnet";
 /// Only the daemon's user, and root.
 const SOCKET_MODE: u32 = 0o600;
 

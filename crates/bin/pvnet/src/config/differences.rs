@@ -94,7 +94,11 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
         |mirror| &mirror.name,
         |_| None,
         |old, new| {
-            let keys = keys!(Mirror { name, from, direction, to, snaplen }, old, new);
+            let keys = keys!(
+                Mirror { name, from, direction, to, file, file_mib, files, filter, snaplen },
+                old,
+                new
+            );
             named(&new.name, with(keys, |_| Effort::InPlace))
         },
         &mut all,
@@ -177,6 +181,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
     let daemon = keys!(
         Daemon {
             directory,
+            recordings,
             join_mode,
             control_mode,
             control_group,
@@ -349,6 +354,7 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             name,
             kind,
             tap,
+            bridge,
             device,
             socket,
             mode,

@@ -9,6 +9,8 @@ use super::shorthand;
 
 /// The kinds of tables that are ports, or have some.
 const KINDS: [&str; 3] = ["guest", "uplink", "port"];
+/// The kind of tables that are mirrors.
+const MIRROR: &str = "mirror";
 
 /// Applies a command to the tables of a configuration. Returns the names of the ports that it concerns. `served` are ports of
 /// guests that need no table in the configuration: those of a Xen host. Such a guest gets one, with the settings that it has.
@@ -20,6 +22,7 @@ pub fn edit(tables: &mut Table, change: &Change, served: &[String]) -> Result<Ve
         Change::Reload {} => Err("a reload is no change of the tables".to_owned()),
         Change::Add { toml } => add(tables, toml),
         Change::Delete { name } => delete(tables, name).map(|()| vec![name.clone()]),
+        Change::DeleteMirror { name } => delete_mirror(tables, name).map(|()| vec![name.clone()]),
         Change::Set { name, set: values, unset } => {
             set(tables, name, values, unset, served).map(|()| vec![name.clone()])
         }
@@ -31,15 +34,18 @@ fn add(tables: &mut Table, text: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for (kind, value) in fragment {
         let new = match value {
-            Value::Array(new) if KINDS.contains(&kind.as_str()) => new,
+            Value::Array(new) if KINDS.contains(&kind.as_str()) || kind == MIRROR => new,
             _ => {
-                return Err(format!("[[guest]], [[uplink]] and [[port]] can be added, not {kind}"));
+                return Err(format!(
+                    "[[guest]], [[uplink]], [[port]] and [[mirror]] can be added, not {kind}"
+                ));
             }
         };
         for table in &new {
             let name = name_of(table).ok_or_else(|| format!("a [[{kind}]] has no name"))?;
             if all_names(tables).any(|other| other == name) || names.iter().any(|n| n == name) {
-                return Err(format!("the name {name:?} is in use; `pvnet port set` changes it"));
+                let hint = if kind == MIRROR { "" } else { "; `pvnet port set` changes it" };
+                return Err(format!("the name {name:?} is in use{hint}"));
             }
             names.push(name.to_owned());
         }
@@ -52,6 +58,18 @@ fn add(tables: &mut Table, text: &str) -> Result<Vec<String>, String> {
         return Err("there is nothing to add".to_owned());
     }
     Ok(names)
+}
+
+fn delete_mirror(tables: &mut Table, name: &str) -> Result<(), String> {
+    let mirrors = tables.get_mut(MIRROR).and_then(Value::as_array_mut);
+    let Some(mirrors) = mirrors else { return Err("there is no mirror".to_owned()) };
+    let before = mirrors.len();
+    mirrors.retain(|table| name_of(table) != Some(name));
+    if mirrors.len() < before {
+        return Ok(());
+    }
+    let known: Vec<_> = mirrors.iter().filter_map(name_of).collect();
+    Err(format!("no mirror {name:?} (there are: {})", known.join(", ")))
 }
 
 fn delete(tables: &mut Table, name: &str) -> Result<(), String> {
@@ -234,6 +252,24 @@ mod tests {
         assert!(delete("up").unwrap().0.uplinks.is_empty());
         assert!(delete("two.1").unwrap_err().contains("interface of guest \"two\""));
         assert!(delete("blue").unwrap_err().contains("there are: red, two, up"));
+    }
+
+    #[test]
+    fn mirrors_come_and_go() {
+        let mut tables = shorthand::read(CONFIG).unwrap();
+        let add = |name: &str| Change::Add {
+            toml: format!("[[mirror]]\nname = \"{name}\"\nfrom = [\"red\"]\nto = \"up\"\n"),
+        };
+        let delete = |name: &str| Change::DeleteMirror { name: name.to_owned() };
+        assert!(edit(&mut tables, &delete("span"), &[]).unwrap_err().contains("no mirror"));
+        assert_eq!(edit(&mut tables, &add("span"), &[]).unwrap(), ["span"]);
+        assert_eq!(Config::of_tables(&tables).unwrap().mirrors.len(), 1);
+        let error = edit(&mut tables, &add("red"), &[]).unwrap_err();
+        assert!(error.contains("\"red\" is in use"), "{error}");
+        let error = edit(&mut tables, &delete("red"), &[]).unwrap_err();
+        assert!(error.contains("there are: span"), "no port is removed: {error}");
+        edit(&mut tables, &delete("span"), &[]).unwrap();
+        assert!(Config::of_tables(&tables).unwrap().mirrors.is_empty());
     }
 
     #[test]

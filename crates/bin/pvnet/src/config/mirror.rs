@@ -1,4 +1,4 @@
-//! `[[mirror]]`: the frames of some ports are copied to another port.
+//! `[[mirror]]`: the frames of some ports are copied to another port, or to files.
 
 use serde::Deserialize;
 
@@ -14,7 +14,15 @@ pub struct Mirror {
     #[serde(default)]
     pub direction: Direction,
     /// The port that gets the copies and nothing else. What it sends is dropped.
-    pub to: String,
+    pub to: Option<String>,
+    /// The name of the files that the copies are written to, without what [`Mirror::file_name`] takes off.
+    pub file: Option<String>,
+    /// The most MiB of a file [default: 100].
+    pub file_mib: Option<u32>,
+    /// The most files; the oldest is removed for a new one [default: 10].
+    pub files: Option<u32>,
+    /// Which frames are written to files, in the language of `pvnet capture`.
+    pub filter: Option<String>,
     /// The most bytes of a frame that are copied; 0 for all.
     #[serde(default)]
     pub snaplen: u32,
@@ -31,6 +39,33 @@ pub enum Direction {
     /// All.
     #[default]
     Both,
+}
+
+impl Mirror {
+    /// The name of its files, to which a number and an ending are added.
+    pub fn file_name(&self) -> Option<&str> {
+        let file = self.file.as_deref()?;
+        Some(file.strip_suffix(capture::EXTENSION).unwrap_or(file))
+    }
+
+    /// The most bytes of a file, and the most files.
+    pub fn file_limits(&self) -> (u64, usize) {
+        let bytes = u64::from(self.file_mib.unwrap_or(100)) << 20;
+        (bytes, self.files.unwrap_or(10) as usize)
+    }
+
+    /// What is written to files.
+    pub fn recorded(&self) -> capture::Options {
+        let wanted = self.filter.as_deref().unwrap_or_default().trim();
+        let filter = match (self.direction, wanted) {
+            (Direction::Both, wanted) => wanted.to_owned(),
+            (Direction::Ingress, "") => "inbound".to_owned(),
+            (Direction::Egress, "") => "outbound".to_owned(),
+            (Direction::Ingress, wanted) => format!("inbound and ({wanted})"),
+            (Direction::Egress, wanted) => format!("outbound and ({wanted})"),
+        };
+        capture::Options { filter, snaplen: self.snaplen, ..capture::Options::default() }
+    }
 }
 
 impl Direction {

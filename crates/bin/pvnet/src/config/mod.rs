@@ -339,7 +339,7 @@ impl Config {
         all.filter(move |(_, _, context)| context.nic == nic)
     }
 
-    /// Checks the names of guests, uplinks and cards, and those that ports get.
+    /// Checks the names of guests, uplinks and cards, and those that ports get. No mirror has the name of another or of a port.
     fn check_names(&self) -> Result<(), String> {
         let xen = self.daemon.platform == Platform::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
@@ -353,7 +353,9 @@ impl Config {
         let mut names = HashSet::new();
         let uplinks = self.uplinks.iter().map(|uplink| uplink.name.clone());
         let nics = self.nics.iter().map(|nic| nic.name.clone());
-        let others = self.ports.iter().map(|port| port.name.clone()).chain(uplinks).chain(nics);
+        let mirrors = self.mirrors.iter().map(|mirror| mirror.name.clone());
+        let others = self.ports.iter().map(|port| port.name.clone());
+        let others = others.chain(uplinks).chain(nics).chain(mirrors);
         let of_guest = |guest: &Guest| {
             let further: Vec<_> = guest.vif_names().skip(1).collect();
             std::iter::once(guest.name.clone()).chain(further)

@@ -43,6 +43,8 @@ pub struct Uplink {
     /// The tap's name.
     #[serde(default)]
     pub tap: String,
+    /// The Linux bridge that the tap is put into. It must be there.
+    pub bridge: Option<String>,
     /// The name of the physical or virtual NIC.
     #[serde(default)]
     pub device: String,
@@ -151,10 +153,24 @@ impl Uplink {
                 return Err("a number of queues is for kind = \"virtio-user\"".into());
             }
         }
+        self.check_bridge()?;
         match kind {
             UplinkKind::Tap | UplinkKind::Cdna => self.check_tap_or_context(),
             UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => self.check_device(),
             UplinkKind::VirtioUser => self.check_socket(),
+        }
+    }
+
+    fn check_bridge(&self) -> Result<(), String> {
+        let Self { kind, bridge, addresses, .. } = self;
+        match bridge.as_deref() {
+            None => Ok(()),
+            Some("") => Err("bridge is empty".into()),
+            Some(_) if *kind != UplinkKind::Tap => Err("bridge is for kind = \"tap\"".into()),
+            Some(bridge) if !addresses.is_empty() => Err(format!(
+                "addresses belong to the bridge, not to what is in it: ip address add … dev {bridge}"
+            )),
+            Some(_) => Ok(()),
         }
     }
 

@@ -26,7 +26,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::event::{Event, NewInterface};
-use crate::daemon::mirrors::PluggedMirror;
+use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
@@ -117,7 +117,7 @@ impl Control {
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
-        self.set_mirrors();
+        self.set_mirrors(Vec::new());
         self.ports.begin(Instant::now());
         loop {
             let limit = self.ports.left(Instant::now()).unwrap_or(SWEEP);
@@ -128,8 +128,8 @@ impl Control {
             }
             self.datapath.sweep();
             watchdog.beat(&self.datapath);
-            self.refresh_wrappers();
             self.refresh_mirrors();
+            self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
             self.look_for_devices();
@@ -150,6 +150,8 @@ impl Control {
                 self.disconnect(id, Reason::Stopping);
             }
         }
+        // Last: what the ports have carried is in the files.
+        mirrors::remove(std::mem::take(&mut self.mirrors), &self.datapath);
     }
 
     fn serve(&mut self, event: Event) {

@@ -1,13 +1,20 @@
 //! The mirrors of the configuration, and what each port has to do with them.
 
+mod to_file;
+mod to_port;
+
+use std::path::Path;
 use std::sync::Arc;
 
+use capture::Recording;
 use control_socket::MirrorStatus;
 use datapath::{Datapath, Port};
-use mirror::{Mirror, MirrorCounts};
+use mirror::Mirror;
 use tracing::{info, warn};
 
 use crate::config;
+use to_file::ToFile;
+use to_port::ToPort;
 
 /// What a port has to do with mirrors.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +23,8 @@ pub(super) struct MirrorRole {
     pub(super) ingress: Vec<Mirror>,
     /// Those that get the frames from the switch out of the port.
     pub(super) egress: Vec<Mirror>,
+    /// Those that write its frames to files.
+    pub(super) recordings: Vec<Recording>,
     /// The port of the mirror whose copies it gets, if it is a target.
     pub(super) target_of: Option<Arc<Port>>,
 }
@@ -23,52 +32,117 @@ pub(super) struct MirrorRole {
 impl PartialEq for MirrorRole {
     fn eq(&self, other: &Self) -> bool {
         let id = |role: &Self| role.target_of.as_ref().map(Arc::as_ptr);
-        (&self.ingress, &self.egress, id(self)) == (&other.ingress, &other.egress, id(other))
+        let copies = |role: &Self| (role.ingress.clone(), role.egress.clone());
+        (copies(self), id(self)) == (copies(other), id(other))
+            && self.recordings == other.recordings
     }
 }
 
 /// A mirror that runs.
 pub(super) struct PluggedMirror {
     config: config::Mirror,
-    mirror: Mirror,
-    port: Arc<Port>,
+    target: Target,
+}
+
+/// Where the copies go.
+enum Target {
+    Port(ToPort),
+    File(ToFile),
 }
 
 impl PluggedMirror {
-    fn new(config: &config::Mirror, datapath: &Datapath) -> std::io::Result<Self> {
-        let mirror = Mirror::new(config.snaplen)?;
-        let name = format!("mirror {}", config.name);
-        let port = datapath.attach_apart(&name, vec![mirror.queue()], Vec::new(), None);
-        info!(mirror = config.name, to = config.to, "mirroring");
-        Ok(Self { config: config.clone(), mirror, port })
+    /// Starts a mirror, without ports. With `strict`, files that cannot be written to are an error; otherwise they are tried again.
+    fn start(
+        config: &config::Mirror,
+        folder: &Path,
+        strict: bool,
+        datapath: &Datapath,
+    ) -> Result<Self, String> {
+        let target = match &config.to {
+            Some(_) => ToPort::start(config, datapath).map(Target::Port),
+            None => ToFile::start(config, folder, strict).map(Target::File),
+        };
+        let target = target.map_err(|reason| format!("mirror {:?}: {reason}", config.name))?;
+        info!(mirror = config.name, to = config.to, file = config.file, "mirroring");
+        Ok(Self { config: config.clone(), target })
+    }
+
+    /// Whether it can be the mirror of a configuration as it is.
+    fn fits(&self, config: &config::Mirror) -> bool {
+        match &self.target {
+            // Its target and its sources change while it runs.
+            Target::Port(_) => {
+                let own = &self.config;
+                config.to.is_some() && own.name == config.name && own.snaplen == config.snaplen
+            }
+            Target::File(_) => self.config == *config,
+        }
     }
 
     pub(super) fn status(&self) -> MirrorStatus {
-        let MirrorCounts { copied, lost } = self.mirror.counts();
         let config::Mirror { name, from, to, .. } = self.config.clone();
-        MirrorStatus { name, from, to, copied, lost }
+        let ((copied, lost), file) = match &self.target {
+            Target::Port(target) => (target.counts(), None),
+            Target::File(target) => (target.counts(), Some(target.status())),
+        };
+        MirrorStatus { name, from, to, file, copied, lost }
+    }
+
+    /// Ends a mirror that no port has in its role.
+    fn end(self, datapath: &Datapath) {
+        match self.target {
+            Target::Port(target) => target.end(datapath),
+            Target::File(target) => target.end(),
+        }
+        info!(mirror = self.config.name, "not mirroring any more");
     }
 }
 
-/// Makes the mirrors those of a configuration. Returns those that are gone, whose ports no other port uses after its next role.
+/// Starts those mirrors of a configuration that do not run, before anything else changes.
+///
+/// # Errors
+/// A sentence for an operator: none of them runs.
+pub(super) fn start_new(
+    mirrors: &[PluggedMirror],
+    wanted: &config::Config,
+    datapath: &Datapath,
+) -> Result<Vec<PluggedMirror>, String> {
+    let mut new = Vec::new();
+    for config in &wanted.mirrors {
+        if mirrors.iter().any(|mirror| mirror.fits(config)) {
+            continue;
+        }
+        match PluggedMirror::start(config, &wanted.daemon.recordings, true, datapath) {
+            Ok(mirror) => new.push(mirror),
+            Err(reason) => {
+                remove(new, datapath);
+                return Err(reason);
+            }
+        }
+    }
+    Ok(new)
+}
+
+/// Makes the mirrors those of a configuration, of which `new` were started already. Returns those that are gone, whose ports no
+/// other port uses after its next role.
 pub(super) fn set(
     mirrors: &mut Vec<PluggedMirror>,
-    wanted: &[config::Mirror],
+    new: Vec<PluggedMirror>,
+    wanted: &config::Config,
     datapath: &Datapath,
 ) -> Vec<PluggedMirror> {
-    let mut old = std::mem::take(mirrors);
-    for config in wanted {
-        let is_its = |one: &PluggedMirror| {
-            one.config.name == config.name && one.config.snaplen == config.snaplen
-        };
-        match old.iter().position(is_its) {
+    let mut old: Vec<_> = std::mem::take(mirrors).into_iter().chain(new).collect();
+    for config in &wanted.mirrors {
+        match old.iter().position(|one| one.fits(config)) {
             Some(place) => {
                 mirrors.push(PluggedMirror { config: config.clone(), ..old.swap_remove(place) });
             }
-            None => match PluggedMirror::new(config, datapath) {
-                Ok(mirror) => mirrors.push(mirror),
-                Err(error) => warn!(mirror = config.name, %error, "not mirroring"),
-            },
+            None => {
+                match PluggedMirror::start(config, &wanted.daemon.recordings, false, datapath) {
+                    Ok(mirror) => mirrors.push(mirror),
+                    Err(error) => warn!(error, "not mirroring"),
+                }
+            }
         }
     }
     old
@@ -77,14 +151,20 @@ pub(super) fn set(
 /// What the port of this name has to do with these mirrors.
 pub(super) fn role_of(name: &str, mirrors: &[PluggedMirror]) -> MirrorRole {
     let mut role = MirrorRole::default();
-    for PluggedMirror { config, mirror, port } in mirrors {
-        if config.to == name {
-            role.target_of = Some(port.clone());
-        }
-        if config.from.iter().any(|from| from == name) {
-            let [ingress, egress] = config.direction.parts();
-            role.ingress.extend(ingress.then(|| mirror.clone()));
-            role.egress.extend(egress.then(|| mirror.clone()));
+    for PluggedMirror { config, target } in mirrors {
+        let is_source = config.from.iter().any(|from| from == name);
+        match target {
+            Target::Port(ToPort { mirror, port }) => {
+                if config.to.as_deref() == Some(name) {
+                    role.target_of = Some(port.clone());
+                }
+                let [ingress, egress] = config.direction.parts().map(|part| part && is_source);
+                role.ingress.extend(ingress.then(|| mirror.clone()));
+                role.egress.extend(egress.then(|| mirror.clone()));
+            }
+            Target::File(target) => {
+                role.recordings.extend(is_source.then(|| target.recording().clone()));
+            }
         }
     }
     role
@@ -92,8 +172,5 @@ pub(super) fn role_of(name: &str, mirrors: &[PluggedMirror]) -> MirrorRole {
 
 /// Removes mirrors that no port has in its role.
 pub(super) fn remove(mirrors: Vec<PluggedMirror>, datapath: &Datapath) {
-    for PluggedMirror { config, port, .. } in mirrors {
-        datapath.detach(port.id());
-        info!(mirror = config.name, "not mirroring any more");
-    }
+    mirrors.into_iter().for_each(|mirror| mirror.end(datapath));
 }

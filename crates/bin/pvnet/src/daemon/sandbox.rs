@@ -149,8 +149,11 @@ fn is_own(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |file| file.uid() == geteuid().as_raw())
 }
 
-/// The folders of the daemon's sockets.
+/// The folders of the daemon's sockets, and that of recordings if there are some, or may be later.
 fn written(config: &Config) -> Vec<PathBuf> {
+    let recordings = &config.daemon.recordings;
+    let records = config.mirrors.iter().any(|mirror| mirror.file.is_some())
+        || config.daemon.capture && recordings.exists() && is_own(recordings);
     let servers = config.ports.iter().filter(|port| port.mode() == Mode::Server);
     let is_server = |uplink: &&Uplink| {
         uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Server
@@ -158,14 +161,16 @@ fn written(config: &Config) -> Vec<PathBuf> {
     let uplinks = config.uplinks.iter().filter(is_server).map(|uplink| &uplink.socket);
     let sockets = servers.map(|port| &port.socket).chain(uplinks);
     let folders = sockets.filter_map(|socket| socket.parent()).map(Path::to_owned);
-    std::iter::once(config.daemon.directory.clone()).chain(folders).collect()
+    let recordings = records.then(|| recordings.clone());
+    std::iter::once(config.daemon.directory.clone()).chain(folders).chain(recordings).collect()
 }
 
 fn files(config: &Config, file: &Path, calls: CallRules) -> FileRules {
     let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
     let mut rules = FileRules { read: paths(&["/proc", "/sys"]), ..FileRules::default() };
-    // The folder, because an editor may replace the file.
-    rules.read.extend(file.parent().map(Path::to_owned));
+    // The folder, because an editor may replace the file. Of a bare name it is the working directory.
+    let file = std::path::absolute(file);
+    rules.read.extend(file.iter().filter_map(|file| file.parent()).map(Path::to_owned));
     rules.read.extend(config.guests.iter().filter_map(|guest| guest.token_file.clone()));
     // For the names of functions after a panic.
     rules.read.extend(std::env::current_exe());
@@ -277,6 +282,26 @@ mod tests {
             needs_of(&format!("{xen}[[guest]]\nname = \"red\"\n"));
         assert_eq!(capabilities, CapabilitySet::empty());
         assert!(!files.write.contains(&"/dev/net/tun".into()));
+    }
+
+    /// `pvnet run --config pvnet.toml`: a reload reads it again.
+    #[test]
+    fn the_folder_of_a_file_without_one_is_the_working_directory() {
+        let files = needs(&Config::parse("").unwrap(), Path::new("pvnet.toml")).files;
+        assert!(files.read.contains(&std::env::current_dir().unwrap()), "{files:?}");
+    }
+
+    /// The folder of recordings is written to if it is the daemon's, or wanted.
+    #[test]
+    fn recordings_keep_their_folder() {
+        let mirror = "[[mirror]]\nname = \"m\"\nfrom = [\"up\"]\nfile = \"m\"\n";
+        let daemon = "[daemon]\nrecordings = \"/nonexistent/records\"\n";
+        let written = |text: &str| {
+            let files = needs_of(text).files;
+            files.write.contains(&"/nonexistent/records".into())
+        };
+        assert!(written(&format!("{daemon}{mirror}")));
+        assert!(!written(daemon), "nobody has made it");
     }
 
     /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.

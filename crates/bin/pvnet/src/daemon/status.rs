@@ -42,11 +42,12 @@ pub(super) fn guest(
 pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus {
     let PluggedUplink { port, wrappers, guest_queues, failure, interface, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
-    let reason = failure.clone().or_else(|| stalled(port.as_deref()));
+    let reason = failure.clone().or_else(|| uplink.astray()).or_else(|| stalled(port.as_deref()));
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
     let status = PortStatus {
         reason,
         guest_queues,
+        socket_drops: uplink.socket_drops(),
         device_drops: interface.as_ref().and_then(|interface| interface.drops(devices)),
         ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
     };
@@ -68,6 +69,7 @@ pub(super) fn counted(status: PortStatus, port: &Port) -> PortStatus {
     let datapath::LockWaits { count, time } = port.lock_waits();
     PortStatus {
         queues: port.queues(),
+        guest_hash: port.is_steered_by_guest(),
         ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
         egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
         lock_waits: LockWaits {
@@ -86,6 +88,7 @@ fn batches(counts: &datapath::BatchCounts) -> BatchStatus {
         ingress_frames: histogram(&counts.ingress_frames),
         egress_frames: histogram(&counts.egress_frames),
         nanoseconds: histogram(&counts.nanoseconds),
+        worker_nanoseconds: counts.worker_nanoseconds,
     }
 }
 
@@ -102,8 +105,8 @@ pub(super) fn learning(counts: switch::LearningCounts) -> Learning {
 
 /// What is known of multicast groups.
 pub(super) fn multicast(counts: SnoopingCounts) -> MulticastStatus {
-    let SnoopingCounts { groups, members, refused } = counts;
-    MulticastStatus { groups, members, refused }
+    let SnoopingCounts { groups, members, pruned, refused } = counts;
+    MulticastStatus { groups, members, pruned, refused }
 }
 
 /// The counts of a meter, for a daemon with these ports.

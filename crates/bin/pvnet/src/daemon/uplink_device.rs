@@ -111,7 +111,11 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     if uplink.persistent {
         queues.iter().try_for_each(TapQueue::persist).map_err(text)?;
     }
-    netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses)?;
+    let namespace = uplink.namespace.as_deref();
+    if let Some(bridge) = &uplink.bridge {
+        netns::join_bridge(namespace, &uplink.tap, bridge)?;
+    }
+    netns::bring_up(namespace, &uplink.tap, &uplink.addresses)?;
     let of_guests = queues.split_off(shared);
     let for_guests = match guests {
         0 => ForGuests::Nothing,

@@ -9,6 +9,7 @@ use hypervisor::Meter;
 use netback::RxChannel;
 use port::{Coalescing, Queue};
 use tracing::{info, warn};
+use uplink::packet::SocketDrops;
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
 
@@ -45,6 +46,10 @@ pub(super) struct PluggedUplink {
     _macvtap: Option<netns::Macvtap>,
     /// A queue of a device of which no read says that it was deleted.
     silent: Option<Arc<TapQueue>>,
+    /// What its packet sockets had no room for, if it has some.
+    socket_drops: Option<SocketDrops>,
+    /// Whether somebody has taken its tap out of its bridge.
+    is_astray: bool,
 }
 
 impl PluggedUplink {
@@ -60,6 +65,8 @@ impl PluggedUplink {
             back_ends: None,
             _macvtap: None,
             silent: None,
+            socket_drops: None,
+            is_astray: false,
         }
     }
 
@@ -140,6 +147,38 @@ impl PluggedUplink {
             warn!(uplink = self.name(), %why, "down");
             self.failure = Some(why);
         }
+        self.look_for_bridge();
+    }
+
+    /// Notes if its tap was taken out of its bridge, which may have been deleted and made again.
+    fn look_for_bridge(&mut self) {
+        let Uplink { tap, bridge: Some(bridge), namespace: None, .. } = &self.config else {
+            return;
+        };
+        let is_astray = self.port.is_some() && !netns::is_in_bridge(tap, bridge);
+        if is_astray != self.is_astray {
+            match is_astray {
+                true => {
+                    warn!(uplink = self.name(), bridge, "its tap is not in its bridge any more")
+                }
+                false => info!(uplink = self.name(), bridge, "its tap is in its bridge again"),
+            }
+            self.is_astray = is_astray;
+        }
+    }
+
+    /// Why it reaches nobody although its device is there.
+    pub(super) fn astray(&self) -> Option<Reason> {
+        let Uplink { tap, bridge, .. } = &self.config;
+        let bridge = bridge.as_ref().filter(|_| self.is_astray)?;
+        Some(Reason::DeviceFailed(format!(
+            "{tap} is not in bridge {bridge} any more: ip link set {tap} master {bridge}"
+        )))
+    }
+
+    /// Frames that the kernel dropped because its packet sockets were full.
+    pub(super) fn socket_drops(&self) -> Option<u64> {
+        self.socket_drops.as_ref().map(SocketDrops::read)
     }
 
     /// Plugs in queues: a card serves its context, or a back-end its rings.
@@ -292,6 +331,8 @@ fn attach_one(
     let features = uplink.capabilities.features();
     let shared: Vec<_> = shared.into_iter().map(Arc::new).collect();
     let silent = shared.first().filter(|_| uplink.kind != UplinkKind::Tap).cloned();
+    let has_sockets = matches!(uplink.kind, UplinkKind::AfPacket | UplinkKind::AfXdp);
+    let socket_drops = has_sockets.then(|| SocketDrops::of(shared.clone()));
     let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| {
         let egress = TapEgress::new(meter.clone(), tap.clone(), features);
         let ingress = TapIngress::new(meter.clone(), tap, buffers);
@@ -330,6 +371,8 @@ fn attach_one(
         back_ends: None,
         _macvtap: macvtap,
         silent,
+        socket_drops,
+        is_astray: false,
     })
 }
 

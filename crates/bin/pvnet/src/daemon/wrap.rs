@@ -5,9 +5,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use capture::{Capture, CapturePoint, Options, Unwrap};
+use capture::{Capture, CapturePoint, Options, Recording, Unwrap};
 use control_socket::{
-    GroStatus, GuardStatus, LimitStatus, PortKind, PortState, PortStatus, Rates, Reason, VlanStatus,
+    GroStatus, GuardStatus, LimitStatus, LimitedPackets, PortKind, PortState, PortStatus, Rates,
+    Reason, VlanStatus,
 };
 use datapath::{Datapath, Port};
 use gro::{Counters, Counts};
@@ -162,6 +163,7 @@ impl Wrappers {
             return false;
         }
         let old = std::mem::replace(&mut self.role, role);
+        self.record(&old.recordings);
         let Some(port) = port else { return false };
         // The next target may have its role already.
         if let Some(mirror) = &old.target_of {
@@ -178,6 +180,17 @@ impl Wrappers {
             self.rewrap(datapath, Some(port), None);
         }
         comes_back
+    }
+
+    /// Has the recordings of its role take the port's packets, and those of the role before end.
+    fn record(&self, old: &[Recording]) {
+        let Some(point) = &self.point else { return };
+        for gone in old.iter().filter(|one| !self.role.recordings.contains(one)) {
+            point.end_recording(gone);
+        }
+        for new in self.role.recordings.iter().filter(|one| !old.contains(one)) {
+            point.record(new);
+        }
     }
 
     /// In which VLANs the port is.
@@ -204,6 +217,7 @@ impl Wrappers {
     ) {
         if allowed != self.point.is_some() {
             self.point = allowed.then(|| CapturePoint::new(&*self.name));
+            self.record(&[]);
             if std::mem::take(&mut self.captured) {
                 self.rewrap(datapath, port, None);
             }
@@ -260,7 +274,9 @@ impl Wrappers {
         let guard = (status.kind == PortKind::Guest).then(|| guard_status(guard.as_ref()));
         let [ingress, egress] = [limits.ingress, limits.egress].map(rates);
         let is_limited = ingress.is_some() || egress.is_some();
-        let limit = is_limited.then_some(LimitStatus { ingress, egress });
+        let packets =
+            LimitedPackets { ingress: self.from_port.packets(), egress: self.to_port.packets() };
+        let limit = is_limited.then_some(LimitStatus { ingress, egress, packets });
         let status = match enabled {
             true => status,
             false => PortStatus { state: PortState::Down, reason: Some(Reason::SetDown), ..status },

@@ -93,7 +93,7 @@ impl Listed for ContextRates {
 
     fn amount(&self, column: Column) -> u64 {
         match column {
-            Column::Name | Column::Time | Column::Cost => 0,
+            Column::Name | Column::Cpu | Column::Time | Column::Cost => 0,
             Column::Rate => self.tx.frames + self.rx.frames,
             Column::Bytes => self.tx.bytes + self.rx.bytes,
             Column::Drops => self.drops,

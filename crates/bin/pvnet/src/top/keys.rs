@@ -49,9 +49,9 @@ pub fn keys(bytes: &[u8]) -> Vec<Key> {
 
 /// The keys, for those who ask.
 pub const HELP: &str = "\
-n r b d t c   sort by name, rate, bytes, drops, time, cost (time per frame)
-< >           the column before, after      -  the other way round
-/             filter: parts of name, kind or state; Esc: none      q  quit
+n r b d u t c   sort by name, rate, bytes, drops, cpu, time, cost (time/frame)
+< >             the column before, after      -  the other way round
+/               filter: parts of name, kind or state; Esc: none      q  quit
 ";
 
 /// What the keys have made of the view so far.
@@ -107,6 +107,7 @@ impl Controls {
             Key::Char('r') => view.sort = Some(Column::Rate),
             Key::Char('b') => view.sort = Some(Column::Bytes),
             Key::Char('d') => view.sort = Some(Column::Drops),
+            Key::Char('u') => view.sort = Some(Column::Cpu),
             Key::Char('t') => view.sort = Some(Column::Time),
             Key::Char('c') => view.sort = Some(Column::Cost),
             Key::Escape => view.filter.clear(),

@@ -46,6 +46,8 @@ pub struct PortRates {
     /// Nanoseconds that batches of frames from the port were in the daemon, all together. It is the workers' time, unless frames
     /// wait for room or for a device.
     pub nanoseconds: u64,
+    /// Nanoseconds of workers in turns of the port's queues.
+    pub worker_nanoseconds: u64,
 }
 
 impl Rates {
@@ -155,6 +157,7 @@ impl PortRates {
             },
             drops: since(|port| port.drops.total()),
             nanoseconds: since(|port| port.batches.nanoseconds.sum),
+            worker_nanoseconds: since(|port| port.batches.worker_nanoseconds),
         }
     }
 }
@@ -182,6 +185,7 @@ impl Listed for PortRates {
             Column::Rate => self.ingress.frames + self.egress.frames,
             Column::Bytes => self.ingress.bytes + self.egress.bytes,
             Column::Drops => self.drops,
+            Column::Cpu => self.worker_nanoseconds,
             Column::Time => self.nanoseconds,
             Column::Cost => (self.nanoseconds * 1000).checked_div(self.ingress.frames).unwrap_or(0),
         }
@@ -200,7 +204,11 @@ pub(super) mod tests {
         let nanoseconds =
             Histogram { count: frames / 10, sum: frames * 400, ..Histogram::default() };
         PortStatus {
-            batches: BatchStatus { nanoseconds, ..BatchStatus::default() },
+            batches: BatchStatus {
+                nanoseconds,
+                worker_nanoseconds: frames * 300,
+                ..BatchStatus::default()
+            },
             ingress: Traffic { frames, bytes: frames * 1000 },
             egress: Traffic { frames: frames / 2, bytes: frames * 500 },
             drops: [(DropReason::Stalled, frames / 10)].into_iter().collect(),
@@ -247,6 +255,7 @@ pub(super) mod tests {
         let red = &rates.ports[0];
         assert_eq!((red.ingress.frames, red.egress.frames, red.drops), (1000, 500, 100));
         assert_eq!((red.nanoseconds, red.us_per_frame()), (400_000, Some(0.4)));
+        assert_eq!(red.worker_nanoseconds, 300_000);
     }
 
     #[test]

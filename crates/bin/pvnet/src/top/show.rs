@@ -82,17 +82,20 @@ fn ports(rates: &Rates, view: &View, size: Option<Size>, above: usize) -> String
     let rank = |column, rank| if view.sort == Some(column) { 0 } else { rank };
     let columns = vec![
         column("port", 0, &|port| port.name.clone()),
-        column("kind", 4, &|port| port.kind.to_string()),
+        column("kind", 5, &|port| port.kind.to_string()),
         column("state", 1, &|port| port.state.to_string()),
         column("frames/s in", 0, &|port| rate(port.ingress.frames)),
         column("Mb/s in", 0, &|port| human(megabits(rates, port.ingress.bytes))),
         column("frames/s out", 0, &|port| rate(port.egress.frames)),
         column("Mb/s out", 0, &|port| human(megabits(rates, port.egress.bytes))),
         column("drops/s", 0, &|port| rate(port.drops)),
-        column("time %", rank(Column::Time, 2), &|port| {
+        column("cpu %", rank(Column::Cpu, 2), &|port| {
+            human(rates.per_second(port.worker_nanoseconds) / 1e7)
+        }),
+        column("time %", rank(Column::Time, 3), &|port| {
             human(rates.per_second(port.nanoseconds) / 1e7)
         }),
-        column("µs/frame", rank(Column::Cost, 3), &|port| or_dash(port.us_per_frame())),
+        column("µs/frame", rank(Column::Cost, 4), &|port| or_dash(port.us_per_frame())),
     ];
     let mut text = table(columns, size.map(|size| size.columns)).to_string();
     let hidden = listed.len() - shown.len();
@@ -136,7 +139,7 @@ mod tests {
             "driver domain  0.400  20.0        667    667",
             "stolen         0.250  12.5",
             "copies                    1,200     2.00",
-            "red   guest   up             500     4.00           250      2.00     50.0  0.0200     0.400",
+            "red   guest   up             500     4.00           250      2.00     50.0  0.0150  0.0200     0.400",
             "out: its other side takes no frames",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");

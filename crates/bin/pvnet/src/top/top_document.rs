@@ -92,6 +92,8 @@ struct PortRow {
     egress: TrafficRates,
     /// Dropped frames.
     drops_per_second: f64,
+    /// Workers' time for the port, by the clock, in seconds per second.
+    worker_seconds_per_second: f64,
     /// Time that batches of frames from the port were in the daemon, all together: the workers' time, unless frames wait for room or
     /// for a device.
     batch_seconds_per_second: f64,
@@ -206,6 +208,7 @@ impl PortRow {
             ingress: TrafficRates::new(rates, port.ingress),
             egress: TrafficRates::new(rates, port.egress),
             drops_per_second: rates.per_second(port.drops),
+            worker_seconds_per_second: rates.per_second(port.worker_nanoseconds) / 1e9,
             batch_seconds_per_second: rates.per_second(port.nanoseconds) / 1e9,
             us_per_frame: port.us_per_frame(),
         }
@@ -266,6 +269,7 @@ mod tests {
         assert_eq!(port["egress"]["frames_per_second"], 250.0);
         assert_eq!(port["drops_per_second"], 50.0);
         assert_eq!(port["us_per_frame"], 0.4);
+        assert!((port["worker_seconds_per_second"].as_f64().unwrap() - 0.00015).abs() < 1e-12);
         assert!((port["batch_seconds_per_second"].as_f64().unwrap() - 0.0002).abs() < 1e-12);
         assert!(port.get("reason").is_none());
     }

@@ -13,8 +13,9 @@ pub enum Column {
     Bytes,
     /// Dropped frames per second, the most first.
     Drops,
+    /// The workers' time for the port, the most first.
+    Cpu,
     /// The time that batches of frames from the port were in the daemon, the most first.
-    #[value(alias = "cpu")]
     Time,
     /// That time per frame, the most first.
     Cost,
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(sort("-Name"), Ok((Column::Name, true)));
         assert_eq!(
             sort("--name"),
-            Err("not one of name, rate, bytes, drops, time, cost".to_owned())
+            Err("not one of name, rate, bytes, drops, cpu, time, cost".to_owned())
         );
     }
 

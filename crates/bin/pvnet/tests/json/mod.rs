@@ -6,8 +6,9 @@ use std::process::Command;
 
 use control_socket::{
     Address, ContextState, ContextStatus, CpuStatus, FaultStatus, GuardStatus, GuestCopyStatus,
-    GuestQueueStatus, KeptPages, LimitStatus, MemoryStatus, NicStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Rates, Reason, Status, Traffic, View, VlanStatus,
+    GuestQueueStatus, KeptPages, LimitStatus, MemoryStatus, MirrorStatus, MulticastStatus,
+    NicStatus, PersistentStatus, PortKind, PortState, PortStatus, Rates, Reason, RecordingStatus,
+    Status, Traffic, View, VlanStatus,
 };
 use serde_json::Value;
 
@@ -69,6 +70,13 @@ fn what_commands_print_is_as_their_schemas_say() {
     let change = check("change", run(&["port", "set", &name, "guard=mac"]));
     assert_eq!(change["steps"][0]["keys"][0], "guard");
     check("change", run(&["port", "down", &name]));
+    let (from, to) = (format!("from={name}"), testbed.guests[1].namespace.name().to_owned());
+    let to = format!("to={to}");
+    let change = check("change", run(&["mirror", "add", "span", &from, &to]));
+    assert_eq!(change["steps"][0]["table"], "mirror");
+    let mirrors = check("mirror", run(&["mirror", "list"]));
+    assert_eq!(mirrors["mirrors"][0]["name"], "span");
+    check("change", run(&["mirror", "del", "span"]));
     check("change", run(&["port", "del", testbed.guests[1].namespace.name()]));
     let reload = check("change", run(&["reload", "--dry-run"]));
     assert_eq!(reload["dry_run"], true);
@@ -100,7 +108,11 @@ fn full_status() -> Status {
         device: Some("vif1.0".to_owned()),
         reason: Some(Reason::Disabled("req_prod 1".to_owned())),
         guard: Some(GuardStatus::Addresses { addresses: vec!["10.0.0.1".to_owned()] }),
-        limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+        limit: Some(LimitStatus {
+            ingress: Some(rates),
+            egress: None,
+            packets: control_socket::LimitedPackets::default(),
+        }),
         vlans: Some(VlanStatus { vlan: Some(1), trunk: vec![2], native: Some(3), isolated: true }),
         memory: Some(memory.clone()),
         persistent_grants: Some(PersistentStatus { bound: 1, bytes: 2, tx: pages, rx: pages }),
@@ -115,6 +127,8 @@ fn full_status() -> Status {
         ingress: traffic,
         gro: control_socket::GroStatus { segments: 2, frames: 1 },
         lock_waits: control_socket::LockWaits { count: 1, nanoseconds: 2 },
+        guest_hash: true,
+        socket_drops: Some(1),
         drops: frame::DropReason::ALL.iter().map(|reason| (*reason, 1)).collect(),
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)
     };
@@ -164,6 +178,16 @@ fn full_status() -> Status {
         nics: vec![nic],
         absent: vec!["blue".to_owned()],
         addresses: vec![address],
+        multicast: Some(MulticastStatus::default()),
+        mirrors: vec![MirrorStatus {
+            to: Some("probe".to_owned()),
+            file: Some(RecordingStatus {
+                path: Some("/x".to_owned()),
+                bytes: 1,
+                error: Some("full".to_owned()),
+            }),
+            ..MirrorStatus::default()
+        }],
         ..Status::default()
     }
 }

@@ -1,4 +1,10 @@
-//! Mirrors and snooping that come and go by a reload.
+//! Mirrors and snooping that come and go by a reload and by commands.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use capture::{Blocks, Content};
 
 use crate::testbed::{PING_PAUSE, Testbed, able, wait};
 use crate::{change, file, status, steps};
@@ -48,4 +54,60 @@ fn a_guest_becomes_a_mirrors_target_and_is_put_back() {
     wait("an answer", || answers(&testbed, 2) == 2);
     let state = testbed.status();
     assert!(state["mirrors"].is_null() && state["multicast"].is_null(), "{state}");
+}
+
+/// The packets of a file, and whether it is complete.
+fn packets(file: &Path) -> (usize, bool) {
+    let mut blocks = Blocks::new(BufReader::new(File::open(file).unwrap()));
+    let (mut packets, mut ends) = (0, false);
+    while let Some(block) = blocks.next().unwrap() {
+        match block.content {
+            Content::Packet(_) => packets += 1,
+            Content::End(_) => ends = true,
+            Content::Other => {}
+        }
+    }
+    (packets, ends)
+}
+
+#[test]
+fn mirrors_come_and_go_by_commands() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let folder = lab::TempDir::new().unwrap();
+    let recordings = folder.path().join("recordings");
+    std::fs::create_dir(&recordings).unwrap();
+    let lines = format!("workers = 1\nrecordings = \"{}\"", recordings.display());
+    let mut testbed = Testbed::start(3, &lines);
+    (0..3).for_each(|guest| testbed.join(guest, &[]));
+    let [red, probe] = [0, 2].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
+    let from = format!("from={red}");
+    let file = recordings.join("span.00001.pcapng");
+
+    // Once to files, in the sandbox.
+    let add = ["mirror", "add", "span", &from, "file=span", "filter=icmp"];
+    let report = change(&testbed, &[&add[..], &["--dry-run"]].concat()).unwrap();
+    assert_eq!((steps(&report), file.exists()), (vec!["add span".to_owned()], false));
+    assert_eq!(steps(&change(&testbed, &add).unwrap()), ["add span"]);
+    assert_eq!(answers(&testbed, 1), 2);
+    let list = || change(&testbed, &["mirror", "list"]).unwrap()["mirrors"][0].clone();
+    wait("the packets", || list()["copied"].as_u64() == Some(4));
+    assert_eq!(list()["file"]["path"].as_str(), file.to_str());
+    let error = change(&testbed, &add).unwrap_err();
+    assert!(error.contains("\"span\" is in use"), "{error}");
+    let error = change(&testbed, &["mirror", "add", "up", &from, "file=../x"]).unwrap_err();
+    assert!(error.contains("recordings in [daemon]"), "{error}");
+    let report = change(&testbed, &["mirror", "del", "span"]).unwrap();
+    assert_eq!(steps(&report), ["remove span"]);
+    assert_eq!(packets(&file), (4, true));
+
+    // Once to a port, until a reload.
+    let to = format!("to={probe}");
+    change(&testbed, &["mirror", "add", "span", &from, &to]).unwrap();
+    assert_eq!([answers(&testbed, 1), answers(&testbed, 2)], [2, 0]);
+    let report = change(&testbed, &["reload"]).unwrap();
+    assert_eq!(steps(&report), ["remove span"]);
+    assert_eq!(report["steps"][0]["reverts_command"], true);
+    wait("an answer", || answers(&testbed, 2) == 2);
 }

@@ -62,6 +62,36 @@ fn a_batch_is_counted_where_it_comes_from_and_where_it_goes() {
 }
 
 #[test]
+fn a_workers_time_is_that_of_the_sender() {
+    let (red_work, blue_work) = (Duration::from_millis(2), Duration::from_millis(1));
+    let begin = Instant::now();
+    let (datapath, mut worker) = lockstep();
+    let toiling = |time| -> ((), Box<dyn Egress>) {
+        let egress = FakeEgress::new(move |_, _| {
+            std::thread::sleep(time);
+            Ok(Outcome::Delivered)
+        });
+        ((), Box::new(egress))
+    };
+    // Frames from red cost what blue's side takes, and the other way round.
+    let red = plug(&datapath, 0, Sender::new(), toiling(blue_work));
+    let blue = plug(&datapath, 1, Sender::new(), toiling(red_work));
+    let idle = plug(&datapath, 2, Sender::new(), Receiver::new());
+    for n in 0..5 {
+        red.sender.send(frame(blue.mac, red.mac, 100, n));
+        blue.sender.send(frame(red.mac, blue.mac, 100, n));
+        worker.run();
+    }
+    let all = nanoseconds(begin.elapsed());
+    let [of_red, of_blue, of_idle] =
+        [&red.port, &blue.port, &idle.port].map(|port| port.batches().worker_nanoseconds);
+    assert!(of_red >= 5 * nanoseconds(red_work), "{of_red}");
+    assert!(of_blue >= 5 * nanoseconds(blue_work), "{of_blue}");
+    assert!(of_red + of_blue <= all, "{of_red} {of_blue} of {all}");
+    assert_eq!(of_idle, 0);
+}
+
+#[test]
 fn waiting_for_room_is_time_in_the_daemon() {
     let switch = Switch::new(1);
     let red = plain(&switch.datapath, 0);

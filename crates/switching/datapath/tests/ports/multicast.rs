@@ -73,6 +73,31 @@ fn reports_go_to_routers_and_queries_come_from_them() {
     }
 }
 
+/// Whoever gets such a frame takes the message in it, as the router does.
+#[test]
+fn messages_to_one_station_go_where_they_may() {
+    for workers in [1, 2] {
+        let (switch, ports) = bed(workers);
+        let query = |from: usize, to: usize| {
+            igmp(ports[from].mac, ports[to].mac, &[0x11, 1, 0, 0, 0, 0, 0, 0])
+        };
+        let report = |to: [u8; 6]| igmp(ports[1].mac, to, &[0x16, 0, 0, 0, 239, 1, 1, 1]);
+        assert_eq!(reached(&ports, 2, &query(2, 0)), []);
+        assert_eq!(reached(&ports, 2, &query(2, 3)), []);
+        assert_eq!(reached(&ports, 0, &query(0, 3)), [3]);
+        assert_eq!(reached(&ports, 1, &report(ports[3].mac)), []);
+        assert_eq!(reached(&ports, 1, &report(ports[0].mac)), [0]);
+        assert_eq!(reached(&ports, 1, &report([2, 9, 9, 9, 9, 9])), [], "unknown, so flooded");
+        assert_eq!(ports[2].port.counters().snapshot().dropped(DropReason::NotForwarded), 2);
+        // Other frames between the same stations go on.
+        let other = [&ports[3].mac[..], &ports[1].mac, &[0x88, 0xb5], &[7; 200]].concat();
+        assert_eq!(reached(&ports, 1, &other), [3]);
+        switch.datapath.snoop(false);
+        refresh(&switch.datapath);
+        assert_eq!(reached(&ports, 2, &query(2, 3)), [3]);
+    }
+}
+
 #[test]
 fn a_group_goes_to_its_members_after_two_queries() {
     let (switch, ports) = bed(2);

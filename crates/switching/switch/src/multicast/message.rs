@@ -47,7 +47,7 @@ pub(super) enum Message {
     Report { changes: ArrayVec<(MacAddr, Change), RECORDS_MAX>, is_complete: bool },
 }
 
-/// The message in a frame, if it is one. Its destination is a group.
+/// The message in a frame, if it is one.
 pub(super) fn message(frame: &Frame) -> Option<Message> {
     let header = frame.header();
     let l3 = usize::from(frame.headers.l3_offset);
@@ -62,9 +62,10 @@ pub(super) fn message(frame: &Frame) -> Option<Message> {
         Network::Ipv6 if matches!(frame.headers.transport, Transport::Udp | Transport::Tcp) => None,
         Network::Ipv6 => {
             let next = Protocol(*header.get(l3 + 6)?);
-            // Whose extensions go on behind the header may be a query.
             let Ok(upper) = ipv6::walk_extensions(next, header, l3 + ipv6::HEADER_LEN) else {
-                return Some(Message::Query { general: None });
+                // Whose extensions go on behind the header may be a query. Hosts take none with another hop limit (RFC 3810 §6.2).
+                let may_be = header.get(l3 + 7) == Some(&1);
+                return may_be.then_some(Message::Query { general: None });
             };
             let is_first = !upper.fragment || be16(header, upper.offset - 6)? & 0xfff8 == 0;
             let is_icmp = upper.protocol == Protocol::ICMPV6 && is_first;

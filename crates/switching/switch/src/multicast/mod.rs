@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   report, leave, query ──► Message ──► State ──publish──► Groups ◄── look-up per multicast frame
-//!        private header                 one lock            a snapshot, no lock
+//!        private header                 one lock            a snapshot per round
 //! ```
 //!
 //! A port misses a group only if that is known to be right: a querier behind a router port has asked the port twice, and the
 //! port has not reported the group. So without a querier everything is flooded, and what a port sends decides only what the same
 //! port gets. Groups are told apart by their MAC addresses, per VLAN.
 //!
-//! [`Snooping`] is shared by all workers. Only messages of IGMP and MLD take its lock.
+//! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and a worker's first look after a change does.
 
 mod address;
 mod age;
@@ -20,9 +20,10 @@ mod state;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::Frame;
+use wire::headers::Transport;
 
 use crate::{PortId, PortSet};
 
@@ -37,59 +38,70 @@ use state::State;
 /// The memberships of all ports, and the snapshot of them that workers use.
 #[derive(Debug, Default)]
 pub struct Snooping {
-    state: Mutex<State>,
-    published: RwLock<Arc<Groups>>,
-    /// Counts the snapshots.
+    known: Mutex<Known>,
+    /// Counts the changes.
     generation: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct Known {
+    state: State,
+    groups: Arc<Groups>,
+    /// Whether `groups` is older than `state`.
+    is_stale: bool,
+}
+
 impl Snooping {
-    /// Counts the snapshots: another value says that [`groups`](Self::groups) returns another one.
+    /// Counts the changes: another value says that [`groups`](Self::groups) returns another snapshot.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The present snapshot.
+    /// The present snapshot. It is made here, and not with each change: a guest can report many groups in one turn of its queue.
     #[must_use]
     pub fn groups(&self) -> Arc<Groups> {
-        self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut known = self.known();
+        if std::mem::take(&mut known.is_stale) {
+            known.groups = Arc::new(known.state.groups());
+        }
+        known.groups.clone()
     }
 
     /// Says whether routers are behind a port. A port of which nothing was said has none.
     pub fn set_router(&self, port: PortId, router: Router) {
-        let mut state = self.state();
-        state.set_router(port, router);
-        self.publish(&state);
+        self.change(|state| {
+            state.set_router(port, router);
+            true
+        });
     }
 
     /// Forgets what a port has reported. With `is_gone`, also whether routers are behind it.
     pub fn forget(&self, port: PortId, is_gone: bool) {
-        let mut state = self.state();
-        state.forget(port, is_gone);
-        self.publish(&state);
+        self.change(|state| {
+            state.forget(port, is_gone);
+            true
+        });
     }
 
     /// Forgets what all ports have reported.
     pub fn reset(&self) {
-        let mut state = self.state();
-        state.reset();
-        self.publish(&state);
+        self.change(|state| {
+            state.reset();
+            true
+        });
     }
 
     /// Drops memberships that have not been confirmed at second `now`. Call it about once a second.
     pub fn sweep(&self, now: u32) {
-        let mut state = self.state();
-        if state.sweep(now) {
-            self.publish(&state);
-        }
+        self.change(|state| state.sweep(now));
     }
 
     /// How much is known.
     #[must_use]
     pub fn counts(&self) -> SnoopingCounts {
-        self.state().counts()
+        self.known().state.counts()
     }
 
     /// Decides which of the ports that a multicast frame may reach get it. `groups` is the snapshot of the caller; `ports` are those that
@@ -102,38 +114,72 @@ impl Snooping {
         is_fresh: bool,
         now: u32,
     ) -> Reach<'a> {
-        let group = frame.destination();
-        let Some(message) = message(frame) else {
-            let family = family_of(group);
-            return family
-                .map_or(Reach::All, |family| groups.reach(Domain { vlan, family }, group));
-        };
+        self.route_message(groups, (vlan, ports), (port, frame), is_fresh, now).unwrap_or_else(
+            || {
+                let group = frame.destination();
+                let family = family_of(group);
+                family.map_or(Reach::All, |family| groups.reach(Domain { vlan, family }, group))
+            },
+        )
+    }
+
+    /// As [`route`](Self::route), for a frame to one station; none if it is no message, and may go where its address says.
+    ///
+    /// Hosts and routers accept a message in such a frame. A query would make a guest the querier of whoever gets it, and a report
+    /// keep the receiver's own back. So both go only where they would go in a frame to a group.
+    #[inline]
+    pub fn route_unicast<'a>(
+        &self,
+        groups: &'a Groups,
+        (vlan, ports): (u16, &PortSet),
+        (port, frame): (PortId, &Frame),
+        is_fresh: bool,
+        now: u32,
+    ) -> Option<Reach<'a>> {
+        if matches!(frame.headers.transport, Transport::Tcp | Transport::Udp) {
+            return None;
+        }
+        self.route_message(groups, (vlan, ports), (port, frame), is_fresh, now)
+    }
+
+    /// Who gets a message, whatever the address of its frame; none for other frames.
+    fn route_message<'a>(
+        &self,
+        groups: &'a Groups,
+        (vlan, ports): (u16, &PortSet),
+        (port, frame): (PortId, &Frame),
+        is_fresh: bool,
+        now: u32,
+    ) -> Option<Reach<'a>> {
+        let message = message(frame)?;
         // Hosts and routers also accept a message in a broadcast, or at the address of another group.
         let domain = Domain { vlan, family: family_of_message(frame) };
         let reach = match &message {
             // A guest that queries would be taken for the querier: the other routers fall silent, and hosts answer to it.
-            Message::Query { .. } if !groups.may_query(port) => return Reach::Nowhere,
+            Message::Query { .. } if !groups.may_query(port) => return Some(Reach::Nowhere),
             Message::Query { .. } => Reach::All,
             // Other hosts must not see reports: those of version 2 would keep their own back.
             Message::Report { .. } => groups.routers(domain),
         };
-        if is_fresh {
-            let mut state = self.state();
-            if state.note(domain, port, &message, ports, now) {
-                self.publish(&state);
-            }
+        // A query to one station asks no port for all that is behind it.
+        let asks_one =
+            matches!(message, Message::Query { .. }) && !frame.destination().is_multicast();
+        if is_fresh && !asks_one {
+            self.change(|state| state.note(domain, port, &message, ports, now));
         }
-        reach
+        Some(reach)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Makes a change, which says whether any port gets other groups then.
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut known = self.known();
+        if change(&mut known.state) {
+            known.is_stale = true;
+            self.generation.fetch_add(1, Ordering::Release);
+        }
     }
 
-    /// Publishes what has changed. The caller holds the lock of the state.
-    fn publish(&self, state: &State) {
-        let groups = Arc::new(state.groups());
-        *self.published.write().unwrap_or_else(PoisonError::into_inner) = groups;
-        self.generation.fetch_add(1, Ordering::Release);
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Who is a member of which group, and who has been asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::ethernet::MacAddr;
 
@@ -27,6 +27,8 @@ pub struct SnoopingCounts {
     pub groups: usize,
     /// Members of all of them.
     pub members: usize,
+    /// Ports that miss groups which they have not joined.
+    pub pruned: usize,
     /// Joins beyond a limit: their ports got all groups from then on.
     pub refused: u64,
 }
@@ -198,6 +200,12 @@ impl State {
         SnoopingCounts {
             groups: sum(|domain| domain.groups.len()),
             members: sum(Members::members),
+            pruned: self
+                .domains
+                .values()
+                .flat_map(|domain| domain.pruned.iter())
+                .collect::<BTreeSet<_>>()
+                .len(),
             refused: self.refused,
         }
     }

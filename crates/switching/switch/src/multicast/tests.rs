@@ -140,6 +140,51 @@ fn a_message_counts_at_the_address_of_any_group() {
     assert!(matches!(route(1, &other), Reach::All));
 }
 
+/// Linux takes a message in such a frame, whatever the address of its packet.
+#[test]
+fn a_message_to_one_station_goes_where_it_may_and_asks_nobody_else() {
+    let snooping = Snooping::default();
+    snooping.set_router(ROUTER, Router::Always);
+    let ports = (0..4).map(PortId).collect::<PortSet>();
+    let route = |port, frame: &Frame| {
+        let groups = snooping.groups();
+        let reach = snooping.route_unicast(&groups, (0, &ports), (PortId(port), frame), true, 0);
+        reach.map(|reach| [0, 1, 2, 3].map(|port| reach.takes(PortId(port))))
+    };
+    const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    let query = igmp(STATION, &[0x11, 100, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(route(1, &query), Some([false; 4]), "the router itself would fall silent");
+    assert_eq!(route(ROUTER.0, &query), Some([true; 4]));
+    let of_mld = [&[130, 0, 0, 0, 0, 1, 0, 0][..], &[0; 16]].concat();
+    assert_eq!(route(1, &mld(STATION, &of_mld)), Some([false; 4]));
+    // A host of version 2 that sees it keeps its own report back.
+    let report = igmp(STATION, &[0x16, 0, 0, 0, 239, 1, 0, 5]);
+    assert_eq!(route(1, &report), Some([true, false, false, false]));
+    assert_eq!(snooping.counts().members, 1, "it counts for the port that has sent it");
+    let solicitation = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &[0; 16]].concat();
+    assert_eq!(route(1, &mld(STATION, &solicitation)), None);
+
+    // Two queries to a group prune those that do not answer; of two to one station the others know nothing.
+    for _ in 0..3 {
+        route(ROUTER.0, &query);
+    }
+    snooping.sweep(1000);
+    let groups = snooping.groups();
+    assert!(groups.reach(V4, group(7)).takes(PortId(2)));
+}
+
+/// Segment routing has such extensions.
+#[test]
+fn a_packet_with_long_extensions_is_no_query_unless_hosts_would_take_it() {
+    let with_hop_limit = |hops| {
+        let ip = [&[0x60, 0, 0, 0, 1, 0, 43, hops][..], &[0xfe; 16], &[0xfe; 16]].concat();
+        let routing = [&[6, 20][..], &[0; 240]].concat();
+        message(&frame(&[&[2; 6], &[2, 0, 0, 0, 0, 1], &[0x86, 0xdd], &ip, &routing]))
+    };
+    assert_eq!(with_hop_limit(1), Some(Message::Query { general: None }));
+    assert_eq!(with_hop_limit(64), None);
+}
+
 /// The ports among `ports` that get a group.
 fn reached(state: &State, group: MacAddr, ports: &PortSet) -> BTreeSet<u16> {
     let groups = state.groups();

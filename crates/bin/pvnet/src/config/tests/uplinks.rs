@@ -31,6 +31,21 @@ fn an_uplink_may_be_a_nic() {
 }
 
 #[test]
+fn a_tap_may_be_in_a_bridge() {
+    let bridged = format!("{UP}bridge = \"br0\"\n");
+    assert_eq!(parse(&bridged).unwrap().uplinks[0].bridge.as_deref(), Some("br0"));
+    parse(&format!("{bridged}persistent = true\n{PER_GUEST}{RED}rx = \"direct\"\n")).unwrap();
+    for (text, part) in [
+        (format!("{bridged}addresses = [\"10.0.0.1/24\"]\n"), "belong to the bridge"),
+        (format!("{NIC}kind = \"af-packet\"\nbridge = \"br0\"\n"), "bridge is for kind"),
+        (format!("{UP}bridge = \"\"\n"), "bridge is empty"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
 fn direct_receiving_needs_an_uplink_for_it() {
     let direct = format!("{RED}rx = \"direct\"\n");
     let per_guest = format!("{UP}queues = \"per-guest\"\n");

@@ -1,13 +1,15 @@
 //! What lies around the queues of all ports, and changes while they are in use: captures and mirrors.
 
 use crate::daemon::control::Control;
-use crate::daemon::mirrors::{self, role_of};
+use crate::daemon::mirrors::{self, PluggedMirror, role_of};
 
 impl Control {
-    /// Makes the mirrors those of the configuration.
-    pub(super) fn set_mirrors(&mut self) {
-        let gone = mirrors::set(&mut self.mirrors, &self.config.mirrors, &self.datapath);
+    /// Makes the mirrors those of the configuration, of which `new` were started already.
+    pub(super) fn set_mirrors(&mut self, new: Vec<PluggedMirror>) {
+        let gone = mirrors::set(&mut self.mirrors, new, &self.config, &self.datapath);
         self.refresh_mirrors();
+        // Before anybody hears of it, and sends frames.
+        self.refresh_wrappers();
         mirrors::remove(gone, &self.datapath);
     }
 

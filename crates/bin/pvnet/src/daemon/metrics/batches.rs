@@ -61,8 +61,12 @@ mod tests {
         let frames = Histogram { count: 6, sum: 20, buckets: [(1, 2), (2, 0), (4, 4)].into() };
         let nanoseconds =
             Histogram { count: 5, sum: 2_000_000_000, buckets: [(256, 1), (512, 3)].into() };
-        let batches =
-            BatchStatus { ingress_frames: frames.clone(), egress_frames: frames, nanoseconds };
+        let batches = BatchStatus {
+            ingress_frames: frames.clone(),
+            egress_frames: frames,
+            nanoseconds,
+            worker_nanoseconds: 0,
+        };
         let new = |name| PortStatus::new(name, PortKind::Guest, PortState::Up);
         let ports = vec![PortStatus { batches, ..new("red") }, new("blue")];
         let text = render(Status { ports, ..Status::default() }).unwrap();

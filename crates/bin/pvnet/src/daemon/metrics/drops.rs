@@ -32,7 +32,8 @@ fn by_kernel(port: &PortStatus) -> impl Iterator<Item = (&'static str, u64)> {
     // Frames for which a guest had no buffer in its queue of the device.
     let queues = port.guest_queues.iter().map(|queue| queue.dropped).sum();
     let queues = (!port.guest_queues.is_empty()).then_some(("guest_queue", queues));
-    device.into_iter().flatten().chain(queues)
+    let socket = port.socket_drops.map(|drops| ("socket", drops));
+    device.into_iter().flatten().chain(queues).chain(socket)
 }
 
 #[cfg(test)]
@@ -62,6 +63,7 @@ mod tests {
         let port = PortStatus {
             device_drops: Some(DeviceDrops { ingress: 3, egress: 4 }),
             guest_queues: vec![queue(5), queue(6)],
+            socket_drops: Some(7),
             ..PortStatus::new("up0", PortKind::Uplink, PortState::Up)
         };
         let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
@@ -72,6 +74,7 @@ mod tests {
                 &format!("{of}\"device_ingress\"}} 3"),
                 &format!("{of}\"device_egress\"}} 4"),
                 &format!("{of}\"guest_queue\"}} 11"),
+                &format!("{of}\"socket\"}} 7"),
             ],
         );
     }

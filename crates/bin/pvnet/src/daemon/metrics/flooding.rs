@@ -27,10 +27,15 @@ pub(super) fn multicast(
     known: &MulticastStatus,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
-    let MulticastStatus { groups, members, refused } = *known;
+    let MulticastStatus { groups, members, pruned, refused } = *known;
     for (name, help, count) in [
         ("pvnet_multicast_groups", "Multicast groups with members, per VLAN", groups),
         ("pvnet_multicast_members", "Members of multicast groups", members),
+        (
+            "pvnet_multicast_pruned_ports",
+            "Ports that miss groups which they have not joined; 0 before a querier has asked them twice",
+            pruned,
+        ),
     ] {
         let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 
 use control_socket::{
-    BatchStatus, CpuStatus, GuestQueueStatus, Histogram, LimitStatus, PortKind, PortState,
-    PortStatus, Rates, Reason, Status, WorkerStatus,
+    BatchStatus, CpuStatus, GuestQueueStatus, Histogram, LimitStatus, LimitedPackets, MirrorStatus,
+    PortKind, PortState, PortStatus, Rates, Reason, Status, WorkerStatus,
 };
 use serde_json::Value;
 
@@ -32,11 +32,16 @@ fn served() -> BTreeMap<String, Labels> {
         ingress_frames: histogram.clone(),
         egress_frames: histogram.clone(),
         nanoseconds: histogram,
+        worker_nanoseconds: 1,
     };
     let rates = Rates { bytes_per_second: Some(1), packets_per_second: Some(1) };
     let port = PortStatus {
         batches,
-        limit: Some(LimitStatus { ingress: Some(rates), egress: Some(rates) }),
+        limit: Some(LimitStatus {
+            ingress: Some(rates),
+            egress: Some(rates),
+            packets: LimitedPackets::default(),
+        }),
         reason: Some(Reason::Stalled),
         guest_queues: vec![GuestQueueStatus::default()],
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)
@@ -50,6 +55,7 @@ fn served() -> BTreeMap<String, Labels> {
     let text = render(Status {
         pid: std::process::id(),
         ports: vec![port],
+        mirrors: vec![MirrorStatus::default()],
         nics: vec![nic(1)],
         cpu: Some(CpuStatus::default()),
         workers: vec![WorkerStatus::default()],

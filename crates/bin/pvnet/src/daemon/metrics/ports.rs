@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use control_socket::{PortState, PortStatus, Rates, Reason};
+use control_socket::{LimitStatus, PortState, PortStatus, Rates, Reason};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::encode::seconds;
 
 /// A rate of a limit: its name, its help, and its field of the status.
 type LimitGauge = (&'static str, &'static str, fn(&Rates) -> Option<u64>);
@@ -58,6 +61,24 @@ pub(super) fn encode(
             }
         }
     }
+    let help = "Packets that have passed the port's limit since it was set, counted as on a wire; absent if unlimited";
+    let kind = ConstCounter::new(0u64).metric_type();
+    let mut family = encoder.encode_descriptor("pvnet_port_limit_packets", help, None, kind)?;
+    for port in ports {
+        let Some(LimitStatus { ingress, egress, packets }) = &port.limit else { continue };
+        let ingress = ingress.map(|_| ("ingress", packets.ingress));
+        let egress = egress.map(|_| ("egress", packets.egress));
+        for (direction, packets) in ingress.into_iter().chain(egress) {
+            let labels = [("port", &*port.name), ("direction", direction)];
+            ConstCounter::new(packets).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let help = "Time of workers in turns of the port's queues, also while the worker had no CPU";
+    let mut family = encoder.encode_descriptor("pvnet_port_worker_seconds", help, None, kind)?;
+    for port in ports {
+        let time = ConstCounter::new(seconds(port.batches.worker_nanoseconds));
+        time.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
+    }
     Ok(())
 }
 
@@ -69,7 +90,7 @@ fn code(reason: &Reason) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use control_socket::{LimitStatus, PortKind, Status};
+    use control_socket::{BatchStatus, LimitedPackets, PortKind, Status};
 
     use super::super::{render, tests::assert_lines};
     use super::*;
@@ -77,9 +98,11 @@ mod tests {
     #[test]
     fn the_state_of_a_port_becomes_metrics() {
         let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
+        let packets = LimitedPackets { ingress: 7, egress: 0 };
         let port = PortStatus {
             reason: Some(Reason::DeviceFailed("out0: deleted at 12:03:04".to_owned())),
-            limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+            limit: Some(LimitStatus { ingress: Some(rates), egress: None, packets }),
+            batches: BatchStatus { worker_nanoseconds: 1_500_000_000, ..BatchStatus::default() },
             ..PortStatus::new("up0", PortKind::Uplink, PortState::Down)
         };
         let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
@@ -89,6 +112,8 @@ mod tests {
             // The code alone: each detail would be another time series.
             "pvnet_port_reason{port=\"up0\",reason=\"device_failed\"} 1",
             "pvnet_port_limit_bytes_per_second{port=\"up0\",direction=\"ingress\"} 125000",
+            "pvnet_port_limit_packets_total{port=\"up0\",direction=\"ingress\"} 7",
+            "pvnet_port_worker_seconds_total{port=\"up0\"} 1.5",
         ];
         assert_lines(&text, &lines);
         assert!(!text.contains("direction=\"egress\""), "{text}");

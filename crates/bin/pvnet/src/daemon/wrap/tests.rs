@@ -58,7 +58,8 @@ fn a_port_says_what_it_may_carry() {
         let limit = described(PortKind::Guest, None, &Limits { ingress, egress }).limit;
         let egress = packets.map(|n| Rates { bytes_per_second: None, packets_per_second: Some(n) });
         let ingress = Some(Rates { bytes_per_second: Some(125_000), packets_per_second: Some(7) });
-        assert_eq!(limit, Some(LimitStatus { ingress, egress }));
+        let packets = LimitedPackets::default();
+        assert_eq!(limit, Some(LimitStatus { ingress, egress, packets }));
     }
 }
 

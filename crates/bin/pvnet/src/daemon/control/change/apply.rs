@@ -9,6 +9,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 use crate::daemon::device;
 use crate::daemon::error::Error;
+use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Rules;
@@ -22,6 +23,7 @@ const REOPENED_KEYS: [&str; 7] =
 struct Opened {
     uplinks: Vec<PluggedUplink>,
     machines: Vec<VirtualMachine>,
+    mirrors: Vec<PluggedMirror>,
 }
 
 impl Control {
@@ -41,7 +43,7 @@ impl Control {
         let admit = self.platform.prepare_guests(&merged).map_err(|error| error.to_string())?;
         // These stay, as those that are made at the start.
         let made = device::make_missing(&merged).map_err(|error| self.with_hint(&error))?;
-        let Opened { uplinks, machines } = match self.open_new(&merged, steps) {
+        let Opened { uplinks, machines, mirrors } = match self.open_new(&merged, steps) {
             Ok(opened) => opened,
             Err(reason) => {
                 device::unmake(made);
@@ -68,29 +70,30 @@ impl Control {
                 (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
             }
         }
-        self.set_mirrors();
+        self.set_mirrors(mirrors);
         self.assign_queues();
         Ok(())
     }
 
-    /// Opens the devices and sockets of new ports, but for those that an old port still has.
+    /// Opens the devices and sockets of new ports, but for those that an old port still has, and the files of new mirrors.
     fn open_new(&self, merged: &Config, steps: &[ChangeStep]) -> Result<Opened, String> {
         let mut opened = Opened::default();
-        for step in steps.iter().filter(|step| step.action == ChangeAction::Add) {
-            let done = match &*step.table {
-                "uplink" => self.open_uplink(merged, &step.name, &mut opened),
-                "port" => self.open_machine(merged, &step.name, &mut opened),
-                _ => Ok(()),
-            };
-            if let Err(reason) = done {
+        let added = steps.iter().filter(|step| step.action == ChangeAction::Add);
+        let ports = added.into_iter().try_for_each(|step| match &*step.table {
+            "uplink" => self.open_uplink(merged, &step.name, &mut opened),
+            "port" => self.open_machine(merged, &step.name, &mut opened),
+            _ => Ok(()),
+        });
+        match ports.and_then(|()| mirrors::start_new(&self.mirrors, merged, &self.datapath)) {
+            Ok(mirrors) => Ok(Opened { mirrors, ..opened }),
+            Err(reason) => {
                 for uplink in opened.uplinks {
                     let why = Reason::DeviceFailed("nothing was changed".to_owned());
                     drop(uplink.close(why, &self.datapath));
                 }
-                return Err(reason);
+                Err(reason)
             }
         }
-        Ok(opened)
     }
 
     fn open_uplink(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
@@ -107,7 +110,7 @@ impl Control {
             let meter = self.platform.meter();
             let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
             let with_hint = |error: Error| match uplink.kind {
-                UplinkKind::VirtioUser => error.to_string(),
+                UplinkKind::VirtioUser => self.with_socket_hint(&error),
                 _ => self.with_hint(&error),
             };
             opened.uplinks.push(plugged.map_err(with_hint)?);
@@ -127,6 +130,19 @@ impl Control {
         format!("{error}{hint}")
     }
 
+    /// The error of a socket that was not opened, the same way.
+    fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
+        let Config { daemon: Daemon { sandbox, directory, .. }, .. } = &self.config;
+        match sandbox {
+            Sandbox::Off => error.to_string(),
+            Sandbox::Full | Sandbox::Devices => format!(
+                "{error}; a daemon in its sandbox makes sockets in {} and in the folders of those that it had at its start: put the \
+                 socket there, or start the daemon again",
+                directory.display()
+            ),
+        }
+    }
+
     fn open_machine(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
         let Some(port) = config.ports.iter().find(|port| port.name == name) else {
             return Ok(());
@@ -141,7 +157,7 @@ impl Control {
             let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);
             let with_hint = |error: Error| match device {
                 Some(_) => self.with_hint(&error),
-                None => error.to_string(),
+                None => self.with_socket_hint(&error),
             };
             opened.machines.push(machine.map_err(with_hint)?);
         }

@@ -1,0 +1,140 @@
+//! `pvnet mirror`: copies of the frames of some ports, to another port or to files.
+
+use clap::Subcommand;
+use control_socket::{Change, MirrorStatus, RecordingStatus, control_socket};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::DaemonArgs;
+use crate::change::{ChangeArgs, key_value, make, table};
+use crate::document::{self, Document};
+
+/// What `pvnet mirror list --json` prints.
+#[derive(Serialize, JsonSchema)]
+pub struct MirrorDocument {
+    /// Every mirror.
+    mirrors: Vec<MirrorStatus>,
+}
+
+impl Document for MirrorDocument {
+    const SCHEMA: &str = "pvnet-mirror/1";
+}
+
+/// `pvnet mirror`
+#[derive(Subcommand)]
+pub enum MirrorCommand {
+    /// Copy the frames of some ports to another port, or to files.
+    ///
+    ///   pvnet mirror add span from=red,blue to=probe
+    ///   pvnet mirror add web from=red file=web direction=ingress 'filter=tcp port 80' files=5
+    #[command(verbatim_doc_comment)]
+    Add {
+        /// Its name.
+        name: String,
+        /// Keys as in the configuration: from, to or file, direction, snaplen, file_mib, files, filter. The ports of `from` are
+        /// separated by commas.
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value, required = true)]
+        keys: Vec<(String, String)>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// End a mirror. Its target is in the switch again; its files stay.
+    Del {
+        /// Its name, as in `pvnet mirror list`.
+        name: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// List the mirrors, and what became of the frames.
+    List {
+        #[command(flatten)]
+        daemon: DaemonArgs,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs `pvnet mirror`. Returns whether all that was asked for is in force.
+///
+/// # Errors
+/// A sentence for an operator.
+pub fn run(command: MirrorCommand) -> Result<bool, String> {
+    match command {
+        MirrorCommand::Add { name, keys, change } => {
+            let name = std::iter::once(("name".to_owned(), name));
+            let keys: Vec<_> = name.chain(keys.into_iter().map(with_list)).collect();
+            make(Change::Add { toml: table("mirror", &keys)? }, &change)
+        }
+        MirrorCommand::Del { name, change } => make(Change::DeleteMirror { name }, &change),
+        MirrorCommand::List { daemon, json } => list(&daemon, json).map(|()| true),
+    }
+}
+
+fn list(daemon: &DaemonArgs, json: bool) -> Result<(), String> {
+    let mirrors = control_socket::status(&control_socket(&daemon.directory))?.mirrors;
+    if json {
+        print!("{}", document::line(&MirrorDocument { mirrors })?);
+        return Ok(());
+    }
+    if mirrors.is_empty() {
+        println!("no mirrors");
+    }
+    for mirror in &mirrors {
+        println!("{}: {}", mirror.name, line(mirror));
+    }
+    Ok(())
+}
+
+/// A mirror, for people.
+pub fn line(mirror: &MirrorStatus) -> String {
+    let MirrorStatus { from, to, file, copied, lost, .. } = mirror;
+    let from = from.join(", ");
+    let Some(RecordingStatus { path, bytes, error }) = file else {
+        let to = to.as_deref().unwrap_or_default();
+        return format!("from {from} to {to}, {copied} frames copied, {lost} lost");
+    };
+    let path = path.as_deref().unwrap_or("no file yet");
+    let error = error.as_ref().map_or_else(String::new, |error| format!("; not writing: {error}"));
+    format!("from {from} to {path} ({bytes} bytes), {copied} frames written, {lost} lost{error}")
+}
+
+/// The value of `from` as a list, if it is not one.
+fn with_list((key, value): (String, String)) -> (String, String) {
+    if key != "from" || value.starts_with('[') {
+        return (key, value);
+    }
+    let ports = value.split(',').map(|port| toml::Value::String(port.trim().to_owned()));
+    (key, toml::Value::Array(ports.collect()).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_a_list() {
+        let from = |value: &str| with_list(("from".to_owned(), value.to_owned())).1;
+        assert_eq!(from("red"), "[\"red\"]");
+        assert_eq!(from("red, blue"), "[\"red\", \"blue\"]");
+        assert_eq!(from("[\"red\"]"), "[\"red\"]");
+        let to = with_list(("to".to_owned(), "a,b".to_owned()));
+        assert_eq!(to.1, "a,b");
+    }
+
+    #[test]
+    fn a_mirror_that_cannot_write_says_why() {
+        let file = RecordingStatus { path: None, bytes: 0, error: Some("no space".into()) };
+        let mirror = MirrorStatus {
+            from: vec!["red".into()],
+            file: Some(file),
+            lost: 3,
+            ..MirrorStatus::default()
+        };
+        let text = line(&mirror);
+        assert_eq!(
+            text,
+            "from red to no file yet (0 bytes), 0 frames written, 3 lost; not writing: no space"
+        );
+    }
+}

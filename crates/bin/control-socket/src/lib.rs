@@ -33,6 +33,7 @@ mod path;
 mod port;
 mod protocol;
 mod status;
+mod traffic;
 mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
@@ -43,12 +44,13 @@ pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    DeviceDrops, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits, MemoryStatus,
-    PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
+    GuestCopyStatus, GuestQueueStatus, KeptPages, MemoryStatus, PersistentStatus, PortKind,
+    PortState, PortStatus, Reason, View,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, RecordingStatus, Status,
     WorkerStatus,
 };
+pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

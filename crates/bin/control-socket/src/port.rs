@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
+use crate::traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 use crate::wrappers::{GroStatus, GuardStatus, LimitStatus, VlanStatus};
 
 /// One port at one moment.
@@ -217,50 +218,6 @@ impl fmt::Display for Reason {
             Self::Stopping => f.write_str("the daemon is stopping"),
         }
     }
-}
-
-/// Frames and bytes in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Traffic {
-    /// Frames; a GSO frame counts once.
-    pub frames: u64,
-    /// Bytes, Ethernet headers included.
-    pub bytes: u64,
-}
-
-/// Frames that the kernel dropped at a device, since the device was made: by the interface's statistics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceDrops {
-    /// On their way to the daemon, mostly because it did not read them in time.
-    pub ingress: u64,
-    /// After the daemon had sent them.
-    pub egress: u64,
-}
-
-/// Waits of workers for an egress queue that another one had locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LockWaits {
-    /// How many there were.
-    pub count: u64,
-    /// Their time together.
-    pub nanoseconds: u64,
-}
-
-impl LockWaits {
-    fn are_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// What became of the source addresses of frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Learning {
-    /// Stations that moved to the port from another.
-    pub moves: u64,
-    /// Frames whose source address another port kept.
-    pub refused_moves: u64,
-    /// Frames whose source address was not learnt: the port has as many as it may, or the switch's table is full.
-    pub refused_addresses: u64,
 }
 
 /// A receive queue that an uplink keeps for one guest at a time, and what came through it.

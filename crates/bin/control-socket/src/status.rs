@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::counts::Operations;
 use crate::nic::NicStatus;
-use crate::port::{Learning, PortStatus};
+use crate::port::PortStatus;
+use crate::traffic::Learning;
 
 /// The daemon and its ports at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -92,7 +92,8 @@ fn files_have_a_limit_and_so_has_their_number() {
     let [.., last] = &*found else { panic!() };
     assert_eq!(last, "span.pcapng");
     let newest: Vec<_> = found[..3].iter().flat_map(|file| folder.numbers(file)).collect();
-    assert!(newest.iter().copied().eq(40 - newest.len() as u16..40), "{newest:?}");
+    let first = 40 - u16::try_from(newest.len()).unwrap();
+    assert!(newest.iter().copied().eq(first..40), "{newest:?}");
     for file in &found[..3] {
         assert!(fs::metadata(folder.0.join(file)).unwrap().len() <= LIMIT);
     }

@@ -11,6 +11,7 @@ mod fairness;
 mod faults;
 mod floods;
 mod in_flight;
+mod lateness;
 mod lists;
 mod memory;
 mod mirrors;

@@ -10,7 +10,7 @@ use crate::{Plugged, Switch, plain, refresh};
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 1, 1];
 
 /// An IGMP message of version 2 or 3, to the hosts or routers that it is for.
-fn igmp(from: [u8; 6], to: [u8; 6], body: &[u8]) -> Vec<u8> {
+pub fn igmp(from: [u8; 6], to: [u8; 6], body: &[u8]) -> Vec<u8> {
     let total = u8::try_from(20 + body.len()).unwrap();
     let ip = [0x45, 0xc0, 0, total, 0, 0, 0x40, 0, 1, 2, 0, 0, 10, 0, 0, 1, 239, 1, 1, 1];
     [&to, &from, &[8, 0][..], &ip, body].concat()

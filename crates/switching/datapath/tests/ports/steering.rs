@@ -12,10 +12,10 @@ use crate::common::{frame, wait_until};
 use crate::{ALL, Switch, mac, plain, refresh};
 
 /// A queue, of two, that notes its number for each frame. With each it wants the next frames in the other queue.
-struct Fickle {
-    number: u16,
-    cell: Arc<SteeringCell>,
-    log: Arc<Mutex<Vec<u16>>>,
+pub struct Fickle {
+    pub number: u16,
+    pub cell: Arc<SteeringCell>,
+    pub log: Arc<Mutex<Vec<u16>>>,
 }
 
 /// Everything goes to this queue.

@@ -157,11 +157,10 @@ impl PluggedUplink {
         };
         let is_astray = self.port.is_some() && !netns::is_in_bridge(tap, bridge);
         if is_astray != self.is_astray {
-            match is_astray {
-                true => {
-                    warn!(uplink = self.name(), bridge, "its tap is not in its bridge any more")
-                }
-                false => info!(uplink = self.name(), bridge, "its tap is in its bridge again"),
+            if is_astray {
+                warn!(uplink = self.name(), bridge, "its tap is not in its bridge any more");
+            } else {
+                info!(uplink = self.name(), bridge, "its tap is in its bridge again");
             }
             self.is_astray = is_astray;
         }

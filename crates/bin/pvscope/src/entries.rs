@@ -24,6 +24,12 @@ fn of_image(
     functions.chain(ends).collect()
 }
 
+/// The addresses of Linux at which the processor enters it in this way.
+pub fn entered(symbols: &Symbols, kind: EntryKind) -> Vec<u64> {
+    let entries = symbols.iter().filter(|symbol| linux_entry(symbol.name) == kind);
+    entries.map(|symbol| symbol.start).collect()
+}
+
 /// What the processor, or Xen in its place, enters a function of Linux for (`arch/x86/entry`, `arch/x86/xen/xen-asm.S`).
 fn linux_entry(name: &str) -> EntryKind {
     let plain = name.strip_prefix("xen_").unwrap_or(name);

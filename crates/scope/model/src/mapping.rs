@@ -43,8 +43,7 @@ const LARGE: [TlbSet; 4] = [
 
 impl Mapping {
     /// The mapping of a page that no page table maps, in no memory.
-    pub(crate) const UNMAPPED: Self =
-        Self { frame: 0, size: None, global: false, large: TlbSet::NONE };
+    pub const UNMAPPED: Self = Self { frame: 0, size: None, global: false, large: TlbSet::NONE };
     /// The policies under which a page of the linear map is part of a large one: `alone` without the grouping allocator,
     /// `grouped` with it.
     #[must_use]

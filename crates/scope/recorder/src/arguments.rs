@@ -36,6 +36,8 @@ pub struct Arguments {
     pub calls: bool,
     /// The file of the [functions](crate::Functions) that are known before; empty for none.
     pub functions: PathBuf,
+    /// The file of the [pieces](crate::LayoutPlan) that layouts put elsewhere; empty for no layouts.
+    pub layouts: PathBuf,
     /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
     pub windows: bool,
     /// While this file exists, the machine is held before its first mark; empty for none.
@@ -77,6 +79,12 @@ impl Arguments {
         if arguments.calls && arguments.check {
             return Err(
                 "the call graph needs groups of accesses, which check=on leaves out".to_owned()
+            );
+        }
+        let has_layouts = !arguments.layouts.as_os_str().is_empty();
+        if has_layouts && (arguments.calls || arguments.switch.is_some()) {
+            return Err(
+                "layouts are for a machine without Xen, and without the call graph".to_owned()
             );
         }
         if arguments.out.as_os_str().is_empty() {
@@ -123,6 +131,7 @@ impl Arguments {
             "flow_after" => self.flow_after = value.parse().ok()?,
             "calls" => self.calls = on(value)?,
             "functions" => self.functions = value.into(),
+            "layouts" => self.layouts = value.into(),
             "windows" => self.windows = on(value)?,
             "hold" => self.hold = value.into(),
             "ignore_marks" => self.ignore_marks = on(value)?,
@@ -198,6 +207,10 @@ mod tests {
             (
                 &["out=x", "calls=on", "check=on"],
                 "the call graph needs groups of accesses, which check=on leaves out",
+            ),
+            (
+                &["out=x", "calls=on", "layouts=plan"],
+                "layouts are for a machine without Xen, and without the call graph",
             ),
             (&["out=x", "l2=7"], "\"l2=7\" is not understood"),
             (&["out=x", "low_memory=3G"], "\"low_memory=3G\" is not understood"),

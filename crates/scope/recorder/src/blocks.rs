@@ -1,6 +1,6 @@
 //! The blocks of code that are executed, and how often.
 
-use scope_model::{Counters, EventCounts, LINE, LineId, Side};
+use scope_model::{CostEvent, Counters, EventCounts, LINE, LineId, Side};
 use scope_result::{Block, Mode};
 
 use crate::access_groups::Accesses;
@@ -90,6 +90,26 @@ impl BlockCode {
             reads: clamp(members().filter(|member| !member.write).count() as u64),
             writes: clamp(members().filter(|member| member.write).count() as u64),
         }
+    }
+
+    /// The address of its first byte, and its bytes.
+    pub fn range(&self) -> (u64, u64) {
+        (self.address, self.bytes.into())
+    }
+
+    /// The kind of code.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The root of its page tables, of a program's code.
+    pub fn space(&self) -> u64 {
+        self.space
+    }
+
+    /// How often an event happens in an execution.
+    pub fn count_of(&self, event: CostEvent) -> u8 {
+        self.events[event as usize]
     }
 }
 

@@ -10,6 +10,7 @@ use crate::block_id::BlockId;
 use crate::blocks::{Blocks, HotBlock, LOOK, NOWHERE};
 use crate::call_graph::{CallGraph, Executed};
 use crate::group_word::GroupWord;
+use crate::layout_trace::LayoutTrace;
 use crate::line_use::{FULL, LineUse, USES};
 
 /// The number of no block.
@@ -27,6 +28,8 @@ pub struct Execution {
     pub blocks: Blocks,
     /// The call graph, if it is recorded.
     pub calls: Option<Box<CallGraph>>,
+    /// The layouts, if they are modelled. Then there is no call graph.
+    pub layouts: Option<Box<LayoutTrace>>,
     /// The block of each indexed group, and the range of its members.
     indexed: Vec<(BlockId, Range<usize>)>,
     members: Vec<Member>,
@@ -79,6 +82,7 @@ impl Execution {
         Self {
             blocks: Blocks::new(),
             calls: None,
+            layouts: None,
             indexed: Vec::new(),
             members: Vec::new(),
             domain: 0,
@@ -133,23 +137,29 @@ impl Execution {
 
     /// Follows events as long as they are blocks and groups, and removes their words. Executed blocks go to the `batch`.
     pub fn follow(&mut self, words: &mut &[u64], batch: &mut Batch) -> Stop {
-        match self.calls.take() {
-            None => self.follow_words(words, batch, None),
-            Some(mut calls) => {
-                let stop = self.follow_words(words, batch, Some(&mut calls));
+        match (self.calls.take(), self.layouts.take()) {
+            (None, None) => self.follow_words(words, batch, None, None),
+            (Some(mut calls), _) => {
+                let stop = self.follow_words(words, batch, Some(&mut calls), None);
                 self.calls = Some(calls);
+                stop
+            }
+            (None, Some(mut layouts)) => {
+                let stop = self.follow_words(words, batch, None, Some(&mut layouts));
+                self.layouts = Some(layouts);
                 stop
             }
         }
     }
 
-    /// Compiled twice, so that nothing is done for a call graph which is not recorded.
+    /// Compiled three times, so that nothing is done for a call graph or layouts which are not recorded.
     #[inline(always)]
     fn follow_words(
         &mut self,
         words: &mut &[u64],
         batch: &mut Batch,
         mut calls: Option<&mut CallGraph>,
+        mut layouts: Option<&mut LayoutTrace>,
     ) -> Stop {
         // A local copy stays in registers.
         let (mut now, mut left) = (self.state, *words);
@@ -188,6 +198,9 @@ impl Execution {
                 }
                 let node = calls.is_some().then_some(now.node);
                 sink.execute(&mut now, (hot, block), node);
+                if let Some(layouts) = layouts.as_deref_mut() {
+                    layouts.execute(block);
+                }
                 if let Some(calls) = calls.as_deref_mut() {
                     now.last = Executed { block: Some(block), slot: None };
                     (now.leads_to, now.arrived) = (hot.leads_to, NO_BLOCK);
@@ -208,9 +221,16 @@ impl Execution {
                 for member in self.members.get(members.clone()).unwrap_or_default() {
                     let bytes = (member.first(group.address()), member.length());
                     sink.data(&mut now, bytes, member.write);
+                    if let Some(layouts) = layouts.as_deref_mut() {
+                        layouts.data(bytes);
+                    }
                 }
             } else if !group.is_no_group() {
-                sink.data(&mut now, (group.address(), group.length()), group.writes());
+                let bytes = (group.address(), group.length());
+                sink.data(&mut now, bytes, group.writes());
+                if let Some(layouts) = layouts.as_deref_mut() {
+                    layouts.data(bytes);
+                }
             }
         };
         (self.state, *words) = (now, left);
@@ -221,6 +241,9 @@ impl Execution {
     pub fn data(&mut self, address: u64, bytes: u8, write: bool, batch: &mut Batch) {
         self.blocks.access(batch.now().0.site.site(), write);
         let length = u64::from(bytes).saturating_sub(1);
+        if let Some(layouts) = &mut self.layouts {
+            layouts.data((address, length));
+        }
         let mut sink = Sink::new(&mut self.uses, batch);
         sink.data(&mut self.state, (address, length), write);
     }

@@ -12,6 +12,8 @@ use crate::blocks::{DOMAINS, LAST_DOMAIN, MODES};
 use crate::call_graph::CallGraph;
 use crate::counts::{Counts, SAMPLES};
 use crate::execution::{Execution, Stop};
+use crate::layout_plan::LayoutPlan;
+use crate::layout_trace::LayoutTrace;
 use crate::message::Message;
 use crate::stage::{SharedWork, Stage};
 use crate::trace::TraceEvent;
@@ -70,7 +72,10 @@ impl Recorder {
             Stage::shared(batches, counts, Counts::count)
         };
         let flow = arguments.flow as usize;
+        let layouts = layout_plan(arguments)?;
+        let layouts = layouts.map(|plan| LayoutTrace::new(plan, arguments.config, paging, lines));
         let mut execution = Execution::new();
+        execution.layouts = layouts.map(Box::new);
         execution.calls = arguments.calls.then(|| Box::new(CallGraph::new(paging.root)));
         Ok(Self {
             model,
@@ -98,6 +103,9 @@ impl Recorder {
     pub fn process(&mut self, mut message: Message) -> Option<Message> {
         let mut flows = message.flows.drain(..);
         for code in message.blocks.drain(..) {
+            if let Some(layouts) = &mut self.execution.layouts {
+                layouts.add(&code);
+            }
             self.execution.blocks.add(code);
             if let (Some(calls), Some(flow)) = (&mut self.execution.calls, flows.next()) {
                 let begins = calls.add(flow);
@@ -178,6 +186,9 @@ impl Recorder {
         {
             calls.map(page, mapping.frame * LINE as u64);
         }
+        if let Some(layouts) = &mut self.execution.layouts {
+            layouts.map(side, page, mapping);
+        }
         self.model.map(side, page, mapping);
     }
 
@@ -229,6 +240,9 @@ impl Recorder {
         }
         self.execution.forget_last();
         self.checks.new_spaces += u64::from(kind == EventKind::Cr3 && site == FlushSite::NewSpace);
+        if let Some(layouts) = &mut self.execution.layouts {
+            layouts.flush(flush);
+        }
         self.model.flush(flush, site);
     }
 
@@ -275,11 +289,13 @@ impl Recorder {
         let sweeps = owners.zip(counted.sweeps).filter(|(_, sweep)| *sweep != Sweep::default());
         let instructions = self.execution.instructions();
         let calls = self.execution.calls.take();
+        let layouts = self.execution.layouts.take().map(|layouts| layouts.finish());
         Ok(Recording {
             config: *self.model.config(),
             instructions,
             calls: calls.map_or(Vec::new(), |calls| calls.finish(instructions, &counted.nodes)),
             blocks: self.execution.blocks.finish(&counted.sites),
+            layouts,
             sweeps: sweeps.collect(),
             events: self.events,
             events_lost: self.events_lost,
@@ -291,6 +307,17 @@ impl Recorder {
             ..Recording::default()
         })
     }
+}
+
+/// The plan of layouts, if they are wanted.
+fn layout_plan(arguments: &Arguments) -> Result<Option<LayoutPlan>, String> {
+    let path = &arguments.layouts;
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    LayoutPlan::parse(&text).map(Some)
 }
 
 #[cfg(test)]

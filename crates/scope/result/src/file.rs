@@ -9,7 +9,7 @@ use crate::Recording;
 
 const MAGIC: [u8; 8] = *b"PVSCOPE\n";
 /// The version of the format, which changes whenever [`Recording`] does.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of the header: magic, version, length, checksum.
 const HEAD: usize = 8 + 4 + 8 + 4;
 

@@ -12,6 +12,7 @@
 mod calls;
 mod file;
 mod frames;
+mod layouts;
 mod provenance;
 mod recording;
 mod source;
@@ -19,6 +20,7 @@ mod source;
 pub use calls::{CallKind, CallNode};
 pub use file::{Error, VERSION, read, write};
 pub use frames::{FrameCounts, InterfaceFrames};
+pub use layouts::{BlockMisses, LayoutCounts};
 pub use provenance::{FileDigest, Provenance};
 pub use recording::{
     After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::CallNode;
 use crate::frames::InterfaceFrames;
+use crate::layouts::LayoutCounts;
 use crate::provenance::Provenance;
 use crate::source::SourceLine;
 
@@ -19,6 +20,8 @@ pub struct Recording {
     pub domains: Vec<Domain>,
     /// The blocks of code that ran.
     pub blocks: Vec<Block>,
+    /// Misses under several layouts of a program; none if they were not modelled.
+    pub layouts: Option<LayoutCounts>,
     /// Misses under every size and policy.
     pub sweeps: Vec<(Owner, Sweep)>,
     /// Events, in the order of time.

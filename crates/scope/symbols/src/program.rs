@@ -101,6 +101,16 @@ impl Program {
         &self.symbols
     }
 
+    /// The addresses of the loaded segments without code.
+    #[must_use]
+    pub fn data(&self) -> Vec<Range<u64>> {
+        let Ok(elf) = parse(&self.file) else { return Vec::new() };
+        let segments = elf.segments().filter(|segment| code(segment).is_none());
+        let ranges = segments
+            .map(|segment| segment.address()..segment.address().saturating_add(segment.size()));
+        ranges.collect()
+    }
+
     /// The address of the code at `offset` bytes into the file. The part of a page before a segment counts too, because mappings
     /// begin at a page.
     #[must_use]

@@ -9,7 +9,7 @@ use super::provenance::Provenance;
 use crate::error::{Error, Result};
 
 /// The first line.
-const TITLE: &str = "# pvscope check, version 1: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
+const TITLE: &str = "# pvscope check, version 2: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
 
 /// Windows, and what their numbers depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +54,9 @@ impl Baseline {
             for (function, count) in &window.functions {
                 let _ = writeln!(text, "function {count:.2} {function}");
             }
+            for (function, count) in &window.missed {
+                let _ = writeln!(text, "missed {count:.3} {function}");
+            }
         }
         text
     }
@@ -90,6 +93,7 @@ impl Baseline {
                 "instructions" => &mut window.instructions,
                 "misses" => &mut window.misses,
                 "function" => &mut window.functions,
+                "missed" => &mut window.missed,
                 "count" => {
                     window.counts.insert(name.to_owned(), value.parse().map_err(|_| wrong())?);
                     continue;
@@ -113,6 +117,7 @@ mod tests {
             misses: [("l1".to_owned(), 3.125)].into(),
             counts: [("hypercalls".to_owned(), 128)].into(),
             functions: [("pvnet ring::FrontRing<Tx, P>::take".to_owned(), 33.5)].into(),
+            missed: [("kernel schedule".to_owned(), 0.125)].into(),
         };
         let provenance = Provenance::new(vec![("profile", "release".to_owned())]);
         Baseline { provenance, windows: [("header-64".to_owned(), window)].into() }

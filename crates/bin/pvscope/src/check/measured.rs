@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use scope_model::{Costs, Counters};
-use scope_result::{Function, Mode, Recording};
+use scope_model::{Costs, Counters, LAYOUTS};
+use scope_result::{Block, BlockMisses, Function, Mode, Recording};
 
-/// Functions below this share of a window's instructions are left out.
+/// Functions below this share of a window's instructions or misses are left out.
 const SHARE: f64 = 0.005;
 
-/// Counts of one window, as medians over its repetitions.
+/// Counts of one window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Bytes of a frame.
@@ -21,6 +21,8 @@ pub struct Measured {
     pub counts: BTreeMap<String, u64>,
     /// Instructions per frame of the functions with the most, by `MODULE FUNCTION`.
     pub functions: BTreeMap<String, f64>,
+    /// L1 misses per frame of the functions with the most.
+    pub missed: BTreeMap<String, f64>,
 }
 
 /// The module of code for the gate.
@@ -32,76 +34,121 @@ fn module(mode: Mode, function: &Function) -> &'static str {
     }
 }
 
+/// What a function took, per frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    instructions: f64,
+    lines: f64,
+}
+
 impl Measured {
-    /// The counts of one recording, of so many frames.
+    /// The counts of one recording, of so many frames. Misses are means over layouts.
     pub fn new(
         recording: &Recording,
         frames: u64,
         bytes: u64,
         counts: BTreeMap<String, u64>,
     ) -> Self {
-        let per_frame = |count: u64| count as f64 / frames.max(1) as f64;
-        let unknown = Function::default();
+        let frames = frames.max(1);
+        let per_frame = |count: u64| count as f64 / frames as f64;
+        let missed = misses_of_blocks(recording);
         let mut total = Counters::default();
+        let mut all = BlockMisses::default();
         let mut instructions: BTreeMap<String, f64> =
             ["pvnet", "kernel", "rest"].map(|name| (name.to_owned(), 0.0)).into();
-        let mut functions = BTreeMap::<String, f64>::new();
-        for block in &recording.blocks {
+        let mut functions = BTreeMap::<String, Taken>::new();
+        for (block, missed) in recording.blocks.iter().zip(missed) {
             let counters = block.total();
-            let function = recording.functions.get(block.function as usize).unwrap_or(&unknown);
-            let part = module(block.mode, function);
+            let (part, name) = name(recording, block);
             let executed = per_frame(counters.instructions);
             *instructions.entry(part.to_owned()).or_default() += executed;
-            let name = if function.name.is_empty() { "unknown" } else { &function.name };
-            let name = format!("{} {name}", if part == "rest" { &*function.module } else { part });
-            *functions.entry(name).or_default() += executed;
+            let function = functions.entry(name).or_default();
+            function.instructions += executed;
+            function.lines += per_frame(missed.lines) / LAYOUTS as f64;
             total += &counters;
+            all.lines += missed.lines;
+            all.pages += missed.pages;
         }
-        let least = per_frame(total.instructions) * SHARE;
-        functions.retain(|_, executed| *executed >= least);
+        let mean = |count: u64| per_frame(count) / LAYOUTS as f64;
         let misses = [
-            ("l1", per_frame(total.l1i_misses + total.read_misses + total.write_misses)),
-            ("dtlb", per_frame(total.dtlb_misses)),
-            ("cycles", Costs::default().cycles(&total) / frames.max(1) as f64),
+            ("l1", mean(all.lines)),
+            ("dtlb", mean(all.pages)),
+            ("cycles", Costs::default().cycles(&total) / frames as f64),
         ];
-        let misses = misses.map(|(name, count)| (name.to_owned(), count)).into();
-        Self { bytes: bytes / frames.max(1), instructions, misses, counts, functions }
-    }
-
-    /// The medians of repetitions. The counts are those of the first: they are the same in all.
-    pub fn median(all: &[Self]) -> Self {
-        let of = |field: fn(&Self) -> &BTreeMap<String, f64>| {
-            let names = all.iter().flat_map(|one| field(one).keys().cloned());
-            let names: std::collections::BTreeSet<String> = names.collect();
-            let median = |name: String| {
-                let values = all.iter().map(|one| field(one).get(&name).copied().unwrap_or(0.0));
-                let mut values: Vec<f64> = values.collect();
-                values.sort_by(f64::total_cmp);
-                (name, values[values.len() / 2])
-            };
-            names.into_iter().map(median).collect()
-        };
-        let first = all.first().cloned().unwrap_or_default();
         Self {
-            instructions: of(|one| &one.instructions),
-            misses: of(|one| &one.misses),
-            functions: of(|one| &one.functions),
-            ..first
+            bytes: bytes / frames,
+            instructions,
+            misses: misses.map(|(name, count)| (name.to_owned(), count)).into(),
+            counts,
+            functions: largest(&functions, per_frame(total.instructions), |of| of.instructions),
+            missed: largest(&functions, mean(all.lines), |of| of.lines),
         }
     }
 }
 
+/// The misses of each block under all layouts together.
+fn misses_of_blocks(recording: &Recording) -> impl Iterator<Item = BlockMisses> {
+    let blocks = recording.layouts.iter().flat_map(|layouts| &layouts.blocks).copied();
+    blocks.chain(std::iter::repeat(BlockMisses::default()))
+}
+
+/// The part of the gate that a block belongs to, and its function with its module.
+fn name(recording: &Recording, block: &Block) -> (&'static str, String) {
+    let unknown = Function::default();
+    let function = recording.functions.get(block.function as usize).unwrap_or(&unknown);
+    let part = module(block.mode, function);
+    let name = if function.name.is_empty() { "unknown" } else { &function.name };
+    (part, format!("{} {name}", if part == "rest" { &*function.module } else { part }))
+}
+
+/// The functions with more than a share of the whole.
+fn largest(
+    functions: &BTreeMap<String, Taken>,
+    whole: f64,
+    of: impl Fn(&Taken) -> f64,
+) -> BTreeMap<String, f64> {
+    let counts = functions.iter().map(|(name, taken)| (name.clone(), of(taken)));
+    counts.filter(|(_, count)| *count > 0.0 && *count >= whole * SHARE).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use scope_model::LayoutMisses;
+    use scope_result::LayoutCounts;
+
     use super::*;
 
     #[test]
-    fn a_median_is_the_middle_one() {
-        let one = |value: f64| Measured {
-            instructions: [("pvnet".to_owned(), value)].into(),
-            ..Measured::default()
+    fn misses_are_means_over_layouts() {
+        let block = Block {
+            address: 0x40_0000,
+            bytes: 8,
+            instructions: 2,
+            mode: Mode::User,
+            space: 0,
+            domain: 0,
+            function: 1,
+            counters: vec![(0, Counters { executions: 4, instructions: 8, ..Counters::default() })],
         };
-        let median = Measured::median(&[one(3.0), one(100.0), one(2.0)]);
-        assert_eq!(median.instructions["pvnet"].to_bits(), 3f64.to_bits());
+        let layouts = LayoutCounts {
+            layouts: vec![LayoutMisses::default(); LAYOUTS],
+            blocks: vec![BlockMisses { lines: 6 * LAYOUTS as u64, pages: LAYOUTS as u64 }],
+        };
+        let function = Function { module: "pvnet".to_owned(), name: "f".to_owned() };
+        let recording = Recording {
+            blocks: vec![block],
+            layouts: Some(layouts),
+            functions: vec![Function::default(), function],
+            ..Recording::default()
+        };
+        let measured = Measured::new(&recording, 2, 128, BTreeMap::new());
+        assert_eq!(measured.bytes, 64);
+        let close = |map: &BTreeMap<String, f64>, name: &str, value: f64| {
+            assert!((map[name] - value).abs() < 1e-9, "{name}: {map:?}");
+        };
+        close(&measured.instructions, "pvnet", 4.0);
+        close(&measured.misses, "l1", 3.0);
+        close(&measured.misses, "dtlb", 0.5);
+        close(&measured.missed, "pvnet f", 3.0);
     }
 }

@@ -7,6 +7,7 @@
 
 mod baseline;
 mod compare;
+mod layouts;
 mod measured;
 mod page;
 mod provenance;

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lab::Progress;
+use scope_model::LAYOUTS;
 use scope_result::Recording;
 use xenlab::{Batch, BatchHost, Emulator, HostFile, Images, Kind, Suite, default_cache};
 
+use super::layouts;
 use super::measured::Measured;
 use super::provenance::Provenance;
+use crate::command_line::escaped;
 use crate::digest::of_file;
 use crate::error::{Error, Result};
 use crate::guest_report::GuestReport;
@@ -26,8 +29,8 @@ use crate::watch::Watch;
 
 /// Frames of a window.
 pub const FRAMES: u64 = 2048;
-/// How often each window is repeated, its memory elsewhere.
-const ROUNDS: u32 = 3;
+/// Frames of a window of 64 KiB each: as many pages.
+const LARGE_FRAMES: u64 = 128;
 
 /// The options of the machine.
 #[derive(Args)]
@@ -84,6 +87,12 @@ impl Printed {
         let counts = words.map(count).collect::<Option<_>>()?;
         Some(Self { name, frames, bytes, counts })
     }
+
+    /// The name, and what the window's recording says.
+    fn measured(self, recording: &Recording) -> (String, Measured) {
+        let Self { name, frames, bytes, counts } = self;
+        (name, Measured::new(recording, frames, bytes, counts))
+    }
 }
 
 /// The machine's script. The bench waits at its end, so that its mappings can be read, and prints nothing before.
@@ -94,7 +103,7 @@ fn script(windows: &[String]) -> String {
     };
     format!(
         "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\n\
-         pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --perturb {ROUNDS} {windows} </run/in >/run/out &\n\
+         pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --large-frames {LARGE_FRAMES} {windows} </run/in >/run/out 2>&1 &\n\
          exec 3>/run/in\n\
          while read -r line; do echo \"$line\"; [ \"$line\" != @done ] || break; done </run/out\n\
          tell 0\necho '@end'\n"
@@ -117,7 +126,8 @@ impl Machine {
             ("system", of_file(&images.root(Kind::Dom0))?),
             ("model", "server".to_owned()),
             ("frames", FRAMES.to_string()),
-            ("rounds", ROUNDS.to_string()),
+            ("large-frames", LARGE_FRAMES.to_string()),
+            ("layouts", LAYOUTS.to_string()),
         ]);
         Ok(Self { provenance, images, emulator, pvnet, record, plugin })
     }
@@ -126,7 +136,7 @@ impl Machine {
     pub fn record(&self, args: &MachineArgs) -> Result<BTreeMap<String, Measured>> {
         let progress = Progress::new(snapshot::STEPS, args.quiet);
         progress.step("write the images");
-        let files = vec![HostFile::new(&self.pvnet)?];
+        let files = vec![HostFile::new(&self.pvnet)?.at(PVNET)];
         let script = script(&args.windows);
         let batch = Batch { script, files, ..Batch::default() };
         let host = BatchHost::new(&self.images, &batch)?;
@@ -139,7 +149,11 @@ impl Machine {
         let printed = host.printed();
         let consoles = [("the console", host.log()), ("the script", printed.clone())];
         let watch = Watch::new(&consoles, &progress, args.limit);
-        let argument = format!("{argument},windows=on");
+        let plan = host.folder().join("layouts");
+        let text = layouts::plan(&self.pvnet, &symbols)?.text();
+        std::fs::write(&plan, text).map_err(Error::path(&plan))?;
+        let plan = escaped(&plan.display().to_string());
+        let argument = format!("{argument},windows=on,layouts={plan}");
         let mut running = machine.start(&argument, args.snapshot, (&watch, &progress))?;
         watch.record(&mut running.qemu)?;
         watch.end(&mut running.qemu)?;
@@ -158,9 +172,12 @@ impl Machine {
         let vmlinux = std::fs::read(&kernel).map_err(Error::path(&kernel))?;
         let mut programs = Programs::of_lab(&files, &vmlinux);
         programs.add_host_file(PVNET, &self.pvnet)?;
-        name_all(&mut recordings, &symbols, &GuestReport::parse(&text), programs);
+        let report = GuestReport::parse(&text);
+        layouts::check(&report)?;
+        name_all(&mut recordings, &symbols, &report, programs);
         progress.finish();
-        Ok(medians(&windows, &recordings))
+        let windows = windows.into_iter().zip(&recordings);
+        Ok(windows.map(|(window, recording)| window.measured(recording)).collect())
     }
 }
 
@@ -172,17 +189,6 @@ fn read_all(raw: &Path, count: usize) -> Result<Vec<Recording>> {
         PathBuf::from(name)
     };
     (0..count).map(|number| Ok(scope_result::read(&file(number))?)).collect()
-}
-
-/// The medians of each window's repetitions.
-fn medians(windows: &[Printed], recordings: &[Recording]) -> BTreeMap<String, Measured> {
-    let mut all = BTreeMap::<String, Vec<Measured>>::new();
-    for (window, recording) in windows.iter().zip(recordings) {
-        let Printed { name, frames, bytes, counts } = window;
-        let measured = Measured::new(recording, *frames, *bytes, counts.clone());
-        all.entry(name.clone()).or_default().push(measured);
-    }
-    all.into_iter().map(|(name, repeated)| (name, Measured::median(&repeated))).collect()
 }
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub struct LockstepArgs {
     /// Frames of each window.
     #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub frames: u64,
+    /// Frames of each window of 64 KiB each, which take as long as dozens [default: as --frames].
+    #[arg(long, value_name = "N", requires = "lockstep", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub large_frames: Option<u64>,
     /// Paths (copy) or windows (copy-1514) to carry them over [default: all].
     #[arg(long, value_name = "NAME,…", requires = "lockstep", value_delimiter = ',')]
     pub windows: Vec<String>,
@@ -64,7 +67,6 @@ pub fn run(args: &LockstepArgs, quiet: bool) -> Result<Benchmark> {
     let windows = Window::chosen(&args.windows).map_err(Error::Failed)?;
     let (possible, skipped): (Vec<_>, Vec<_>) =
         windows.into_iter().partition(|window| namespace.is_some() || !window.needs_network());
-    let frames = args.frames;
     let progress = Progress::new(possible.len() * args.perturb as usize, quiet);
     if !skipped.is_empty() {
         progress.note(&format!("not root, so these are left out: {}", names(&skipped)));
@@ -73,6 +75,8 @@ pub fn run(args: &LockstepArgs, quiet: bool) -> Result<Benchmark> {
     let mut lines = String::new();
     for round in 0..args.perturb {
         for window in &possible {
+            let large = args.large_frames.filter(|_| window.size.is_large());
+            let frames = large.unwrap_or(args.frames);
             progress.step(format!("{window}: {frames} frames"));
             lab::Interrupt::check()?;
             let failed = |reason| Error::Failed(format!("{window}: {reason}"));

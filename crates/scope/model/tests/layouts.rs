@@ -1,0 +1,173 @@
+//! Compares layouts with naive caches and TLBs, one for each, whose lines and pages are named by what lies in them.
+
+use std::collections::{HashMap, VecDeque};
+
+use proptest::prelude::*;
+use scope_model::{
+    FixedPage, Flush, LAYOUTS, LayoutMisses, Layouts, Mapping, PageSize, Paging, Piece, Preset,
+    Side, TlbSet,
+};
+
+const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
+/// Physical lines; a page that does not move has the lines of its own number.
+const LINES: u64 = 1 << 20;
+
+/// What a line or a page holds: a place in memory, or in a piece.
+type Name = (Option<usize>, u64);
+
+/// The most recently used first.
+#[derive(Clone, Default)]
+struct Lru(VecDeque<(Name, bool)>);
+
+impl Lru {
+    /// Uses an entry. Returns whether it was missing.
+    fn misses(&mut self, name: Name, global: bool, room: usize) -> bool {
+        let found = self.0.iter().position(|(held, _)| *held == name);
+        let used = found.and_then(|found| self.0.remove(found)).unwrap_or((name, global));
+        self.0.push_front(used);
+        self.0.truncate(room);
+        found.is_none()
+    }
+}
+
+/// One layout: sets of L1I and L1D by number, and the DTLBs for small and for large pages.
+#[derive(Clone, Default)]
+struct Naive {
+    sets: HashMap<(bool, u64), Lru>,
+    tlbs: [Lru; 2],
+    misses: LayoutMisses,
+}
+
+impl Naive {
+    fn line(&mut self, side: Side, name: Name) {
+        let is_code = side == Side::Code;
+        let missed = self.sets.entry((is_code, name.1 % 64)).or_default().misses(name, false, 8);
+        *(if is_code { &mut self.misses.code } else { &mut self.misses.data }) += u64::from(missed);
+    }
+
+    fn page(&mut self, name: Name, large: bool, global: bool) {
+        let tlb = &mut self.tlbs[usize::from(large)];
+        let missed = tlb.misses(name, global, if large { 32 } else { 64 });
+        self.misses.pages += u64::from(missed);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Fixed(bool, u64, u64),
+    Moved(bool, usize, u64, u64),
+    Invalidate(u64),
+    NewSpace,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let page = prop_oneof![4 => 0u64..40, 1 => 0u64..400];
+    prop_oneof![
+        20 => (any::<bool>(), page.clone(), 0u64..64).prop_map(|(c, p, l)| Step::Fixed(c, p, l)),
+        40 => (any::<bool>(), 0usize..60, 0u64..6000, 1u64..130)
+            .prop_map(|(c, piece, at, bytes)| Step::Moved(c, piece, at, bytes)),
+        1 => page.prop_map(Step::Invalidate),
+        1 => Just(Step::NewSpace),
+    ]
+}
+
+fn side(code: bool) -> Side {
+    if code { Side::Code } else { Side::Data }
+}
+
+/// Every fifth page is global, and every seventh is part of a large one.
+fn mapping(page: u64) -> Mapping {
+    let size = if page % 7 == 0 { PageSize::Large } else { PageSize::Small };
+    Mapping { frame: page * 64, size: Some(size), global: page % 5 == 0, large: TlbSet::NONE }
+}
+
+fn name_of(page: u64) -> Name {
+    // Large pages have names of their own.
+    (None, if page % 7 == 0 { 1 << 40 | page >> 9 } else { page })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_layout_misses_as_caches_of_its_own_would(
+        steps in prop::collection::vec(step(), 1..2500),
+        seed: u64,
+    ) {
+        let align = |piece: u64| [1u64, 16, 64][usize::try_from(piece % 3).unwrap()];
+        let pieces: Vec<Piece> = (0..60)
+            .map(|piece| Piece { seed: seed ^ piece, bytes: 6200, align: align(piece) })
+            .collect();
+        let mut layouts = Layouts::new(Preset::Server.config(), PAGING, LINES, &pieces);
+        let shifts: Vec<[u16; LAYOUTS]> = pieces.iter().map(Piece::shifts).collect();
+        let mut naive = vec![Naive::default(); LAYOUTS];
+        let mut counted = LayoutMisses::default();
+        for step in steps {
+            match step {
+                Step::Fixed(code, page, line) => {
+                    let number = page * 64 + line;
+                    counted.data += layouts.fixed(side(code), number);
+                    let fixed = FixedPage { page, mapping: mapping(page) };
+                    if !code {
+                        counted.pages += layouts.fixed_page(fixed);
+                    }
+                    for naive in &mut naive {
+                        naive.line(side(code), (None, number));
+                        if !code {
+                            naive.page(name_of(page), page % 7 == 0, page % 5 == 0);
+                        }
+                    }
+                }
+                Step::Moved(code, piece, at, bytes) => {
+                    counted += layouts.moved(side(code), piece, (at, bytes));
+                    for (naive, shift) in naive.iter_mut().zip(shifts[piece]) {
+                        let (first, last) = (at + u64::from(shift), at + u64::from(shift) + bytes - 1);
+                        if !code {
+                            let pages = first / 4096..=last / 4096;
+                            pages.for_each(|page| naive.page((Some(piece), page), false, false));
+                        }
+                        let lines = first / 64..=last / 64;
+                        lines.for_each(|line| naive.line(side(code), (Some(piece), line)));
+                    }
+                }
+                Step::Invalidate(page) => {
+                    layouts.flush(Flush::Page(page * 4096), false);
+                    for naive in &mut naive {
+                        // An address is in a small or in a large page.
+                        naive.tlbs[0].0.retain(|(name, _)| *name != (None, page));
+                        naive.tlbs[1].0.retain(|(name, _)| *name != (None, 1 << 40 | page >> 9));
+                    }
+                }
+                Step::NewSpace => {
+                    layouts.flush(Flush::Cr3(0x2000), false);
+                    for tlb in naive.iter_mut().flat_map(|naive| &mut naive.tlbs) {
+                        tlb.0.retain(|(_, global)| *global);
+                    }
+                }
+            }
+        }
+        let of_each: Vec<LayoutMisses> = layouts.misses().collect();
+        let expected: Vec<LayoutMisses> = naive.iter().map(|naive| naive.misses).collect();
+        prop_assert_eq!(&of_each, &expected);
+        let mut sum = LayoutMisses::default();
+        of_each.into_iter().for_each(|misses| sum += misses);
+        prop_assert_eq!(counted.code + counted.data, sum.code + sum.data);
+        prop_assert_eq!(counted.pages, sum.pages);
+    }
+
+    #[test]
+    fn layouts_spread_a_piece_over_the_page_and_over_the_line(seed: u64) {
+        let shifts = Piece { seed, bytes: 100, align: 16 }.shifts();
+        let mut quarters = [0; 4];
+        let mut phases = [0; 4];
+        for shift in shifts.map(usize::from) {
+            prop_assert!(shift < 4096 && shift % 16 == 0);
+            quarters[shift / 1024] += 1;
+            phases[shift % 64 / 16] += 1;
+        }
+        prop_assert_eq!([quarters, phases], [[LAYOUTS / 4; 4]; 2]);
+        prop_assert_eq!(shifts, Piece { seed, bytes: 7, align: 16 }.shifts());
+        let lines = Piece { seed, bytes: 100, align: 64 }.shifts();
+        prop_assert!(lines.iter().all(|shift| shift % 64 == 0));
+    }
+}

@@ -1,0 +1,122 @@
+//! Which pieces of a program layouts put elsewhere: the file that pvscope writes for the plugin.
+
+use std::fmt::Write as _;
+
+use scope_model::Piece;
+
+/// A piece, and where it lies in the program that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedPiece {
+    /// The virtual address of its first byte.
+    pub start: u64,
+    /// What layouts have to know of it.
+    pub piece: Piece,
+}
+
+/// The pieces of one program, and where the kernel enters what does not belong to its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutPlan {
+    /// Functions, in the order of their addresses, none within another.
+    pub code: Vec<PlacedPiece>,
+    /// Segments of data in whole pages, in the order of their addresses.
+    pub data: Vec<PlacedPiece>,
+    /// The addresses at which interrupts enter the kernel.
+    pub interrupts: Vec<u64>,
+    /// The addresses at which exceptions do.
+    pub exceptions: Vec<u64>,
+}
+
+impl LayoutPlan {
+    /// The lines of a file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (kind, pieces) in [("code", &self.code), ("data", &self.data)] {
+            for PlacedPiece { start, piece: Piece { seed, bytes, align } } in pieces {
+                let _ = writeln!(text, "{kind} {start:x} {bytes:x} {align:x} {seed:x}");
+            }
+        }
+        for (kind, addresses) in [("interrupt", &self.interrupts), ("exception", &self.exceptions)]
+        {
+            for address in addresses {
+                let _ = writeln!(text, "{kind} {address:x}");
+            }
+        }
+        text
+    }
+
+    /// Reads the lines of a file.
+    ///
+    /// # Errors
+    /// In words, with the line that is not understood.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut plan = Self::default();
+        for line in text.lines() {
+            plan.add(line).ok_or_else(|| format!("this is no line of a layout plan: {line:?}"))?;
+        }
+        plan.code.sort_by_key(|placed| placed.start);
+        plan.data.sort_by_key(|placed| placed.start);
+        Ok(plan)
+    }
+
+    fn add(&mut self, line: &str) -> Option<()> {
+        let (kind, rest) = line.split_once(' ')?;
+        let numbers: Result<Vec<u64>, _> =
+            rest.split(' ').map(|word| u64::from_str_radix(word, 16)).collect();
+        match (kind, &numbers.ok()?[..]) {
+            ("code" | "data", &[start, bytes, align, seed]) => {
+                let pieces = if kind == "code" { &mut self.code } else { &mut self.data };
+                pieces.push(PlacedPiece { start, piece: Piece { seed, bytes, align } });
+            }
+            ("interrupt", [address]) => self.interrupts.push(*address),
+            ("exception", [address]) => self.exceptions.push(*address),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// The number of the piece that an address lies in, and the bytes from its start.
+pub fn find(pieces: &[PlacedPiece], address: u64) -> Option<(usize, u64)> {
+    let number = pieces.partition_point(|placed| placed.start <= address).checked_sub(1)?;
+    let PlacedPiece { start, piece } = pieces.get(number)?;
+    let offset = address - start;
+    (offset < piece.bytes).then_some((number, offset))
+}
+
+/// The pieces that lie within others are left out: an address has one piece.
+pub fn disjoint(mut pieces: Vec<PlacedPiece>) -> Vec<PlacedPiece> {
+    pieces.sort_by_key(|placed| placed.start);
+    let mut end = 0;
+    pieces.retain(|PlacedPiece { start, piece }| {
+        let is_after = *start >= end;
+        end = if is_after { start + piece.bytes } else { end };
+        is_after
+    });
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        let placed =
+            |start, bytes| PlacedPiece { start, piece: Piece { seed: start, bytes, align: 16 } };
+        let plan = LayoutPlan {
+            code: vec![placed(0x1000, 0x30), placed(0x1040, 0x100)],
+            data: vec![placed(0x4000, 0x1000)],
+            interrupts: vec![0xffff_ffff_8100_0000],
+            exceptions: vec![7],
+        };
+        assert_eq!(LayoutPlan::parse(&plan.text()), Ok(plan.clone()));
+        assert_eq!(find(&plan.code, 0x102f), Some((0, 0x2f)));
+        assert_eq!(find(&plan.code, 0x1030), None);
+        assert_eq!(find(&plan.code, 0x1050), Some((1, 0x10)));
+        assert_eq!(find(&plan.code, 0xfff), None);
+        for wrong in ["code 1 2 3", "interrupt x", "stack 1"] {
+            assert!(LayoutPlan::parse(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
+}

@@ -77,13 +77,18 @@ fn side(code: bool) -> Side {
 
 /// Every fifth page is global, and every seventh is part of a large one.
 fn mapping(page: u64) -> Mapping {
-    let size = if page % 7 == 0 { PageSize::Large } else { PageSize::Small };
-    Mapping { frame: page * 64, size: Some(size), global: page % 5 == 0, large: TlbSet::NONE }
+    let size = if page.is_multiple_of(7) { PageSize::Large } else { PageSize::Small };
+    Mapping {
+        frame: page * 64,
+        size: Some(size),
+        global: page.is_multiple_of(5),
+        large: TlbSet::NONE,
+    }
 }
 
 fn name_of(page: u64) -> Name {
     // Large pages have names of their own.
-    (None, if page % 7 == 0 { 1 << 40 | page >> 9 } else { page })
+    (None, if page.is_multiple_of(7) { 1 << 40 | page >> 9 } else { page })
 }
 
 proptest! {
@@ -114,7 +119,7 @@ proptest! {
                     for naive in &mut naive {
                         naive.line(side(code), (None, number));
                         if !code {
-                            naive.page(name_of(page), page % 7 == 0, page % 5 == 0);
+                            naive.page(name_of(page), page.is_multiple_of(7), page.is_multiple_of(5));
                         }
                     }
                 }

@@ -5,8 +5,8 @@
 //! access in three needs a callback.
 
 use iced_x86::{
-    Code, CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
-    Mnemonic, OpAccess, OpKind, Register, UsedMemory,
+    Code, CodeSize, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic,
+    OpAccess, OpKind, Register, UsedMemory,
 };
 
 use crate::access_groups::{Accesses, Group, Member};
@@ -19,21 +19,18 @@ const REACH: i64 = 2048;
 /// The most bytes of a single access in QEMU.
 const WIDEST: usize = 16;
 
-/// Finds the data accesses of a block's instructions. `code` has the bytes of each instruction, and `address` is that of the
-/// first. Instructions of 32-bit code, and those that are not understood, are all among [`others`](Accesses::others).
+/// Finds the data accesses of a block's instructions. `code` has the bytes of each instruction, and `instructions` what
+/// [`decoded`](crate::decoded) makes of them. Instructions of 32-bit code, and those that are not understood, are all among
+/// [`others`](Accesses::others).
 #[must_use]
-pub fn accesses<'a>(address: u64, code: impl Iterator<Item = &'a [u8]> + Clone) -> Accesses {
+pub fn accesses(code: &[&[u8]], instructions: &[Instruction]) -> Accesses {
     let mut analysis = Analysis::new();
-    let mut at = address;
-    for (number, bytes) in code.clone().enumerate() {
-        let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
-        let instruction = decoder.decode();
+    let mut infos = InstructionInfoFactory::new();
+    for (number, (instruction, bytes)) in instructions.iter().zip(code).enumerate() {
         if instruction.is_invalid() || instruction.len() != bytes.len() {
-            let others = (0..code.count()).collect();
-            return Accesses { others, ..Accesses::default() };
+            return Accesses { others: (0..code.len()).collect(), ..Accesses::default() };
         }
-        analysis.add(number, &instruction);
-        at += bytes.len() as u64;
+        analysis.add(number, instruction, infos.info(instruction));
     }
     analysis.accesses
 }
@@ -62,24 +59,15 @@ struct Analysis {
     /// The base of each group, and the constant that its first access adds to it.
     bases: Vec<(Base, i64)>,
     registers: RegisterValues,
-    info: InstructionInfoFactory,
 }
 
 impl Analysis {
     fn new() -> Self {
-        Self {
-            accesses: Accesses::default(),
-            bases: Vec::new(),
-            registers: RegisterValues::new(),
-            info: InstructionInfoFactory::new(),
-        }
+        Self { accesses: Accesses::default(), bases: Vec::new(), registers: RegisterValues::new() }
     }
 
-    fn add(&mut self, number: usize, instruction: &Instruction) {
-        let used: Vec<UsedMemory> = self.info.info(instruction).used_memory().to_vec();
-        let used: Vec<&UsedMemory> =
-            used.iter().filter(|memory| memory.access() != OpAccess::NoMemAccess).collect();
-        match self.operands(instruction, &used) {
+    fn add(&mut self, number: usize, instruction: &Instruction, info: &InstructionInfo) {
+        match self.operands(instruction, info.used_memory()) {
             Some(operands) if self.all_have_groups(&operands) => {
                 for operand in &operands {
                     let place = self.add_to_group(number, operand);
@@ -90,16 +78,16 @@ impl Analysis {
             }
             _ => self.accesses.others.push(number),
         }
-        self.registers.execute(instruction, self.info.info(instruction));
+        self.registers.execute(instruction, info);
     }
 
     /// The accesses of an instruction; none if they are not certain.
-    fn operands(&self, instruction: &Instruction, used: &[&UsedMemory]) -> Option<Vec<Operand>> {
+    fn operands(&self, instruction: &Instruction, used: &[UsedMemory]) -> Option<Vec<Operand>> {
         if !is_plain(instruction) {
             return None;
         }
         let mut operands = Vec::new();
-        for memory in used {
+        for memory in used.iter().filter(|memory| memory.access() != OpAccess::NoMemAccess) {
             let bytes = memory.memory_size().size();
             if bytes > WIDEST || !bytes.is_power_of_two() {
                 return None;
@@ -237,9 +225,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::decoded::decoded;
 
     fn of(code: &[&[u8]]) -> Accesses {
-        accesses(0x1000, code.iter().copied())
+        accesses(code, &decoded(0x1000, code))
     }
 
     fn offsets(group: &Group) -> Vec<(i32, u8, bool)> {

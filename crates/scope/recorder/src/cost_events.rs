@@ -1,31 +1,28 @@
 //! Finds the events in a block's instructions that cost more than an instruction. They happen at each execution, so finding them
 //! once, when the block is translated, costs nothing later.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 use scope_model::CostEvent;
 use scope_result::Mode;
 
 /// How often each event happens in an execution of a block, by number.
 pub type BlockEvents = [u8; CostEvent::ALL.len()];
 
-/// The events of a block at `address`; `code` has the bytes of each instruction. The instruction at `switch` begins the
-/// hypervisor's function that switches virtual processors.
-pub fn cost_events(address: u64, code: &[&[u8]], mode: Mode, switch: Option<u64>) -> BlockEvents {
+/// The events of a block with these instructions. The instruction at `switch` begins the hypervisor's function that switches
+/// virtual processors.
+pub fn cost_events(instructions: &[Instruction], mode: Mode, switch: Option<u64>) -> BlockEvents {
     let mut events = BlockEvents::default();
     let mut count = |event: CostEvent| {
         let count = &mut events[event as usize];
         *count = count.saturating_add(1);
     };
-    let mut at = address;
-    for bytes in code {
-        let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
-        if switch == Some(at) {
+    for instruction in instructions {
+        if switch == Some(instruction.ip()) {
             count(CostEvent::VmSwitch);
         }
-        if let Some(event) = event(&decoder.decode(), mode) {
+        if let Some(event) = event(instruction, mode) {
             count(event);
         }
-        at += bytes.len() as u64;
     }
     events
 }
@@ -71,9 +68,10 @@ fn event(instruction: &Instruction, mode: Mode) -> Option<CostEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decoded::decoded;
 
     fn of(code: &[&[u8]], mode: Mode) -> Vec<(CostEvent, u8)> {
-        let events = cost_events(0x1000, code, mode, Some(0x1003));
+        let events = cost_events(&decoded(0x1000, code), mode, Some(0x1003));
         let found = CostEvent::ALL.into_iter().zip(events).filter(|(_, count)| *count > 0);
         found.collect()
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access_groups;
+mod access_sizes;
 mod accesses;
 mod arguments;
 mod batch;
@@ -18,6 +19,7 @@ mod call_tree;
 mod cost_events;
 mod counts;
 mod decode;
+mod decoded;
 mod execution;
 mod frames;
 mod functions;
@@ -43,6 +45,7 @@ pub use decode::{
     FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, TIME_STAMP, enters_guest,
     flush_instruction, mark,
 };
+pub use decoded::decoded;
 pub use frames::{FrameEntry, FrameProbe, SkbLayout};
 pub use functions::{EntryKind, Functions};
 pub use group_word::GroupWord;

@@ -12,16 +12,19 @@
 
 use std::collections::HashMap;
 
+use iced_x86::Instruction;
 use scope_model::{Flush, FlushSite, Paging, PhysicalMemory, Side, Walker};
 use scope_result::{Checks, Domain, Mode, Recording};
 
 use crate::access_groups::{Accesses, Extent};
+use crate::access_sizes::AccessSizes;
 use crate::accesses::accesses;
 use crate::arguments::Arguments;
 use crate::block_flow::BlockFlow;
 use crate::block_id::BlockId;
 use crate::blocks::{BlockCode, DOMAINS};
 use crate::cost_events::cost_events;
+use crate::decoded::decoded;
 use crate::frames::{FrameCounter, FrameEntry};
 use crate::functions::Functions;
 use crate::group_word::GroupWord;
@@ -49,22 +52,6 @@ pub struct ControlRegisters {
     pub cr3: u64,
     /// CR4.
     pub cr4: u64,
-}
-
-/// The sizes of accesses by QEMU's descriptors, which it decodes once each.
-#[derive(Debug)]
-pub struct AccessSizes([(u32, u8); 64]);
-
-impl AccessSizes {
-    /// The bytes of an access with this descriptor; `log2` has QEMU decode one.
-    #[inline]
-    pub fn of(&mut self, info: u32, log2: impl Fn(u32) -> u32) -> u8 {
-        let place = &mut self.0[(info ^ info >> 6) as usize % 64];
-        if place.0 != info || place.1 == 0 {
-            *place = (info, 1 << log2(info).min(7));
-        }
-        place.1
-    }
 }
 
 /// Sends the recorder what the guest executes.
@@ -116,7 +103,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         let recorder = Stage::thread("pvscope-models", messages, recorder, Recorder::process)?;
         let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
         Ok(Self {
-            sizes: AccessSizes([(0, 0); 64]),
+            sizes: AccessSizes::default(),
             walker,
             known: HashMap::new(),
             ends: Vec::new(),
@@ -149,13 +136,15 @@ impl<M: PhysicalMemory> Tracer<M> {
         level: Option<u8>,
         own_callback: bool,
     ) -> Instrumentation {
+        let instructions = decoded(address, code);
         let accesses = if self.check {
             // QEMU gives the physical address only of an access with a callback.
             Accesses { others: (0..code.len()).collect(), ..Accesses::default() }
         } else {
-            accesses(address, code.iter().copied())
+            accesses(code, &instructions)
         };
-        let block = self.block(address, code, Mode::of(address, level), &accesses);
+        let mode = Mode::of(address, level);
+        let block = self.block(address, (code, &instructions), mode, &accesses);
         let own_callback = own_callback || code.len() <= SHORT;
         instrument(block, &accesses, (own_callback, self.functions.is_some()), |members| {
             self.indexed.push((block, Extent::of(&members)));
@@ -165,7 +154,13 @@ impl<M: PhysicalMemory> Tracer<M> {
     }
 
     /// The block of these instructions, which may be new. The same code in another program or another domain is another block.
-    fn block(&mut self, address: u64, code: &[&[u8]], mode: Mode, accesses: &Accesses) -> BlockId {
+    fn block(
+        &mut self,
+        address: u64,
+        (code, instructions): (&[&[u8]], &[Instruction]),
+        mode: Mode,
+        accesses: &Accesses,
+    ) -> BlockId {
         let space = if mode == Mode::User { self.walker.paging().root } else { 0 };
         let domain = if mode == Mode::Hypervisor { 0 } else { self.domain };
         let next = BlockId(u32::try_from(self.ends.len()).unwrap_or(u32::MAX));
@@ -177,7 +172,7 @@ impl<M: PhysicalMemory> Tracer<M> {
             let last = address + bytes.saturating_sub(1);
             self.ends.push((address, last));
             self.pages.push(if page(address) == page(last) { page(address) } else { NO_PAGE });
-            let events = cost_events(address, code, mode, self.switch);
+            let events = cost_events(instructions, mode, self.switch);
             if let Some(functions) = &self.functions {
                 let function = functions.at(address);
                 let slot = slot_offset(block, accesses);

@@ -179,12 +179,13 @@ impl Workload {
     /// # Errors
     /// It has not.
     pub fn check(self, variation: &Variation) -> crate::error::Result<()> {
-        let Variation { xen_append, guest_config, iperf, pause } = variation;
+        let Variation { xen_append, guest_config, iperf, pause, guest_script, .. } = variation;
         let missing = [
             ("--xen-append", !xen_append.is_empty() && !self.has_xen()),
             ("--guest-config", !guest_config.is_empty() && !self.has_guest()),
             ("--iperf", !iperf.is_empty() && !self.has_client()),
             ("--pause", pause.is_some() && !self.is_udp()),
+            ("--guest-script", !guest_script.is_empty() && !self.has_guest()),
         ];
         match missing.into_iter().find(|(_, wrong)| *wrong) {
             Some((option, _)) => {
@@ -203,7 +204,8 @@ impl Workload {
     ) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
         let programs = mark::programs();
-        let Variation { xen_append, guest_config, iperf, pause } = variation;
+        let Variation { xen_append, guest_config, iperf, pause, script, guest_script } = variation;
+        let changes = (&**script, &**iperf);
         let xen_arguments = xen_append.clone();
         let batch =
             Batch { xen: self.has_xen(), files, programs, xen_arguments, ..Batch::default() };
@@ -211,8 +213,8 @@ impl Workload {
         Ok(match self.kind {
             Kind::Xen(backend, traffic) => {
                 let batch = Batch {
-                    script: scripts::xen(backend, traffic, milliseconds, iperf),
-                    guest_script: scripts::guest(backend, traffic),
+                    script: scripts::xen((backend, traffic), milliseconds, changes),
+                    guest_script: scripts::guest(backend, traffic, guest_script),
                     guests: vec![backend.guest(guest_config)],
                     ..batch
                 };
@@ -226,7 +228,7 @@ impl Workload {
             }
             Kind::Loopback => {
                 let address = "127.0.0.1";
-                let script = scripts::linux("", (self.interface(), address), milliseconds, iperf);
+                let script = scripts::linux("", (self.interface(), address), milliseconds, changes);
                 Batch { script, ..batch }
             }
             Kind::Virtio | Kind::Dom0 => Batch {
@@ -234,7 +236,7 @@ impl Workload {
                     NAMESPACES,
                     (self.interface(), "10.0.0.2"),
                     milliseconds,
-                    iperf,
+                    changes,
                 ),
                 devices: cards(CARDS),
                 ..batch

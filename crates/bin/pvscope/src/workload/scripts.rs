@@ -5,8 +5,12 @@
 use super::traffic::{Backend, Channel, GUEST, Traffic};
 use crate::mark::TELL;
 
-/// The script of dom0. `iperf` has more options of the program that makes TCP's traffic.
-pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32, iperf: &str) -> String {
+/// The script of dom0. `line` comes before its traffic, and `iperf` has more options of the program that makes TCP's traffic.
+pub fn xen(
+    (backend, traffic): (Backend, Traffic),
+    milliseconds: u32,
+    (line, iperf): (&str, &str),
+) -> String {
     let start = match backend {
         Backend::Stock | Backend::Basic => STOCK.to_owned(),
         Backend::Pvnet | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
@@ -34,14 +38,20 @@ pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32, iperf: &str) -
     };
     format!(
         "set -e\n{start}{more}\nxl create -q /lab/{GUEST}.cfg\n\
-         log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done{offloads}\n{}\n\
+         log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done{offloads}\n{}{}\n\
          echo '@log'; cat $log\necho '@end'\n",
+        own(line),
         marked("", &client, interface, milliseconds)
     )
 }
 
-/// The script of the guest.
-pub fn guest(backend: Backend, traffic: Traffic) -> String {
+/// A line of the experiment's own, if it has one.
+fn own(line: &str) -> String {
+    if line.is_empty() { String::new() } else { format!("{line}\n") }
+}
+
+/// The script of the guest, with a line of the experiment's own.
+pub fn guest(backend: Backend, traffic: Traffic, line: &str) -> String {
     let offloads = if backend == Backend::Basic { NO_OFFLOADS } else { "" };
     let device = match backend {
         Backend::Frontend(channel) => frontend(channel),
@@ -52,20 +62,21 @@ pub fn guest(backend: Backend, traffic: Traffic) -> String {
         Traffic::Sendfile => SENDFILE,
         Traffic::Udp => UDP,
     };
-    format!("{device}\n{program}\nsleep 1\n{TELL}\ntell 1\necho '@end'")
+    format!("{device}\n{}{program}\nsleep 1\n{TELL}\ntell 1\necho '@end'", own(line))
 }
 
-/// The script of a machine whose programs send to each other, over an interface to an address.
+/// The script of a machine whose programs send to each other, over an interface to an address; the last arguments as for
+/// [`xen`].
 pub fn linux(
     start: &str,
     (interface, address): (&str, &str),
     milliseconds: u32,
-    iperf: &str,
+    (line, iperf): (&str, &str),
 ) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
     let traffic = marked(&server, &client(address, "", iperf), interface, milliseconds);
-    format!("set -e\n{start}\n{traffic}\necho '@end'\n")
+    format!("set -e\n{start}\n{}{traffic}\necho '@end'\n", own(line))
 }
 
 /// Lines that start endless TCP traffic, once the other end listens.

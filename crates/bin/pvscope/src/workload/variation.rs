@@ -26,12 +26,18 @@ pub struct Variation {
     /// A sender of UDP sleeps for so many microseconds after each datagram.
     #[arg(long, value_name = "N")]
     pub pause: Option<u32>,
+    /// A line of the script of dom0, or of a machine without Xen, before traffic starts: "while :; do :; done &" keeps it busy.
+    #[arg(long, value_name = "LINE", default_value = "", hide_default_value = true)]
+    pub script: String,
+    /// A line of the guest's script, before it sends.
+    #[arg(long, value_name = "LINE", default_value = "", hide_default_value = true)]
+    pub guest_script: String,
 }
 
 impl Variation {
     /// Returns an error if anything is changed.
     pub fn refuse(&self) -> Result<()> {
-        let what = "--xen-append, --guest-config, --iperf and --pause are for ready-made workloads";
+        let what = "--xen-append, --guest-config, --iperf, --pause, --script and --guest-script are for ready-made workloads";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
     }
 
@@ -41,6 +47,8 @@ impl Variation {
             ("--xen-append", &self.xen_append),
             ("--guest-config", &self.guest_config),
             ("--iperf", &self.iperf),
+            ("--script", &self.script),
+            ("--guest-script", &self.guest_script),
         ];
         let pause = self.pause.map(|pause| format!("--pause {pause}"));
         let words = words.into_iter().filter(|(_, value)| !value.is_empty());
@@ -50,9 +58,13 @@ impl Variation {
     /// A workload's description, `about`, with the changes.
     pub fn describe(&self, about: &str) -> String {
         let mut text = about.to_owned();
-        for (what, value) in
-            [("Xen", &self.xen_append), ("the guest", &self.guest_config), ("iperf3", &self.iperf)]
-        {
+        for (what, value) in [
+            ("Xen", &self.xen_append),
+            ("the guest", &self.guest_config),
+            ("iperf3", &self.iperf),
+            ("script", &self.script),
+            ("the guest's script", &self.guest_script),
+        ] {
             if !value.is_empty() {
                 text += &format!("; {what}: {value}");
             }
@@ -80,12 +92,14 @@ mod tests {
         let pause = Variation { pause: Some(2000), ..Variation::default() };
         let xen = Variation { xen_append: "sched=credit".to_owned(), ..Variation::default() };
         let guest = Variation { guest_config: "x=1".to_owned(), ..Variation::default() };
+        let line = Variation { guest_script: "true".to_owned(), ..Variation::default() };
         for (variation, has, lacks) in [
             (&iperf, "rx-stock-basic", "tx-udp"),
             (&iperf, "virtio", "tx-sendfile"),
             (&pause, "tx-udp", "tx-stock"),
             (&xen, "virtio-dom0", "virtio"),
             (&guest, "tx-udp", "virtio-dom0"),
+            (&line, "tx-udp", "loopback"),
         ] {
             assert_eq!(error(variation, has), None, "{has}");
             assert!(error(variation, lacks).is_some_and(|error| error.contains(lacks)), "{lacks}");
@@ -116,5 +130,18 @@ mod tests {
         let script = |variation| workload.batch(200, None, variation).unwrap().script;
         assert!(script(&some).contains("iperf3 -c 10.0.0.2  -w 16K -t 86400"), "{}", script(&some));
         assert!(script(&none).contains("iperf3 -c 10.0.0.2  -t 86400"), "{}", script(&none));
+        let [script, guest_script] = ["busy in dom0", "busy in the guest"].map(str::to_owned);
+        let lines = Variation { script, guest_script, ..none.clone() };
+        for workload in Workload::ALL {
+            let [plain, changed] =
+                [&none, &lines].map(|variation| workload.batch(200, None, variation).unwrap());
+            let (line, rest) = ("busy in dom0\n", &plain.script);
+            assert_eq!(changed.script.replacen(line, "", 1), *rest, "{}", workload.name);
+            let before = changed.script.find(line).unwrap();
+            assert!(before < changed.script.find("mark-begin").unwrap(), "{}", workload.name);
+            let line = "busy in the guest\n";
+            assert_eq!(changed.guest_script.replacen(line, "", 1), plain.guest_script);
+            assert_eq!(changed.guest_script.contains(line), workload.check(&lines).is_ok());
+        }
     }
 }

@@ -187,7 +187,8 @@ impl Machine {
         }
         name_code(&mut recording, &symbols, &report, programs);
         recording.work = self.work(args, &recording, &text);
-        recording.provenance = self.provenance(&machine, record, args)?;
+        let provenance = self.provenance(&machine, record, args)?;
+        recording.provenance = Provenance { from_snapshot: running.from_snapshot, ..provenance };
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);

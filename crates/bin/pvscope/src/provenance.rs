@@ -17,6 +17,11 @@ pub fn provenance(qemu: &str) -> Provenance {
     Provenance { pvscope, qemu: qemu.to_owned(), ..Provenance::default() }
 }
 
+/// How a machine came to its first mark.
+pub fn start(from_snapshot: bool) -> &'static str {
+    if from_snapshot { "from a snapshot" } else { "from a boot" }
+}
+
 /// The lab's images, before the workload's scripts and programs are added.
 pub fn of_images(images: &Images, has_xen: bool) -> Result<Vec<FileDigest>> {
     let mut files = vec![("kernel", images.kernel()), ("dom0", images.root(Kind::Dom0))];

@@ -138,6 +138,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
             .chain(record.options())
             .collect(),
         images: provenance::of_images(&images, workload.has_xen())?,
+        from_snapshot: running.from_snapshot,
         programs: pvnet.iter().map(|file| program(PVNET, file)).collect::<Result<_>>()?,
         ..provenance::provenance(&qemu)
     };

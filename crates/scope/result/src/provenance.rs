@@ -15,6 +15,8 @@ pub struct Provenance {
     pub workload: String,
     /// Options that change counts.
     pub options: Vec<String>,
+    /// Whether the machine was loaded from a snapshot at its first mark; otherwise it booted.
+    pub from_snapshot: bool,
     /// What the machine boots: kernel, hypervisor, file systems.
     pub images: Vec<FileDigest>,
     /// Programs whose files were given: in the guests by these paths.

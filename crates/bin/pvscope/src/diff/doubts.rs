@@ -3,6 +3,8 @@
 use scope_model::Config;
 use scope_result::{FileDigest, Provenance, Recording};
 
+use crate::provenance::start;
+
 /// What differs between two recordings besides what is to be compared, with the reason why it matters.
 pub fn doubts(a: &Recording, b: &Recording) -> Vec<String> {
     let mut doubts = Vec::new();
@@ -47,6 +49,13 @@ pub fn doubts(a: &Recording, b: &Recording) -> Vec<String> {
     }
     of_options(from, to, &mut doubts);
     of_programs(from, to, &mut doubts);
+    if from.from_snapshot != to.from_snapshot {
+        doubts.push(format!(
+            "The starts differ: a was recorded {}, b {}: the machine has other random numbers.",
+            start(from.from_snapshot),
+            start(to.from_snapshot)
+        ));
+    }
     doubts
 }
 
@@ -155,6 +164,7 @@ mod tests {
             machine: vec!["-m".to_owned(), "1G".to_owned()],
             workload: "tx-pvnet".to_owned(),
             options: vec!["--milliseconds 200".to_owned()],
+            from_snapshot: true,
             images: vec![file("kernel", "01", ""), file("xen", "02", "")],
             programs: vec![file("/bin/pvnet", "03", "rustc 1.90.0, release")],
         };
@@ -184,6 +194,12 @@ mod tests {
     fn another_pvscope() {
         let doubts = after(|b| b.provenance.pvscope = "0.2.0".to_owned());
         one(&doubts, &["versions of pvscope", "a has 0.1.0, b has 0.2.0"]);
+    }
+
+    #[test]
+    fn another_start() {
+        let doubts = after(|b| b.provenance.from_snapshot = false);
+        one(&doubts, &["starts differ", "a was recorded from a snapshot, b from a boot"]);
     }
 
     #[test]

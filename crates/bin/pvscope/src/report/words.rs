@@ -3,6 +3,7 @@
 use ::report::{count, human};
 use scope_result::{Domain, FileDigest, Provenance};
 
+use crate::provenance::start;
 use crate::summary::Summary;
 
 /// A summary in a sentence or two.
@@ -65,10 +66,12 @@ pub fn provenance(provenance: &Provenance) -> String {
         };
         files.iter().map(file).collect::<Vec<_>>().join(", ")
     };
-    let Provenance { pvscope, qemu, machine, workload, options, images, programs } = provenance;
+    let Provenance { pvscope, qemu, machine, workload, options, images, programs, from_snapshot } =
+        provenance;
     let mut text = format!(
-        "Recorded by pvscope {pvscope} (format {}) with {qemu}: {workload}",
-        scope_result::VERSION
+        "Recorded by pvscope {pvscope} (format {}) with {qemu}: {workload}, {}",
+        scope_result::VERSION,
+        start(*from_snapshot)
     );
     for (what, list) in [
         ("options", options.join(" ")),
@@ -163,12 +166,13 @@ mod tests {
             machine: Vec::new(),
             workload: "tx-pvnet".to_owned(),
             options: vec!["--milliseconds 200".to_owned()],
+            from_snapshot: true,
             images: vec![file("kernel", ""), file("xen", "")],
             programs: vec![file("/usr/local/bin/pvnet", "rustc 1.90.0, release")],
         });
         for part in [
             "pvscope 0.1.0 (format 6)",
-            "QEMU emulator version 10.0.2: tx-pvnet",
+            "QEMU emulator version 10.0.2: tx-pvnet, from a snapshot",
             "options: --milliseconds 200",
             "images: kernel 0123456789abcdef, xen 0123456789abcdef",
             "programs: /usr/local/bin/pvnet 0123456789abcdef (rustc 1.90.0, release).",

@@ -21,6 +21,10 @@ use crate::watch::Watch;
 /// too short, the machine goes on, and there is no snapshot.
 const HOLD: Duration = Duration::from_millis(500);
 
+/// QEMU announces a loaded machine's cards for a second, by timers of the host's clock. At each it ends its budget of instructions,
+/// which divides a block, and sends frames that another card may receive: at another instruction in each run.
+const NO_ANNOUNCEMENTS: [&str; 2] = ["-global", "migration.announce-rounds=0"];
+
 /// Whether to use snapshots.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct SnapshotArgs {
@@ -53,11 +57,13 @@ pub struct Running {
     /// What its consoles had shown when it was saved; nothing for one that has booted.
     printed: Vec<(PathBuf, String)>,
     stdout: String,
+    /// Whether it was loaded from a snapshot.
+    pub from_snapshot: bool,
 }
 
 impl Running {
     fn booted(qemu: Process) -> Self {
-        Self { qemu, printed: Vec::new(), stdout: String::new() }
+        Self { qemu, printed: Vec::new(), stdout: String::new(), from_snapshot: false }
     }
 
     /// QEMU's output, and the output before it was saved.
@@ -148,6 +154,7 @@ impl<'a> Machine<'a> {
                     qemu,
                     printed: self.consoles.iter().cloned().zip(printed).collect(),
                     stdout,
+                    from_snapshot: true,
                 })
             }
             Err(error) if error.is_interrupt() => Err(error),
@@ -226,6 +233,7 @@ impl<'a> Machine<'a> {
         // A socket of an earlier machine would be connected to.
         let _ = std::fs::remove_file(self.socket());
         command.args(qmp::arguments(&self.socket()));
+        command.args(NO_ANNOUNCEMENTS);
         command.arg("-incoming").arg(format!("file:{}", snapshot.state().display()));
         let mut qemu = Process::capture(command)?;
         let mut monitor = qmp::connect(&self.socket(), &mut qemu)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use port::{Body, Broken, Egress, EgressWrapper, Merging, Offer, Outcome, WINDOW};
+use port::{Body, Broken, DropReason, Egress, EgressWrapper, Merging, Offer, Outcome, WINDOW};
 
 use crate::counters::{Counters, Counts};
 use crate::plan::{Plan, is_worthwhile};
@@ -90,8 +90,36 @@ impl Merger {
         for (offer, output) in offers.iter_mut().zip(&plan.output_of) {
             offer.outcome = merged[usize::from(*output)].outcome;
         }
-        result
+        result?;
+        let refused = |output: &u8| {
+            let output = usize::from(*output);
+            plan.outputs[output].merged.is_some()
+                && merged[output].outcome == Outcome::Dropped(DropReason::TooLarge)
+        };
+        if plan.output_of.iter().any(refused) {
+            let parts = offers.iter_mut().zip(&plan.output_of);
+            let parts = parts.filter(|(_, output)| refused(output)).map(|(offer, _)| offer);
+            deliver_singly(&mut **inner, body, parts, now)?;
+        }
+        Ok(())
     }
+}
+
+/// Delivers frames that were too large when they were one: a guest's buffers may be smaller than usual.
+fn deliver_singly<'a, 'f: 'a>(
+    inner: &mut dyn Egress,
+    body: Body<'_>,
+    offers: impl Iterator<Item = &'a mut Offer<'f>>,
+    now: Duration,
+) -> Result<(), Broken> {
+    let mut parts: ArrayVec<_, WINDOW> = offers.collect();
+    let mut again: ArrayVec<_, WINDOW> =
+        parts.iter().map(|offer| Offer::new(offer.frame)).collect();
+    deliver_whole(inner, body, &mut again, now)?;
+    for (offer, again) in parts.iter_mut().zip(&again) {
+        offer.outcome = again.outcome;
+    }
+    Ok(())
 }
 
 /// Delivers frames, those in parts to their ends: in between, frames of the batch would be offered again that are in a frame that was

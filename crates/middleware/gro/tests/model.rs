@@ -122,7 +122,8 @@ fn is_one_frame(run: &[Vec<u8>], partial: bool) -> bool {
         let flags = tcp::Packet::new_checked(bytes.get(headers.l4_offset.into()..)?).ok()?.flags();
         let is_plain = [Flags::ACK, Flags::ACK | Flags::PSH].contains(&flags);
         let has_payload = bytes.len() > headers.payload_offset.into();
-        (is_plain && has_payload && headers.transport == Transport::Tcp).then_some(())
+        let is_tcp = headers.transport == Transport::Tcp && headers.vlan.is_none();
+        (is_plain && has_payload && is_tcp).then_some(())
     };
     let Some((frame, gso)) = merged(run) else { return false };
     if gso.size < 64 || run.iter().any(|bytes| plain(bytes).is_none()) {

@@ -23,8 +23,8 @@ pub enum Piece<'a> {
     Private(&'a [u8]),
 }
 
-/// Most pieces per call: a frame's slots, a header before them, and some more.
-const MAX_PIECES: usize = 64;
+/// Most pieces per call: a frame's metadata and header, its slots, and the runs of those that were merged with it.
+pub const MAX_PIECES: usize = 128;
 
 /// Raw vectors on the stack, so that a frame costs no allocation. Those that are not used are not written either.
 struct Vectors(ArrayVec<libc::iovec, MAX_PIECES>);

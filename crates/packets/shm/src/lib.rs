@@ -16,7 +16,7 @@ mod region;
 mod reserved;
 mod space;
 
-pub use io::{Piece, read_pieces, write_pieces};
+pub use io::{MAX_PIECES, Piece, read_pieces, write_pieces};
 pub use pages::{
     PageSize, create_memfd, create_sealable_memfd, create_secret_file, seal_future_writes,
 };

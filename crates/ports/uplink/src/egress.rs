@@ -8,13 +8,16 @@ use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
 use port::{
     Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, Linear, Merging, Offer, Outcome,
-    ScatterList,
+    PIECES_MAX, ScatterList, TAIL_MAX,
 };
 use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
 
 use crate::tap::TapQueue;
+
+/// A frame's metadata, its header and all of its runs are written by one call.
+const _: () = assert!(2 + PIECES_MAX + TAIL_MAX <= shm::MAX_PIECES);
 
 /// System calls of one [`deliver`](Egress::deliver), in each of which the network stack behind the
 /// tap may do a packet's whole work. Others wait for the queue's lock, and for the worker, until it

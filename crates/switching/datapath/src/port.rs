@@ -237,7 +237,7 @@ impl Port {
             // The guest's event may have come between the look at its ring and this mark, when no
             // worker waited for it. So look once more.
             queue.wait(worker);
-            egress.deliver(body, &mut offers[waiting..], now)?;
+            deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
         }
         Ok(match queue.coalesces.load(Ordering::Relaxed) {
             true => egress.flush(now, false),
@@ -368,11 +368,71 @@ impl EgressQueue {
     }
 }
 
+/// Offers frames once more, the first of which waits for room. One behind it may have been delivered: with a frame before it, as
+/// a part of a merged one.
+fn deliver_waiting(
+    egress: &mut dyn Egress,
+    body: Body<'_>,
+    offers: &mut [Offer<'_>],
+    now: Duration,
+) -> Result<(), Broken> {
+    let waits = |offer: &Offer<'_>| offer.outcome.is_offered_again();
+    if offers.iter().all(waits) {
+        return egress.deliver(body, offers, now);
+    }
+    let waiting = offers.iter().filter(|offer| waits(offer));
+    let mut again: Vec<_> =
+        waiting.map(|offer| Offer { sent: offer.sent, ..Offer::new(offer.frame) }).collect();
+    egress.deliver(body, &mut again, now)?;
+    for (offer, again) in offers.iter_mut().filter(|offer| waits(offer)).zip(&again) {
+        offer.outcome = again.outcome;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use port::{Doorbell, Frame};
     use port_testing::FakeEgress;
 
     use super::*;
+
+    /// Has room for the first and the third frame of its first call, as if they were one, and for all later ones.
+    struct Merging(Arc<Mutex<Vec<Vec<u32>>>>);
+
+    impl Egress for Merging {
+        fn deliver(
+            &mut self,
+            _: Body<'_>,
+            offers: &mut [Offer<'_>],
+            _: Duration,
+        ) -> Result<(), Broken> {
+            let mut calls = self.0.lock().unwrap();
+            calls.push(offers.iter().map(|offer| offer.frame.len).collect());
+            for (n, offer) in offers.iter_mut().enumerate() {
+                let waits = calls.len() == 1 && n == 1;
+                offer.outcome = if waits { Outcome::Waiting } else { Outcome::Delivered };
+            }
+            Ok(())
+        }
+
+        fn room_event(&self) -> Option<Arc<dyn Event>> {
+            Some(Arc::new(Doorbell::new().unwrap()))
+        }
+    }
+
+    #[test]
+    fn a_frame_that_was_delivered_behind_one_that_waits_is_not_offered_again() {
+        let calls = Arc::default();
+        let egress: Vec<Box<dyn Egress>> = vec![Box::new(Merging(Arc::clone(&calls)))];
+        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0), None);
+        let frames = [60, 61, 62].map(|len| Frame { len, ..Frame::empty() });
+        let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
+        let regions = Arc::default();
+        port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
+        assert_eq!(*calls.lock().unwrap(), [vec![60, 61, 62], vec![61]]);
+        assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
+    }
 
     #[test]
     fn only_a_worker_that_finds_the_queue_locked_is_counted() {

@@ -85,7 +85,7 @@ pub struct Port {
     /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
     pub flood_copies_per_second: Option<u32>,
     /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
-    #[serde(default = "yes")]
+    #[serde(default)]
     pub gro: bool,
 }
 

@@ -123,7 +123,7 @@ impl Default for Vif {
             isolated: false,
             multicast_router: None,
             flood_copies_per_second: None,
-            gro: true,
+            gro: false,
         }
     }
 }

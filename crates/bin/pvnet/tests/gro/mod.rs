@@ -37,7 +37,7 @@ fn segments_of_a_guest_without_tso_are_merged_for_one_with_it() {
     }
     let mut testbed = Testbed::start_each(2, "workers = 1", |guest| match guest {
         0 => "tcp_segmentation_offload = false\n",
-        _ => "",
+        _ => "gro = true\n",
     });
     [0, 1].into_iter().for_each(|guest| testbed.join(guest, &[]));
     testbed.transfer(0, 1, 8 * MIB);
@@ -61,7 +61,7 @@ fn segments_from_a_wire_are_merged_unless_the_operator_says_otherwise() {
         "workers = 1\n[[uplink]]\nname = \"out\"\nkind = \"af-packet\"\ndevice = \"nic0\"\nnamespace = \"{}\"\n",
         host.name()
     );
-    let mut testbed = Testbed::start(1, &uplink);
+    let mut testbed = Testbed::start_each(1, &uplink, |_| "gro = true\n");
     testbed.join(0, &[]);
     let (inside, address) = (testbed.guests[0].namespace.name().to_owned(), testbed.guests[0].ipv4);
     let transfer = |address: Ipv4Addr| {

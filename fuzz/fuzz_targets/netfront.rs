@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hypervisor::{Hypervisor, Port};
-use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
-use netfront::{Config, Frontend, TxBuffer, Queue, Received};
+use netfront::{Config, Frontend, Queue, Received, TxBuffer};
 use offload::{Checksum, Gso, GsoKind};
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{Piece, Region};
+use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 
 const PAGE: usize = 4096;
 const RSP_PROD: usize = 8;

@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(instruction) = scope_recorder::flush_instruction(bytes) {
         instruction.flush(|number| Some(u64::MAX - u64::from(number)), Some);
     }
-    let block = bytes.chunks(5);
-    let found = scope_recorder::accesses(0x1000, block.clone());
+    let block: Vec<_> = bytes.chunks(5).collect();
+    let found = scope_recorder::accesses(&block, &scope_recorder::decoded(0x1000, &block));
     assert!(found.others.iter().all(|instruction| *instruction < block.len()));
     let words: Vec<u64> =
         bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();

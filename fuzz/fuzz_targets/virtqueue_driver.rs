@@ -17,7 +17,8 @@ const SIZE: u16 = 8;
 const LEN: usize = 1 << 16;
 /// The parts of the ring: descriptors, the driver's, the device's.
 const PARTS: [usize; 4] = [0, 0x1000, 0x2000, 0x2000];
-const BUFFERS: Buffers = Buffers { offset: 0x4000, address: 0x4000, stride: 128, are_writable: true };
+const BUFFERS: Buffers =
+    Buffers { offset: 0x4000, address: 0x4000, stride: 128, are_writable: true };
 /// Bytes offered of each buffer.
 const OFFERED: u32 = 100;
 

@@ -4,8 +4,8 @@
 //! Input: piece size (1 byte), then the stream. Run with `cargo fuzz run --sanitizer none xs_wire`.
 #![no_main]
 
-use xenstore::wire::{Decoder, DirectoryPart, Message, Request, WireError, parse_watch_event};
 use libfuzzer_sys::fuzz_target;
+use xenstore::wire::{Decoder, DirectoryPart, Message, Request, WireError, parse_watch_event};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&size, stream)) = input.split_first() else { return };

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// What a file's name ends with.
 pub const EXTENSION: &str = ".pcapng";
+/// Numbers of files are below this.
+const NUMBERS: u64 = 10_000_000;
 
 /// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count.
 #[derive(Debug)]
@@ -69,12 +71,15 @@ impl Files {
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
             let rest = name.to_str().and_then(|name| name.strip_prefix(&*self.name));
-            let digits =
-                rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(EXTENSION)).filter(
-                    |digits| digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()),
-                );
-            numbers.extend(digits.and_then(|digits| digits.parse::<u64>().ok()));
+            let digits = rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(EXTENSION));
+            numbers.extend(digits.and_then(number));
         }
         Ok(numbers)
     }
+}
+
+/// The number of a file, as [`Files`] writes it. A date is none: a copy that an operator has made is left alone.
+fn number(digits: &str) -> Option<u64> {
+    let number = digits.parse().ok().filter(|number| *number < NUMBERS)?;
+    (format!("{number:05}") == digits).then_some(number)
 }

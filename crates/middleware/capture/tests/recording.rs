@@ -149,6 +149,20 @@ fn a_link_is_not_followed() {
     assert_eq!(fs::read(&other).unwrap(), b"another's");
 }
 
+/// What an operator has copied, under a name with a date, is neither removed nor counted.
+#[test]
+fn files_that_are_named_otherwise_stay() {
+    let folder = Folder::new("copies");
+    let copies =
+        ["span.20240101.pcapng", "span.0000009.pcapng", "span.18446744073709551615.pcapng"];
+    copies.iter().for_each(|name| fs::write(folder.0.join(name), "a copy").unwrap());
+    let mut files = files(&folder, 1 << 20, 1);
+    files.open_first().unwrap();
+    files.open_first().unwrap();
+    assert_eq!(folder.files().len(), copies.len() + 1);
+    assert!(folder.files().contains(&"span.00002.pcapng".to_owned()), "{:?}", folder.files());
+}
+
 #[test]
 fn recordings_leave_captures_their_places() {
     let point = CapturePoint::new("red");

@@ -32,6 +32,8 @@ pub struct TapEgress {
     finisher: Finisher,
     /// Frames that the device cannot gather.
     linear: Linear,
+    /// Whether a batch of this call could not be copied: trying again with each frame behind it would copy most of them many times.
+    copies_singly: bool,
     meter: Arc<Meter>,
 }
 
@@ -46,6 +48,7 @@ impl Egress for TapEgress {
     ) -> Result<(), Broken> {
         let mut calls = 0;
         self.linear.clear();
+        self.copies_singly = false;
         for n in 0..offers.len() {
             let offer = &mut offers[n];
             let need = self.finisher.need(offer.frame);
@@ -83,7 +86,7 @@ impl TapEgress {
         features.uso_v6 &= tap.segments_udp();
         let note = meter.clone();
         let finisher = Finisher::new(features, move |what, n| note.note(what, n));
-        Self { tap, finisher, linear: Linear::default(), meter }
+        Self { tap, finisher, linear: Linear::default(), copies_singly: false, meter }
     }
 
     /// Sends the first of these frames.
@@ -114,7 +117,10 @@ impl TapEgress {
             if let Some(list) = self.scatter(body, frame) {
                 return write(&self.tap, &metadata, list.all());
             }
-            self.copy_run(body, offers);
+            if !self.copies_singly {
+                self.copy_run(body, offers);
+                self.copies_singly = self.linear.is_empty();
+            }
         }
         match self.linear.take() {
             Some(whole) => write(&self.tap, &metadata, [Piece::Private(whole)]),

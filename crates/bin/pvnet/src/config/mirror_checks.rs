@@ -4,9 +4,15 @@ use std::collections::HashSet;
 
 use super::{Attach, Config, Mirror, Platform, Queues, check_name};
 
+/// Most mirrors: each one to files has a thread and memory for what it has not written yet.
+pub(super) const MIRRORS_MAX: usize = 32;
+
 impl Config {
     /// Checks the mirrors.
     pub(super) fn check_mirrors(&self) -> Result<(), String> {
+        if self.mirrors.len() > MIRRORS_MAX {
+            return Err(format!("there are more than {MIRRORS_MAX} mirrors"));
+        }
         let (mut targets, mut files) = (HashSet::new(), HashSet::new());
         for mirror in &self.mirrors {
             let Mirror { name, from, .. } = mirror;

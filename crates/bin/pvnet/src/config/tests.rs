@@ -350,3 +350,14 @@ fn a_port_with_a_device_is_in_no_vlan_of_the_switch() {
         assert_eq!(parse(&format!("{in_switch}isolated = true\n")).map(drop), Ok(()));
     }
 }
+
+#[test]
+fn there_are_few_mirrors() {
+    let mirrors = |count: usize| {
+        let mirror =
+            |n| format!("[[mirror]]\nname = \"m{n}\"\nfrom = [\"red\"]\nfile = \"m{n}\"\n");
+        parse(&format!("{RED}{}", (0..count).map(mirror).collect::<String>()))
+    };
+    mirrors(32).unwrap();
+    assert!(mirrors(33).unwrap_err().contains("more than 32 mirrors"));
+}

@@ -5,6 +5,7 @@ mod to_port;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use capture::Recording;
 use control_socket::MirrorStatus;
@@ -88,11 +89,11 @@ impl PluggedMirror {
         MirrorStatus { name, from, to, file, copied, lost }
     }
 
-    /// Ends a mirror that no port has in its role.
-    fn end(self, datapath: &Datapath) {
+    /// Ends a mirror that no port has in its role. A file is waited for until `deadline`.
+    fn end(self, datapath: &Datapath, deadline: Instant) {
         match self.target {
             Target::Port(target) => target.end(datapath),
-            Target::File(target) => target.end(),
+            Target::File(target) => target.end(deadline),
         }
         info!(mirror = self.config.name, "not mirroring any more");
     }
@@ -170,7 +171,16 @@ pub(super) fn role_of(name: &str, mirrors: &[PluggedMirror]) -> MirrorRole {
     role
 }
 
+/// How long the last writes of all files are waited for: a disk may hang, and the whole daemon waits.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
 /// Removes mirrors that no port has in its role.
 pub(super) fn remove(mirrors: Vec<PluggedMirror>, datapath: &Datapath) {
-    mirrors.into_iter().for_each(|mirror| mirror.end(datapath));
+    for mirror in &mirrors {
+        if let Target::File(target) = &mirror.target {
+            target.stop();
+        }
+    }
+    let deadline = Instant::now() + LAST_WRITE;
+    mirrors.into_iter().for_each(|mirror| mirror.end(datapath, deadline));
 }

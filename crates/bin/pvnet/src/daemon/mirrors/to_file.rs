@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::Instant;
 
 use capture::{Files, Place, Recording, Totals};
 use control_socket::RecordingStatus;
@@ -12,9 +12,6 @@ use control_socket::RecordingStatus;
 use crate::config;
 use crate::daemon::thread::spawn_for_client;
 use crate::error::text;
-
-/// How long the end of a file is waited for: a disk may hang.
-const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// A recording, and the thread that writes it.
 pub(super) struct ToFile {
@@ -69,10 +66,15 @@ impl ToFile {
         RecordingStatus { path: path.map(|path| path.display().to_string()), bytes, error }
     }
 
-    /// Ends the recording, which no port gives packets any more. Its file is complete, unless the disk hangs.
-    pub(super) fn end(self) {
+    /// Tells the thread of a recording, which no port gives packets any more, to end.
+    pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits until the thread has ended: then its file is complete. A disk may hang, so no longer than to `deadline`.
+    pub(super) fn end(self, deadline: Instant) {
+        self.stop();
         // An error is what is waited for: the thread has ended.
-        let _ = self.ended.recv_timeout(LAST_WRITE);
+        let _ = self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }

@@ -42,7 +42,7 @@ check: ## Check what changed since main: format, lints, unit tests (no installs)
 # for want of a program.
 test: export PVNET_TESTS ?= $(if $(filter 0,$(shell id -u)),all)
 # A short fuzz round.
-test: export PVNET_FUZZ_SECONDS ?= 10
+test: export PVNET_FUZZ_SECONDS ?= 4
 test: ## Run everything that CI runs
 	$(MAKE) deps
 	$(MAKE) fmt-check

@@ -5,13 +5,13 @@ use std::time::Duration;
 use cdna::call::{Answer, MapEntry, Operation};
 use cdna::{ContextId, Descriptor, Direction};
 use hypervisor::{DomId, PageOwner};
-use iommu::{MapError, Ticket};
+use iommu::Ticket;
 
 use crate::call::Call;
 use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::mapping::Unmapping;
-use crate::refusal::{EntryError, Refusal};
+use crate::refusal::Refusal;
 
 /// How often a call to map is performed that finds pages which are not given back. Each time the card has confirmed
 /// those that there were.
@@ -24,6 +24,14 @@ pub enum Performed {
     Answered(Answer),
     /// It is answered so when the unmapping is done. A refusal means that it can then be performed again.
     Waits(Unmapping, Answer),
+}
+
+/// What became of a request to map.
+enum Mapped {
+    /// So many pages were mapped.
+    Pages(u32),
+    /// Nothing was: a page is not given back yet. It can be asked for again when the unmapping is done.
+    Waits(Unmapping, Refusal),
 }
 
 impl<O: PageOwner> Contexts<O> {
@@ -72,20 +80,49 @@ impl<O: PageOwner> Contexts<O> {
         now: Duration,
         mut wait: impl FnMut(Unmapping) -> bool,
     ) -> Result<u32, Refusal> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let result = self.map(context, caller, entries, now);
-            let Err(Refusal::Entry { why: EntryError::Mapping(MapError::Pending(_)), .. }) = result
-            else {
-                return result;
-            };
-            match self.flush(context, caller)? {
-                _ if tries == MAP_TRIES => return result,
-                Some(unmapping) if !wait(unmapping) => return Err(Refusal::Stopped),
-                // Confirmed, perhaps since the page was looked at.
-                Some(_) | None => {}
+        for _ in 1..MAP_TRIES {
+            match self.map_or_flush(context, caller, entries, now)? {
+                Mapped::Pages(pages) => return Ok(pages),
+                Mapped::Waits(unmapping, _) if wait(unmapping) => {}
+                Mapped::Waits(..) => {
+                    self.count_refusal(context, caller);
+                    return Err(Refusal::Stopped);
+                }
             }
+        }
+        self.map(context, caller, entries, now)
+    }
+
+    /// Maps pages, or asks the card to confirm what stands in their way. Both hold the lock once: a page that another
+    /// thread gives back between them would leave a refusal and nothing to wait for.
+    fn map_or_flush(
+        &self,
+        context: ContextId,
+        caller: DomId,
+        entries: &[MapEntry],
+        now: Duration,
+    ) -> Result<Mapped, Refusal> {
+        let mut slot = self.slot(context).ok_or(Refusal::NotYours)?;
+        let generation = slot.generation;
+        let assigned = slot.of(caller)?;
+        let refusal = match assigned.map(entries, now) {
+            Ok(pages) => return Ok(Mapped::Pages(pages)),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_pending()
+            && let Some(ticket) = assigned.flush()?
+        {
+            return Ok(Mapped::Waits(Unmapping { context, generation, ticket }, refusal));
+        }
+        assigned.count.refused += 1;
+        Err(refusal)
+    }
+
+    fn count_refusal(&self, context: ContextId, caller: DomId) {
+        if let Some(mut slot) = self.slot(context)
+            && let Ok(context) = slot.of(caller)
+        {
+            context.count.refused += 1;
         }
     }
 
@@ -101,28 +138,10 @@ impl<O: PageOwner> Contexts<O> {
         entries: &[MapEntry],
         now: Duration,
     ) -> Result<Option<Unmapping>, Refusal> {
-        self.begin_unmapping(context, caller, |context| context.unmap(entries, now))
-    }
-
-    /// Asks the card now about all pages of a context that are not given back. They can be mapped again when
-    /// [`is_unmapped`](Self::is_unmapped) says so; none if there are no such pages.
-    ///
-    /// # Errors
-    /// It is not the caller's, or its protection has no such pages.
-    pub fn flush(&self, context: ContextId, caller: DomId) -> Result<Option<Unmapping>, Refusal> {
-        self.begin_unmapping(context, caller, Context::flush)
-    }
-
-    fn begin_unmapping(
-        &self,
-        context: ContextId,
-        caller: DomId,
-        call: impl FnOnce(&mut Context<O>) -> Result<Option<Ticket>, Refusal>,
-    ) -> Result<Option<Unmapping>, Refusal> {
         let mut slot = self.slot(context).ok_or(Refusal::NotYours)?;
         let generation = slot.generation;
         let assigned = slot.of(caller)?;
-        let ticket = call(assigned).inspect_err(|_| assigned.count.refused += 1)?;
+        let ticket = assigned.unmap(entries, now).inspect_err(|_| assigned.count.refused += 1)?;
         Ok(ticket.map(|ticket| Unmapping { context, generation, ticket }))
     }
 
@@ -158,20 +177,21 @@ impl<O: PageOwner> Contexts<O> {
         mut wait: impl FnMut(Unmapping) -> bool,
     ) -> Answer {
         let mut tries = 0;
-        loop {
+        let refused = loop {
             tries += 1;
             match self.perform(context, caller, call, now) {
                 Performed::Answered(answer) => return answer,
-                Performed::Waits(unmapping, answer) => {
-                    let serial = call.serial();
-                    match wait(unmapping) {
-                        true if answer.status == 0 || tries == MAP_TRIES => return answer,
-                        true => {}
-                        false => return Refusal::Stopped.answer(serial),
-                    }
-                }
+                Performed::Waits(unmapping, answer) => match wait(unmapping) {
+                    true if answer.status == 0 => return answer,
+                    true if tries == MAP_TRIES => break answer,
+                    true => {}
+                    false => break Refusal::Stopped.answer(call.serial()),
+                },
             }
-        }
+        };
+        // What the guest is told counts, not each try.
+        self.count_refusal(context, caller);
+        refused
     }
 
     /// As [`serve`](Self::serve), without waiting.
@@ -187,7 +207,13 @@ impl<O: PageOwner> Contexts<O> {
         let result = match call.operation() {
             Operation::EnqueueTx => enqueue(Direction::Tx),
             Operation::EnqueueRx => enqueue(Direction::Rx),
-            Operation::Map => self.map(context, caller, call.mappings(), now),
+            Operation::Map => match self.map_or_flush(context, caller, call.mappings(), now) {
+                Ok(Mapped::Pages(pages)) => Ok(pages),
+                Ok(Mapped::Waits(unmapping, refusal)) => {
+                    return Performed::Waits(unmapping, refusal.answer(call.serial()));
+                }
+                Err(refusal) => Err(refusal),
+            },
             Operation::Unmap => match self.unmap(context, caller, call.mappings(), now) {
                 Ok(Some(unmapping)) if !self.is_unmapped(unmapping) => {
                     return Performed::Waits(unmapping, done(0));
@@ -195,15 +221,6 @@ impl<O: PageOwner> Contexts<O> {
                 result => result.map(|_| 0),
             },
         };
-        if let Err(
-            refusal @ Refusal::Entry { why: EntryError::Mapping(MapError::Pending(_)), .. },
-        ) = result
-        {
-            // It can be mapped when the card has confirmed that it was unmapped.
-            if let Ok(Some(unmapping)) = self.flush(context, caller) {
-                return Performed::Waits(unmapping, refusal.answer(call.serial()));
-            }
-        }
         Performed::Answered(match result {
             Ok(value) => done(value),
             Err(refusal) => refusal.answer(call.serial()),

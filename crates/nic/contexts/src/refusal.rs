@@ -64,6 +64,11 @@ pub enum EntryError {
 }
 
 impl Refusal {
+    /// Whether a page was unmapped and the card has not confirmed that.
+    pub(crate) const fn is_pending(self) -> bool {
+        matches!(self, Self::Entry { why: EntryError::Mapping(MapError::Pending(_)), .. })
+    }
+
     /// The answer's status: a number for each reason, from 1 on.
     #[must_use]
     pub const fn status(self) -> u32 {

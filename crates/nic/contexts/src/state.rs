@@ -77,6 +77,6 @@ pub struct ContextStatus {
     pub descriptors: u64,
     /// Pages that were mapped by calls.
     pub mapped: u64,
-    /// Calls that were refused.
+    /// Calls that were refused in the end: one that waited and was then done is not.
     pub refused: u64,
 }

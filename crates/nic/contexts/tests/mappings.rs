@@ -396,6 +396,8 @@ fn a_page_is_mapped_again_once_the_card_has_confirmed_its_unmapping() {
         contexts.is_unmapped(unmapping)
     });
     assert_eq!((mapped, waits), (Ok(1), 1));
+    let refused = contexts.status(CONTEXT).unwrap().refused;
+    assert_eq!(refused, 2, "a call that waited and was then done was not refused");
     world.mapped.insert(3, (3, 3));
     world.finish();
 }

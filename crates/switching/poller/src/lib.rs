@@ -47,9 +47,11 @@ const HIT: u8 = 2;
 const REST_MIN: u16 = 16;
 /// The same at most.
 const REST_MAX: u16 = 4096;
-/// The same, at least, after a [late](LATE) look. `sched_yield` gives whole time slices away, so one
-/// such wait costs more than a thousand wake-ups save.
+/// The same, at least, after a [late](LATE) look that comes soon after another. `sched_yield` gives whole time slices away, so
+/// one such wait costs more than a thousand wake-ups save.
 const REST_CROWDED: u16 = 1024;
+/// After so many waits that ended in time, polling has saved more than a late look costs. Then it was somebody who came once.
+const CALM: u16 = 2 * REST_CROWDED;
 
 /// The waits of a thread, and whether it polls.
 #[derive(Clone, Debug)]
@@ -74,6 +76,8 @@ pub struct Poller {
     next_rest: u16,
     /// Polled waits that ended in time since this number changed.
     hits: u16,
+    /// The same since the last late look, up to [`CALM`].
+    calm: u16,
 }
 
 /// Work between two waits.
@@ -100,6 +104,7 @@ impl Poller {
             rest: 0,
             next_rest: REST_MIN,
             hits: 0,
+            calm: 0,
         }
     }
 
@@ -173,10 +178,13 @@ impl Poller {
     fn end_polled_wait(&mut self, since: Instant, now: Instant) {
         if now.saturating_duration_since(self.looked) >= self.limit * LATE {
             self.score = 0;
-            self.next_rest = self.next_rest.max(REST_CROWDED / 2);
+            if std::mem::take(&mut self.calm) < CALM {
+                self.next_rest = self.next_rest.max(REST_CROWDED / 2);
+            }
         } else if now.saturating_duration_since(since) < self.limit {
             self.score = (self.score + HIT).min(SCORE_MAX);
             self.hits += 1;
+            self.calm = (self.calm + 1).min(CALM);
             if self.hits >= self.next_rest {
                 (self.hits, self.next_rest) = (0, (self.next_rest / 2).max(REST_MIN));
             }

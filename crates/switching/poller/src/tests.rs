@@ -118,6 +118,20 @@ fn somebody_who_keeps_the_cpu_ends_polling() {
     assert!(lost < 1000, "{lost} of a million waits");
 }
 
+#[test]
+fn somebody_who_takes_the_cpu_once_hardly_ends_polling() {
+    for (calm, rests) in [(CALM, REST_MIN * 2), (CALM - 1, REST_CROWDED)] {
+        let mut thread = Thread::new(POLL);
+        // The first ones begin polling.
+        thread.waits(usize::from(START) + usize::from(calm), 1, 100, POLL / 2);
+        thread.poller.worked(1, 100, || thread.now);
+        assert!(thread.poller.is_worth_polling(thread.now));
+        thread.now += Duration::from_millis(3);
+        let slept = (0..5000).take_while(|_| !thread.wait(1, 100, POLL / 2)).count();
+        assert_eq!(slept, usize::from(rests) + usize::from(START), "after {calm} waits");
+    }
+}
+
 /// With more threads on their way than CPUs, each yield gives the CPU to another one of them.
 #[test]
 fn threads_of_one_round_trip_that_share_a_cpu_poll() {

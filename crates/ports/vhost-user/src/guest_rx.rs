@@ -198,6 +198,9 @@ impl GuestRx {
         self.ring.queue.arm().map_err(Broken::new)
     }
 
+    /// Delivers a frame into as many chains as it needs. It is not part of the loop over small frames, whose values stay in registers
+    /// so.
+    #[inline(never)]
     fn offer(&mut self, body: Body<'_>, frame: &Frame, now: Duration) -> Result<Outcome, Broken> {
         let mark = self.ring.queue.mark();
         for _ in 0..ATTEMPTS {

@@ -124,6 +124,7 @@ pub fn write(
 }
 
 /// The same for the body of a frame of granted pages, or of one that was merged: to the byte `at` of a region, at most `left` bytes.
+#[inline(never)]
 fn write_list(
     region: &Region,
     mut at: usize,

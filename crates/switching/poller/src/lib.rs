@@ -32,6 +32,10 @@ const LATE: u32 = 5;
 const BULK_BYTES: u64 = 16 * 1024;
 /// A burst of more frames is bulk.
 const BULK_FRAMES: usize = 16;
+/// Neither is, if its looks found no more bytes or frames each on average: that is a round trip so fast that the next frame is there
+/// with each look.
+const LOOK_BYTES: u64 = 2048;
+const LOOK_FRAMES: usize = 2;
 /// Waits after a bulk burst that are not polled. Between the bursts there are others with acknowledgements.
 const BULK_WAITS: u8 = 16;
 /// Short waits in a row after which a thread begins to poll.
@@ -83,8 +87,17 @@ pub struct Poller {
 /// Work between two waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Burst {
+    looks: u32,
     frames: usize,
     bytes: u64,
+}
+
+impl Burst {
+    fn is_bulk(self) -> bool {
+        let Self { looks, frames, bytes } = self;
+        frames > BULK_FRAMES.max(LOOK_FRAMES.saturating_mul(looks as usize))
+            || bytes > BULK_BYTES.max(LOOK_BYTES.saturating_mul(looks.into()))
+    }
 }
 
 impl Poller {
@@ -118,6 +131,7 @@ impl Poller {
     /// only called if a wait ends.
     #[inline]
     pub fn worked(&mut self, frames: usize, bytes: u64, now: impl FnOnce() -> Instant) {
+        self.burst.looks = self.burst.looks.saturating_add(1);
         self.burst.frames += frames;
         self.burst.bytes += bytes;
         if let Some(since) = self.since.take() {
@@ -144,8 +158,7 @@ impl Poller {
 
     /// A wait begins: decides whether it is polled.
     fn begin_wait(&mut self, now: Instant) {
-        let Burst { frames, bytes } = std::mem::take(&mut self.burst);
-        if frames > BULK_FRAMES || bytes > BULK_BYTES {
+        if std::mem::take(&mut self.burst).is_bulk() {
             self.bulk = BULK_WAITS;
         } else {
             self.bulk = self.bulk.saturating_sub(1);

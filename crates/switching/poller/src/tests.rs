@@ -86,6 +86,19 @@ fn bulk_is_not_polled() {
 }
 
 #[test]
+fn round_trips_of_which_every_look_finds_a_frame_are_no_bulk() {
+    let mut thread = Thread::new(POLL);
+    thread.waits(100, 1, 1514, POLL / 2);
+    for _ in 0..100 {
+        (0..1000).for_each(|_| thread.poller.worked(1, 1514, || thread.now));
+        assert!(thread.wait(1, 1514, POLL / 2));
+    }
+    // With more frames per look it is.
+    (0..1000).for_each(|_| thread.poller.worked(3, 180, || thread.now));
+    assert!(!thread.wait(3, 180, POLL / 2));
+}
+
+#[test]
 fn without_a_limit_nothing_is_polled() {
     let mut thread = Thread::new(Duration::ZERO);
     for wait in [Duration::ZERO, MICROSECOND, POLL] {

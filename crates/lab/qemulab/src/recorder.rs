@@ -5,8 +5,10 @@ use std::time::Duration;
 use lab::{Namespace, Process, TempDir};
 use xenlab::Result;
 
-/// How long tshark may take to start, and to read a recording.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long tshark may take to start.
+const START: Duration = Duration::from_secs(60);
+/// How long it may take to read a recording: some hundred thousand frames, on a busy machine.
+const READ: Duration = Duration::from_secs(300);
 
 /// A running recording.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl Recorder {
         let mut command = namespace.exec("tshark")?;
         command.args(["-q", "-i", device, "-w"]).arg(folder.path().join("wire.pcapng"));
         let mut tshark = Process::capture(command)?;
-        tshark.says("Capturing on", LIMIT)?;
+        tshark.says("Capturing on", START)?;
         Ok(Self { tshark, folder })
     }
 
@@ -42,9 +44,10 @@ impl Recorder {
         self.tshark.stop()?;
         let mut command = lab::command("tshark")?;
         command.arg("-r").arg(self.folder.path().join("wire.pcapng"));
+        command.args(["-n", "-o", "tcp.analyze_sequence_numbers:FALSE"]);
         command.args(["-o", "tcp.check_checksum:TRUE", "-Y", "tcp", "-T", "fields"]);
         command.args(["-e", "ip.src", "-e", "frame.len", "-e", "tcp.checksum.status"]);
-        let text = lab::run(command, LIMIT)?;
+        let text = lab::run(command, READ)?;
         Ok(senders.map(|sender| count(&text, sender)))
     }
 }

@@ -154,10 +154,9 @@ impl Plan {
     }
 }
 
-/// The frame as a part of a merged one. Not one that lies in buffers of its receiver already: it need not be copied. Nor one with a
-/// VLAN tag: Linux' netfront refuses a partial checksum behind one.
+/// The frame as a part of a merged one. Not one that lies in buffers of its receiver already: it need not be copied.
 fn mergeable(frame: &Frame) -> Option<Mergeable> {
-    if !is_segment(frame) || frame.lent.is_any() || frame.headers.vlan.is_some() {
+    if !is_segment(frame) || frame.lent.is_any() {
         return None;
     }
     Mergeable::of(frame.header(), frame.len as usize, &frame.headers, frame.checksum)

@@ -47,16 +47,23 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// A batch: for each frame the flow, and how it differs.
-fn steps() -> impl Strategy<Value = (usize, bool, u8, Vec<(u16, Change)>)> {
+fn steps() -> impl Strategy<Value = (usize, (bool, bool), u8, Vec<(u16, Change)>)> {
     let steps = prop::collection::vec((0u16..3, change()), 1..64);
-    (60usize..1449, any::<bool>(), 0u8..3, steps)
+    (60usize..1449, any::<(bool, bool)>(), 0u8..3, steps)
 }
 
 /// The segments that the steps describe.
-fn segments(len: usize, v6: bool, checksum: u8, steps: &[(u16, Change)]) -> Vec<Segment> {
+fn segments(
+    len: usize,
+    (v6, is_tagged): (bool, bool),
+    checksum: u8,
+    steps: &[(u16, Change)],
+) -> Vec<Segment> {
+    let vlan = if is_tagged { 5 } else { 0 };
     let checksum =
         [Checksum::Unknown, Checksum::Partial, Checksum::Validated][usize::from(checksum)];
-    let mut flows = [0, 1, 2].map(|flow| Segment { v6, checksum, ..Segment::first(flow, len) });
+    let mut flows =
+        [0, 1, 2].map(|flow| Segment { v6, vlan, checksum, ..Segment::first(flow, len) });
     let mut made = Vec::new();
     for (flow, change) in steps {
         let flow = &mut flows[usize::from(*flow)];
@@ -82,8 +89,7 @@ fn segments(len: usize, v6: bool, checksum: u8, steps: &[(u16, Change)]) -> Vec<
             Change::Damage(_) => {}
             Change::Length(bytes) => segment.payload.truncate(*bytes),
         }
-        *flow =
-            Segment { flags: Flags::ACK, vlan: 0, padding: 0, damage: None, ..segment.next(len) };
+        *flow = Segment { flags: Flags::ACK, vlan, padding: 0, damage: None, ..segment.next(len) };
         made.push(segment);
     }
     made
@@ -122,7 +128,7 @@ fn is_one_frame(run: &[Vec<u8>], partial: bool) -> bool {
         let flags = tcp::Packet::new_checked(bytes.get(headers.l4_offset.into()..)?).ok()?.flags();
         let is_plain = [Flags::ACK, Flags::ACK | Flags::PSH].contains(&flags);
         let has_payload = bytes.len() > headers.payload_offset.into();
-        let is_tcp = headers.transport == Transport::Tcp && headers.vlan.is_none();
+        let is_tcp = headers.transport == Transport::Tcp;
         (is_plain && has_payload && is_tcp).then_some(())
     };
     let Some((frame, gso)) = merged(run) else { return false };
@@ -162,8 +168,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn merged_frames_are_cut_into_what_came((len, v6, checksum, steps) in steps()) {
-        let segments = segments(len, v6, checksum, &steps);
+    fn merged_frames_are_cut_into_what_came((len, kind, checksum, steps) in steps()) {
+        let segments = segments(len, kind, checksum, &steps);
         let frames: Vec<_> = segments.iter().map(|s| (s.bytes(), s.checksum)).collect();
         let partial = checksum == 1;
         // Some damage makes a frame that no port takes in.

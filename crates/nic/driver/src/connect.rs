@@ -219,6 +219,7 @@ fn features_of(bits: u32) -> Features {
         csum_v6: sums,
         tso_v4: tso,
         tso_v6: tso,
+        tagged: true,
         ..Features::NONE
     };
     // Leaves out segmentation where something that it needs is missing.

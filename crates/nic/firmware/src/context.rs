@@ -117,6 +117,7 @@ impl<P: ContextPages> Context<P> {
             csum_v6: csum,
             tso_v4: tso,
             tso_v6: tso,
+            tagged: true,
             ..Features::NONE
         }
     }

@@ -81,7 +81,7 @@ proptest! {
             prop_assert_eq!(with.headers, came);
             prop_assert_eq!(with.flow_hash(), frame.flow_hash(), "its queue is the same");
             for csum in [false, true] {
-                let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, ..Features::default() };
+                let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, tagged: true, ..Features::NONE };
                 prop_assert_eq!(with.need(features), frame.need(features));
             }
             let places = [&with, &frame].map(|one| one.headers.checksum_location().map(|at| at.start));

@@ -21,6 +21,8 @@ pub struct Features {
     pub uso_v4: bool,
     /// Unsegmented UDP over IPv6. It has no effect without `sg` and `csum_v6`.
     pub uso_v6: bool,
+    /// The above for frames with a VLAN tag too: the port is told where the checksum lies, or looks for it behind tags.
+    pub tagged: bool,
 }
 
 impl Features {
@@ -33,10 +35,11 @@ impl Features {
         tso_v6: false,
         uso_v4: false,
         uso_v6: false,
+        tagged: false,
     };
     /// Everything named here.
-    pub const ALL: Self = Self { uso_v4: true, uso_v6: true, ..Self::NETIF };
-    /// Everything that netif, and a card's descriptors, can say: no unsegmented UDP.
+    pub const ALL: Self = Self { uso_v4: true, uso_v6: true, tagged: true, ..Self::NETIF };
+    /// Everything that netif can say: no unsegmented UDP. Linux' netfront looks for a checksum in frames without a tag only.
     pub const NETIF: Self =
         Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true, ..Self::NONE };
 
@@ -54,7 +57,13 @@ impl Features {
             tso_v6: self.tso_v6 && sg && csum_v6 && !other.tso_v6,
             uso_v4: self.uso_v4 && sg && csum_v4 && !other.uso_v4,
             uso_v6: self.uso_v6 && sg && csum_v6 && !other.uso_v6,
+            tagged: self.tagged && !other.tagged,
         }
+    }
+
+    /// Whether offloads are for such a frame at all.
+    const fn reach(self, headers: &Headers) -> bool {
+        self.tagged || headers.vlan.is_none()
     }
 
     /// A segmenter must write checksums and gather pieces, so Linux too drops TSO and USO where either is missing.
@@ -95,10 +104,15 @@ pub enum Need {
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
-        Some(gso) if gso.fits(headers) && features.segments(gso.kind) => Need::Nothing,
+        None if checksum != Checksum::Partial => Need::Nothing,
+        None if features.completes(headers) && features.reach(headers) => Need::Nothing,
+        None => Need::Checksum,
+        Some(gso)
+            if gso.fits(headers) && features.segments(gso.kind) && features.reach(headers) =>
+        {
+            Need::Nothing
+        }
         Some(_) => Need::Segment,
-        None if checksum == Checksum::Partial && !features.completes(headers) => Need::Checksum,
-        None => Need::Nothing,
     }
 }
 
@@ -182,6 +196,23 @@ mod tests {
             let needed = need_of_gso(network, transport, kind, Features::NETIF);
             assert_eq!(needed == Need::Nothing, kind.netif().is_some(), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_tagged_frame_is_finished_for_a_port_that_looks_behind_no_tag() {
+        let untagged = headers(Network::Ipv4, Transport::Tcp);
+        let tagged = Headers { vlan: Some(10), ..untagged };
+        let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+        let needs = |headers: &Headers, features| {
+            [(Checksum::Validated, None), (Checksum::Partial, None), (Checksum::Partial, gso)]
+                .map(|(checksum, gso)| need(headers, checksum, gso, features))
+        };
+        let nothing = [Need::Nothing; 3];
+        assert_eq!(
+            (needs(&untagged, Features::NETIF), needs(&tagged, Features::ALL)),
+            (nothing, nothing)
+        );
+        assert_eq!(needs(&tagged, Features::NETIF), [Need::Nothing, Need::Checksum, Need::Segment]);
     }
 
     #[test]

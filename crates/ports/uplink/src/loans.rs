@@ -40,7 +40,7 @@ impl Loans {
     pub(crate) fn new(large: bool) -> Self {
         let checksums = Features { csum_v4: true, csum_v6: true, ..Features::NONE };
         let (needed, pages, least) = match large {
-            // A tap with queues for guests has no unsegmented UDP.
+            // A tap with queues for guests has no unsegmented UDP. Tagged frames that need software are copied.
             true => (Features::NETIF, LENT_MAX - 1, LENT_MAX),
             false => (checksums, 1, 1),
         };
@@ -142,8 +142,9 @@ impl Loans {
 
 /// Whether an interface with these features takes frames that may need others.
 fn covers(features: Features, needed: Features) -> bool {
-    let all = |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6 }: Features| {
-        [sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6]
-    };
+    let all =
+        |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6, tagged }: Features| {
+            [sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6, tagged]
+        };
     all(features).into_iter().zip(all(needed)).all(|(has, needs)| has || !needs)
 }

@@ -141,6 +141,7 @@ impl Negotiated {
             tso_v6: csum && self.has(bit::GUEST_TSO6),
             uso_v4: csum && self.has(bit::GUEST_USO4),
             uso_v6: csum && self.has(bit::GUEST_USO6),
+            tagged: true,
         }
     }
 }
@@ -166,6 +167,6 @@ mod tests {
         assert_eq!((accepted.header_len(), accepted.receives()), (12, Features::ALL));
         let legacy = Negotiated::new(0, all.bits()).unwrap();
         assert_eq!(legacy.header_len(), 10);
-        assert_eq!(legacy.receives(), Features { sg: true, ..Features::NONE });
+        assert_eq!(legacy.receives(), Features { sg: true, tagged: true, ..Features::NONE });
     }
 }

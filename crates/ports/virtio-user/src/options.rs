@@ -93,6 +93,7 @@ impl Agreed {
             tso_v6: self.has(bit::HOST_TSO6),
             uso_v4: self.has(bit::HOST_USO),
             uso_v6: self.has(bit::HOST_USO),
+            tagged: true,
         }
     }
 }

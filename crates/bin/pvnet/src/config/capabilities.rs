@@ -35,6 +35,7 @@ impl Capabilities {
             tso_v6: tso,
             uso_v4: uso,
             uso_v6: uso,
+            tagged: csum,
         }
     }
 }

@@ -220,6 +220,7 @@ impl Port {
             tso_v6: tso,
             uso_v4: uso,
             uso_v6: uso,
+            tagged: true,
         };
         match self.kind {
             PortKind::VhostUser => {

@@ -155,7 +155,7 @@ fn the_command_line_changes_keys_of_guests_and_uplinks() {
     };
     let config = changed("up.capabilities=csum+sg").unwrap();
     assert_eq!(config.uplinks[0].capabilities.features(), {
-        Features { sg: true, csum_v4: true, csum_v6: true, ..Features::NONE }
+        Features { sg: true, csum_v4: true, csum_v6: true, tagged: true, ..Features::NONE }
     });
     assert_eq!(changed("*.queues=2").unwrap().guests[0].vifs[0].queues, Some(2));
     let vif = |set: &str| changed(set).unwrap().guests.remove(0).vifs.remove(0);

@@ -85,7 +85,7 @@ impl AsFd for TapWire {
 
 impl Wire for TapWire {
     fn features(&self) -> Features {
-        Features { csum_v4: true, csum_v6: true, ..Features::NONE }
+        Features { csum_v4: true, csum_v6: true, tagged: true, ..Features::NONE }
     }
 
     fn send(&mut self, head: &[u8], body: &[u8], metadata: Metadata) -> Sent {

@@ -13,8 +13,8 @@ use netback::{
     Anonymous, Change, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel,
     Vif,
 };
-use netfront::{FlowHash, Frontend, Queue};
-use offload::Features;
+use netfront::{FlowHash, Frontend, Queue, Received};
+use offload::{Checksum, Features, Gso};
 use port::Coalescing;
 use shm::Piece;
 use xenstore::Store;
@@ -227,6 +227,16 @@ pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
 
 /// Puts a frame on a guest's ring.
 pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
+    send_as(queue, bytes, Checksum::Unknown, None)
+}
+
+/// The same, with what is left to the backend.
+pub fn send_as(
+    queue: &mut Queue<MachineGuest>,
+    bytes: &[u8],
+    checksum: Checksum,
+    gso: Option<Gso>,
+) -> bool {
     queue.tx.reclaim().unwrap();
     let mut rest = bytes;
     for place in queue.tx.buffers() {
@@ -238,7 +248,7 @@ pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
         return false;
     }
     let len = u16::try_from(bytes.len()).unwrap();
-    queue.tx.send(len, offload::Checksum::Unknown, None).unwrap();
+    queue.tx.send(len, checksum, gso).unwrap();
     queue.tx.publish();
     true
 }
@@ -250,7 +260,12 @@ pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
 
 /// The same, with its hash.
 pub fn receive_hashed(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Option<FlowHash>)> {
-    let mut frame = netfront::Received::default();
+    receive_whole(queue).map(|(bytes, received)| (bytes, received.hash))
+}
+
+/// The same, with all that the backend says of it.
+pub fn receive_whole(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Received)> {
+    let mut frame = Received::default();
     if !queue.rx.receive(&mut frame).unwrap() {
         return None;
     }
@@ -262,5 +277,5 @@ pub fn receive_hashed(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Optio
         bytes.extend(part);
     }
     queue.rx.publish();
-    Some((bytes, frame.hash))
+    Some((bytes, frame))
 }

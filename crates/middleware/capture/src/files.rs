@@ -4,13 +4,17 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What a file's name ends with.
 pub const EXTENSION: &str = ".pcapng";
 /// Numbers of files are below this.
 const NUMBERS: u64 = 10_000_000;
+/// How long a writer waits after an error.
+const PAUSE: Duration = Duration::from_secs(10);
 
-/// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count.
+/// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count. While one begins,
+/// there is one more: an older file goes when the new one has packets.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -18,6 +22,8 @@ pub struct Files {
     /// Most bytes of a file.
     pub(crate) most_bytes: u64,
     most_files: usize,
+    /// How long a writer waits after an error.
+    pub(crate) pause: Duration,
     /// The number of the last one.
     last: u64,
     /// The first file, if it was opened beforehand.
@@ -29,7 +35,14 @@ impl Files {
     #[must_use]
     pub fn new(folder: &Path, name: &str, most_bytes: u64, most_files: usize) -> Self {
         let (folder, name) = (folder.to_owned(), name.to_owned());
-        Self { folder, name, most_bytes, most_files: most_files.max(1), last: 0, first: None }
+        let most_files = most_files.max(1);
+        Self { folder, name, most_bytes, most_files, pause: PAUSE, last: 0, first: None }
+    }
+
+    /// The same files, where a writer waits so long after an error.
+    #[must_use]
+    pub fn pausing(self, pause: Duration) -> Self {
+        Self { pause, ..self }
     }
 
     /// Opens the first file now, so that whoever asks for a recording hears of an error.
@@ -46,15 +59,21 @@ impl Files {
         self.first.take().map_or_else(|| self.open(), Ok)
     }
 
-    /// Makes room, and a file.
-    fn open(&mut self) -> io::Result<(File, PathBuf)> {
-        let mut numbers = self.numbers()?;
-        numbers.sort_unstable();
-        let too_many = (numbers.len() + 1).saturating_sub(self.most_files);
+    /// Removes the oldest files where there are too many. Returns the number of the newest, if there is one.
+    pub(crate) fn make_room(&self) -> io::Result<Option<u64>> {
+        let numbers = self.numbers()?;
+        let too_many = numbers.len().saturating_sub(self.most_files);
         for number in &numbers[..too_many] {
             fs::remove_file(self.path(*number))?;
         }
-        self.last = numbers.last().map_or(self.last, |last| self.last.max(*last)).wrapping_add(1);
+        Ok(numbers.last().copied())
+    }
+
+    /// Makes a file.
+    fn open(&mut self) -> io::Result<(File, PathBuf)> {
+        // Those that could not be removed before: the next one would be one too many again.
+        let newest = self.make_room()?;
+        self.last = newest.map_or(self.last, |newest| self.last.max(newest)).wrapping_add(1);
         let path = self.path(self.last);
         // New, so that no link leads elsewhere. What ports carry is not for everybody.
         let file = File::options().write(true).create_new(true).mode(0o640).open(&path)?;
@@ -65,7 +84,7 @@ impl Files {
         self.folder.join(format!("{}.{number:05}{EXTENSION}", self.name))
     }
 
-    /// The numbers of the files that are there.
+    /// The numbers of the files that are there, in order.
     fn numbers(&self) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -74,6 +93,7 @@ impl Files {
             let digits = rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(EXTENSION));
             numbers.extend(digits.and_then(number));
         }
+        numbers.sort_unstable();
         Ok(numbers)
     }
 }

@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod current;
 mod files;
 mod filter;
 mod merge;

@@ -57,7 +57,7 @@ impl Recording {
     }
 
     /// Writes packets to files until `stop` returns true, which is asked about every 5 ms. No port should give it packets then.
-    /// While nothing can be written, packets are lost, and a new file is tried now and then.
+    /// While nothing can be written, packets are lost, older files stay, and it is tried again now and then.
     pub fn run(&self, files: Files, stop: &mut dyn FnMut() -> bool) {
         let mut writer = Writer::new(&self.0, files);
         let mut merge = Merge::default();

@@ -1,171 +1,164 @@
 //! Writes the blocks of a recording to one file after the other.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::current::Current;
 use crate::files::Files;
 use crate::pcapng::{self, Statistics};
-use crate::reader::WRITE_BYTES;
-use crate::recording::{Place, Shared};
-
-/// How long a writer waits after an error.
-const PAUSE: Duration = Duration::from_secs(10);
+use crate::recording::Shared;
 
 /// Writes blocks of packets.
+///
+/// After an error it waits. A file for which there is no room stays the file that is written to: a new one for each try would push
+/// older files out, which is all that is left of the past then.
 pub(crate) struct Writer<'a> {
     recording: &'a Shared,
     files: Files,
     file: Option<Current>,
-    /// When the next file may be tried, after an error.
+    /// When something may be written again, after an error.
     retry: Option<Instant>,
-}
-
-/// The file that is written to.
-struct Current {
-    out: BufWriter<File>,
-    /// Its bytes, with those that are still in the buffer.
-    bytes: u64,
-    /// The bytes that the kernel has taken, which end with a block.
-    flushed: u64,
-    /// When it began, in nanoseconds since the Unix epoch.
-    start: u64,
-    /// By interface: the packets in it.
-    received: Vec<u64>,
-    /// By interface: those of them that the kernel has not taken.
-    buffered: Vec<u64>,
-    /// By interface: the packets that were lost before it began.
-    lost_before: Vec<u64>,
 }
 
 impl<'a> Writer<'a> {
     /// A writer, which begins with a file.
     pub(crate) fn new(recording: &'a Shared, files: Files) -> Self {
         let mut writer = Self { recording, files, file: None, retry: None };
-        writer.open();
+        writer.attempt(Self::begin);
         writer
     }
 
     /// Writes a packet's block, or counts the packet as lost.
     pub(crate) fn write(&mut self, block: &[u8]) {
         let interface = pcapng::interface_of(block);
-        let is_full = self.file.as_ref().is_some_and(|file| {
-            let end = file.bytes + block.len() as u64 + self.statistics(file).len() as u64;
-            end > self.files.most_bytes && file.received.iter().any(|packets| *packets > 0)
-        });
-        if is_full {
-            self.end();
+        if self.is_waiting() || !self.attempt(|writer| writer.put(block, interface)) {
+            self.recording.sink.lose(interface, 1);
         }
-        if self.file.is_none() && self.retry.is_none_or(|at| Instant::now() >= at) {
-            self.open();
-        }
-        match self.file.as_mut().map(|file| file.write(block, interface)) {
-            Some(Ok(())) => return,
-            Some(Err(error)) => self.fail(&error),
-            None => {}
-        }
-        self.recording.sink.lose(interface, 1);
     }
 
     /// Has the kernel take what was written.
     pub(crate) fn flush(&mut self) {
-        let Some(file) = &mut self.file else { return };
-        if let Err(error) = file.flush(self.recording) {
-            self.fail(&error);
+        if !self.is_waiting() {
+            self.attempt(Self::hand_over);
         }
     }
 
     /// Ends the last file.
     pub(crate) fn finish(mut self) {
-        self.end();
+        self.attempt(Self::end);
     }
 
-    fn open(&mut self) {
-        match self.begin() {
-            Ok(file) => (self.file, self.retry) = (Some(file), None),
-            Err(error) => self.fail(&error),
+    fn is_waiting(&self) -> bool {
+        self.retry.is_some_and(|at| Instant::now() < at)
+    }
+
+    /// Returns whether the work was done. After an error, the writer waits.
+    fn attempt(&mut self, work: impl FnOnce(&mut Self) -> io::Result<()>) -> bool {
+        let done = work(self);
+        if let Err(error) = &done {
+            self.fail(error);
         }
+        done.is_ok()
     }
 
-    /// Begins a file. One that cannot be begun is not left behind: it would take the place of an older one.
-    fn begin(&mut self) -> io::Result<Current> {
+    fn put(&mut self, block: &[u8], interface: u32) -> io::Result<()> {
+        let is_full = self.file.as_ref().is_some_and(|file| {
+            let end = file.bytes() + block.len() as u64 + self.statistics(file).len() as u64;
+            end > self.files.most_bytes && file.has_packets()
+        });
+        if is_full {
+            self.end()?;
+        }
+        if self.file.is_none() {
+            self.begin()?;
+        }
+        self.file.as_mut().map_or(Ok(()), |file| file.write(block, interface))
+    }
+
+    /// Begins a file. One that cannot be begun is not left behind.
+    fn begin(&mut self) -> io::Result<()> {
         let (mut out, path) = self.files.next()?;
         let Shared { sink, preamble, .. } = self.recording;
         if let Err(error) = out.write_all(preamble) {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        let bytes = preamble.len() as u64;
-        let lost_before: Vec<_> = sink.lost().collect();
-        *self.recording.place() = Place { path: Some(path), bytes, error: None };
-        Ok(Current {
-            out: BufWriter::with_capacity(WRITE_BYTES, out),
-            bytes,
-            flushed: bytes,
-            start: sink.now(),
-            received: vec![0; lost_before.len()],
-            buffered: vec![0; lost_before.len()],
-            lost_before,
-        })
+        let file = Current::new((out, path), preamble.len() as u64, sink.now(), sink.lost());
+        let mut place = self.recording.place();
+        (place.path, place.bytes) = (Some(file.path().to_owned()), file.bytes());
+        self.file = Some(file);
+        Ok(())
     }
 
-    /// Ends the file with the interfaces' statistics.
-    fn end(&mut self) {
-        let Some(mut file) = self.file.take() else { return };
-        let blocks = self.statistics(&file);
-        let done = file.out.write_all(&blocks);
-        file.bytes += blocks.len() as u64;
-        if let Err(error) = done.and_then(|()| file.flush(self.recording)) {
-            self.file = Some(file);
-            self.fail(&error);
+    /// Has the kernel take what was written. The first packets of a file make it one that takes the place of an older one.
+    fn hand_over(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let had_packets = file.has_kept_packets();
+        let packets = file.flush()?;
+        let mut place = self.recording.place();
+        place.bytes = file.bytes();
+        if packets == 0 {
+            return Ok(());
         }
+        (place.error, self.retry) = (None, None);
+        drop(place);
+        self.recording.written.fetch_add(packets, Ordering::Relaxed);
+        if had_packets { Ok(()) } else { self.files.make_room().map(drop) }
+    }
+
+    /// Ends the file with the interfaces' statistics. One without packets goes: it would take the place of one that has some.
+    fn end(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        if !file.has_packets() {
+            let removed = self.discard(file);
+            self.file = None;
+            return removed;
+        }
+        let blocks = self.statistics(file);
+        if let Some(file) = &mut self.file {
+            file.append(&blocks)?;
+        }
+        self.hand_over()?;
+        self.file = None;
+        Ok(())
+    }
+
+    /// Removes a file.
+    fn discard(&self, file: &Current) -> io::Result<()> {
+        let mut place = self.recording.place();
+        (place.path, place.bytes) = (None, 0);
+        fs::remove_file(file.path())
     }
 
     fn statistics(&self, file: &Current) -> Vec<u8> {
         let mut blocks = Vec::new();
-        let (start, end) = (file.start, self.recording.sink.now());
-        let lost = self.recording.sink.lost().zip(&file.lost_before);
-        let lost = lost.map(|(now, before)| now.saturating_sub(*before));
-        for ((interface, received), lost) in (0..).zip(&file.received).zip(lost) {
-            let statistics = Statistics { interface, start, end, received: received + lost, lost };
+        let end = self.recording.sink.now();
+        for (interface, (received, lost)) in (0..).zip(file.counts(self.recording.sink.lost())) {
+            let (start, received) = (file.start(), received + lost);
+            let statistics = Statistics { interface, start, end, received, lost };
             pcapng::append_statistics(&mut blocks, &statistics);
         }
         blocks
     }
 
-    /// Leaves a file that could not be written to, up to the last block that the kernel has taken.
+    /// Leaves the file as the kernel has taken it, up to a block's end, and waits. Where it is room that is missing, the file goes on
+    /// later; otherwise the next one is tried, and a file without packets goes.
     fn fail(&mut self, error: &io::Error) {
-        self.retry = Some(Instant::now() + PAUSE);
-        self.recording.place().error = Some(error.to_string());
+        self.retry = Some(Instant::now() + self.files.pause);
+        let needs_room = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let then = if needs_room { "; nothing is written until there is room" } else { "" };
+        self.recording.place().error = Some(format!("{error}{then}"));
         let Some(file) = self.file.take() else { return };
-        for (interface, packets) in (0..).zip(file.buffered) {
+        for (interface, packets) in (0..).zip(file.waiting()) {
             self.recording.sink.lose(interface, packets);
         }
-        let (out, _) = file.out.into_parts();
-        // What is behind it is half a block.
-        let _ = out.set_len(file.flushed);
-    }
-}
-
-impl Current {
-    fn write(&mut self, block: &[u8], interface: u32) -> io::Result<()> {
-        self.out.write_all(block)?;
-        self.bytes += block.len() as u64;
-        for packets in [&mut self.received, &mut self.buffered] {
-            if let Some(packets) = packets.get_mut(interface as usize) {
-                *packets += 1;
-            }
+        match file.restored() {
+            Ok(file) if needs_room => self.file = Some(file),
+            // What cannot be removed either stays.
+            Ok(file) if !file.has_packets() => drop(self.discard(&file)),
+            Ok(_) | Err(_) => {}
         }
-        Ok(())
-    }
-
-    fn flush(&mut self, recording: &Shared) -> io::Result<()> {
-        self.out.flush()?;
-        self.flushed = self.bytes;
-        let packets = self.buffered.iter_mut().map(std::mem::take).sum();
-        recording.written.fetch_add(packets, Ordering::Relaxed);
-        recording.place().bytes = self.bytes;
-        Ok(())
     }
 }

@@ -4,8 +4,10 @@ mod common;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
-use capture::{CAPTURES_MAX, CapturePoint, Files, Options, Recording, StartError};
+use capture::{CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Recording, StartError};
 use common::{Port, number, packets, start, tcp_frame};
 
 /// A folder that is removed in the end.
@@ -26,6 +28,10 @@ impl Folder {
         names
     }
 
+    fn recordings(&self) -> Vec<String> {
+        self.files().into_iter().filter(|name| name.ends_with(EXTENSION)).collect()
+    }
+
     fn numbers(&self, file: &str) -> Vec<u16> {
         let bytes = fs::read(self.0.join(file)).unwrap();
         packets(&bytes).iter().map(|packet| number(&packet.bytes)).collect()
@@ -36,6 +42,14 @@ impl Drop for Folder {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).unwrap();
     }
+}
+
+/// Records a frame of this number.
+fn record_one(files: Files, number: u16) {
+    let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
+    point.record(&recording);
+    Port::wrapped(&point).carry([tcp_frame(number, 10)]);
+    write(&recording, files);
 }
 
 /// Writes what the recording has by now.
@@ -156,11 +170,11 @@ fn files_that_are_named_otherwise_stay() {
     let copies =
         ["span.20240101.pcapng", "span.0000009.pcapng", "span.18446744073709551615.pcapng"];
     copies.iter().for_each(|name| fs::write(folder.0.join(name), "a copy").unwrap());
-    let mut files = files(&folder, 1 << 20, 1);
-    files.open_first().unwrap();
-    files.open_first().unwrap();
+    for number in 1..=2 {
+        record_one(files(&folder, 1 << 20, 1), number);
+    }
     assert_eq!(folder.files().len(), copies.len() + 1);
-    assert!(folder.files().contains(&"span.00002.pcapng".to_owned()), "{:?}", folder.files());
+    assert_eq!(folder.numbers("span.00002.pcapng"), [2]);
 }
 
 #[test]
@@ -175,4 +189,98 @@ fn recordings_leave_captures_their_places() {
     assert!(point.is_active());
     recordings.iter().for_each(|one| point.end_recording(one));
     assert!(!point.is_active());
+}
+
+/// A file without packets would take the place of one with some.
+#[test]
+fn a_recording_without_packets_leaves_no_file() {
+    let folder = Folder::new("empty");
+    record_one(files(&folder, 1 << 20, 1), 1);
+    let recording = recording(&["red"]);
+    write(&recording, files(&folder, 1 << 20, 1));
+    assert_eq!(folder.files(), ["span.00001.pcapng"]);
+    assert_eq!(recording.place().path, None);
+}
+
+#[test]
+fn a_full_disk_takes_no_older_file() {
+    if !lab::able(&["unshare", "mount"]) {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.arg("--mount").arg(program).args(["--exact", "on_a_small_disk", "--ignored"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "a_full_disk_takes_no_older_file runs it where it may mount"]
+fn on_a_small_disk() {
+    const FILE: u64 = 16 << 10;
+    const FILES: usize = 3;
+    const PAUSE: Duration = Duration::from_millis(20);
+    let folder = Folder::new("disk");
+    let mount = ["-t", "tmpfs", "-o", "size=256k", "none"];
+    assert!(Command::new("mount").args(mount).arg(&folder.0).status().unwrap().success());
+    let disk = Disk(folder.0.join("filler"));
+
+    let point = CapturePoint::new("red");
+    let recording = recording(&["red"]);
+    point.record(&recording);
+    let mut port = Port::wrapped(&point);
+    let mut next = 0;
+    let mut carry = |count, len| {
+        (next..next + count).for_each(|number| port.carry([tcp_frame(number, len)]));
+        next += count;
+    };
+    carry(200, 500);
+    let (mut looks, mut before) = (0, Vec::new());
+    let mut script = || {
+        looks += 1;
+        match looks {
+            2 => {
+                before = folder.recordings();
+                assert_eq!(before.len(), FILES);
+                disk.fill();
+                carry(100, 500);
+            }
+            // Each look is 5 ms: it was tried again by now, several times.
+            3..40 => {
+                // More than the rest of a page that the file has already.
+                carry(1, 5000);
+                let error = recording.place().error.unwrap();
+                assert!(error.contains("until there is room"), "{error}");
+                assert_eq!(folder.recordings(), before);
+            }
+            40 => disk.free(),
+            41..60 => carry(1, 500),
+            _ => assert_eq!(recording.place().error, None),
+        }
+        looks == 61
+    };
+    recording.run(files(&folder, FILE, FILES).pausing(PAUSE), &mut script);
+    let totals = recording.totals();
+    assert_eq!(totals.written + totals.lost, u64::from(next));
+    assert!(totals.lost >= 100, "{totals:?}");
+    let kept = folder.recordings();
+    assert!(kept.len() <= FILES, "{kept:?}");
+    let numbers: Vec<_> = kept.iter().flat_map(|file| folder.numbers(file)).collect();
+    assert!(numbers.is_sorted() && numbers.contains(&199) && numbers.contains(&(next - 1)));
+    assert!(Command::new("umount").arg(&folder.0).status().unwrap().success());
+}
+
+/// What fills a disk.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn fill(&self) {
+        let written =
+            std::io::copy(&mut std::io::repeat(1), &mut fs::File::create(&self.0).unwrap());
+        assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    fn free(&self) {
+        fs::remove_file(&self.0).unwrap();
+    }
 }

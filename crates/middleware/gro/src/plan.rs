@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use offload::{Checksum, Gso, Merge, Mergeable, Need, is_one_flow};
-use port::{Body, Frame, Merging, Offer, Place, Run, WINDOW};
+use port::{Body, Frame, Merging, Offer, Outcome, Place, Run, WINDOW};
 use wire::checksum::Sum;
 use wire::headers::Transport;
 
@@ -86,14 +86,20 @@ fn is_segment(frame: &Frame) -> bool {
 
 impl Plan {
     /// Finds what of a batch can be merged, and merges it. Returns whether anything is.
-    pub(crate) fn find(&mut self, merging: &Merging, offers: &[Offer<'_>], body: Body<'_>) -> bool {
+    pub(crate) fn find(
+        &mut self,
+        merging: &Merging,
+        offers: &mut [Offer<'_>],
+        body: Body<'_>,
+    ) -> bool {
         let Self { outputs, output_of, merged } = self;
         outputs.clear();
         output_of.clear();
         merged.count = 0;
         // Outputs that the next segments of their flows may be added to, the oldest first.
         let mut open = ArrayVec::<u8, FLOWS>::new();
-        for (n, Offer { frame, .. }) in offers.iter().enumerate() {
+        for n in 0..offers.len() {
+            let frame = offers[n].frame;
             let mergeable = mergeable(frame);
             let is_its = |output: &u8| {
                 let first = offers[outputs[usize::from(*output)].first].frame;
@@ -103,8 +109,7 @@ impl Plan {
             if let (Some(place), Some(next)) = (place, mergeable) {
                 let output = open[place];
                 let to = &mut outputs[usize::from(output)];
-                let first = offers[to.first].frame;
-                if add(to, (first, frame, next), merging.longest, body, merged) {
+                if add(to, offers, (n, next), merging.longest, body, merged) {
                     output_of.push(output);
                     continue;
                 }
@@ -134,10 +139,9 @@ impl Plan {
 
     /// The frame of an output.
     pub(crate) fn offer<'a>(&'a self, output: &Output, offers: &[Offer<'a>]) -> Offer<'a> {
-        let Offer { frame, sent, .. } = offers[output.first];
         match output.merged {
             Some(place) => Offer::new(&self.merged.frames[place]),
-            None => Offer { sent, ..Offer::new(frame) },
+            None => Offer { outcome: Outcome::Waiting, ..offers[output.first] },
         }
     }
 
@@ -173,19 +177,22 @@ fn takes(merging: &Merging, frame: &Frame, gso: Gso) -> bool {
     need == Need::Nothing
 }
 
-/// Adds a frame to an output, if it may follow there and both have the right checksums. With the second one, a merged frame begins.
+/// Adds the frame at place `n` to an output, if it may follow there and both have the right checksums. With the second one, a merged
+/// frame begins.
 fn add(
     to: &mut Output,
-    (first, frame, next): (&Frame, &Frame, Mergeable),
+    offers: &mut [Offer<'_>],
+    (n, next): (usize, Mergeable),
     longest: usize,
     body: Body<'_>,
     merged: &mut Merged,
 ) -> bool {
     let Some(merge) = &mut to.merge else { return false };
+    let (first, frame) = (offers[to.first].frame, offers[n].frame);
     let mut longer = *merge;
     let follows = longer.add([first.header(), frame.header()], next, longest)
-        && (to.merged.is_some() || is_right(first, merge.first(), body))
-        && is_right(frame, &next, body);
+        && (to.merged.is_some() || is_right(&mut offers[to.first], merge.first(), body))
+        && is_right(&mut offers[n], &next, body);
     if !follows {
         return false;
     }
@@ -197,9 +204,11 @@ fn add(
     is_added
 }
 
-/// Whether the frame's checksum is right.
-fn is_right(frame: &Frame, mergeable: &Mergeable, body: Body<'_>) -> bool {
-    mergeable.is_right(frame.header(), || sum_of_payload(frame, mergeable.payload_offset(), body))
+/// Whether the frame's checksum is right. It is summed once, however often it is offered.
+fn is_right(offer: &mut Offer<'_>, mergeable: &Mergeable, body: Body<'_>) -> bool {
+    let frame = offer.frame;
+    let sum = || sum_of_payload(frame, mergeable.payload_offset(), body);
+    *offer.is_right.get_or_insert_with(|| mergeable.is_right(frame.header(), sum))
 }
 
 /// Sums the bytes of a frame from `start` on, which is within its private header. None if they are not mapped here.

@@ -257,6 +257,29 @@ fn a_frame_whose_checksum_cannot_be_read_is_not_merged() {
     assert_eq!(bed.counters.counts().frames, 0);
 }
 
+/// A frame without room is offered again and again: each time, its sender would have the worker sum 64 KiB.
+#[test]
+fn a_payload_is_summed_once_however_often_it_is_offered() {
+    let mut row = Segment::row(Segment::first(1, LEN), 3, LEN);
+    row[2].damage = Some(200);
+    let batch = Batch::of(&row);
+    let mut offers: Vec<_> = batch.frames.iter().map(Offer::new).collect();
+    let mut bed = Bed::answering(ALL, |_| Outcome::Waiting);
+    let mut deliver = |bed: &mut Bed| {
+        offers.iter_mut().for_each(|offer| offer.outcome = Outcome::Waiting);
+        bed.egress.deliver(Body::Regions(&batch.regions), &mut offers, Duration::ZERO).unwrap();
+        offers.iter().map(|offer| offer.is_right).collect::<Vec<_>>()
+    };
+    let known = [Some(true), Some(true), Some(false)];
+    assert_eq!(deliver(&mut bed), known);
+    // Another sum would find other bytes.
+    batch.regions[0].zero(0, batch.regions[0].len()).unwrap();
+    let mut bed = Bed::new(ALL);
+    assert_eq!(deliver(&mut bed), known);
+    let lens: Vec<_> = bed.take().iter().map(|one| one.bytes.len()).collect();
+    assert_eq!(lens, [66 + 2 * LEN, 66 + LEN]);
+}
+
 #[test]
 fn all_segments_share_what_becomes_of_their_frame() {
     let row = Segment::row(Segment::first(1, LEN), 3, LEN);

@@ -93,6 +93,9 @@ pub struct Offer<'a> {
     /// How many of its segments earlier offers to this port have sent ([`Outcome::Partial`]). 0 for
     /// most frames.
     pub sent: u16,
+    /// Whether the transport's checksum is right, if an offer before this one, or this one, has looked. Who offers a frame again says
+    /// so, and the payload is not summed twice.
+    pub is_right: Option<bool>,
     /// [`Outcome::Waiting`] until the port sets it.
     pub outcome: Outcome,
 }
@@ -102,7 +105,7 @@ impl<'a> Offer<'a> {
     #[inline]
     #[must_use]
     pub fn new(frame: &'a Frame) -> Self {
-        Self { frame, sent: 0, outcome: Outcome::Waiting }
+        Self { frame, sent: 0, is_right: None, outcome: Outcome::Waiting }
     }
 }
 

@@ -96,6 +96,13 @@ impl Frame {
         !self.pieces.is_empty() || self.tail.is_some()
     }
 
+    /// How many frames it was merged from; one for others.
+    #[inline]
+    #[must_use]
+    pub fn merged_from(&self) -> u32 {
+        if self.tail.is_some() { self.packets() } else { 1 }
+    }
+
     /// The runs of the frame's body, in order.
     #[inline]
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {

@@ -350,6 +350,7 @@ impl Carrier {
         if parts.are_any() {
             for (slot, offer) in group.iter().zip(&mut *offers) {
                 offer.sent = parts.sent(*slot, to.serial(), queue);
+                offer.is_right = parts.is_right(*slot);
             }
         }
         let flush = match to.deliver(queue, body, offers, self.now, self.worker) {
@@ -380,7 +381,11 @@ impl Carrier {
                     break;
                 }
                 Outcome::InFlight(_) => in_flight += 1,
-                Outcome::Waiting => {}
+                Outcome::Waiting => {
+                    if let Some(is_right) = offer.is_right {
+                        parts.note_sum(*slot, is_right);
+                    }
+                }
             }
             each(*slot, offer.outcome);
         }

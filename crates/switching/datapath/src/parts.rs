@@ -1,4 +1,5 @@
-//! Frames of one ingress queue of which an egress queue has sent some segments.
+//! What is known of the frames of one ingress queue from offers before: how many segments an egress queue has sent, and whether
+//! their checksums are right.
 
 use port::{WINDOW, Window};
 
@@ -11,6 +12,9 @@ pub(crate) struct Parts {
     /// A bit for each slot of the window whose frame has been begun.
     slots: u64,
     of: [Part; WINDOW],
+    /// A bit for each slot whose frame's payload was summed, and for each of them whose checksum is right.
+    summed: u64,
+    right: u64,
 }
 
 /// What an egress queue has sent of a frame.
@@ -24,15 +28,15 @@ struct Part {
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { slots: 0, of: [Part::default(); WINDOW] }
+        Self { slots: 0, of: [Part::default(); WINDOW], summed: 0, right: 0 }
     }
 }
 
 impl Parts {
-    /// Whether any frame has been begun.
+    /// Whether anything is known of any frame.
     #[inline]
     pub(crate) fn are_any(&self) -> bool {
-        self.slots != 0
+        (self.slots | self.summed) != 0
     }
 
     /// How many segments of a frame an egress queue has sent.
@@ -49,11 +53,26 @@ impl Parts {
         self.of[usize::from(slot)] = Part { serial, queue, segments };
     }
 
+    /// Whether a frame's checksum is right, if its payload was summed.
+    pub(crate) fn is_right(&self, slot: u8) -> Option<bool> {
+        let has = |slots: u64| slots & (1 << slot) != 0;
+        has(self.summed).then(|| has(self.right))
+    }
+
+    /// Notes whether the checksum of a frame that waits is right.
+    #[cold]
+    pub(crate) fn note_sum(&mut self, slot: u8, is_right: bool) {
+        self.summed |= 1 << slot;
+        self.right = self.right & !(1 << slot) | u64::from(is_right) << slot;
+    }
+
     /// The turn's frames have their outcomes; `window` has those that stay.
     #[inline]
     pub(crate) fn end(&mut self, window: &Window) {
-        if self.slots != 0 {
-            self.slots &= window.order().iter().fold(0, |slots, slot| slots | 1 << slot);
+        if self.are_any() {
+            let kept = window.order().iter().fold(0, |slots, slot| slots | 1 << slot);
+            self.slots &= kept;
+            self.summed &= kept;
         }
     }
 }
@@ -85,10 +104,15 @@ mod tests {
         let [left, stays] = [(); 2].map(|()| u8::try_from(window.push().unwrap().0).unwrap());
         parts.note(left, 7, 0, 64);
         parts.note(stays, 7, 0, 64);
+        parts.note_sum(left, true);
+        parts.note_sum(stays, true);
         window.retain(|slot, _| slot == stays);
         parts.end(&window);
         assert_eq!(window.push().map(|(slot, _)| slot), Some(left.into()));
         assert_eq!((parts.sent(left, 7, 0), parts.sent(stays, 7, 0)), (0, 64));
+        assert_eq!((parts.is_right(left), parts.is_right(stays)), (None, Some(true)));
+        parts.note_sum(left, false);
+        assert_eq!(parts.is_right(left), Some(false));
         window.retain(|_, _| false);
         parts.end(&window);
         assert!(!parts.are_any());

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use port::{
     Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
-    Outcome, Rewrap, SteeringCell, Ticket, Wanted, queue_of,
+    Outcome, Rewrap, SteeringCell, Ticket, WINDOW, Wanted, queue_of,
 };
 use switch::{PortCounters, PortId, StormControl};
 
@@ -380,14 +381,15 @@ fn deliver_waiting(
     if offers.iter().all(waits) {
         return egress.deliver(body, offers, now);
     }
-    let waiting = offers.iter().filter(|offer| waits(offer));
-    let mut again: Vec<_> =
-        waiting.map(|offer| Offer { sent: offer.sent, ..Offer::new(offer.frame) }).collect();
-    egress.deliver(body, &mut again, now)?;
-    for (offer, again) in offers.iter_mut().filter(|offer| waits(offer)).zip(&again) {
-        offer.outcome = again.outcome;
+    // A batch is of one window.
+    let mut waiting: ArrayVec<_, WINDOW> = offers.iter_mut().filter(|offer| waits(offer)).collect();
+    let mut again: ArrayVec<_, WINDOW> =
+        waiting.iter().map(|offer| Offer { outcome: Outcome::Waiting, ..**offer }).collect();
+    let delivered = egress.deliver(body, &mut again, now);
+    for (offer, again) in waiting.iter_mut().zip(again) {
+        **offer = again;
     }
-    Ok(())
+    delivered
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl<H: Hypervisor> Slots<H> {
         let delivered = || {
             let delivered = offers.iter().filter(|offer| offer.outcome == Outcome::Delivered);
             delivered.fold((0, 0), |(frames, bytes), offer| {
-                (frames + 1, bytes + u64::from(offer.frame.len))
+                (frames + offer.frame.merged_from(), bytes + u64::from(offer.frame.len))
             })
         };
         if self.moderation.published(asked, delivered, now) {

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use machine::Machine;
+use netback::Offered;
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
-use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use port::{Body, Coalescing, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
 use proptest::prelude::*;
 use shm::Region;
 use wire::headers::{Headers, Transport};
 use wire::netif::{RxRequest, RxResponse, rx_flags};
 
+use crate::common::device::OFFERED;
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::common::random::Random;
 use crate::common::tampered::Tampered;
@@ -225,6 +227,46 @@ proptest! {
     }
 }
 
+#[test]
+fn a_merged_frame_counts_as_those_that_it_was_merged_from() {
+    const COALESCING: Coalescing = Coalescing { frames: 3, after: Duration::from_secs(1) };
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 100, 0, 0, 0, 0];
+    bytes.extend([64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    bytes.extend([7; 60]);
+    let mut segment = Frame::empty();
+    segment.set_header(&bytes).unwrap();
+    let mut merged = Frame::empty();
+    merged.begin_merge(&segment);
+    assert!(merged.append(&segment));
+    merged.end_merge(Gso { kind: GsoKind::TcpV4, size: 60 });
+    assert_eq!((segment.merged_from(), merged.merged_from()), (1, 2));
+
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let offered = Offered { coalescing: Some(COALESCING), ..OFFERED };
+    let mut vif = raw.announce_as(Tampered::new(&machine), offered);
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    post(&raw);
+    let none: Arc<[Region]> = Arc::new([]);
+    for (frame, is_held) in [(&segment, true), (&merged, false)] {
+        let mut offers = [Offer::new(frame)];
+        queue.rx.deliver(Body::Regions(&none), &mut offers, Duration::ZERO).unwrap();
+        assert_eq!(offers[0].outcome, Outcome::Delivered);
+        let due = queue.rx.flush(Duration::ZERO, false);
+        assert_eq!(due.is_some(), is_held, "the notification of frame {frame:?}");
+    }
+}
+
+/// Posts 16 buffers.
+fn post(raw: &Raw) {
+    for n in 0..16u16 {
+        let request = RxRequest { id: n, pad: 0, gref: DATA + u32::from(n) };
+        raw.write(RX_RING, Raw::slot::<RxRequest>(n.into()), request);
+    }
+    raw.write(RX_RING, REQ_PROD, 16u32);
+}
+
 /// A datagram for each segment of a frame that a virtual machine left unsegmented: netif cannot say so.
 #[test]
 fn unsegmented_udp_comes_in_datagrams() {
@@ -250,11 +292,7 @@ fn unsegmented_udp_comes_in_datagrams() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(Tampered::new(&machine));
     let mut queue = raw.connect(&mut vif, Features::ALL);
-    for n in 0..16u16 {
-        let request = RxRequest { id: n, pad: 0, gref: DATA + u32::from(n) };
-        raw.write(RX_RING, Raw::slot::<RxRequest>(n.into()), request);
-    }
-    raw.write(RX_RING, REQ_PROD, 16u32);
+    post(&raw);
     let mut offers = [Offer::new(&frame)];
     queue.rx.deliver(Body::Regions(&body), &mut offers, Duration::ZERO).unwrap();
     assert_eq!(offers[0].outcome, Outcome::Delivered);

@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use port::{Armed, Broken, DropReason, Egress, Ingress, IngressWrapper, Outcome};
+use port::{
+    Armed, Body, Broken, Doorbell, DropReason, Egress, Event, Ingress, IngressWrapper, Offer,
+    Outcome,
+};
 use port_testing::FakeEgress;
 
 use crate::common::{frame, wait_until};
@@ -132,4 +135,44 @@ fn a_queue_whose_turn_was_cut_does_not_wait_for_events() {
     wait_until("the end of its work", || !armed.lock().unwrap().is_empty());
     let armed = armed.lock().unwrap();
     assert!(armed.iter().all(|count| *count == 3), "armed before all were offered: {armed:?}");
+}
+
+/// Finds each checksum wrong, notes what it is told of it before, and has no room in its first calls.
+struct Summing(Arc<Mutex<Vec<Option<bool>>>>);
+
+impl Egress for Summing {
+    fn deliver(
+        &mut self,
+        _: Body<'_>,
+        offers: &mut [Offer<'_>],
+        _: Duration,
+    ) -> Result<(), Broken> {
+        for offer in offers {
+            let mut told = self.0.lock().unwrap();
+            told.push(offer.is_right);
+            offer.is_right = Some(false);
+            offer.outcome = if told.len() < 4 { Outcome::Waiting } else { Outcome::Delivered };
+        }
+        Ok(())
+    }
+
+    fn room_event(&self) -> Option<Arc<dyn Event>> {
+        Some(Arc::new(Doorbell::new().unwrap()))
+    }
+}
+
+#[test]
+fn what_an_offer_finds_of_a_checksum_is_told_to_the_next() {
+    let switch = Switch::new(1);
+    let red = plain(&switch.datapath, 0);
+    let told = Arc::<Mutex<Vec<_>>>::default();
+    let egress: Box<dyn Egress> = Box::new(Summing(told.clone()));
+    let green = plug(&switch.datapath, 1, Sender::new(), ((), egress));
+    for n in 0..2 {
+        red.sender.send(frame(green.mac, red.mac, 300, n));
+        wait_until("an answer", || red.sender.answers().len() == n as usize + 1);
+    }
+    // The second frame has the slot of the first.
+    let wrong = Some(false);
+    assert_eq!(*told.lock().unwrap(), [None, wrong, wrong, wrong, None]);
 }

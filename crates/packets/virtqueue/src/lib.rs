@@ -37,6 +37,7 @@ mod inflight;
 mod layout;
 mod memory;
 mod packed;
+mod position;
 mod queue;
 mod split;
 mod taken;

@@ -8,13 +8,10 @@ use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
 use crate::layout::Parts;
 use crate::memory::Area;
+use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Entry, Taken};
 use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
-
-/// `VIRTQ_DESC_F_AVAIL` and `VIRTQ_DESC_F_USED`.
-const AVAILABLE: u16 = 1 << 7;
-const USED: u16 = 1 << 15;
 
 /// `RING_EVENT_FLAGS_*`.
 mod event {
@@ -23,39 +20,9 @@ mod event {
     pub(super) const AT: u16 = 2;
 }
 
-/// The wrap counter in an event's or a position's 16 bits.
-const WRAP: u16 = 1 << 15;
 /// Bytes from a descriptor's start to its length, id and flags.
 const LENGTH: usize = 8;
 const FLAGS: usize = 14;
-
-/// A place in the ring, and the driver's or device's lap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
-    index: u16,
-    wrap: bool,
-}
-
-impl Position {
-    /// From the 16 bits that vhost-user has for it.
-    fn from_bits(bits: u16) -> Self {
-        Self { index: bits & !WRAP, wrap: bits & WRAP != 0 }
-    }
-
-    fn bits(self) -> u16 {
-        self.index | if self.wrap { WRAP } else { 0 }
-    }
-
-    #[inline]
-    fn advance(self, by: u16, size: u16) -> Self {
-        // Both are at most 32768, so the sum has 32 bits.
-        let index = u32::from(self.index) + u32::from(by);
-        match index.checked_sub(size.into()) {
-            Some(past) => Self { index: u16::try_from(past).unwrap_or(0), wrap: !self.wrap },
-            None => Self { index: u16::try_from(index).unwrap_or(0), wrap: self.wrap },
-        }
-    }
-}
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -227,11 +194,9 @@ impl PackedQueue {
         if self.size - self.occupied <= ahead {
             return false;
         }
-        let Position { index, wrap } = self.next.advance(ahead, self.size);
-        let word = self.descriptors.region.atomic_u16(self.at(index) + FLAGS);
-        let flags = word.map_or(0, |word| word.load(Ordering::Acquire));
-        let (available, used) = (flags & AVAILABLE != 0, flags & USED != 0);
-        available == wrap && used != wrap
+        let place = self.next.advance(ahead, self.size);
+        let word = self.descriptors.region.atomic_u16(self.at(place.index) + FLAGS);
+        place.is_available(word.map_or(0, |word| word.load(Ordering::Acquire)))
     }
 
     #[inline]
@@ -288,10 +253,8 @@ impl PackedQueue {
             let [a, b, c, d, id @ .., e, f] = word;
             let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             let flags = u16::from_le_bytes([e, f]);
-            let (available, used) = (flags & AVAILABLE != 0, flags & USED != 0);
-            let is_new = available == self.next.wrap && used != self.next.wrap;
             // Of another chain this was a glance: `pop` reads it and decides.
-            if !is_new || !is_single(flags, is_writable) || id >= self.size {
+            if !self.next.is_available(flags) || !is_single(flags, is_writable) || id >= self.size {
                 break;
             }
             if is_writable && (count == 0 || at.is_multiple_of(LINE)) {
@@ -314,13 +277,7 @@ impl PackedQueue {
     /// Puts back the last `count` chains, which occupy one descriptor each.
     pub(crate) fn put_back_singles(&mut self, count: u16) {
         let index = self.taken.next().wrapping_sub(count);
-        let Position { index: now, wrap } = self.next;
-        let position = match now.checked_sub(count) {
-            Some(index) => Position { index, wrap },
-            // `count` is at most the size, and larger than `now`.
-            None => Position { index: self.size - (count - now), wrap: !wrap },
-        };
-        self.truncate(index, position);
+        self.truncate(index, self.next.back(count, self.size));
     }
 
     /// Puts back the chains from `index` on, the first of which began at `position`.
@@ -403,8 +360,7 @@ impl PackedQueue {
     /// Writes a used descriptor: length, id and flags at once, after all that was written before.
     #[inline]
     fn write_used(&self, place: Position, entry: Entry) {
-        let lap = if place.wrap { AVAILABLE | USED } else { 0 };
-        let flags = lap | if entry.written > 0 { flag::WRITE } else { 0 };
+        let flags = place.used_flags() | if entry.written > 0 { flag::WRITE } else { 0 };
         let word = u64::from(entry.written) | u64::from(entry.id) << 32 | u64::from(flags) << 48;
         // Setup has checked the bounds.
         if let Ok(place) = self.descriptors.region.atomic_u64(self.at(place.index) + LENGTH) {

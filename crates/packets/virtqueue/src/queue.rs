@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::inflight::InflightLog;
-use crate::packed::{PackedQueue, Position};
+use crate::packed::PackedQueue;
+use crate::position::Position;
 use crate::split::SplitQueue;
 use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError, Single};
 

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use port::{Frame, WINDOW, Window};
-use switch::multicast::Reach;
+use switch::multicast::{Arrival, Reach};
 use switch::{Membership, NO_VLAN, PortId, PortSet, Verdict, forward};
 
 use crate::carrier::Carrier;
@@ -212,7 +212,7 @@ impl Carrier {
         routes: &mut Routes<'a>,
     ) {
         let Some(groups) = &self.groups else { return };
-        let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let now = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
         let first_fresh = window.len() - fresh;
         for (n, slot) in window.order().iter().enumerate() {
             let frame = window.frame(*slot);
@@ -222,10 +222,15 @@ impl Carrier {
             {
                 continue;
             }
-            let (at, of_port) = ((vlan(frame), &self.ports.all), (port.id(), frame));
-            let snooping = &self.shared.snooping;
-            let is_fresh = n >= first_fresh;
-            let found = snooping.route_unicast(groups, at, of_port, is_fresh, seconds);
+            let arrival = Arrival {
+                frame,
+                port: port.id(),
+                vlan: vlan(frame),
+                ports: &self.ports.all,
+                is_fresh: n >= first_fresh,
+                now,
+            };
+            let found = self.shared.snooping.route_unicast(groups, arrival);
             let Some(reach) = found.filter(|reach| !matches!(reach, Reach::All)) else { continue };
             let goes_on = match route {
                 Route::To { port, .. } => reach.takes(PortId(port)),
@@ -248,9 +253,9 @@ impl Carrier {
         routes: &mut Routes<'a>,
     ) -> Option<Route> {
         let groups = self.groups.as_ref().filter(|_| frame.destination().is_multicast())?;
-        let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
-        let of_port = (port.id(), frame);
-        match self.shared.snooping.route(groups, (vlan, ports), of_port, is_fresh, seconds) {
+        let now = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let arrival = Arrival { frame, port: port.id(), vlan, ports, is_fresh, now };
+        match self.shared.snooping.route(groups, arrival) {
             Reach::All => None,
             Reach::Nowhere => Some(Route::Nowhere),
             reach => Some(routes.group(Targets::within(ports, reach))),

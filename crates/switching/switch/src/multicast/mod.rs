@@ -51,6 +51,23 @@ struct Known {
     is_stale: bool,
 }
 
+/// A frame that came in, for which it is to be decided who gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The frame.
+    pub frame: &'a Frame,
+    /// The port that it came from.
+    pub port: PortId,
+    /// Its VLAN; 0 for none.
+    pub vlan: u16,
+    /// The ports that it may reach there.
+    pub ports: &'a PortSet,
+    /// Whether it is looked at for the first time: only then a message changes what is known.
+    pub is_fresh: bool,
+    /// The second at which it is looked at.
+    pub now: u32,
+}
+
 impl Snooping {
     /// Counts the changes: another value says that [`groups`](Self::groups) returns another snapshot.
     #[inline]
@@ -104,23 +121,14 @@ impl Snooping {
         self.known().state.counts()
     }
 
-    /// Decides which of the ports that a multicast frame may reach get it. `groups` is the snapshot of the caller; `ports` are those that
-    /// the frame may reach in its VLAN, which is 0 for none. A fresh frame that is a message changes what is known, at second `now`.
-    pub fn route<'a>(
-        &self,
-        groups: &'a Groups,
-        (vlan, ports): (u16, &PortSet),
-        (port, frame): (PortId, &Frame),
-        is_fresh: bool,
-        now: u32,
-    ) -> Reach<'a> {
-        self.route_message(groups, (vlan, ports), (port, frame), is_fresh, now).unwrap_or_else(
-            || {
-                let group = frame.destination();
-                let family = family_of(group);
-                family.map_or(Reach::All, |family| groups.reach(Domain { vlan, family }, group))
-            },
-        )
+    /// Decides which of the ports that a multicast frame may reach get it. `groups` is the snapshot of the caller. A message changes what
+    /// is known.
+    pub fn route<'a>(&self, groups: &'a Groups, arrival: Arrival<'_>) -> Reach<'a> {
+        self.route_message(groups, arrival).unwrap_or_else(|| {
+            let (vlan, group) = (arrival.vlan, arrival.frame.destination());
+            let family = family_of(group);
+            family.map_or(Reach::All, |family| groups.reach(Domain { vlan, family }, group))
+        })
     }
 
     /// As [`route`](Self::route), for a frame to one station; none if it is no message, and may go where its address says.
@@ -128,28 +136,18 @@ impl Snooping {
     /// Hosts and routers accept a message in such a frame. A query would make a guest the querier of whoever gets it, and a report
     /// keep the receiver's own back. So both go only where they would go in a frame to a group.
     #[inline]
-    pub fn route_unicast<'a>(
-        &self,
-        groups: &'a Groups,
-        (vlan, ports): (u16, &PortSet),
-        (port, frame): (PortId, &Frame),
-        is_fresh: bool,
-        now: u32,
-    ) -> Option<Reach<'a>> {
-        if matches!(frame.headers.transport, Transport::Tcp | Transport::Udp) {
+    pub fn route_unicast<'a>(&self, groups: &'a Groups, arrival: Arrival<'_>) -> Option<Reach<'a>> {
+        if matches!(arrival.frame.headers.transport, Transport::Tcp | Transport::Udp) {
             return None;
         }
-        self.route_message(groups, (vlan, ports), (port, frame), is_fresh, now)
+        self.route_message(groups, arrival)
     }
 
     /// Who gets a message, whatever the address of its frame; none for other frames.
     fn route_message<'a>(
         &self,
         groups: &'a Groups,
-        (vlan, ports): (u16, &PortSet),
-        (port, frame): (PortId, &Frame),
-        is_fresh: bool,
-        now: u32,
+        Arrival { frame, port, vlan, ports, is_fresh, now }: Arrival<'_>,
     ) -> Option<Reach<'a>> {
         let message = message(frame)?;
         // Hosts and routers also accept a message in a broadcast, or at the address of another group.

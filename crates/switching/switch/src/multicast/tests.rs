@@ -119,14 +119,18 @@ fn messages_of_mld() {
     assert_eq!(message(&hidden), Some(Message::Query { general: None }));
 }
 
+/// A frame that has just come from a port, in no VLAN.
+fn arrival<'a>(port: u16, frame: &'a Frame, ports: &'a PortSet) -> Arrival<'a> {
+    Arrival { frame, port: PortId(port), vlan: 0, ports, is_fresh: true, now: 0 }
+}
+
 /// Hosts accept these addresses: they would answer the query, and not repeat the report.
 #[test]
 fn a_message_counts_at_the_address_of_any_group() {
     let snooping = Snooping::default();
     snooping.set_router(ROUTER, Router::Always);
     let (groups, ports) = (snooping.groups(), (0..4).map(PortId).collect::<PortSet>());
-    let route =
-        |port, frame: &Frame| snooping.route(&groups, (0, &ports), (PortId(port), frame), true, 0);
+    let route = |port, frame: &Frame| snooping.route(&groups, arrival(port, frame, &ports));
     for to in [[0xff; 6], [1, 0x80, 0xc2, 0, 0, 0x20], [0x33, 0x33, 0, 0, 0, 1], ALL_HOSTS] {
         let query = igmp(to, &[0x11, 100, 0, 0, 0, 0, 0, 0]);
         assert!(matches!(route(1, &query), Reach::Nowhere), "{to:?}");
@@ -148,7 +152,7 @@ fn a_message_to_one_station_goes_where_it_may_and_asks_nobody_else() {
     let ports = (0..4).map(PortId).collect::<PortSet>();
     let route = |port, frame: &Frame| {
         let groups = snooping.groups();
-        let reach = snooping.route_unicast(&groups, (0, &ports), (PortId(port), frame), true, 0);
+        let reach = snooping.route_unicast(&groups, arrival(port, frame, &ports));
         reach.map(|reach| [0, 1, 2, 3].map(|port| reach.takes(PortId(port))))
     };
     const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];

@@ -115,7 +115,7 @@ pub enum ChangeAction {
     Wait,
     /// Its settings change only when the daemon starts again.
     Refuse,
-    /// It was tried and failed.
+    /// It was tried and failed; of a dry run: it would fail.
     Fail,
 }
 

@@ -302,6 +302,21 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     assert!(error.contains("--reconnect"), "{error}");
     change(&testbed, &["port", "set", "up", "tap=up1", "--reconnect"]).unwrap();
     assert!(!has("up0") && has("up1"));
+    // A dry run finds what is not there.
+    for (keys, said) in [
+        (&["name=nic", "kind=af-packet", "device=nic0", &namespace][..], "no interface nic0"),
+        (&["name=tap", "tap=up2", "bridge=br0"], "no interface br0"),
+        (&["name=tap", "tap=up2", "namespace=nowhere"], "no network namespace nowhere"),
+        (&["name=ovs", "kind=virtio-user", "mode=server", "socket=/nowhere/x"], "/nowhere"),
+        (&["name=tap", "tap=up2"], ""),
+    ] {
+        let add = [&["port", "add", "uplink"], keys, &["--dry-run"]].concat();
+        let report = change(&testbed, &add).unwrap();
+        let step = &report["steps"][0];
+        let found = step["reason"].as_str().unwrap_or_default();
+        assert_eq!(step["action"] == "fail", !said.is_empty(), "{step}");
+        assert!(found.contains(said), "{keys:?}: {step}");
+    }
     // A device that cannot be opened changes nothing.
     let bad = ["port", "add", "uplink", "name=bad", "tap=a-name-that-is-too-long"];
     assert!(change(&testbed, &bad).is_err());
@@ -325,8 +340,12 @@ fn a_daemon_that_cannot_open_devices_any_more_says_what_to_do() {
         return;
     }
     let testbed = Testbed::start(0, "workers = 1\nsandbox = \"full\"");
-    let error = change(&testbed, &["port", "add", "uplink", "name=up", "tap=up0"]).unwrap_err();
+    let add = ["port", "add", "uplink", "name=up", "tap=up0"];
+    let error = change(&testbed, &add).unwrap_err();
     assert!(error.contains("sandbox = \"devices\""), "{error}");
+    let report = change(&testbed, &[&add[..], &["--dry-run"]].concat()).unwrap();
+    let step = &report["steps"][0];
+    assert!(step["reason"].as_str().unwrap().contains("sandbox = \"devices\""), "{step}");
     assert!(status(&testbed, "up").is_none());
 }
 

@@ -32,6 +32,11 @@ impl Interfaces {
         InterfaceFile::open().and_then(|file| file.read()).unwrap_or_default()
     }
 
+    /// Whether there is an interface of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// What was dropped at the interface of this name. None if there is none.
     pub(super) fn drops(&self, name: &str, side: Side) -> Option<DeviceDrops> {
         let Dropped { received, sent } = *self.0.get(name)?;

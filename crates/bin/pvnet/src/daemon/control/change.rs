@@ -6,6 +6,7 @@
 
 mod apply;
 mod plan;
+mod trial;
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,9 @@ impl Control {
                 step.reverts_command = self.by_command.contains(&step.name);
             }
         }
-        if !dry_run {
+        if dry_run {
+            self.foresee(&config, &mut steps);
+        } else {
             self.apply(&config, &mut steps)?;
             self.tables = tables;
             match only {

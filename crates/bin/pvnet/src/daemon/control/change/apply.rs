@@ -3,7 +3,7 @@
 use control_socket::{ChangeAction, ChangeStep, Reason};
 
 use crate::config::{
-    Config, Daemon, Guest, Multicast, Platform, Sandbox, Switch, Uplink, UplinkKind,
+    Config, Daemon, Guest, Multicast, Platform, Port, Sandbox, Switch, Uplink, UplinkKind,
 };
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
@@ -100,13 +100,7 @@ impl Control {
         let Some(uplink) = config.uplinks.iter().find(|uplink| uplink.name == name) else {
             return Ok(());
         };
-        let device = |uplink: &Uplink| {
-            let Uplink { namespace, tap, device, socket, .. } = uplink.clone();
-            (namespace, tap, device, socket)
-        };
-        let is_held =
-            |other: &PluggedUplink| other.is_open() && device(&other.config) == device(uplink);
-        if !self.uplinks.iter().any(is_held) {
+        if !self.holds_device_of(uplink) {
             let meter = self.platform.meter();
             let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
             let with_hint = |error: Error| match uplink.kind {
@@ -118,8 +112,28 @@ impl Control {
         Ok(())
     }
 
+    /// Whether an old uplink still has the device or the socket of this one.
+    pub(super) fn holds_device_of(&self, uplink: &Uplink) -> bool {
+        let device = |uplink: &Uplink| {
+            let Uplink { namespace, tap, device, socket, .. } = uplink.clone();
+            (namespace, tap, device, socket)
+        };
+        let is_held =
+            |other: &PluggedUplink| other.is_open() && device(&other.config) == device(uplink);
+        self.uplinks.iter().any(is_held)
+    }
+
+    /// Whether an old port still has the socket or the device of this one.
+    pub(super) fn holds_socket_of(&self, port: &Port) -> bool {
+        let device = port.device().and_then(|device| device.name);
+        let is_held = |other: &VirtualMachine| {
+            other.config.socket == port.socket || device.is_some() && other.device() == device
+        };
+        self.machines.iter().any(is_held)
+    }
+
     /// The error of a device that was not opened, with what to do where the sandbox is the reason.
-    fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
+    pub(super) fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
         let hint = match self.config.daemon.sandbox {
             Sandbox::Full => {
                 "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
@@ -131,7 +145,7 @@ impl Control {
     }
 
     /// The error of a socket that was not opened, the same way.
-    fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
+    pub(super) fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
         let Config { daemon: Daemon { sandbox, directory, .. }, .. } = &self.config;
         match sandbox {
             Sandbox::Off => error.to_string(),
@@ -147,15 +161,11 @@ impl Control {
         let Some(port) = config.ports.iter().find(|port| port.name == name) else {
             return Ok(());
         };
-        let device = port.device().and_then(|device| device.name);
-        let is_held = |other: &VirtualMachine| {
-            other.config.socket == port.socket || device.is_some() && other.device() == device
-        };
-        if !self.machines.iter().any(is_held) {
+        if !self.holds_socket_of(port) {
             let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
             let workers = self.datapath.workers();
             let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);
-            let with_hint = |error: Error| match device {
+            let with_hint = |error: Error| match port.device().and_then(|device| device.name) {
                 Some(_) => self.with_hint(&error),
                 None => self.with_socket_hint(&error),
             };

@@ -71,6 +71,10 @@ pub struct ChangeReport {
     pub steps: Vec<ChangeStep>,
 }
 
+impl document::Document for ChangeReport {
+    const SCHEMA: &str = "pvnet-change/1";
+}
+
 impl ChangeReport {
     /// Whether all that was asked for is in force (of a dry run: would be).
     #[must_use]

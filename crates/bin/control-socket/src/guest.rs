@@ -10,6 +10,10 @@ pub struct GuestReport {
     pub interfaces: Vec<InterfaceReport>,
 }
 
+impl document::Document for GuestReport {
+    const SCHEMA: &str = "pvnet-guest/1";
+}
+
 /// One interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceReport {

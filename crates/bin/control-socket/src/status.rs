@@ -46,6 +46,10 @@ pub struct Status {
     pub learning: Learning,
 }
 
+impl document::Document for Status {
+    const SCHEMA: &str = "pvnet-status/1";
+}
+
 /// One worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStatus {

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control_socket::Request;
+use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::document::{self, Document};
+use crate::error::text;
 
 /// The time limit for a guest without progress.
 const STUCK: Duration = Duration::from_secs(2);
@@ -42,7 +43,8 @@ pub fn run(socket: &Path, name: &str, mib: usize, json: bool) -> Result<(), Stri
             match json {
                 true => {
                     let guest = name.to_owned();
-                    print!("{}", document::line(&BalloonDocument { guest, mib })?);
+                    let document = BalloonDocument { guest, mib };
+                    print!("{}", document::line(&document).map_err(text)?);
                 }
                 false => println!("{name} has {mib} MiB"),
             }

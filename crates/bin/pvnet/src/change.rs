@@ -7,11 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use control_socket::{Change, ChangeReport, ChangeRequest, control_socket};
 
 use crate::args::DaemonArgs;
-use crate::document::{self, Document};
-
-impl Document for ChangeReport {
-    const SCHEMA: &str = "pvnet-change/1";
-}
+use crate::error;
 
 /// How a change is made and shown.
 #[derive(Args)]
@@ -28,6 +24,15 @@ pub struct ChangeArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// A port or a mirror, and how it is changed.
+#[derive(Args)]
+pub struct NamedArgs {
+    /// Its name, as in `pvnet status`.
+    pub name: String,
+    #[command(flatten)]
+    pub change: ChangeArgs,
 }
 
 /// `pvnet port`
@@ -53,43 +58,26 @@ pub enum PortCommand {
         change: ChangeArgs,
     },
     /// Remove a port; of a guest, with all its interfaces.
-    Del {
-        /// Its name, as in `pvnet status`.
-        name: String,
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
+    Del(NamedArgs),
     /// Set keys of a port.
     ///
     ///   pvnet port set red limit.egress.mbps=100 guard=mac
     ///   pvnet port set red --unset limit
     #[command(verbatim_doc_comment)]
     Set {
-        /// Its name, as in `pvnet status`.
-        name: String,
+        #[command(flatten)]
+        port: NamedArgs,
         /// Keys as in the configuration. A value that is not TOML is a string.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
         /// A key that gets its default; can be repeated.
         #[arg(long, value_name = "KEY")]
         unset: Vec<String>,
-        #[command(flatten)]
-        change: ChangeArgs,
     },
     /// Have a port carry frames again: `set NAME enabled=true`.
-    Up {
-        /// Its name, as in `pvnet status`.
-        name: String,
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
+    Up(NamedArgs),
     /// Have a port drop all frames, from it and to it: `set NAME enabled=false`.
-    Down {
-        /// Its name, as in `pvnet status`.
-        name: String,
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
+    Down(NamedArgs),
 }
 
 /// The tables that are ports, or have some.
@@ -139,12 +127,12 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
             };
             (Change::Add { toml }, change)
         }
-        PortCommand::Del { name, change } => (Change::Delete { name }, change),
-        PortCommand::Set { name, keys, unset, change } => {
+        PortCommand::Del(NamedArgs { name, change }) => (Change::Delete { name }, change),
+        PortCommand::Set { port: NamedArgs { name, change }, keys, unset } => {
             (Change::Set { name, set: keys, unset }, change)
         }
-        PortCommand::Up { name, change } => (enable(name, "true"), change),
-        PortCommand::Down { name, change } => (enable(name, "false"), change),
+        PortCommand::Up(NamedArgs { name, change }) => (enable(name, "true"), change),
+        PortCommand::Down(NamedArgs { name, change }) => (enable(name, "false"), change),
     };
     make(change, &args)
 }
@@ -188,7 +176,7 @@ pub fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
     let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
     let report = control_socket::change(&control_socket(&daemon.directory), &request)?;
     if *json {
-        print!("{}", document::line(&report)?);
+        print!("{}", document::line(&report).map_err(error::text)?);
     } else {
         print!("{}", text(&report));
     }

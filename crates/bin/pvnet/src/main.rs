@@ -11,7 +11,6 @@ mod config;
 mod context;
 mod daemon;
 mod doctor;
-mod document;
 mod error;
 mod guest;
 mod log;

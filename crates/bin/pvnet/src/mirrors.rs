@@ -2,12 +2,13 @@
 
 use clap::Subcommand;
 use control_socket::{Change, MirrorStatus, RecordingStatus, control_socket};
+use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::change::{ChangeArgs, key_value, make, table};
-use crate::document::{self, Document};
+use crate::change::{NamedArgs, key_value, make, table};
+use crate::error::text;
 
 /// What `pvnet mirror list --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -29,22 +30,15 @@ pub enum MirrorCommand {
     ///   pvnet mirror add web from=red file=web direction=ingress 'filter=tcp port 80' files=5
     #[command(verbatim_doc_comment)]
     Add {
-        /// Its name.
-        name: String,
+        #[command(flatten)]
+        mirror: NamedArgs,
         /// Keys as in the configuration: from, to or file, direction, snaplen, file_mib, files, filter. The ports of `from` are
         /// separated by commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value, required = true)]
         keys: Vec<(String, String)>,
-        #[command(flatten)]
-        change: ChangeArgs,
     },
     /// End a mirror. Its target is in the switch again; its files stay.
-    Del {
-        /// Its name, as in `pvnet mirror list`.
-        name: String,
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
+    Del(NamedArgs),
     /// List the mirrors, and what became of the frames.
     List {
         #[command(flatten)]
@@ -61,12 +55,14 @@ pub enum MirrorCommand {
 /// A sentence for an operator.
 pub fn run(command: MirrorCommand) -> Result<bool, String> {
     match command {
-        MirrorCommand::Add { name, keys, change } => {
+        MirrorCommand::Add { mirror: NamedArgs { name, change }, keys } => {
             let name = std::iter::once(("name".to_owned(), name));
             let keys: Vec<_> = name.chain(keys.into_iter().map(with_list)).collect();
             make(Change::Add { toml: table("mirror", &keys)? }, &change)
         }
-        MirrorCommand::Del { name, change } => make(Change::DeleteMirror { name }, &change),
+        MirrorCommand::Del(NamedArgs { name, change }) => {
+            make(Change::DeleteMirror { name }, &change)
+        }
         MirrorCommand::List { daemon, json } => list(&daemon, json).map(|()| true),
     }
 }
@@ -74,7 +70,7 @@ pub fn run(command: MirrorCommand) -> Result<bool, String> {
 fn list(daemon: &DaemonArgs, json: bool) -> Result<(), String> {
     let mirrors = control_socket::status(&control_socket(&daemon.directory))?.mirrors;
     if json {
-        print!("{}", document::line(&MirrorDocument { mirrors })?);
+        print!("{}", document::line(&MirrorDocument { mirrors }).map_err(text)?);
         return Ok(());
     }
     if mirrors.is_empty() {

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use control_socket::Request;
+use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::document::{self, Document};
+use crate::error::text;
 
 /// What was taken away.
 #[derive(Serialize, JsonSchema)]
@@ -28,7 +29,7 @@ pub fn run(socket: &Path, card: String, guest: String, json: bool) -> Result<(),
     let request = Request::Revoke { card: card.clone(), guest: guest.clone() };
     control_socket::command(socket, &request)?;
     match json {
-        true => print!("{}", document::line(&done)?),
+        true => print!("{}", document::line(&done).map_err(text)?),
         false => println!("{guest} has no context of {card} any more, until it starts again"),
     }
     Ok(())

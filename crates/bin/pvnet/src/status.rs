@@ -11,18 +11,14 @@ use control_socket::{
 use machine::Coverage;
 use report::{Table, human};
 
-use crate::document::{self, Document};
+use crate::error::text;
 use crate::mirrors;
-
-impl Document for Status {
-    const SCHEMA: &str = "pvnet-status/1";
-}
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {
     let status = control_socket::status(socket)?;
     if json {
-        print!("{}", document::pretty(&status)?);
+        print!("{}", document::pretty(&status).map_err(text)?);
         return Ok(());
     }
     print(&status).map_err(|error| error.to_string())

@@ -23,4 +23,34 @@ mod output;
 pub mod repro;
 mod testbed;
 
+use document::Kind;
+
 pub use error::{Error, Result};
+
+/// What these commands write with `--json`.
+pub const DOCUMENTS: &[Kind] = &[
+    Kind::of::<report::Benchmark>(
+        "bench",
+        &[
+            "bench stream",
+            "bench pps",
+            "bench latency",
+            "bench queues",
+            "bench reuse",
+            "bench middleware",
+            "bench nic",
+            "bench idle",
+            "bench isolation",
+            "bench restart",
+            "bench sandbox",
+            "bench scale",
+            "bench vhost",
+            "demo",
+        ],
+    ),
+    Kind::of::<load::Outcome>("load", &["load client"]),
+    Kind::of::<repro::Menon06>("repro-menon06", &["repro menon06"]),
+    Kind::of::<repro::Willmann07>("repro-willmann07", &["repro willmann07"]),
+    Kind::of::<repro::Xenserver7>("repro-xenserver7", &["repro xenserver7"]),
+    Kind::of::<repro::Santos08>("repro-santos08", &["repro santos08"]),
+];

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use document::Document;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
@@ -22,14 +23,19 @@ pub fn prepare(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A document as a line of JSON.
-pub fn json(document: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string(document).map_err(report::Error::from)? + "\n")
+/// A value as a line of JSON, for a program of this crate.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(value).map_err(report::Error::from)? + "\n")
+}
+
+/// A document as a line of JSON, with the name of its schema.
+pub fn line(document: &impl Document) -> Result<String> {
+    Ok(document::line(document).map_err(report::Error::from)?)
 }
 
 /// Writes a document as JSON, in one step.
-pub fn write_json(file: &Path, document: &impl Serialize) -> Result<()> {
-    Ok(report::write_atomic(file, json(document)?.as_bytes())?)
+pub fn write_json(file: &Path, document: &impl Document) -> Result<()> {
+    Ok(report::write_atomic(file, line(document)?.as_bytes())?)
 }
 
 /// Writes to standard output. It may be closed by now.

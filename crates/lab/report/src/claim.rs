@@ -1,12 +1,13 @@
 //! Claims: what a paper says, the number found here, and the verdict.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::table::Table;
 use crate::verdict::{Rule, Sensitivity, Unit, Verdict};
 
 /// What a paper says, compared with what was measured here.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Claim {
     /// Where it is in the paper.
     pub source: &'static str,

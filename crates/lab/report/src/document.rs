@@ -1,18 +1,19 @@
 //! The benchmark document: what `pvnet bench … --json FILE` writes and what compares two runs reads.
 //!
 //! ```json
-//! {"bench":"stream","machine":{…},
+//! {"schema":"pvnet-bench/1","bench":"stream","machine":{…},
 //!  "rows":[{"name":"tcp-1/pvnet","unit":"Mb/s","median":9410.0,"min":9377.0,"max":9433.0,"n":5}]}
 //! ```
 
 use crate::{Error, Machine, Stats, file};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// One benchmark's results on one machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Benchmark {
     /// Which benchmark: `stream`, `pps`, `latency` or `idle`.
     pub bench: String,
@@ -23,7 +24,7 @@ pub struct Benchmark {
 }
 
 /// One measured quantity.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Row {
     /// `case/subject`, such as `tcp-1/pvnet`.
     pub name: String,
@@ -44,7 +45,7 @@ pub struct Row {
 }
 
 /// This row's median over another row's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Ratio {
     /// The name of the other row.
     pub to: String,
@@ -53,7 +54,7 @@ pub struct Ratio {
 }
 
 /// Processor time by who spent it, in CPU seconds per second of measurement: the four add up to the machine's CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CpuSplit {
     /// The guests: their stacks, programs and frontends.
     pub guest: f64,
@@ -63,6 +64,10 @@ pub struct CpuSplit {
     pub hypervisor: f64,
     /// Nobody.
     pub idle: f64,
+}
+
+impl document::Document for Benchmark {
+    const SCHEMA: &str = "pvnet-bench/1";
 }
 
 impl CpuSplit {
@@ -113,12 +118,12 @@ impl Benchmark {
         }
     }
 
-    /// The document as one line of JSON.
+    /// The document as a line of JSON, with the name of its schema.
     ///
     /// # Errors
     /// [`Error::Json`] if a row holds a value that JSON cannot carry.
     pub fn to_json(&self) -> Result<String, Error> {
-        Ok(serde_json::to_string(self)?)
+        Ok(document::line(self)?)
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote.
@@ -138,7 +143,7 @@ impl Benchmark {
     /// # Errors
     /// Those of [`to_json`](Self::to_json) and [`Error::Write`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        file::write_atomic(path, (self.to_json()? + "\n").as_bytes())
+        file::write_atomic(path, self.to_json()?.as_bytes())
     }
 
     /// Reads the document at `path`.
@@ -206,11 +211,28 @@ mod tests {
         let stats = Stats { median: 9410.5, min: 9377.0, max: 9433.0, n: 5 };
         let json = document(vec![Row::new("tcp-1/pvnet", "Mb/s", stats)]).to_json().expect("json");
         let expected = concat!(
-            r#"{"bench":"stream","machine":{"cpu":"Test CPU","cpus":2,"memory_bytes":1073741824,"kernel":"6.1.0","#,
+            r#"{"schema":"pvnet-bench/1","bench":"stream","machine":{"cpu":"Test CPU","cpus":2,"memory_bytes":1073741824,"kernel":"6.1.0","#,
             r#""virtualised":true,"pvnet":"0.1.0","date":"2026-11-21T01:05:09Z"},"#,
             r#""rows":[{"name":"tcp-1/pvnet","unit":"Mb/s","median":9410.5,"min":9377.0,"max":9433.0,"n":5}]}"#,
+            "\n",
         );
         assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn what_is_written_is_as_the_schema_says() {
+        let cpu = CpuSplit { guest: 0.5, driver: 0.75, hypervisor: 0.25, idle: 0.5 };
+        let full = Row::new("a", "Mb/s", Stats::single(4.0)).with_cpu(cpu).with("retransmits", 3);
+        let mut written = document(vec![full, Row::new("b", "Mb/s", Stats::single(8.0))]);
+        written.compare("a", "b");
+        let json = serde_json::from_str(&written.to_json().expect("json")).expect("json");
+        let schema = document::schema::<Benchmark>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        for (place, value) in [("/rows/0/n", "1".into()), ("/machine/cpus", Value::Null)] {
+            let mut other = json.clone();
+            *other.pointer_mut(place).expect(place) = value;
+            assert!(!document::errors(&schema, &other).is_empty(), "{place}");
+        }
     }
 
     #[test]

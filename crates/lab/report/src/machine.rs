@@ -1,11 +1,12 @@
 //! Where a measurement was taken: without it a number cannot be compared with another.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
 
 /// The machine, the program and the moment of a measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's model, as the kernel names it.
     pub cpu: String,

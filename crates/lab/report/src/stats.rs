@@ -1,5 +1,6 @@
 //! The summary of repeated measurements: median, extremes and their number.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::number::human;
@@ -69,7 +70,7 @@ impl FromIterator<f64> for Samples {
 }
 
 /// What is kept of the samples. The unit is that of the samples, named beside it (see [`crate::Row`]).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Stats {
     /// The middle sample, or the mean of the two middle ones.
     pub median: f64,

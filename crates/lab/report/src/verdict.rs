@@ -1,9 +1,10 @@
 //! Verdicts: whether a number from a paper is found here too, by a rule that was chosen before.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Whether a claim holds here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It holds.
@@ -30,7 +31,7 @@ impl Verdict {
 }
 
 /// How far a limit of a rule must move until the verdict is another one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Sensitivity {
     /// The nearest limit.
     pub limit: f64,
@@ -151,7 +152,7 @@ impl Rule {
 }
 
 /// The unit of a claim's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// A part of a whole, 0 to 1: shown in per cent.

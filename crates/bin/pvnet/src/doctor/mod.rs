@@ -11,11 +11,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::document::{self, Document};
+use crate::error::text;
 use check::{Check, Verdict};
 
 /// Options of `pvnet doctor`.
@@ -86,7 +87,7 @@ impl Feature {
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, String> {
     let found = DoctorDocument { features: examine(&args.daemon.directory) };
     if args.json {
-        print!("{}", document::pretty(&found)?);
+        print!("{}", document::pretty(&found).map_err(text)?);
     } else {
         found.features.iter().for_each(print);
     }

@@ -7,12 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 
 use super::link::Link;
-use crate::document::{self, Document};
 use crate::error::text;
-
-impl Document for GuestReport {
-    const SCHEMA: &str = "pvnet-guest/1";
-}
 
 /// What a process follows beside its interfaces.
 pub(super) trait Follow {
@@ -97,7 +92,7 @@ fn wait(
 /// Prints what all queues have sent, as a line of JSON.
 fn report(links: &[Link]) -> Result<(), String> {
     let report = GuestReport { interfaces: links.iter().map(Link::report).collect() };
-    print!("{}", document::line(&report)?);
+    print!("{}", document::line(&report).map_err(text)?);
     Ok(())
 }
 

@@ -17,7 +17,6 @@ use control_socket::{Status, control_socket};
 use lab::Interrupt;
 
 use crate::args::DaemonArgs;
-use crate::document;
 use crate::error::text;
 use keys::Controls;
 use rates::Rates;
@@ -100,7 +99,7 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
         }
         let Some(rates) = &rates else { continue };
         let text = if args.json {
-            document::line(&TopDocument::new(rates, &controls.view))?
+            document::line(&TopDocument::new(rates, &controls.view)).map_err(text)?
         } else {
             let head = if screen.has_keys() { controls.text() } else { String::new() };
             head + &show::text(rates, &controls.view, screen.size())

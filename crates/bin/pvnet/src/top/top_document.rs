@@ -1,6 +1,7 @@
 //! `pvnet top --json`: one object per interval, on one line.
 
 use control_socket::{ContextState, PortKind, PortState, Reason, Traffic};
+use document::Document;
 use hypervisor::Counted;
 use report::CpuSplit;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -10,7 +11,6 @@ use serde_json::{Map, json};
 use super::contexts::ContextRates;
 use super::rates::{PortRates, Rates};
 use super::view::View;
-use crate::document::Document;
 
 /// Work and costs in an interval. What is per packet, gigabyte or call is null if there were none.
 #[derive(Serialize, JsonSchema)]
@@ -239,7 +239,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::document;
     use crate::top::rates::tests::rates;
     use crate::top::view::Column;
 

@@ -1,7 +1,5 @@
 //! The JSON of the commands is as `pvnet schema` says.
 
-mod schema;
-
 use std::process::Command;
 
 use control_socket::{
@@ -15,7 +13,7 @@ use serde_json::Value;
 use crate::testbed::{LIMIT, Testbed, able, pvnet};
 
 /// The schema of a document.
-fn schema(name: &str) -> Value {
+pub fn schema(name: &str) -> Value {
     let mut command = pvnet();
     command.args(["schema", name]);
     serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
@@ -30,11 +28,11 @@ fn check(name: &str, mut command: Command) -> Value {
     let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let documents: Vec<_> = documents.map(Result::unwrap).collect();
     for document in &documents {
-        let errors = schema::errors(&schema, document);
+        let errors = document::errors(&schema, document);
         assert!(errors.is_empty(), "{errors:#?}\n{document:#}");
         let mut other = document.clone();
         other["brand_new"] = 1.into();
-        assert_eq!(schema::errors(&schema, &other), ["/brand_new: not allowed"]);
+        assert_eq!(document::errors(&schema, &other), ["/brand_new: not allowed"]);
     }
     documents.into_iter().next().unwrap_or_else(|| panic!("{name} prints nothing: {error}"))
 }
@@ -89,6 +87,22 @@ fn what_commands_print_is_as_their_schemas_say() {
     assert_eq!(check("balloon", run(&["balloon", &name, "62"]))["mib"], 62);
     let doctor = check("doctor", run(&["doctor"]));
     assert_eq!(doctor["features"][0]["name"], "daemon");
+}
+
+#[test]
+fn the_report_of_a_bench_is_as_its_schema_says() {
+    let folder = lab::TempDir::new().unwrap();
+    let file = folder.path().join("pps.json");
+    let mut command = pvnet();
+    command.args(["bench", "pps", "--lockstep", "--frames", "64", "--windows", "copy-1514"]);
+    command.args(["--rounds", "1", "--quiet", "--json"]).arg(&file);
+    lab::run(command, LIMIT).unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(document::errors(&schema("bench"), &report), [""; 0]);
+    assert_eq!(report["schema"], "pvnet-bench/1");
+    let mut other = report;
+    other["rows"][0]["median"] = "fast".into();
+    assert_eq!(document::errors(&schema("bench"), &other).len(), 1);
 }
 
 /// A status in which every field has a value.
@@ -197,7 +211,7 @@ fn a_status_with_every_field_is_as_its_schema_says() {
     let schema = schema("status");
     let mut document = serde_json::to_value(full_status()).unwrap();
     document["schema"] = "pvnet-status/1".into();
-    assert_eq!(schema::errors(&schema, &document), [""; 0]);
+    assert_eq!(document::errors(&schema, &document), [""; 0]);
     // What differs in kind or depth is found.
     for (place, value) in [
         ("/ports/0/ingress/frames", "1".into()),
@@ -210,11 +224,11 @@ fn a_status_with_every_field_is_as_its_schema_says() {
         let mut other = document.clone();
         let field: &mut Value = other.pointer_mut(place).expect(place);
         *field = value;
-        assert!(!schema::errors(&schema, &other).is_empty(), "{place}");
+        assert!(!document::errors(&schema, &other).is_empty(), "{place}");
     }
     for place in ["/ports/0", "/ports/0/ingress", "/ports/0/drops", "/nics/0/contexts/0", "/cpu"] {
         let mut other = document.clone();
         other.pointer_mut(place).expect(place)["brand_new"] = 1.into();
-        assert_eq!(schema::errors(&schema, &other).len(), 1, "{place}");
+        assert_eq!(document::errors(&schema, &other).len(), 1, "{place}");
     }
 }

@@ -2,6 +2,7 @@
 
 use lab::{Process, TempDir};
 
+use crate::json::schema;
 use crate::testbed::{LIMIT, able, pvnet};
 
 #[test]
@@ -21,6 +22,7 @@ fn a_paper_is_repeated_and_compared_with_its_numbers() {
     assert!(table.contains("2,794") && table.contains("TLB misses"), "{table}");
     let document: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(document::errors(&schema("repro menon06"), &document), [""; 0]);
     assert_eq!(document["paper"], "menon06");
     let [none, high, global] = &document["rows"].as_array().unwrap()[..] else {
         panic!("{document}")

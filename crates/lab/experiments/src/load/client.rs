@@ -85,7 +85,7 @@ pub fn run(args: &ClientArgs) -> Result<()> {
     }
     let outcome = measure(args)?;
     if to_stdout {
-        return output::print(&output::json(&outcome)?);
+        return output::print(&output::line(&outcome)?);
     }
     outcome.table().print().map_err(Error::Print)?;
     output::print(&format!("\nJain's index {:.3}\n", outcome.jain))?;

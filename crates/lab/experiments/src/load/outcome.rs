@@ -1,12 +1,13 @@
 //! What a client found.
 
 use report::{Table, human};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::fairness::jain;
 
 /// What a client found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether the client sent.
     pub sends: bool,
@@ -21,7 +22,7 @@ pub struct Outcome {
 }
 
 /// What one connection carried.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Carried {
     /// The server.
     pub server: String,
@@ -29,6 +30,10 @@ pub struct Carried {
     pub bytes: u64,
     /// The same in 10⁶ bits per second.
     pub mbps: f64,
+}
+
+impl document::Document for Outcome {
+    const SCHEMA: &str = "pvnet-load/1";
 }
 
 impl Outcome {
@@ -73,6 +78,8 @@ mod tests {
         let table = outcome.table();
         assert_eq!(table.rows()[0], ["a", "1", "1.00"]);
         assert_eq!(table.rows()[2], ["all", "2", "4.00"]);
+        let document = serde_json::from_str(&document::line(&outcome).unwrap()).unwrap();
+        assert_eq!(document::errors(&document::schema::<Outcome>(), &document), [""; 0]);
         let json = serde_json::to_string(&outcome).unwrap();
         assert_eq!(serde_json::from_str::<Outcome>(&json).unwrap(), outcome);
     }

@@ -1,11 +1,12 @@
 //! The CPUs of server and client. The papers' clients are on other machines.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::Result;
 
 /// The CPUs of the server and of the client.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Cpus {
     /// The server's CPU: that of its guests, and of the driver domain unless they are [apart](Self::apart). Any if there
     /// is only one.

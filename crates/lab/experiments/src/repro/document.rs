@@ -1,10 +1,11 @@
 //! The whole result of an experiment, for JSON and pages.
 
 use report::{Claim, Machine};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The whole result. `M` is what the experiment's method has besides, `X` are results other than rows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Document<M, R, X = Nothing> {
     /// The paper.
     pub paper: &'static str,
@@ -22,7 +23,7 @@ pub struct Document<M, R, X = Nothing> {
 }
 
 /// How it was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Method<M> {
     /// Seconds of each transfer.
     pub seconds: u32,
@@ -36,7 +37,7 @@ pub struct Method<M> {
 }
 
 /// No further results.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Nothing {}
 
 impl<M, R, X> Document<M, R, X> {

@@ -21,6 +21,11 @@ use clap::Subcommand;
 use lab::Interrupt;
 
 use crate::error::Result;
+pub(crate) use menon06::Document as Menon06;
+pub(crate) use santos08::Document as Santos08;
+pub(crate) use willmann07::Document as Willmann07;
+pub(crate) use xenserver7::Document as Xenserver7;
+
 use menon06::Menon06Args;
 use santos08::Santos08Args;
 use willmann07::Willmann07Args;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 use report::html::Report;
 use report::{Table, write_atomic};
-use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::output;
@@ -72,7 +72,7 @@ impl Results {
     /// Prints the result and writes the files. The error says how many measurements failed, if some did.
     pub fn write(
         &self,
-        document: &impl Serialize,
+        document: &impl Document,
         sections: &[Section],
         page: impl FnOnce() -> Report,
         failures: usize,

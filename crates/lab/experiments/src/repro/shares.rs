@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lab::{CpuUsage, ThreadTime};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The daemon's threads that do what a hypervisor does: guests' memory and store, their calls, the cards' vectors and
@@ -12,7 +13,7 @@ const HYPERVISOR: [&str; 4] = ["guest client", "contexts client", "nic vectors",
 const WORKER: &str = "worker-";
 
 /// Shares of the server CPU's time, 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Shares {
     /// The hypervisor.
     pub hypervisor: f64,

@@ -1,9 +1,10 @@
 //! What all experiments say of a transfer.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The direction of the stream, as seen from the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// The server sends.

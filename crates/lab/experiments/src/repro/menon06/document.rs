@@ -1,5 +1,6 @@
 //! The whole result, for JSON and pages.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::claims::claims;
@@ -11,11 +12,15 @@ use crate::repro::document;
 
 /// The whole result. Its rows are the paper's bars, in the paper's order.
 pub type Document = document::Document<Cpus, Row, Orders>;
+impl ::document::Document for Document {
+    const SCHEMA: &str = "pvnet-repro-menon06/1";
+}
+
 /// How it was measured.
 pub type Method = document::Method<Cpus>;
 
 /// Where the order differs from the paper's.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Orders {
     /// Pairs of configurations.
     pub orders: Vec<Order>,
@@ -53,6 +58,13 @@ pub(super) mod tests {
         let document = document(&plan, &Measurements::new(), method);
         assert_eq!(document.claims.len(), 2);
         assert!(document.claims.iter().all(|claim| claim.verdict == Verdict::CannotBeTold));
+    }
+
+    #[test]
+    fn json_is_as_the_schema_says() {
+        let document = example(&[Figure::Five, Figure::Nine], |_| 100.0);
+        let json = serde_json::from_str(&::document::line(&document).unwrap()).unwrap();
+        assert_eq!(::document::errors(&::document::schema::<Document>(), &json), [""; 0]);
     }
 
     #[test]

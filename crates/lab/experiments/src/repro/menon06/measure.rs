@@ -8,6 +8,7 @@ use control_socket::{Operations, Status};
 use hypervisor::Counted;
 use lab::{Children, CpuMeter, CpuUsage, Iperf, Throughput};
 use report::CpuSplit;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::config::{CLIENT_ADDRESS, SERVER_ADDRESS, Server};
@@ -34,7 +35,7 @@ pub struct Sample {
 }
 
 /// CPU seconds for 10⁹ bytes received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Cost {
     /// The guest: its program, stack and frontend.
     pub guest: f64,

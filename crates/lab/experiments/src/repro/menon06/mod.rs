@@ -20,6 +20,7 @@ use crate::repro::cpus::Cpus;
 use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use config::Server;
+pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, measure};
 use paper::Figure;

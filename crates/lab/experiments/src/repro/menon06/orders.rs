@@ -1,12 +1,13 @@
 //! Pairs of configurations whose order differs from the paper's.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rows::Row;
 use crate::repro::transfer::Direction;
 
 /// Two configurations of one figure whose order differs from the paper's.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Order {
     /// The figure.
     pub figure: &'static str,

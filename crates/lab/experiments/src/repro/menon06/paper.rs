@@ -2,6 +2,7 @@
 //! USENIX 2006, on a server whose one CPU saturates.
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::config::{self, Server};
@@ -97,7 +98,7 @@ impl Figure {
 }
 
 /// How the sending program sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Program {
     /// `sendfile`: pages of a file, without a copy.

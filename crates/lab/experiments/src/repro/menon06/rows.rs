@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use report::{CpuSplit, Samples, Stats};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measure::{Cost, Sample};
@@ -12,7 +13,7 @@ use crate::repro::rounds;
 use crate::repro::transfer::Direction;
 
 /// One bar.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
     /// Its figure.
     pub figure: &'static str,
@@ -69,7 +70,7 @@ pub struct Row {
 }
 
 /// Ratios of two costs, by domain; none for a domain without numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct CostRatios {
     /// The guest's.
     #[serde(skip_serializing_if = "Option::is_none")]

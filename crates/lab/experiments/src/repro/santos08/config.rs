@@ -1,8 +1,10 @@
 //! The paper's lines, as pvnet's configurations.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
 use crate::repro::config;
@@ -61,6 +63,16 @@ impl Line {
         let found = LINES.into_iter().find(|line| line.name() == name);
         let names = || LINES.map(Self::name).join(", ");
         found.ok_or_else(|| format!("the lines are {}", names()))
+    }
+}
+
+impl JsonSchema for Line {
+    fn schema_name() -> Cow<'static, str> {
+        "Line".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole result, for JSON and pages.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::claims::claims;
@@ -10,11 +11,15 @@ use crate::repro::document;
 
 /// The whole result.
 pub type Document = document::Document<Stream, Row, Reads>;
+impl ::document::Document for Document {
+    const SCHEMA: &str = "pvnet-repro-santos08/1";
+}
+
 /// How it was measured.
 pub type Method = document::Method<Stream>;
 
 /// The stream of all rows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Stream {
     /// Packets per second that the peer sends.
     pub pps: u32,
@@ -26,7 +31,7 @@ pub struct Stream {
 }
 
 /// What reading the payload costs a guest.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Reads {
     /// By line and placement.
     pub reads: Vec<ReadRow>,
@@ -56,6 +61,13 @@ pub(super) mod tests {
         let own = Stream { pps: 20_000, copy_ns: 100.0, cpus };
         let method = Method { seconds: 1, rounds: 1, own, notes: vec!["a note".to_owned()] };
         document(rows(&keys, &seen), vec![read_row(Line::Copy, 300.0)], method)
+    }
+
+    #[test]
+    fn json_is_as_the_schema_says() {
+        let document = example();
+        let json = serde_json::from_str(&::document::line(&document).unwrap()).unwrap();
+        assert_eq!(::document::errors(&::document::schema::<Document>(), &json), [""; 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use control_socket::Status;
 use lab::{Interrupt, Process, on_cpu};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::repro::window::watch;
 use crate::testbed::program;
 
 /// Nanoseconds of CPU time per packet that the guest received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Cost {
     /// The guest: its program, stack and frontend.
     pub guest: f64,

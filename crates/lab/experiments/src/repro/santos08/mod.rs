@@ -20,6 +20,7 @@ use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::{Coalesced, LINES, Line};
+pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, Stream, measure};
 use paper::{MOST, MTU};

@@ -1,12 +1,13 @@
 //! Which CPUs the guest and the driver domain have.
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::repro::cpus::Cpus;
 
 /// Where the guest and the driver domain run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// Both on one CPU, cards and peer on another.

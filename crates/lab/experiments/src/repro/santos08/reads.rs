@@ -14,6 +14,7 @@ use control_socket::join_socket;
 use lab::on_cpu;
 use netfront::Received;
 use report::{Samples, Stats};
+use schemars::JsonSchema;
 use serde::Serialize;
 use shm::Piece;
 
@@ -63,7 +64,7 @@ pub struct Sample {
 }
 
 /// A row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct ReadRow {
     /// How the guest receives.
     #[serde(rename = "config")]

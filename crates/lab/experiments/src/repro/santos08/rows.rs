@@ -1,6 +1,7 @@
 //! The rows of the result.
 
 use report::{Samples, Stats};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::config::Line;
@@ -23,7 +24,7 @@ pub struct Received {
 }
 
 /// A row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
     /// The figure: 8 with the paper's default coalescing, 11 for all.
     pub figure: &'static str,

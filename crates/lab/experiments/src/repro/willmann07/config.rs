@@ -1,7 +1,9 @@
 //! The paper's configurations, as pvnet's.
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
 use crate::repro::config;
@@ -144,6 +146,16 @@ impl Setup for Config {
     fn mappings(self, guests: u8, nics: u8) -> u64 {
         let vifs = u64::from(guests) * u64::from(nics);
         if self.has_driver_domain() { vifs * MAPPINGS } else { 0 }
+    }
+}
+
+impl JsonSchema for Config {
+    fn schema_name() -> Cow<'static, str> {
+        "Config".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
     }
 }
 

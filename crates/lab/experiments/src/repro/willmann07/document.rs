@@ -1,5 +1,6 @@
 //! The whole result, for JSON and pages.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::claims::claims;
@@ -9,11 +10,15 @@ use crate::repro::document::{self, Nothing};
 
 /// The whole result.
 pub type Document = document::Document<Network, Row>;
+impl ::document::Document for Document {
+    const SCHEMA: &str = "pvnet-repro-willmann07/1";
+}
+
 /// How it was measured.
 pub type Method = document::Method<Network>;
 
 /// The network of all rows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Network {
     /// NICs of every server.
     pub nics: u8,
@@ -62,6 +67,13 @@ pub(super) mod tests {
             cpus: Cpus { server: Some(1), driver: Some(1), client: Some(0), note: None },
         };
         document(rows, Method { seconds: 1, rounds: 1, own, notes })
+    }
+
+    #[test]
+    fn json_is_as_the_schema_says() {
+        let document = example();
+        let json = serde_json::from_str(&::document::line(&document).unwrap()).unwrap();
+        assert_eq!(::document::errors(&::document::schema::<Document>(), &json), [""; 0]);
     }
 
     #[test]

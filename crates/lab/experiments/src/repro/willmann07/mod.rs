@@ -17,6 +17,7 @@ use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::Config;
+pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, Transfer, measure};
 use paper::{Figure, Part, Table};

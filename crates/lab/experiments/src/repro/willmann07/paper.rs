@@ -2,6 +2,7 @@
 //! for Virtual Machine Monitors", HPCA 2007. One Opteron, two NICs of 1 Gb/s; Table 1 had six.
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::config::{CDNA, CONFIGS, Config, Protection};
@@ -68,7 +69,7 @@ impl From<Figure> for Part {
 }
 
 /// The paper's numbers of one row.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Numbers {
     /// The sum of all NICs.
     pub mbps: f64,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use report::{Samples, Stats};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::config::Config;
@@ -25,7 +26,7 @@ pub struct Transferred {
 }
 
 /// A row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
     /// Where it belongs.
     #[serde(skip)]
@@ -62,7 +63,7 @@ pub struct Row {
 }
 
 /// Interrupts per second; none where nobody counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Interrupts {
     /// Of the driver domain.
     pub driver: Option<f64>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::claims::{any_dip, claims, dips};
@@ -13,11 +14,15 @@ use crate::repro::document;
 
 /// The whole result. Its rows are the measured ones, then the model's.
 pub type Document = document::Document<Streams, Row, Computed>;
+impl ::document::Document for Document {
+    const SCHEMA: &str = "pvnet-repro-xenserver7/1";
+}
+
 /// How it was measured.
 pub type Method = document::Method<Streams>;
 
 /// The streams of all rows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Streams {
     /// TCP streams.
     pub streams: u32,
@@ -30,7 +35,7 @@ pub struct Streams {
 }
 
 /// What was computed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Computed {
     /// How streams spread over queues, by each hash.
     pub flows: Vec<Spreading>,
@@ -39,7 +44,7 @@ pub struct Computed {
 }
 
 /// How streams spread over queues, by one hash.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Spreading {
     /// `switch`: that of this switch, over sets of ports that the kernel gave. `article`: that of the article's kernels, over
     /// the same sets, with another key for each. `uniform`: an even hash with a random key, exactly.
@@ -53,7 +58,7 @@ pub struct Spreading {
 }
 
 /// The chance that one more queue does worse.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Dip {
     /// The queues, one more than before.
     pub queues: usize,
@@ -62,7 +67,7 @@ pub struct Dip {
 }
 
 /// The model.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Model {
     /// What it is fed with.
     pub costs: Costs,
@@ -123,6 +128,13 @@ pub(super) mod tests {
         let own = Streams { streams: 8, congestion, cpus: 2, port_sets: sets.len() };
         let method = Method { seconds: 1, rounds: 3, own, notes: vec!["a note".to_owned()] };
         document(rows, &queues, &sets, Some(model), method)
+    }
+
+    #[test]
+    fn json_is_as_the_schema_says() {
+        let document = example();
+        let json = serde_json::from_str(&::document::line(&document).unwrap()).unwrap();
+        assert_eq!(::document::errors(&::document::schema::<Document>(), &json), [""; 0]);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! How flows spread over queues, by the hash that the switch uses.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use frame::{Frame, queue_of};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use wire::ethernet::EtherType;
 
@@ -44,7 +46,7 @@ pub struct Spread {
 pub struct Shares(BTreeMap<usize, f64>);
 
 /// How sets of flows spread over a number of queues.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Distribution {
     /// Queues of each guest.
     pub queues: usize,
@@ -164,6 +166,16 @@ impl Shares {
         let all = self.0.iter().map(|(value, share)| share * below(*value));
         // An empty sum is −0.
         all.fold(0.0, |sum, share| sum + share)
+    }
+}
+
+impl JsonSchema for Shares {
+    fn schema_name() -> Cow<'static, str> {
+        "Shares".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        BTreeMap::<usize, f64>::json_schema(generator)
     }
 }
 

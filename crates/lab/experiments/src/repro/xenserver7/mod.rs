@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::testbed::{Setup, Testbed};
+pub use document::Document;
 use document::{Method, Model, document};
 use fit::Fit;
 use flows::Hashes;

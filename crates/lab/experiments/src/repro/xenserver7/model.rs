@@ -8,13 +8,14 @@
 //! has to wait for a CPU makes a byte dearer, because threads alternate and find their caches cold; and the CPUs are
 //! idle when all threads of the chain wait for each other, which is rarer the more threads there are.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::flows::Spread;
 use super::paper::GUEST_CPUS;
 
 /// CPU time of each kind of thread, in nanoseconds per KiB of payload, with one queue and one worker.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Costs {
     /// All of the daemon.
     pub daemon: f64,
@@ -38,7 +39,7 @@ pub struct Costs {
 }
 
 /// What limits the rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
     /// The workers with traffic.
@@ -171,7 +172,7 @@ impl Costs {
 }
 
 /// A prediction for a point that was measured too.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Check {
     /// Queues of each guest.
     pub queues: usize,

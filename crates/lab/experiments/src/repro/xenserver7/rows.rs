@@ -1,6 +1,7 @@
 //! The rows of the result: measured ones and the model's.
 
 use report::{Samples, Stats};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::flows::{Hashes, Spread};
@@ -20,7 +21,7 @@ pub struct Point {
 }
 
 /// A row.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
     /// Queues of each guest.
     pub queues: usize,
@@ -53,7 +54,7 @@ pub struct Row {
 }
 
 /// CPU time per KiB of payload, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Cost {
     /// The daemon.
     pub daemon: f64,
@@ -62,7 +63,7 @@ pub struct Cost {
 }
 
 /// Means over rounds, or over the model's sets of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Flows {
     /// Streams of the busiest queue, by the hash of the streams' ports.
     pub most: f64,

@@ -1,4 +1,8 @@
-//! The JSON documents that commands print, and their schemas.
+//! The JSON documents that commands and labs print, and their schemas.
+
+#![forbid(unsafe_code)]
+
+mod check;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
@@ -6,9 +10,9 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::error::text;
+pub use check::errors;
 
-/// What a command prints with `--json`.
+/// What a command prints with `--json`, or writes to a file.
 pub trait Document: Serialize + JsonSchema {
     /// The first field of the document: its name, and the version of its form. A field that is added leaves the version as it is; one
     /// that is removed or means something else changes it.
@@ -32,17 +36,38 @@ impl<'a, T: Document> Labelled<'a, T> {
 /// A document on one line.
 ///
 /// # Errors
-/// A sentence, if it is not JSON.
-pub fn line(document: &impl Document) -> Result<String, String> {
-    serde_json::to_string(&Labelled::new(document)).map(|line| line + "\n").map_err(text)
+/// It holds what JSON has not, such as a map whose keys are no strings.
+pub fn line(document: &impl Document) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&Labelled::new(document)).map(|line| line + "\n")
 }
 
 /// A document on several lines.
 ///
 /// # Errors
 /// As [`line()`].
-pub fn pretty(document: &impl Document) -> Result<String, String> {
-    serde_json::to_string_pretty(&Labelled::new(document)).map(|text| text + "\n").map_err(text)
+pub fn pretty(document: &impl Document) -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(&Labelled::new(document)).map(|text| text + "\n")
+}
+
+/// A kind of document, and the commands that print or write it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Its short name, which is in its schema's.
+    pub name: &'static str,
+    /// The commands, without the program's name.
+    pub commands: &'static [&'static str],
+    /// [`Document::SCHEMA`].
+    pub id: &'static str,
+    /// Makes its schema.
+    pub schema: fn() -> Value,
+}
+
+impl Kind {
+    /// The kind of `T`.
+    #[must_use]
+    pub const fn of<T: Document>(name: &'static str, commands: &'static [&'static str]) -> Self {
+        Self { name, commands, id: T::SCHEMA, schema: schema::<T> }
+    }
 }
 
 /// The schema of a document, JSON Schema of 2020-12. It knows all fields, so that any other is an error.

@@ -6,7 +6,11 @@ use serde_json::{Map, Value};
 /// The pattern of keys that are numbers.
 const NUMBER: &str = r"^\d+$";
 
-/// What is wrong with a document, each with its place.
+/// What is wrong with a document, each with its place: for tests.
+///
+/// # Panics
+/// The schema has a keyword that is not known here.
+#[must_use]
 pub fn errors(schema: &Value, document: &Value) -> Vec<String> {
     let mut errors = Vec::new();
     check(schema, schema, document, "", &mut errors);

@@ -46,16 +46,19 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// Whether frames are of IPv6, and whether they have a tag.
+type Kind = (bool, bool);
+
 /// A batch: for each frame the flow, and how it differs.
-fn steps() -> impl Strategy<Value = (usize, (bool, bool), u8, Vec<(u16, Change)>)> {
+fn steps() -> impl Strategy<Value = (usize, Kind, u8, Vec<(u16, Change)>)> {
     let steps = prop::collection::vec((0u16..3, change()), 1..64);
-    (60usize..1449, any::<(bool, bool)>(), 0u8..3, steps)
+    (60usize..1449, any::<Kind>(), 0u8..3, steps)
 }
 
 /// The segments that the steps describe.
 fn segments(
     len: usize,
-    (v6, is_tagged): (bool, bool),
+    (v6, is_tagged): Kind,
     checksum: u8,
     steps: &[(u16, Change)],
 ) -> Vec<Segment> {

@@ -1,6 +1,6 @@
 //! One set-associative cache.
 
-use wide::{u16x8, u32x8, u64x2, u64x4};
+use wide::{u16x8, u32x8};
 
 use crate::geometry::LINE;
 
@@ -12,13 +12,23 @@ pub const WAYS: usize = 8;
 /// Tags have as few bits as the lines need: the less memory a modelled cache takes, the less often it misses the caches of
 /// the host.
 #[derive(Clone, Debug)]
-pub struct Cache {
-    tags: Tags,
+pub enum Cache {
+    /// With tags of 16 bits.
+    Short(Sets<u16>),
+    /// With tags of 32 bits.
+    Long(Sets<u32>),
+}
+
+/// The sets of a cache.
+#[derive(Clone, Debug, Default)]
+pub struct Sets<Tag> {
+    /// The tags of each set, the most recently used first.
+    tags: Box<[[Tag; WAYS]]>,
     index: Index,
 }
 
 /// Divides a line's number into set and tag.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Index {
     /// The number of sets, less one.
     mask: u64,
@@ -26,19 +36,11 @@ struct Index {
     bits: u32,
 }
 
-impl Index {
-    /// The set and the tag of a line.
-    #[inline]
-    fn of(self, line: u64) -> (usize, u64) {
-        (usize::try_from(line & self.mask).unwrap_or(0), line >> self.bits)
+impl Default for Cache {
+    /// A cache without sets, which misses every line.
+    fn default() -> Self {
+        Self::Short(Sets::default())
     }
-}
-
-/// The tags of each set, the most recently used first.
-#[derive(Clone, Debug)]
-enum Tags {
-    Short(Box<[[u16; WAYS]]>),
-    Long(Box<[[u32; WAYS]]>),
 }
 
 impl Cache {
@@ -54,13 +56,13 @@ impl Cache {
         let bits = sets.ilog2();
         let (tags, sets) = (lines >> bits, 1 << bits);
         assert!(tags < u32::MAX.into(), "too much memory for the models");
+        let index = Index { mask: (1 << bits) - 1, bits };
         // The highest tag marks an empty way.
-        let tags = if tags < u16::MAX.into() {
-            Tags::Short(vec![[u16::MAX; WAYS]; sets].into())
+        if tags < u16::MAX.into() {
+            Self::Short(Sets { tags: vec![[u16::MAX; WAYS]; sets].into(), index })
         } else {
-            Tags::Long(vec![[u32::MAX; WAYS]; sets].into())
-        };
-        Self { tags, index: Index { mask: (1 << bits) - 1, bits } }
+            Self::Long(Sets { tags: vec![[u32::MAX; WAYS]; sets].into(), index })
+        }
     }
 
     /// Looks a line up by its physical number, and makes it the newest of its set. Returns the way that it was in, or
@@ -68,28 +70,26 @@ impl Cache {
     /// lines.)
     #[inline]
     pub fn access(&mut self, line: u64) -> usize {
-        let (set, tag) = self.index.of(line);
-        match &mut self.tags {
-            Tags::Short(sets) => use_short(sets, set, short(tag)),
-            Tags::Long(sets) => use_long(sets, set, long(tag)),
+        match self {
+            Self::Short(sets) => sets.access(line),
+            Self::Long(sets) => sets.access(line),
         }
     }
 
     /// Looks lines up in their order. Sets the bits of `mark` in `missed` at the index of each lookup that misses. Lookups
     /// of lines that were already the newest of their sets are removed; returns how many remain, at the front.
     pub fn access_all(&mut self, lookups: &mut [Lookup], missed: &mut [u8], mark: u8) -> usize {
-        let index = self.index;
-        match &mut self.tags {
-            Tags::Short(sets) => filter(lookups, missed, mark, |line| {
-                let (set, tag) = index.of(line);
-                use_short(sets, set, short(tag))
-            }),
-            Tags::Long(sets) => filter(lookups, missed, mark, |line| {
-                let (set, tag) = index.of(line);
-                use_long(sets, set, long(tag))
-            }),
+        match self {
+            Self::Short(sets) => filter(lookups, missed, mark, |line| sets.access(line)),
+            Self::Long(sets) => filter(lookups, missed, mark, |line| sets.access(line)),
         }
     }
+}
+
+/// The sets of a cache, whatever its tags.
+pub trait Lines {
+    /// As [`Cache::access`].
+    fn access(&mut self, line: u64) -> usize;
 }
 
 /// A lookup of a line by its physical number, and the index at which its result is stored.
@@ -145,64 +145,45 @@ fn filter(
     left
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "`Cache::new` checked how many lines there are"
-)]
-fn short(tag: u64) -> u16 {
-    tag as u16
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "`Cache::new` checked how many lines there are"
-)]
-fn long(tag: u64) -> u32 {
-    tag as u32
-}
-
-const _: () = assert!(cfg!(target_endian = "little"), "sets are shifted as wider integers");
-
-/// Defines the function that looks a tag up in a set. It has no branch, since the way of a hit is unpredictable. It reads and
-/// writes the set as one vector, because a load that spans several recent smaller stores stalls until they reach the cache.
-macro_rules! use_tag {
-    ($name:ident, $tag:ty, $set:ty, $halves:ty, $carry:expr) => {
-        #[inline]
-        fn $name(sets: &mut [[$tag; WAYS]], set: usize, tag: $tag) -> usize {
-            /// The ways whose tag changes, by the way that the tag was in, or `WAYS`.
-            static MOVED: [[$tag; WAYS]; WAYS + 1] = {
-                let mut moved = [[0; WAYS]; WAYS + 1];
-                let mut used = 0;
-                while used <= WAYS {
-                    let mut way = 0;
-                    while way < WAYS {
-                        moved[used][way] = if way <= used { <$tag>::MAX } else { 0 };
-                        way += 1;
+/// Defines how a line is looked up in sets with these tags. It has no branch, since the way of a hit is unpredictable. It
+/// reads and writes the set as one vector, because a load that spans several recent smaller stores stalls until they reach
+/// the cache.
+macro_rules! look_up {
+    ($tag:ty, $set:ty) => {
+        impl Lines for Sets<$tag> {
+            #[inline(always)]
+            fn access(&mut self, line: u64) -> usize {
+                /// The ways whose tag changes, by the way that the tag was in, or `WAYS`.
+                static MOVED: [[$tag; WAYS]; WAYS + 1] = {
+                    let mut moved = [[0; WAYS]; WAYS + 1];
+                    let mut used = 0;
+                    while used <= WAYS {
+                        let mut way = 0;
+                        while way < WAYS {
+                            moved[used][way] = if way <= used { <$tag>::MAX } else { 0 };
+                            way += 1;
+                        }
+                        used += 1;
                     }
-                    used += 1;
-                }
-                moved
-            };
-            let Some(ways) = sets.get_mut(set) else { return WAYS };
-            let old = <$set>::from(*ways);
-            let found = old.simd_eq(<$set>::splat(tag)).to_bitmask();
-            let way = (found | 1 << WAYS).trailing_zeros() as usize;
-            // Move each tag one way on: shift wider integers, and carry what leaves each of them into the next.
-            let halves: $halves = bytemuck::cast(old);
-            let carried = <$halves>::from($carry(tag.into(), halves.to_array()));
-            let later: $set = bytemuck::cast(halves << <$tag>::BITS | carried);
-            // The tags move up to the way that the tag was in, or up to the last way.
-            let moved = <$set>::from(MOVED[way]);
-            *ways = ((later & moved) | (old & !moved)).to_array();
-            way
+                    moved
+                };
+                let set = usize::try_from(line & self.index.mask).unwrap_or(0);
+                #[expect(clippy::cast_possible_truncation, reason = "`Cache::new` checked it")]
+                let tag = (line >> self.index.bits) as $tag;
+                let Some(ways) = self.tags.get_mut(set) else { return WAYS };
+                let old = <$set>::from(*ways);
+                let found = old.simd_eq(<$set>::splat(tag)).to_bitmask();
+                let way = (found | 1 << WAYS).trailing_zeros() as usize;
+                let [a, b, c, d, e, f, g, _] = old.to_array();
+                let later = <$set>::from([tag, a, b, c, d, e, f, g]);
+                // The tags move up to the way that the tag was in, or up to the last way.
+                let moved = <$set>::from(MOVED[way]);
+                *ways = ((later & moved) | (old & !moved)).to_array();
+                way
+            }
         }
     };
 }
 
-use_tag!(use_short, u16, u16x8, u64x2, |tag, [a, _]: [u64; 2]| [tag, a >> 48]);
-use_tag!(use_long, u32, u32x8, u64x4, |tag, [a, b, c, _]: [u64; 4]| [
-    tag,
-    a >> 32,
-    b >> 32,
-    c >> 32
-]);
+look_up!(u16, u16x8);
+look_up!(u32, u32x8);

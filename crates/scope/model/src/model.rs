@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::cache::{Cache, WAYS};
+use crate::cache::{Cache, Lines, WAYS};
 use crate::config::Config;
 use crate::flush::{Flush, FlushSite};
 use crate::geometry::{LINE, TLB_SIZES};
@@ -100,12 +100,57 @@ impl Model {
     /// Fetches, reads or writes a line of a mapped page.
     #[inline]
     pub fn access(&mut self, line: LineId) -> Outcome {
+        let (tlb_misses, number) = self.translate(line);
+        let l1_miss = self.l1[line.side() % 2].access(number) == WAYS;
+        Outcome { tlb_misses, line: number, l1_miss }
+    }
+
+    /// [Accesses](Self::access) lines of mapped pages in their order; `line` tells the line of a use, and `seen` gets the
+    /// outcome.
+    pub fn access_all<Use: Copy>(
+        &mut self,
+        uses: &[Use],
+        line: impl Fn(Use) -> LineId,
+        seen: impl FnMut(Use, Outcome),
+    ) {
+        // One loop for each kind of tags.
+        let mut l1 = std::mem::take(&mut self.l1);
+        match &mut l1 {
+            [Cache::Short(code), Cache::Short(data)] => {
+                self.access_in((code, data), uses, line, seen);
+            }
+            [Cache::Long(code), Cache::Long(data)] => {
+                self.access_in((code, data), uses, line, seen);
+            }
+            _ => unreachable!("both L1s have as many lines"),
+        }
+        self.l1 = l1;
+    }
+
+    #[inline(always)]
+    fn access_in<L1: Lines, Use: Copy>(
+        &mut self,
+        (code, data): (&mut L1, &mut L1),
+        uses: &[Use],
+        line: impl Fn(Use) -> LineId,
+        mut seen: impl FnMut(Use, Outcome),
+    ) {
+        let l1 = [code, data];
+        for used in uses.iter().copied() {
+            let line = line(used);
+            let (tlb_misses, number) = self.translate(line);
+            let l1_miss = l1[line.side() % 2].access(number) == WAYS;
+            seen(used, Outcome { tlb_misses, line: number, l1_miss });
+        }
+    }
+
+    /// Uses the page of a line. Returns the TLBs that missed, and the line's physical number.
+    #[inline(always)]
+    fn translate(&mut self, line: LineId) -> (TlbSet, u64) {
         let slot = line.slot();
         let tlb_misses =
             if self.hot_pages.use_again(slot) { TlbSet::NONE } else { self.use_cold_page(slot) };
-        let number = self.hot_pages.frame(slot).wrapping_add(line.in_page());
-        let l1_miss = self.l1[line.side() % 2].access(number) == WAYS;
-        Outcome { tlb_misses, line: number, l1_miss }
+        (tlb_misses, self.hot_pages.frame(slot).wrapping_add(line.in_page()))
     }
 
     /// Uses a page that is not hot, and makes it hot. Returns the TLBs that missed.

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use scope_model::{Cache, LINE, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, TlbSet, WAYS};
+use scope_model::{
+    Cache, LINE, LineId, Mapping, Model, Outcome, POLICIES, PageSize, Paging, Policy, Preset, Side,
+    TLB_ENTRIES, TLB_SIZES, Tlb, TlbSet, WAYS,
+};
 
 /// A naive LRU set, the most recently used first.
 #[derive(Clone, Default)]
@@ -126,4 +129,41 @@ proptest! {
             prop_assert_eq!(cache.access(line) < WAYS, naive[set].access(line, false));
         }
     }
+
+    #[test]
+    fn uses_in_one_loop_have_the_outcomes_of_single_ones(
+        uses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>()), 1..3000),
+        at_once in 1usize..300,
+        // For short tags, and for long ones.
+        limit in prop::sample::select(vec![1u64 << 20, 1 << 26]),
+    ) {
+        let mut models = [(); 2].map(|()| mapped(40, limit));
+        let lines: Vec<LineId> = uses
+            .iter()
+            .map(|(page, line, data)| {
+                let side = if *data { Side::Data } else { Side::Code };
+                LineId::of(side, page * 4096 + line * LINE as u64)
+            })
+            .collect();
+        let [one_by_one, together] = &mut models;
+        let single: Vec<Outcome> = lines.iter().map(|line| one_by_one.access(*line)).collect();
+        let mut seen = Vec::new();
+        for lines in lines.chunks(at_once) {
+            together.access_all(lines, |line| line, |line, outcome| seen.push((line, outcome)));
+        }
+        prop_assert_eq!(seen, lines.into_iter().zip(single).collect::<Vec<_>>());
+    }
+}
+
+/// A model with this many pages of code and of data, in memory of `lines` lines.
+fn mapped(pages: u64, lines: u64) -> Model {
+    let mut model = Model::new(Preset::Server.config(), Paging::default(), lines);
+    for page in 0..pages {
+        for side in [Side::Code, Side::Data] {
+            let frame = (page * 577 + side as u64) * 64 % lines;
+            let (size, large) = (Some(PageSize::Small), TlbSet::NONE);
+            model.map(side, page, Mapping { frame, size, global: false, large });
+        }
+    }
+    model
 }

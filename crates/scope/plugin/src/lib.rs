@@ -238,7 +238,7 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
     for access in instrumentation.accesses {
         let which = if access.write { DataAccess::Write } else { DataAccess::Read };
         let (callback, data): (OnData, _) = match access.covers {
-            Covers::Group(word) => (group_accessed, pointer(word.0)),
+            Covers::Group(word) => (group_callback(word), pointer(word.0)),
             Covers::Access if access.write => (data_written, std::ptr::null_mut()),
             Covers::Access => (data_read, std::ptr::null_mut()),
         };
@@ -298,9 +298,24 @@ extern "C" fn executed(_: u32, block: *mut c_void) {
     }
 }
 
-extern "C" fn group_accessed(_: u32, _: u32, address: u64, word: *mut c_void) {
+/// The callback for a group of this shape.
+fn group_callback(word: GroupWord) -> OnData {
+    match word.shape() {
+        (false, false) => group_accessed::<false, false>,
+        (false, true) => group_accessed::<false, true>,
+        (true, false) => group_accessed::<true, false>,
+        (true, true) => group_accessed::<true, true>,
+    }
+}
+
+extern "C" fn group_accessed<const BEGINS: bool, const INDEXED: bool>(
+    _: u32,
+    _: u32,
+    address: u64,
+    word: *mut c_void,
+) {
     if let Some(tracer) = tracer() {
-        tracer.group(GroupWord(word.addr() as u64), address);
+        tracer.group::<BEGINS, INDEXED>(GroupWord(word.addr() as u64), address);
     }
 }
 

@@ -160,6 +160,22 @@ pub struct Batch {
     count: usize,
 }
 
+/// The end of a batch's entries. A loop keeps it in registers.
+pub struct End<'a> {
+    entries: &'a mut [Entry; CAPACITY],
+    /// How many there are.
+    pub count: usize,
+}
+
+impl End<'_> {
+    /// Adds an entry if `counts`; otherwise the next one overwrites it. This has no branch, since a miss is unpredictable.
+    #[inline]
+    pub fn add(&mut self, counts: bool, entry: Entry) {
+        self.entries[self.count % CAPACITY] = entry;
+        self.count += usize::from(counts);
+    }
+}
+
 impl Batch {
     /// An empty batch.
     pub fn new() -> Self {
@@ -193,11 +209,15 @@ impl Batch {
         (self.executed[self.last % USES], self.nodes[self.last % USES])
     }
 
-    /// Adds an entry if `counts`; otherwise the next one overwrites it. This has no branch, since a miss is unpredictable.
-    #[inline]
-    pub fn add(&mut self, counts: bool, entry: Entry) {
-        self.entries[self.count % CAPACITY] = entry;
-        self.count += usize::from(counts);
+    /// The end of the entries, where more can be added. They belong to the batch once it is
+    /// [extended](Self::extend_to) to them.
+    pub fn end(&mut self) -> End<'_> {
+        End { entries: &mut self.entries, count: self.count }
+    }
+
+    /// Extends the batch to so many entries.
+    pub fn extend_to(&mut self, count: usize) {
+        self.count = count;
     }
 
     /// Adds an entry that is no miss, after `at` instructions.
@@ -208,7 +228,11 @@ impl Batch {
         self.last += 1;
         self.executed[self.last % USES] = ExecutedBlock { after, ..executed };
         self.nodes[self.last % USES] = node;
-        self.add(true, Entry::new(kind, value, self.last));
+        let entry = Entry::new(kind, value, self.last);
+        let mut end = self.end();
+        end.add(true, entry);
+        let count = end.count;
+        self.extend_to(count);
     }
 
     /// Whether to hand it over, after `at` instructions.

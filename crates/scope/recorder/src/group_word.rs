@@ -73,6 +73,12 @@ impl GroupWord {
         Self(self.0 | HAS_SLOT)
     }
 
+    /// Whether the group begins its block, and whether its members have to be looked up.
+    #[must_use]
+    pub fn shape(self) -> (bool, bool) {
+        (self.begins_block(), self.is_indexed())
+    }
+
     /// Whether it has the slot of a return address.
     #[inline]
     pub(crate) fn has_slot(self) -> bool {

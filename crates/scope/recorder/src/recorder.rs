@@ -14,6 +14,7 @@ use crate::counts::{Counts, SAMPLES};
 use crate::execution::{Execution, Stop};
 use crate::layout_plan::LayoutPlan;
 use crate::layout_trace::LayoutTrace;
+use crate::line_use::LineUse;
 use crate::message::Message;
 use crate::stage::{SharedWork, Stage};
 use crate::trace::TraceEvent;
@@ -21,7 +22,7 @@ use crate::trace::TraceEvent;
 /// The most events.
 const EVENTS: usize = 1 << 20;
 /// The number of batches.
-const BATCHES: usize = 64;
+const BATCHES: usize = 24;
 
 /// Counting, as work that other threads can help with.
 pub type SharedCounts = Arc<SharedWork<Batch, Batch, Counts>>;
@@ -153,15 +154,17 @@ impl Recorder {
 
     /// Runs the models on the lines that were used, and has the misses counted.
     fn run_models(&mut self) {
-        for used in self.execution.uses() {
-            let outcome = self.model.access(used.line());
+        let mut missed = self.batch.end();
+        self.model.access_all(self.execution.uses(), LineUse::line, |used, outcome| {
             if outcome.tlb_misses != TlbSet::NONE {
-                let [lower, others] = Entry::tlb_misses(*used, outcome.tlb_misses);
-                self.batch.add(true, lower);
-                self.batch.add(others.tlbs() != TlbSet::NONE, others);
+                let [lower, others] = Entry::tlb_misses(used, outcome.tlb_misses);
+                missed.add(true, lower);
+                missed.add(others.tlbs() != TlbSet::NONE, others);
             }
-            self.batch.add(outcome.l1_miss, Entry::l1_miss(*used, outcome.line));
-        }
+            missed.add(outcome.l1_miss, Entry::l1_miss(used, outcome.line));
+        });
+        let count = missed.count;
+        self.batch.extend_to(count);
         let now = self.execution.instructions();
         if self.batch.is_enough(now) {
             let mut empty = self.counts.buffer().unwrap_or_else(Batch::new);

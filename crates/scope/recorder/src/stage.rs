@@ -21,8 +21,17 @@ type Process<Message, Buffer, State> = fn(&mut State, Message) -> Option<Buffer>
 
 /// Where a stage runs.
 enum Runs<Message, Buffer, State> {
-    Thread { to: Sender<Message>, empty: Receiver<Buffer>, thread: JoinHandle<State> },
-    Shared { work: Arc<SharedWork<Message, Buffer, State>>, queue_limit: usize },
+    Thread {
+        to: Sender<Message>,
+        empty: Receiver<Buffer>,
+        /// Empty buffers; the last was used last, so that the caches of the host may still have it.
+        spare: Vec<Buffer>,
+        thread: JoinHandle<State>,
+    },
+    Shared {
+        work: Arc<SharedWork<Message, Buffer, State>>,
+        queue_limit: usize,
+    },
 }
 
 /// Messages that any thread may process, one at a time and in their order.
@@ -88,9 +97,6 @@ where
     ) -> Result<Self, String> {
         let (to, messages) = channel();
         let (give_back, empty) = channel();
-        for buffer in buffers {
-            give(&give_back, buffer);
-        }
         let work = move || {
             let mut state = state;
             for message in messages {
@@ -102,7 +108,7 @@ where
         };
         let thread = Builder::new().name(name.to_owned()).spawn(work);
         let thread = thread.map_err(|error| format!("no thread for the models: {error}"))?;
-        Ok(Self { runs: Runs::Thread { to, empty, thread } })
+        Ok(Self { runs: Runs::Thread { to, empty, spare: buffers, thread } })
     }
 
     /// Sends a message. If the stage has failed, [`finish`](Self::finish) says so.
@@ -127,13 +133,16 @@ where
     pub fn buffer(&mut self) -> Option<Buffer> {
         match &mut self.runs {
             Runs::Shared { work, .. } => lock(&work.empty).pop(),
-            Runs::Thread { empty, .. } => empty.recv().ok(),
+            Runs::Thread { empty, spare, .. } => last(empty, spare).or_else(|| empty.recv().ok()),
         }
     }
 
     /// As [`buffer`](Self::buffer), and calls `help` while it waits, which returns whether it found work.
     pub fn buffer_after(&mut self, mut help: impl FnMut() -> bool) -> Option<Buffer> {
-        let Runs::Thread { empty, .. } = &mut self.runs else { return self.buffer() };
+        let Runs::Thread { empty, spare, .. } = &mut self.runs else { return self.buffer() };
+        if let Some(buffer) = last(empty, spare) {
+            return Some(buffer);
+        }
         loop {
             let wait = if help() { Duration::ZERO } else { PAUSE };
             match empty.recv_timeout(wait) {
@@ -178,6 +187,12 @@ where
 /// Locks a mutex, even one whose holder has panicked: `finish` reports that.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The empty buffer that came back last, if there is one.
+fn last<Buffer>(empty: &Receiver<Buffer>, spare: &mut Vec<Buffer>) -> Option<Buffer> {
+    spare.extend(empty.try_iter());
+    spare.pop()
 }
 
 /// Returns a buffer to the sender, unless that has ended.

@@ -254,33 +254,48 @@ impl<M: PhysicalMemory> Tracer<M> {
         self.send(TraceEvent::Block(block));
     }
 
-    /// A group of accesses is made, the first at `address`.
+    /// A group of accesses is made, the first at `address`. The word has the [shape](GroupWord::shape) `(BEGINS, INDEXED)`.
     ///
     /// QEMU's thread does this most of the time, so the usual case calls no other function: such a call alone takes as long as
-    /// all work here.
+    /// all work here. Each shape has code of its own, because a branch on the shape would be taken by turns.
     #[inline]
-    pub fn group(&mut self, word: GroupWord, address: u64) {
-        let first = word.lowest(address);
-        let last = first.wrapping_add(word.length());
-        let is_sent = !word.is_indexed()
-            && (!word.begins_block() || self.is_code_current(BlockId(word.number())))
+    pub fn group<const BEGINS: bool, const INDEXED: bool>(
+        &mut self,
+        word: GroupWord,
+        address: u64,
+    ) {
+        let Some((block, (first, last))) = self.extent::<INDEXED>(word, address) else { return };
+        let is_sent = (!BEGINS || self.is_code_current(block))
             && self.is_data_current(first, last)
-            && self.message.add(word.at(first).0);
+            && self.message.add(word.at(word.lowest(address)).0);
         if !is_sent {
-            self.group_slow(word, address);
+            self.group_slow::<BEGINS, INDEXED>(word, address);
         }
     }
 
+    /// The block of a group, and the addresses of the lowest and the highest byte that it accesses.
+    #[inline]
+    fn extent<const INDEXED: bool>(
+        &self,
+        word: GroupWord,
+        address: u64,
+    ) -> Option<(BlockId, (u64, u64))> {
+        if INDEXED {
+            let (block, extent) = self.indexed.get(word.number() as usize)?;
+            return Some((*block, extent.bytes_at(address)));
+        }
+        let first = word.lowest(address);
+        Some((BlockId(word.number()), (first, first.wrapping_add(word.length()))))
+    }
+
     #[inline(never)]
-    fn group_slow(&mut self, word: GroupWord, address: u64) {
-        let (block, (first, last)) = if word.is_indexed() {
-            let Some((block, reach)) = self.indexed.get(word.number() as usize) else { return };
-            (*block, reach.bytes_at(address))
-        } else {
-            let first = word.lowest(address);
-            (BlockId(word.number()), (first, first.wrapping_add(word.length())))
-        };
-        if word.begins_block() {
+    fn group_slow<const BEGINS: bool, const INDEXED: bool>(
+        &mut self,
+        word: GroupWord,
+        address: u64,
+    ) {
+        let Some((block, (first, last))) = self.extent::<INDEXED>(word, address) else { return };
+        if BEGINS {
             self.map_code(block);
         }
         self.map_pages(Side::Data, (first, last));

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use scope_model::{Counters, Flush, FlushSite, PhysicalMemory, Policy};
 use scope_recorder::{
-    AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer,
+    AccessCallback, Arguments, ControlRegisters, Covers, GroupWord, Instrumentation, Tracer,
 };
 use scope_result::{Mode, Recording};
 
@@ -98,6 +98,16 @@ const BLOCKS: [(&[&[u8]], &[Access]); 4] = [
 /// An executed block, and RSI, RDI and RSP before it.
 type Executed = (usize, u64, u64, u64);
 
+/// Makes the accesses of a group, the first at `address`.
+fn make(tracer: &mut Tracer<Memory>, group: GroupWord, address: u64) {
+    match group.shape() {
+        (false, false) => tracer.group::<false, false>(group, address),
+        (false, true) => tracer.group::<false, true>(group, address),
+        (true, false) => tracer.group::<true, false>(group, address),
+        (true, true) => tracer.group::<true, true>(group, address),
+    }
+}
+
 fn record(program: &[Executed], check: bool) -> Recording {
     let arguments = Arguments { check, ..Arguments::default() };
     let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
@@ -123,7 +133,7 @@ fn record(program: &[Executed], check: bool) -> Recording {
             for callback in plan.accesses.iter().filter(is_called) {
                 match callback.covers {
                     Covers::Access => tracer.data(base + plus, *bytes, *write),
-                    Covers::Group(group) => tracer.group(group, base + plus),
+                    Covers::Group(group) => make(&mut tracer, group, base + plus),
                 }
             }
         }

@@ -17,6 +17,7 @@ mod memory;
 mod qemu;
 
 use std::ffi::{c_char, c_int, c_void};
+use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
@@ -74,9 +75,11 @@ fn tracer() -> Option<&'static mut Tracer> {
     unsafe { TRACER.load(Ordering::Relaxed).as_mut() }
 }
 
-/// Prints a message for the program that started QEMU.
+/// Prints a message for the program that started QEMU, in one piece: it reads meanwhile, and half a line is no message.
 fn say(text: &str) {
-    eprintln!("pvscope: {text}");
+    let line = format!("pvscope: {text}\n");
+    // Without its reader the message is of no use.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// QEMU calls this when it loads the plugin.

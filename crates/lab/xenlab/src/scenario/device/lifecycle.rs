@@ -4,7 +4,10 @@ use crate::Result;
 
 use super::super::check::{self, Transfer};
 use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
-use super::testbed::{BRIDGE, BRIDGE_ADDRESS, Testbed, address, remains, verdict};
+use super::testbed::{BRIDGE, BRIDGE_ADDRESS, MTU, Testbed, address, remains, verdict};
+
+/// The size of files, in MiB.
+const FILE: u32 = 1;
 
 /// What a daemon holds: descriptors, folders of ledgers, and devices in its domain.
 const HELD: &str = "ls /proc/$(pidof pvnet)/fd | wc -l; ls /run/pvnet/rings 2>/dev/null | wc -l; \
@@ -59,17 +62,39 @@ pub(super) fn failing_script(testbed: &mut Testbed<'_>) -> Result<(String, bool)
 pub(super) fn reboot(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let old = testbed.guests[0].id();
     testbed.guests[0].reboot(BOOT_TIMEOUT)?;
+    testbed.bring_up(&testbed.guests[0], 0, &address(2))?;
+    moved(testbed, old)
+}
+
+/// The restored domain has an interface of its own, and the guest's addresses.
+pub(super) fn save_and_restore(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    let old = testbed.guests[0].id();
+    testbed.guests[0].save_and_restore()?;
+    testbed.until_connected(&testbed.guests[0], 0)?;
+    moved(testbed, old)
+}
+
+/// Checks the first guest's interface after its domain became another one.
+fn moved(testbed: &Testbed<'_>, old: u32) -> Result<(String, bool)> {
     let guest = &testbed.guests[0];
-    testbed.bring_up(guest, 0, &address(2))?;
     let mut wrong = testbed.left(old, 0)?;
+    wrong.extend((guest.id() == old).then(|| "the same domain".to_owned()));
+    let mtu = MTU.to_string();
+    wrong
+        .extend(testbed.store(guest, 0)?.wrong(&[("hotplug-status", "connected"), ("told", &mtu)]));
     wrong.extend(testbed.device(guest, 0)?.wrong(&[
         ("master", BRIDGE),
+        ("mtu", &mtu),
         ("hook", "1"),
         ("carrier", "1"),
     ]));
     let ping = check::ping(testbed.shell(), &address(2), 3)?;
     wrong.extend((ping.received < ping.sent).then(|| "echoes are lost".to_owned()));
-    Ok(verdict(format!("vif{old}.0 is gone, vif{}.0 is in {BRIDGE}", guest.id()), &wrong))
+    let files = check::same_file(guest.shell(), testbed.guests[1].shell(), &address(3), FILE)?
+        && check::same_file(testbed.shell(), guest.shell(), &address(2), FILE)?;
+    wrong.extend((!files).then(|| "a file is CORRUPTED".to_owned()));
+    let seen = format!("vif{old}.0 is gone, vif{}.0 is in {BRIDGE}; files arrive", guest.id());
+    Ok(verdict(seen, &wrong))
 }
 
 pub(super) fn destroy(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {

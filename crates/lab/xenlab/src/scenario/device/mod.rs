@@ -6,6 +6,7 @@ mod lifecycle;
 mod netback;
 mod open_vswitch;
 mod restart;
+mod route;
 mod testbed;
 mod tools;
 
@@ -98,9 +99,10 @@ const KILL: (&str, StepFn) = ("kill -9 and a restart under a TCP connection", re
 const HOT_PLUG: (&str, StepFn) =
     ("an interface comes and goes while its guest runs", lifecycle::hot_plug);
 const REBOOT: (&str, StepFn) = ("a guest reboots", lifecycle::reboot);
+const SAVE: (&str, StepFn) = ("a guest is saved and restored", lifecycle::save_and_restore);
 const SHUTDOWN: (&str, StepFn) = ("all guests shut down, and nothing is left", lifecycle::shutdown);
 
-const DOM0: [(&str, StepFn); 15] = [
+const DOM0: [(&str, StepFn); 18] = [
     CREATE,
     CONNECTED,
     REACHABLE,
@@ -111,15 +113,18 @@ const DOM0: [(&str, StepFn); 15] = [
     ("Open vSwitch, with vif-openvswitch", open_vswitch::connected),
     KILL,
     ("the same in Open vSwitch", open_vswitch::kill),
+    ("a route, with vif-route", route::connected),
+    ("the same behind the route, and its end", route::kill),
     HOT_PLUG,
     ("a script that fails", lifecycle::failing_script),
     REBOOT,
+    SAVE,
     ("a guest is destroyed in the middle of traffic", lifecycle::destroy),
     SHUTDOWN,
 ];
 
-const DRIVER_DOMAIN: [(&str, StepFn); 7] =
-    [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SHUTDOWN];
+const DRIVER_DOMAIN: [(&str, StepFn); 8] =
+    [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SAVE, SHUTDOWN];
 
 const GUEST_TYPES: [(&str, StepFn); 2] =
     [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];

@@ -108,6 +108,11 @@ impl<'a> Testbed<'a> {
             ),
             COMMAND_TIMEOUT,
         )?;
+        self.until_connected(guest, devid)
+    }
+
+    /// Waits until the backend has connected an interface.
+    pub(super) fn until_connected(&self, guest: &Domu, devid: u32) -> Result<()> {
         let back =
             format!("$(xenstore-read /local/domain/{}/device/vif/{devid}/backend)", guest.id());
         let connected = format!("[ $(xenstore-read {back}/state) = 4 ]");
@@ -171,7 +176,7 @@ pub(super) struct Facts(BTreeMap<String, String>);
 
 impl Facts {
     /// Reads the lines `NAME=VALUE` that a script prints.
-    fn read(shell: &Shell, script: &str) -> Result<Self> {
+    pub(super) fn read(shell: &Shell, script: &str) -> Result<Self> {
         Ok(Self::parse(&shell.run(script, COMMAND_TIMEOUT)?))
     }
 

@@ -29,13 +29,16 @@ pub fn run(args: &DeviceArgs) -> Result<bool> {
     let mut options = args.boot.options()?;
     options.files.push(args.pvnet.file()?);
     let parts = if args.only.is_empty() { DevicePart::ALL.to_vec() } else { args.only.clone() };
-    let images = args.boot.build.images_of(Edition::Network)?;
+    let build = &args.boot.build;
+    let images = |part: &DevicePart| build.images_of(part.edition());
+    let images = parts.iter().map(images).collect::<Result<Vec<_>>>()?;
     let count = parts.iter().map(|part| part.steps() + 1).sum();
-    let progress = Progress::new(count, args.boot.build.quiet);
+    let progress = Progress::new(count, build.quiet);
     let mut steps = Vec::new();
-    for part in parts {
+    for (part, images) in parts.into_iter().zip(images) {
         progress.step(format!("boot Xen for: {part}"));
         options.nested = part.needs_virtualisation();
+        options.intel = part.edition() == Edition::Libvirt;
         let host = Host::boot(&images, &options)?;
         let done = scenario::device(&host, part, &progress)?.into_iter();
         steps.extend(done.map(|step| Step { what: format!("{part}: {}", step.what), ..step }));

@@ -26,7 +26,7 @@ pub use emulator::Emulator;
 pub use error::{Error, Result};
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, GuestType, Host, HostFile, Job, Machine,
-    MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell,
+    MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell, interface_xml,
 };
 pub use image::{Edition, Images, Kind, read_boot_image};
 pub use name::UnknownName;

@@ -71,7 +71,7 @@ enum Command {
     GuestCopy(GuestCopyArgs),
     /// Give each interface of a guest a device in the backend's domain, which the toolstack's own scripts put into a Linux bridge or
     /// Open vSwitch: an operator's tools act on it, it outlives pvnet, and it goes with its guest. Also in a driver domain, beside the
-    /// kernel's backend, and for PVH and HVM guests.
+    /// kernel's backend, for PVH and HVM guests, and under libvirt.
     Device(DeviceArgs),
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.

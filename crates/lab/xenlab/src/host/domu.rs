@@ -157,16 +157,27 @@ impl Domu {
         config: &DomuConfig,
         limit: Duration,
     ) -> Result<Self> {
-        let port = Ports::take(ports)?;
         let (name, text) = (&config.name, config.text());
-        let before = port.channel.boots();
         let script = format!(
             "cat >{name}.cfg <<'END'\n{text}END\nxl create -q {name}.cfg && xl domid {name}"
         );
-        let id = number(&dom0.run(&script, TOOLSTACK)?)?;
+        Self::start(dom0, ports, name, &script, limit)
+    }
+
+    /// Starts a guest by a script, whose last line of output is the domain id.
+    pub(super) fn start(
+        dom0: &Shell,
+        ports: &Arc<Ports>,
+        name: &str,
+        script: &str,
+        limit: Duration,
+    ) -> Result<Self> {
+        let port = Ports::take(ports)?;
+        let before = port.channel.boots();
+        let id = number(&dom0.run(script, TOOLSTACK)?)?;
         let link = link(dom0, id, &port)?;
         let shell = Shell::new(name, Arc::clone(&port.channel), None);
-        let domu = Self { name: name.clone(), id, shell, dom0: dom0.clone(), link, port };
+        let domu = Self { name: name.to_owned(), id, shell, dom0: dom0.clone(), link, port };
         domu.wait_up(before, limit)?;
         Ok(domu)
     }

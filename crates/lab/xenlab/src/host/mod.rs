@@ -14,6 +14,7 @@ mod channel;
 mod console;
 mod domu;
 mod frame;
+mod libvirt;
 mod machine;
 mod monitor;
 mod options;
@@ -36,6 +37,7 @@ use channel::{Channel, WaitError};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig, GuestType};
 use lab::TempDir;
+pub use libvirt::interface_xml;
 pub use machine::{Machine, MachineConfig};
 pub use monitor::Monitor;
 pub use options::Options;
@@ -122,6 +124,15 @@ impl Host {
     /// [`Error::TooManyDomains`]; those of [`Shell::sh`].
     pub fn create(&self, config: &DomuConfig, limit: Duration) -> Result<Domu> {
         Domu::create(&self.dom0, &self.ports, config, limit)
+    }
+
+    /// Starts a guest by a script in dom0, such as one for another toolstack, and waits until it takes commands, for `limit` at
+    /// most. The last line that the script prints is the domain id.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create).
+    pub fn start(&self, name: &str, script: &str, limit: Duration) -> Result<Domu> {
+        Domu::start(&self.dom0, &self.ports, name, script, limit)
     }
 
     /// Runs a script in dom0 and copies its output to `out` at once. Returns its exit status.

@@ -20,6 +20,9 @@ pub struct Options {
     pub outside: bool,
     /// Whether the processor offers virtualisation to the hypervisor, which PVH and HVM guests need. It costs time.
     pub nested: bool,
+    /// Whether the processor says that it is Intel's, not AMD's. libvirt knows no AMD processor without `vme`, which QEMU does not
+    /// emulate.
+    pub intel: bool,
     /// More arguments for the hypervisor.
     pub xen_arguments: String,
     /// More arguments for dom0's kernel.
@@ -39,6 +42,7 @@ impl Default for Options {
             files: Vec::new(),
             outside: false,
             nested: false,
+            intel: false,
             xen_arguments: String::new(),
             kernel_arguments: String::new(),
             log: None,

@@ -87,8 +87,9 @@ fn machine(command: &mut Command, options: &Options) {
         &options.memory_mib.to_string(),
     ]);
     // With QEMU 7.2's SMAP and SMEP, Xen 4.17 stops early in its boot.
-    let processor = if options.nested { "max,-smap,-smep,+svm,-rdtscp" } else { "max,-smap,-smep" };
-    command.args(["-cpu", processor]);
+    let nested = if options.nested { ",+svm,-rdtscp" } else { "" };
+    let vendor = if options.intel { ",vendor=GenuineIntel" } else { "" };
+    command.args(["-cpu", &format!("max,-smap,-smep{nested}{vendor}")]);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 

@@ -97,7 +97,7 @@ impl Images {
         self.folder.join("vmlinux")
     }
 
-    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; only [`Edition::Network`] has it.
+    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; [`Edition::Base`] does not have it.
     #[must_use]
     pub fn boot_image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
@@ -128,6 +128,8 @@ pub enum Edition {
     Base,
     /// Also the toolstack's own hotplug scripts, an operator's network tools, Open vSwitch and an emulator for HVM guests.
     Network,
+    /// As `Network`, and libvirt.
+    Libvirt,
 }
 
 impl Edition {
@@ -136,6 +138,7 @@ impl Edition {
         match self {
             Self::Base => suite.name().to_owned(),
             Self::Network => format!("{suite}-network"),
+            Self::Libvirt => format!("{suite}-libvirt"),
         }
     }
 
@@ -145,7 +148,12 @@ impl Edition {
             (Self::Base, Kind::Dom0) => &[&root::DOM0],
             (Self::Base, Kind::DomU) => &[&root::DOMU],
             (Self::Network, Kind::Dom0) => &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR],
-            (Self::Network, Kind::DomU) => &[&root::DOMU, &root::HOTPLUG, &root::DEVD],
+            (Self::Libvirt, Kind::Dom0) => {
+                &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR, &root::LIBVIRT]
+            }
+            (Self::Network | Self::Libvirt, Kind::DomU) => {
+                &[&root::DOMU, &root::HOTPLUG, &root::DEVD]
+            }
         }
     }
 }
@@ -186,8 +194,10 @@ fn packages(edition: Edition, suite: Suite) -> Vec<String> {
         "xenstore-utils",
     ];
     let network = ["bash", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
-    let network = network.iter().filter(|_| edition == Edition::Network);
-    let others = others.iter().chain(network).map(|name| (*name).to_owned());
+    let network = network.iter().filter(|_| edition != Edition::Base);
+    let libvirt = ["libvirt-clients", "libvirt-daemon-driver-xen"];
+    let libvirt = libvirt.iter().filter(|_| edition == Edition::Libvirt);
+    let others = others.iter().chain(network).chain(libvirt).map(|name| (*name).to_owned());
     versioned.into_iter().chain(others).collect()
 }
 
@@ -264,7 +274,7 @@ fn make(edition: Edition, suite: Suite, stage: &Path, images: &Images) -> Result
     let modules = Modules::find(stage)?;
     let vmlinuz = stage.join(format!("boot/vmlinuz-{}", modules.release()));
     kernel::unpack(&vmlinuz, &images.kernel())?;
-    if edition == Edition::Network {
+    if edition != Edition::Base {
         std::fs::copy(&vmlinuz, images.boot_image()).map_err(Error::path(&vmlinuz))?;
     }
     for kind in Kind::ALL {
@@ -308,10 +318,10 @@ mod tests {
 
     #[test]
     fn each_suite_has_its_own_images() {
-        let all = [Edition::Base, Edition::Network]
+        let all = [Edition::Base, Edition::Network, Edition::Libvirt]
             .map(|edition| Suite::ALL.map(|suite| digest(edition, suite)));
         let distinct: BTreeSet<_> = all.as_flattened().iter().collect();
-        assert_eq!(distinct.len(), 4);
+        assert_eq!(distinct.len(), 6);
         let base = packages(Edition::Base, Suite::Trixie);
         assert!(base.contains(&"xen-hypervisor-4.20-amd64".to_owned()));
         let network = packages(Edition::Network, Suite::Trixie);

@@ -6,12 +6,13 @@ use std::path::Path;
 use super::cpio::Archive;
 use super::elf::Linker;
 use super::modules::Modules;
-use crate::{Result, Suite, tool};
+use crate::{Error, Result, Suite, tool};
 
 /// A part of one kind of root.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Programs, and files that they read. `|` is between the paths that a file has in different suites.
+    /// Programs, and files that they read. `|` is between the paths that a file has in different suites. A path that ends with `/`
+    /// is all files of a folder.
     programs: &'static [&'static str],
     /// Names in the folder of Xen's programs, and paths below Xen's own folder.
     xen_programs: &'static [&'static str],
@@ -137,6 +138,18 @@ pub(super) const OPERATOR: Plan = Plan {
     ],
 };
 
+/// libvirt, with its driver for Xen alone.
+pub(super) const LIBVIRT: Plan = Plan {
+    programs: &[
+        "usr/bin/virsh",
+        "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_libxl.so",
+        "usr/sbin/libvirtd",
+        "usr/share/libvirt/cpu_map/",
+    ],
+    xen_programs: &[],
+    modules: &[],
+};
+
 /// The toolstack's daemon in a driver domain.
 pub(super) const DEVD: Plan = Plan { programs: &[], xen_programs: &["xl"], modules: &[] };
 
@@ -164,7 +177,9 @@ pub(super) fn make(
     let mut linker = Linker::new(stage, BTreeSet::new());
     for paths in parts.iter().flat_map(|part| part.programs) {
         let found = paths.split('|').find(|path| stage.join(path).exists());
-        linker.add(&mut archive, found.unwrap_or(paths))?;
+        for path in files(stage, found.unwrap_or(paths))? {
+            linker.add(&mut archive, &path)?;
+        }
     }
     for program in parts.iter().flat_map(|part| part.xen_programs) {
         let folder = if program.contains('/') { "" } else { "bin/" };
@@ -179,6 +194,21 @@ pub(super) fn make(
     let names: Vec<&str> = parts.iter().flat_map(|part| part.modules).copied().collect();
     modules.add(&mut archive, &names)?;
     Ok(archive)
+}
+
+/// The files that a path of a plan stands for.
+fn files(stage: &Path, path: &str) -> Result<Vec<String>> {
+    if !path.ends_with('/') {
+        return Ok(vec![path.to_owned()]);
+    }
+    let folder = stage.join(path);
+    let list = std::fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let entries = list.map_err(Error::path(&folder))?;
+    let name = |entry: &std::fs::DirEntry| format!("{path}{}", entry.file_name().to_string_lossy());
+    let mut names: Vec<_> = entries.iter().map(name).collect();
+    // The same archive from the same packages.
+    names.sort();
+    Ok(names)
 }
 
 /// Folders, and the files that programs expect.

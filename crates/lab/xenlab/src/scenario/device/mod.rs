@@ -2,6 +2,7 @@
 
 mod bridge;
 mod guest_types;
+mod libvirt;
 mod lifecycle;
 mod netback;
 mod open_vswitch;
@@ -16,7 +17,7 @@ use std::str::FromStr;
 use lab::Progress;
 
 use crate::host::Host;
-use crate::{Result, UnknownName};
+use crate::{Edition, Result, UnknownName};
 
 use super::backend::{self, Backend};
 use super::step::{self, Step};
@@ -35,11 +36,22 @@ pub enum DevicePart {
     GuestTypes,
     /// pvnet beside the kernel's backend.
     Netback,
+    /// libvirt as the toolstack, with pvnet in dom0.
+    Libvirt,
+    /// The same, with pvnet in a driver domain.
+    LibvirtDomain,
 }
 
 impl DevicePart {
     /// All parts.
-    pub const ALL: [Self; 4] = [Self::Dom0, Self::DriverDomain, Self::GuestTypes, Self::Netback];
+    pub const ALL: [Self; 6] = [
+        Self::Dom0,
+        Self::DriverDomain,
+        Self::GuestTypes,
+        Self::Netback,
+        Self::Libvirt,
+        Self::LibvirtDomain,
+    ];
 
     /// Progress steps of [`device`].
     #[must_use]
@@ -53,10 +65,19 @@ impl DevicePart {
         self == Self::GuestTypes
     }
 
+    /// The images that it needs.
+    #[must_use]
+    pub fn edition(self) -> Edition {
+        match self {
+            Self::Libvirt | Self::LibvirtDomain => Edition::Libvirt,
+            Self::Dom0 | Self::DriverDomain | Self::GuestTypes | Self::Netback => Edition::Network,
+        }
+    }
+
     fn backend(self) -> Backend {
         match self {
-            Self::DriverDomain => Backend::PvnetDomain,
-            Self::Dom0 | Self::GuestTypes | Self::Netback => Backend::Pvnet,
+            Self::DriverDomain | Self::LibvirtDomain => Backend::PvnetDomain,
+            Self::Dom0 | Self::GuestTypes | Self::Netback | Self::Libvirt => Backend::Pvnet,
         }
     }
 
@@ -66,6 +87,7 @@ impl DevicePart {
             Self::DriverDomain => &DRIVER_DOMAIN,
             Self::GuestTypes => &GUEST_TYPES,
             Self::Netback => &NETBACK,
+            Self::Libvirt | Self::LibvirtDomain => &LIBVIRT,
         }
     }
 }
@@ -77,6 +99,8 @@ impl fmt::Display for DevicePart {
             Self::DriverDomain => "driver-domain",
             Self::GuestTypes => "guest-types",
             Self::Netback => "netback",
+            Self::Libvirt => "libvirt",
+            Self::LibvirtDomain => "libvirt-domain",
         })
     }
 }
@@ -134,8 +158,18 @@ const NETBACK: [(&str, StepFn); 2] = [
     ("the same traffic through each in turn", netback::compared),
 ];
 
-/// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of
-/// [`Edition::Network`](crate::Edition::Network). Stops at the first step that fails to run.
+const LIBVIRT: [(&str, StepFn); 7] = [
+    ("virsh define and start, with type='bridge'", libvirt::create),
+    CONNECTED,
+    REACHABLE,
+    KILL,
+    ("virsh attach-device and detach-device", libvirt::hot_plug),
+    ("virsh destroy in the middle of traffic", libvirt::destroy),
+    SHUTDOWN,
+];
+
+/// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of the part's
+/// [edition](DevicePart::edition). Stops at the first step that fails to run.
 ///
 /// # Errors
 /// Those of the steps, with the daemon's output.

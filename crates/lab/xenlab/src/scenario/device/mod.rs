@@ -2,6 +2,7 @@
 
 mod bridge;
 mod guest_types;
+mod hash;
 mod libvirt;
 mod lifecycle;
 mod netback;
@@ -126,7 +127,7 @@ const REBOOT: (&str, StepFn) = ("a guest reboots", lifecycle::reboot);
 const SAVE: (&str, StepFn) = ("a guest is saved and restored", lifecycle::save_and_restore);
 const SHUTDOWN: (&str, StepFn) = ("all guests shut down, and nothing is left", lifecycle::shutdown);
 
-const DOM0: [(&str, StepFn); 18] = [
+const DOM0: [(&str, StepFn); 19] = [
     CREATE,
     CONNECTED,
     REACHABLE,
@@ -144,6 +145,7 @@ const DOM0: [(&str, StepFn); 18] = [
     REBOOT,
     SAVE,
     ("a guest is destroyed in the middle of traffic", lifecycle::destroy),
+    ("a guest chooses its hash, on the control ring", hash::chosen),
     SHUTDOWN,
 ];
 

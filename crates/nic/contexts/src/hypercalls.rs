@@ -5,7 +5,6 @@ use std::time::Duration;
 use cdna::call::{Answer, MapEntry, Operation};
 use cdna::{ContextId, Descriptor, Direction};
 use hypervisor::{DomId, PageOwner};
-use iommu::Ticket;
 
 use crate::call::Call;
 use crate::context::Context;

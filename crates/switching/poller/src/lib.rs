@@ -36,6 +36,8 @@ const BULK_FRAMES: usize = 16;
 /// with each look.
 const LOOK_BYTES: u64 = 2048;
 const LOOK_FRAMES: usize = 2;
+/// A burst that is no bulk after so many looks begins anew: those long ago say nothing of what comes next.
+const LOOKS: u32 = 64;
 /// Waits after a bulk burst that are not polled. Between the bursts there are others with acknowledgements.
 const BULK_WAITS: u8 = 16;
 /// Short waits in a row after which a thread begins to poll.
@@ -93,6 +95,17 @@ struct Burst {
 }
 
 impl Burst {
+    #[inline]
+    fn add(&mut self, frames: usize, bytes: u64) {
+        if self.looks >= LOOKS && !self.is_bulk() {
+            *self = Self::default();
+        }
+        // What brings no frame, as malformed ones do, is no look.
+        self.looks = self.looks.saturating_add(u32::from(frames > 0));
+        self.frames += frames;
+        self.bytes += bytes;
+    }
+
     fn is_bulk(self) -> bool {
         let Self { looks, frames, bytes } = self;
         frames > BULK_FRAMES.max(LOOK_FRAMES.saturating_mul(looks as usize))
@@ -131,9 +144,7 @@ impl Poller {
     /// only called if a wait ends.
     #[inline]
     pub fn worked(&mut self, frames: usize, bytes: u64, now: impl FnOnce() -> Instant) {
-        self.burst.looks = self.burst.looks.saturating_add(1);
-        self.burst.frames += frames;
-        self.burst.bytes += bytes;
+        self.burst.add(frames, bytes);
         if let Some(since) = self.since.take() {
             self.end_wait(since, now());
         }

@@ -93,8 +93,12 @@ fn round_trips_of_which_every_look_finds_a_frame_are_no_bulk() {
         (0..1000).for_each(|_| thread.poller.worked(1, 1514, || thread.now));
         assert!(thread.wait(1, 1514, POLL / 2));
     }
-    // With more frames per look it is.
-    (0..1000).for_each(|_| thread.poller.worked(3, 180, || thread.now));
+    // With more frames per look it is, also after many with one, and between looks that bring none.
+    (0..1000).for_each(|_| thread.poller.worked(1, 60, || thread.now));
+    for _ in 0..2 * LOOKS {
+        thread.poller.worked(3, 180, || thread.now);
+        thread.poller.worked(0, 0, || thread.now);
+    }
     assert!(!thread.wait(3, 180, POLL / 2));
 }
 

@@ -49,6 +49,12 @@ impl Moderation {
         self.coalescing != Some(Coalescing::OFF)
     }
 
+    /// Whether a merged frame counts as those that it was merged from: where the operator says how many frames are announced together. By
+    /// default the bytes of long frames count.
+    pub(super) fn counts_merged(&self) -> bool {
+        self.coalescing.is_some()
+    }
+
     /// Frames were published: so many, with so many bytes. `asked`: the guest wants a notification for them. Returns whether it gets
     /// one now.
     #[must_use = "a guest that asked for a notification and gets none sleeps for ever"]

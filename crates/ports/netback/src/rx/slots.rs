@@ -61,10 +61,12 @@ impl<H: Hypervisor> Slots<H> {
             return;
         }
         let asked = self.ring.publish();
+        let counts_merged = self.moderation.counts_merged();
         let delivered = || {
             let delivered = offers.iter().filter(|offer| offer.outcome == Outcome::Delivered);
             delivered.fold((0, 0), |(frames, bytes), offer| {
-                (frames + offer.frame.merged_from(), bytes + u64::from(offer.frame.len))
+                let count = if counts_merged { offer.frame.merged_from() } else { 1 };
+                (frames + count, bytes + u64::from(offer.frame.len))
             })
         };
         if self.moderation.published(asked, delivered, now) {

@@ -84,7 +84,7 @@ impl Current {
         self.buffered.iter().copied()
     }
 
-    /// Writes a packet's block.
+    /// Writes a packet's block. After an error nothing of it is there: it is shorter than the buffer, and can be written again.
     pub(crate) fn write(&mut self, block: &[u8], interface: u32) -> io::Result<()> {
         self.append(block)?;
         for packets in [&mut self.received, &mut self.buffered] {
@@ -95,14 +95,14 @@ impl Current {
         Ok(())
     }
 
-    /// Writes blocks that are no packets.
+    /// Writes blocks that are no packets, the same way.
     pub(crate) fn append(&mut self, blocks: &[u8]) -> io::Result<()> {
         self.out.write_all(blocks)?;
         self.bytes += blocks.len() as u64;
         Ok(())
     }
 
-    /// Has the kernel take what was written. Returns how many packets that were.
+    /// Has the kernel take what was written. Returns how many packets that were. After an error it can go on.
     pub(crate) fn flush(&mut self) -> io::Result<u64> {
         self.out.flush()?;
         self.flushed = self.bytes;

@@ -1,10 +1,12 @@
 //! The files of a recording: how long each may be, and how many there may be.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::blocks::{Block, Blocks, Content};
 
 /// What a file's name ends with.
 pub const EXTENSION: &str = ".pcapng";
@@ -14,7 +16,7 @@ const NUMBERS: u64 = 10_000_000;
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count. While one begins,
-/// there is one more: an older file goes when the new one has packets.
+/// there is one more: an older file goes when the new one has packets, or finds no room for them.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -45,10 +47,10 @@ impl Files {
         Self { pause, ..self }
     }
 
-    /// Opens the first file now, so that whoever asks for a recording hears of an error.
+    /// Opens the first file now, so that whoever asks for a recording hears of an error. No other file is removed for it.
     ///
     /// # Errors
-    /// The folder is not there, or files cannot be made or removed there.
+    /// The folder is not there, or files cannot be made there.
     pub fn open_first(&mut self) -> io::Result<()> {
         self.first = Some(self.open()?);
         Ok(())
@@ -63,10 +65,31 @@ impl Files {
     pub(crate) fn make_room(&self) -> io::Result<Option<u64>> {
         let numbers = self.numbers()?;
         let too_many = numbers.len().saturating_sub(self.most_files);
-        for number in &numbers[..too_many] {
+        for number in self.older(&numbers).iter().take(too_many) {
             fs::remove_file(self.path(*number))?;
         }
         Ok(numbers.last().copied())
+    }
+
+    /// Removes the oldest file, for a last one that finds no room on the disk, and would take the oldest one's place if it did. One
+    /// less than the most files stay, whoever fills the disk. Returns whether there was such a file.
+    pub(crate) fn give_way(&self) -> io::Result<bool> {
+        let numbers = self.numbers()?;
+        let mut older = self.older(&numbers).to_vec();
+        if older.len() >= self.most_files {
+            older.retain(|number| has_packets(&self.path(*number)));
+        }
+        match older[..] {
+            [oldest, ..] if older.len() >= self.most_files => {
+                fs::remove_file(self.path(oldest)).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Those of these numbers that are below the last one's. During a change, two writers have one name: a later file is the other's.
+    fn older<'a>(&self, numbers: &'a [u64]) -> &'a [u64] {
+        &numbers[..numbers.partition_point(|number| *number < self.last)]
     }
 
     /// Makes a file.
@@ -95,6 +118,19 @@ impl Files {
         }
         numbers.sort_unstable();
         Ok(numbers)
+    }
+}
+
+/// Whether there are packets in a file. One that cannot be read counts as one without.
+fn has_packets(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let mut blocks = Blocks::new(BufReader::new(file));
+    loop {
+        match blocks.next() {
+            Ok(Some(Block { content: Content::Packet(_), .. })) => return true,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return false,
+        }
     }
 }
 

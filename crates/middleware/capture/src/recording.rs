@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use crate::files::Files;
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     /// The blocks that each file starts with.
     pub(crate) preamble: Vec<u8>,
     pub(crate) written: AtomicU64,
-    pub(crate) place: Mutex<Place>,
+    place: Mutex<Place>,
 }
 
 /// Where a recording writes to.
@@ -57,7 +57,7 @@ impl Recording {
     }
 
     /// Writes packets to files until `stop` returns true, which is asked about every 5 ms. No port should give it packets then.
-    /// While nothing can be written, packets are lost, older files stay, and it is tried again now and then.
+    /// While nothing can be written, packets are lost, older files stay but for one at most, and it is tried again now and then.
     pub fn run(&self, files: Files, stop: &mut dyn FnMut() -> bool) {
         let mut writer = Writer::new(&self.0, files);
         let mut merge = Merge::default();
@@ -89,7 +89,7 @@ impl Recording {
     /// Where it writes to.
     #[must_use]
     pub fn place(&self) -> Place {
-        self.0.place().clone()
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The number of a port.
@@ -104,8 +104,9 @@ impl Recording {
 }
 
 impl Shared {
-    pub(crate) fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes where the recording writes to. The owner waits for it, so `change` asks no disk, which may hang.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut Place)) {
+        change(&mut self.place.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Writes the blocks of a recording to one file after the other.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -12,8 +13,9 @@ use crate::recording::Shared;
 
 /// Writes blocks of packets.
 ///
-/// After an error it waits. A file for which there is no room stays the file that is written to: a new one for each try would push
-/// older files out, which is all that is left of the past then.
+/// After an error it waits. Where the disk has no room, the oldest file goes first if the one that is written to would take its place
+/// anyway: the recording itself may fill the disk. If there is still no room, this file stays the one that is written to: a new one for
+/// each try would push older files out, which is all that is left of the past then.
 pub(crate) struct Writer<'a> {
     recording: &'a Shared,
     files: Files,
@@ -74,36 +76,58 @@ impl<'a> Writer<'a> {
         if self.file.is_none() {
             self.begin()?;
         }
-        self.file.as_mut().map_or(Ok(()), |file| file.write(block, interface))
+        self.with_room(|writer| match &mut writer.file {
+            Some(file) => file.write(block, interface),
+            None => Ok(()),
+        })
     }
 
-    /// Begins a file. One that cannot be begun is not left behind.
-    fn begin(&mut self) -> io::Result<()> {
-        let (mut out, path) = self.files.next()?;
-        let Shared { sink, preamble, .. } = self.recording;
-        if let Err(error) = out.write_all(preamble) {
-            let _ = fs::remove_file(&path);
-            return Err(error);
+    /// Does what needs room on the disk. Where there is none, it is done again if an older file gives way.
+    fn with_room<T>(&mut self, work: impl Fn(&mut Self) -> io::Result<T>) -> io::Result<T> {
+        match work(self) {
+            Err(error) if needs_room(&error) && matches!(self.files.give_way(), Ok(true)) => {
+                work(self)
+            }
+            done => done,
         }
-        let file = Current::new((out, path), preamble.len() as u64, sink.now(), sink.lost());
-        let mut place = self.recording.place();
-        (place.path, place.bytes) = (Some(file.path().to_owned()), file.bytes());
+    }
+
+    /// Begins a file.
+    fn begin(&mut self) -> io::Result<()> {
+        let new = self.with_room(Self::make)?;
+        let Shared { sink, preamble, .. } = self.recording;
+        let file = Current::new(new, preamble.len() as u64, sink.now(), sink.lost());
+        self.recording.note(|place| {
+            (place.path, place.bytes) = (Some(file.path().to_owned()), file.bytes());
+        });
         self.file = Some(file);
         Ok(())
     }
 
+    /// Makes a file that has its preamble. One that cannot have it is not left behind.
+    fn make(&mut self) -> io::Result<(File, PathBuf)> {
+        let (mut out, path) = self.files.next()?;
+        match out.write_all(&self.recording.preamble) {
+            Ok(()) => Ok((out, path)),
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
     /// Has the kernel take what was written. The first packets of a file make it one that takes the place of an older one.
     fn hand_over(&mut self) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let had_packets = file.has_kept_packets();
-        let packets = file.flush()?;
-        let mut place = self.recording.place();
-        place.bytes = file.bytes();
+        let Some(file) = &self.file else { return Ok(()) };
+        let (had_packets, bytes) = (file.has_kept_packets(), file.bytes());
+        let packets =
+            self.with_room(|writer| writer.file.as_mut().map_or(Ok(0), Current::flush))?;
+        self.recording.note(|place| place.bytes = bytes);
         if packets == 0 {
             return Ok(());
         }
-        (place.error, self.retry) = (None, None);
-        drop(place);
+        self.retry = None;
+        self.recording.note(|place| place.error = None);
         self.recording.written.fetch_add(packets, Ordering::Relaxed);
         if had_packets { Ok(()) } else { self.files.make_room().map(drop) }
     }
@@ -117,9 +141,10 @@ impl<'a> Writer<'a> {
             return removed;
         }
         let blocks = self.statistics(file);
-        if let Some(file) = &mut self.file {
-            file.append(&blocks)?;
-        }
+        self.with_room(|writer| match &mut writer.file {
+            Some(file) => file.append(&blocks),
+            None => Ok(()),
+        })?;
         self.hand_over()?;
         self.file = None;
         Ok(())
@@ -127,8 +152,7 @@ impl<'a> Writer<'a> {
 
     /// Removes a file.
     fn discard(&self, file: &Current) -> io::Result<()> {
-        let mut place = self.recording.place();
-        (place.path, place.bytes) = (None, 0);
+        self.recording.note(|place| (place.path, place.bytes) = (None, 0));
         fs::remove_file(file.path())
     }
 
@@ -147,9 +171,9 @@ impl<'a> Writer<'a> {
     /// later; otherwise the next one is tried, and a file without packets goes.
     fn fail(&mut self, error: &io::Error) {
         self.retry = Some(Instant::now() + self.files.pause);
-        let needs_room = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let needs_room = needs_room(error);
         let then = if needs_room { "; nothing is written until there is room" } else { "" };
-        self.recording.place().error = Some(format!("{error}{then}"));
+        self.recording.note(|place| place.error = Some(format!("{error}{then}")));
         let Some(file) = self.file.take() else { return };
         for (interface, packets) in (0..).zip(file.waiting()) {
             self.recording.sink.lose(interface, packets);
@@ -161,4 +185,9 @@ impl<'a> Writer<'a> {
             Ok(_) | Err(_) => {}
         }
     }
+}
+
+/// Whether it is room on the disk that is missing.
+fn needs_room(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

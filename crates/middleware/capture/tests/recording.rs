@@ -5,9 +5,14 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
-use capture::{CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Recording, StartError};
+use capture::{
+    CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Place, Recording, StartError,
+};
 use common::{Port, number, packets, start, tcp_frame};
 
 /// A folder that is removed in the end.
@@ -202,28 +207,158 @@ fn a_recording_without_packets_leaves_no_file() {
     assert_eq!(recording.place().path, None);
 }
 
+/// Another writer of that name begins while the first one runs, as at a reload.
 #[test]
-fn a_full_disk_takes_no_older_file() {
+fn a_writer_removes_neither_its_file_nor_a_later_one() {
+    let folder = Folder::new("two");
+    let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
+    point.record(&recording);
+    let mut port = Port::wrapped(&point);
+    let mut looks = 0;
+    recording.run(files(&folder, 1 << 20, 1), &mut || {
+        looks += 1;
+        if looks == 1 {
+            files(&folder, 1 << 20, 1).open_first().unwrap();
+            port.carry([tcp_frame(1, 10)]);
+        }
+        looks == 3
+    });
+    assert_eq!(folder.files(), ["span.00001.pcapng", "span.00002.pcapng"]);
+    assert_eq!(folder.numbers("span.00001.pcapng"), [1]);
+}
+
+/// Whoever has asked may have given up meanwhile.
+#[test]
+fn a_first_file_takes_no_older_ones_place_before_it_has_packets() {
+    let folder = Folder::new("first");
+    (1..=3).for_each(|number| record_one(files(&folder, 1 << 20, 3), number));
+    let before = folder.files();
+    let mut fewer = files(&folder, 1 << 20, 1);
+    fewer.open_first().unwrap();
+    assert_eq!(folder.files().len(), 4);
+    write(&recording(&["red"]), fewer);
+    assert_eq!(folder.files(), before);
+}
+
+/// Runs an ignored test of this file in a mount namespace of its own.
+fn run_where_it_may_mount(test: &str) {
     if !lab::able(&["unshare", "mount"]) {
         return;
     }
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
-    command.arg("--mount").arg(program).args(["--exact", "on_a_small_disk", "--ignored"]);
+    command.arg("--mount").arg(program).args(["--exact", test, "--ignored"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
-#[ignore = "a_full_disk_takes_no_older_file runs it where it may mount"]
+fn a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes() {
+    run_where_it_may_mount("on_a_small_disk");
+    run_where_it_may_mount("on_a_disk_that_others_fill");
+}
+
+#[test]
+fn a_disk_may_be_as_large_as_the_recording() {
+    run_where_it_may_mount("on_a_disk_for_the_recording");
+}
+
+#[test]
+fn a_disk_that_hangs_keeps_nobody_from_the_place() {
+    run_where_it_may_mount("on_a_disk_that_hangs");
+}
+
+const FILE: u64 = 16 << 10;
+const FILES: usize = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn files_on_disk(folder: &Folder) -> Files {
+    files(folder, FILE, FILES).pausing(PAUSE)
+}
+
+#[test]
+#[ignore = "a_disk_may_be_as_large_as_the_recording runs it where it may mount"]
+fn on_a_disk_for_the_recording() {
+    let folder = Folder::new("own");
+    let _disk = Disk::mount(&folder, FILE * FILES as u64);
+    let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
+    point.record(&recording);
+    let mut port = Port::wrapped(&point);
+    let mut next = 0;
+    recording.run(files_on_disk(&folder), &mut || {
+        port.carry((next..next + 10).map(|number| tcp_frame(number, 500)));
+        next += 10;
+        next == 400
+    });
+    let (totals, error) = (recording.totals(), recording.place().error);
+    assert_eq!((totals.written, totals.lost, error), (400, 0, None));
+    let kept = folder.recordings();
+    assert_eq!(kept.len(), FILES);
+    let numbers: Vec<_> = kept.iter().flat_map(|file| folder.numbers(file)).collect();
+    let first = 400 - u16::try_from(numbers.len()).unwrap();
+    assert!(numbers.iter().copied().eq(first..400), "{numbers:?}");
+}
+
+/// What goes makes no room: others have it at once.
+#[test]
+#[ignore = "a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes runs it where it may mount"]
+fn on_a_disk_that_others_fill() {
+    let folder = Folder::new("others");
+    let disk = Disk::mount(&folder, 256 << 10);
+    (1..=3).for_each(|number| record_one(files_on_disk(&folder), number));
+    let before = folder.recordings();
+    for file in &before {
+        fs::hard_link(folder.0.join(file), folder.0.join(format!("{file}.copy"))).unwrap();
+    }
+    disk.fill();
+    let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
+    point.record(&recording);
+    let mut port = Port::wrapped(&point);
+    let mut looks = 0;
+    // Each look is 5 ms: it is tried again several times.
+    recording.run(files_on_disk(&folder), &mut || {
+        port.carry([tcp_frame(9, 5000)]);
+        looks += 1;
+        looks == 40
+    });
+    let totals = recording.totals();
+    assert_eq!((totals.written, totals.lost), (0, 40));
+    assert_eq!(folder.recordings(), before[1..]);
+}
+
+#[test]
+#[ignore = "a_disk_that_hangs_keeps_nobody_from_the_place runs it where it may mount"]
+fn on_a_disk_that_hangs() {
+    let folder = Folder::new("hung");
+    let (recording, stop) = (recording(&["red"]), Arc::new(AtomicBool::new(false)));
+    let (files, writer, stops) = (files_on_disk(&folder), recording.clone(), stop.clone());
+    let thread = thread::spawn(move || writer.run(files, &mut || stops.load(Ordering::Relaxed)));
+    while recording.place().path.is_none() {
+        thread::sleep(PAUSE);
+    }
+    let Some(disk) = lab::needed(lab::HungDisk::over(&folder.0)) else { return };
+    stop.store(true, Ordering::Relaxed);
+    // Its file has no packets, so it is removed.
+    let (answer, answers) = mpsc::channel();
+    thread::spawn(move || {
+        while recording.place().path.is_some() {
+            thread::sleep(PAUSE);
+        }
+        // Now the writer waits for the disk.
+        thread::sleep(PAUSE);
+        answer.send(recording.place()).unwrap();
+    });
+    assert_eq!(answers.recv_timeout(Duration::from_secs(5)), Ok(Place::default()));
+    assert!(!thread.is_finished());
+    drop(disk);
+    thread.join().unwrap();
+}
+
+#[test]
+#[ignore = "a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes runs it where it may mount"]
 fn on_a_small_disk() {
-    const FILE: u64 = 16 << 10;
-    const FILES: usize = 3;
-    const PAUSE: Duration = Duration::from_millis(20);
     let folder = Folder::new("disk");
-    let mount = ["-t", "tmpfs", "-o", "size=256k", "none"];
-    assert!(Command::new("mount").args(mount).arg(&folder.0).status().unwrap().success());
-    let disk = Disk(folder.0.join("filler"));
+    let disk = Disk::mount(&folder, 256 << 10);
 
     let point = CapturePoint::new("red");
     let recording = recording(&["red"]);
@@ -259,7 +394,7 @@ fn on_a_small_disk() {
         }
         looks == 61
     };
-    recording.run(files(&folder, FILE, FILES).pausing(PAUSE), &mut script);
+    recording.run(files_on_disk(&folder), &mut script);
     let totals = recording.totals();
     assert_eq!(totals.written + totals.lost, u64::from(next));
     assert!(totals.lost >= 100, "{totals:?}");
@@ -267,20 +402,37 @@ fn on_a_small_disk() {
     assert!(kept.len() <= FILES, "{kept:?}");
     let numbers: Vec<_> = kept.iter().flat_map(|file| folder.numbers(file)).collect();
     assert!(numbers.is_sorted() && numbers.contains(&199) && numbers.contains(&(next - 1)));
-    assert!(Command::new("umount").arg(&folder.0).status().unwrap().success());
 }
 
-/// What fills a disk.
+/// A small disk over a folder.
 struct Disk(PathBuf);
 
 impl Disk {
+    fn mount(folder: &Folder, bytes: u64) -> Self {
+        let size = format!("size={bytes}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(&folder.0);
+        assert!(mount.status().unwrap().success());
+        Self(folder.0.clone())
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
     fn fill(&self) {
-        let written =
-            std::io::copy(&mut std::io::repeat(1), &mut fs::File::create(&self.0).unwrap());
+        let mut filler = fs::File::create(self.filler()).unwrap();
+        let written = std::io::copy(&mut std::io::repeat(1), &mut filler);
         assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     }
 
     fn free(&self) {
-        fs::remove_file(&self.0).unwrap();
+        fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        assert!(Command::new("umount").arg(&self.0).status().unwrap().success());
     }
 }

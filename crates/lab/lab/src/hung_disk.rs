@@ -1,0 +1,45 @@
+//! A disk that hangs.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A disk that hangs, over a folder: whoever asks it for anything waits until it is dropped, and gets an error then.
+///
+/// It is a file system of FUSE whose server never says a word. Make it in a mount namespace of the test's own.
+#[derive(Debug)]
+pub struct HungDisk {
+    /// The server's descriptor. When it is closed, nobody waits any more.
+    server: Option<File>,
+    folder: PathBuf,
+}
+
+impl HungDisk {
+    /// Mounts it over a folder.
+    ///
+    /// # Errors
+    /// The kernel has no FUSE, or this user may not mount.
+    pub fn over(folder: &Path) -> io::Result<Self> {
+        let server = File::options().read(true).write(true).open("/dev/fuse")?;
+        let mut mount = Command::new("mount");
+        // The number is that of standard input.
+        let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
+        mount.args(["-i", "-t", "fuse", "-o", options, "hung"]).arg(folder);
+        let status = mount.stdin(server.try_clone()?).status()?;
+        if !status.success() {
+            return Err(io::Error::other(format!("mount: {status}")));
+        }
+        Ok(Self { server: Some(server), folder: folder.to_owned() })
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        let status = Command::new("umount").arg("--lazy").arg(&self.folder).status();
+        if !status.as_ref().is_ok_and(|status| status.success()) {
+            eprintln!("clean-up: umount {}: {status:?}", self.folder.display());
+        }
+    }
+}

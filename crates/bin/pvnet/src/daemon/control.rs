@@ -26,7 +26,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::event::{Event, NewInterface};
-use crate::daemon::mirrors::{self, PluggedMirror};
+use crate::daemon::mirrors::{self, Disk, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
@@ -74,6 +74,8 @@ pub(super) struct Control {
     uplinks: Vec<PluggedUplink>,
     machines: Vec<VirtualMachine>,
     mirrors: Vec<PluggedMirror>,
+    /// The disk of their files.
+    disk: Disk,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
@@ -101,6 +103,7 @@ impl Control {
             uplinks,
             machines,
             mirrors: Vec::new(),
+            disk: Disk::default(),
             interfaces: BTreeMap::new(),
             stopwatch: Stopwatch::start(),
             events,

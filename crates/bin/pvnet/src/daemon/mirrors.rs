@@ -1,5 +1,6 @@
 //! The mirrors of the configuration, and what each port has to do with them.
 
+mod disk;
 mod to_file;
 mod to_port;
 
@@ -14,6 +15,7 @@ use mirror::Mirror;
 use tracing::{info, warn};
 
 use crate::config;
+pub(super) use disk::Disk;
 use to_file::ToFile;
 use to_port::ToPort;
 
@@ -52,16 +54,16 @@ enum Target {
 }
 
 impl PluggedMirror {
-    /// Starts a mirror, without ports. With `strict`, files that cannot be written to are an error; otherwise they are tried again.
+    /// Starts a mirror, without ports. With a disk, files that it does not make are an error; otherwise they are tried again.
     fn start(
         config: &config::Mirror,
         folder: &Path,
-        strict: bool,
+        disk: Option<&Disk>,
         datapath: &Datapath,
     ) -> Result<Self, String> {
         let target = match &config.to {
             Some(_) => ToPort::start(config, datapath).map(Target::Port),
-            None => ToFile::start(config, folder, strict).map(Target::File),
+            None => ToFile::start(config, folder, disk).map(Target::File),
         };
         let target = target.map_err(|reason| format!("mirror {:?}: {reason}", config.name))?;
         info!(mirror = config.name, to = config.to, file = config.file, "mirroring");
@@ -106,6 +108,7 @@ impl PluggedMirror {
 pub(super) fn start_new(
     mirrors: &[PluggedMirror],
     wanted: &config::Config,
+    disk: &Disk,
     datapath: &Datapath,
 ) -> Result<Vec<PluggedMirror>, String> {
     let mut new = Vec::new();
@@ -113,7 +116,7 @@ pub(super) fn start_new(
         if mirrors.iter().any(|mirror| mirror.fits(config)) {
             continue;
         }
-        match PluggedMirror::start(config, &wanted.daemon.recordings, true, datapath) {
+        match PluggedMirror::start(config, &wanted.daemon.recordings, Some(disk), datapath) {
             Ok(mirror) => new.push(mirror),
             Err(reason) => {
                 remove(new, datapath);
@@ -138,12 +141,10 @@ pub(super) fn set(
             Some(place) => {
                 mirrors.push(PluggedMirror { config: config.clone(), ..old.swap_remove(place) });
             }
-            None => {
-                match PluggedMirror::start(config, &wanted.daemon.recordings, false, datapath) {
-                    Ok(mirror) => mirrors.push(mirror),
-                    Err(error) => warn!(error, "not mirroring"),
-                }
-            }
+            None => match PluggedMirror::start(config, &wanted.daemon.recordings, None, datapath) {
+                Ok(mirror) => mirrors.push(mirror),
+                Err(error) => warn!(error, "not mirroring"),
+            },
         }
     }
     old

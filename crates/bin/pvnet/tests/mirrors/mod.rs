@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 use capture::{Blocks, Content};
 
-use crate::testbed::{PING_PAUSE, Testbed, able, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, wait};
 use crate::{change, file, status, steps};
 
 /// Answers to two pings from the first guest to another one.
@@ -110,4 +112,50 @@ fn mirrors_come_and_go_by_commands() {
     assert_eq!(steps(&report), ["remove span"]);
     assert_eq!(report["steps"][0]["reverts_command"], true);
     wait("an answer", || answers(&testbed, 2) == 2);
+}
+
+#[test]
+fn a_disk_that_hangs_stops_no_command() {
+    if !able(&["unshare", "mount"]) {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    let test = "mirrors::on_a_disk_that_hangs";
+    command.arg("--mount").arg(program).args(["--exact", test, "--ignored"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "a_disk_that_hangs_stops_no_command runs it where it may mount"]
+fn on_a_disk_that_hangs() {
+    let folder = lab::TempDir::new().unwrap();
+    // The sandbox has no rule for what is mounted over the folder later.
+    let lines =
+        format!("workers = 1\nsandbox = \"off\"\nrecordings = \"{}\"", folder.path().display());
+    let testbed = Testbed::start(1, &lines);
+    let threads = || holdings(testbed.daemon.pid())[1];
+    let from = format!("from={}", testbed.guests[0].namespace.name());
+    let add = ["mirror", "add", "span", &from, "file=span"];
+    let try_it = [&add[..], &["--dry-run"]].concat();
+    let tried = || {
+        let report = change(&testbed, &try_it).unwrap();
+        report["steps"][0]["reason"].as_str().unwrap_or_default().to_owned()
+    };
+    let Some(disk) = lab::needed(lab::HungDisk::over(folder.path())) else { return };
+    let (start, before) = (Instant::now(), threads());
+    assert!(tried().contains("the disk hangs"));
+    // It is asked once.
+    for _ in 0..3 {
+        let error = change(&testbed, &add).unwrap_err();
+        assert!(error.contains("the disk still hangs"), "{error}");
+        assert!(tried().contains("the disk still hangs"));
+    }
+    assert!(start.elapsed() < LIMIT / 4, "{:?}", start.elapsed());
+    wait("the clients' threads", || threads() <= before + 1);
+    drop(disk);
+    wait("the disk", || tried().is_empty());
+    change(&testbed, &add).unwrap();
+    assert!(folder.path().join("span.00001.pcapng").exists());
 }

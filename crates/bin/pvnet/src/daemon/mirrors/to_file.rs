@@ -1,21 +1,20 @@
 //! A mirror whose copies are written to files.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use capture::{Files, Place, Recording, Totals};
 use control_socket::RecordingStatus;
 
 use crate::config;
+use crate::daemon::mirrors::disk::{Answer, Disk};
 use crate::daemon::thread::spawn_for_client;
 use crate::error::text;
-
-/// How long the first file may take: a disk may hang, and the whole daemon waits.
-const FIRST_FILE: Duration = Duration::from_secs(1);
 
 /// A recording, and the thread that writes it.
 pub(super) struct ToFile {
@@ -26,42 +25,39 @@ pub(super) struct ToFile {
 }
 
 impl ToFile {
-    /// With `strict`, a file that cannot be made within [`FIRST_FILE`] is an error; otherwise nothing is waited for, and it is tried
-    /// again.
+    /// With a disk, a first file that it does not make at once is an error; otherwise nothing is waited for, and it is tried again.
     pub(super) fn start(
         config: &config::Mirror,
         folder: &Path,
-        strict: bool,
+        disk: Option<&Disk>,
     ) -> Result<Self, String> {
         let (bytes, files) = config.file_limits();
         let mut files = Files::new(folder, config.file_name().unwrap_or_default(), bytes, files);
         let recording = Recording::new(&config.from, &config.recorded()).map_err(text)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (lives, ended) = mpsc::channel::<()>();
-        let (opened, first) = mpsc::channel();
+        let asked =
+            disk.map(Disk::question).transpose().map_err(|error| with_hint(folder, &error))?;
+        let (question, answer) = asked.unzip();
         let (writer, stops) = (recording.clone(), stop.clone());
         spawn_for_client("recording", move || {
             let _lives = lives;
-            if strict {
-                let result = files.open_first();
-                let has_failed = result.is_err();
-                // Who has waited in vain has said so, and wants the recording stopped.
-                let _ = opened.send(result);
+            if let Some(question) = question {
+                let first = open_first(&mut files, &stops);
+                let has_failed = first.is_err();
+                question.answer(first);
                 if has_failed {
                     return;
                 }
             }
+            // One that was stopped meanwhile removes its own file, which is empty, and no other.
             writer.run(files, &mut || stops.load(Ordering::Acquire));
         })
         .map_err(text)?;
         let this = Self { recording, stop, ended };
-        if strict && let Err(error) = wait_for(&first, FIRST_FILE) {
+        if let Some(Err(error)) = answer.map(Answer::wait) {
             this.stop();
-            return Err(format!(
-                "{}: {error}; recordings in [daemon] is the folder of its files, which must be there, and the daemon's, when it \
-                 starts",
-                folder.display()
-            ));
+            return Err(with_hint(folder, &error));
         }
         Ok(this)
     }
@@ -94,12 +90,20 @@ impl ToFile {
     }
 }
 
-/// Waits until a file was made, or could not be, but no longer than `limit`.
-fn wait_for(first: &mpsc::Receiver<io::Result<()>>, limit: Duration) -> io::Result<()> {
-    first.recv_timeout(limit).unwrap_or_else(|_| {
-        let message = format!("the disk hangs: no file could be made within {limit:?}");
-        Err(io::Error::new(ErrorKind::TimedOut, message))
-    })
+/// Opens the first file, unless nobody waits for it any more.
+fn open_first(files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Ordering::Acquire) {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    files.open_first()
+}
+
+/// Why a recording does not begin, and what it needs.
+fn with_hint(folder: &Path, error: &dyn Display) -> String {
+    format!(
+        "{}: {error}; recordings in [daemon] is the folder of its files, which must be there, and the daemon's, when it starts",
+        folder.display()
+    )
 }
 
 #[cfg(test)]
@@ -107,13 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_hangs_is_waited_for_no_longer_than_the_limit() {
-        let (opened, first) = mpsc::channel();
-        let error = wait_for(&first, Duration::from_millis(10)).unwrap_err();
-        assert!(error.to_string().contains("within 10ms"), "{error}");
-        opened.send(Err(ErrorKind::NotFound.into())).unwrap();
-        assert_eq!(wait_for(&first, FIRST_FILE).unwrap_err().kind(), ErrorKind::NotFound);
-        opened.send(Ok(())).unwrap();
-        wait_for(&first, FIRST_FILE).unwrap();
+    fn nobody_waits_for_the_first_file_of_a_recording_that_was_stopped() {
+        let folder = lab::TempDir::new().unwrap();
+        let mut files = Files::new(folder.path(), "span", 1 << 20, 1);
+        let count = || std::fs::read_dir(folder.path()).unwrap().count();
+        open_first(&mut files, &AtomicBool::new(true)).unwrap_err();
+        assert_eq!(count(), 0);
+        open_first(&mut files, &AtomicBool::new(false)).unwrap();
+        assert_eq!(count(), 1);
     }
 }

@@ -84,7 +84,8 @@ impl Control {
             "port" => self.open_machine(merged, &step.name, &mut opened),
             _ => Ok(()),
         });
-        match ports.and_then(|()| mirrors::start_new(&self.mirrors, merged, &self.datapath)) {
+        let mirrors = |()| mirrors::start_new(&self.mirrors, merged, &self.disk, &self.datapath);
+        match ports.and_then(mirrors) {
             Ok(mirrors) => Ok(Opened { mirrors, ..opened }),
             Err(reason) => {
                 for uplink in opened.uplinks {

@@ -1,5 +1,6 @@
 //! Whether what a plan opens can be opened, as far as that shows without opening it: for a dry run.
 
+use std::io;
 use std::path::Path;
 
 use control_socket::{ChangeAction, ChangeStep};
@@ -38,13 +39,18 @@ impl Control {
             }
             "mirror" => {
                 let mirror = config.mirrors.iter().find(|mirror| mirror.name == name);
-                mirror
-                    .filter(|mirror| mirror.to.is_none())
-                    .map(|_| folder(&config.daemon.recordings))
+                mirror.filter(|mirror| mirror.to.is_none()).map(|_| self.recordings())
             }
             _ => None,
         }
         .unwrap_or(Ok(()))
+    }
+
+    /// Whether files can be made in the folder of recordings: that of now, which a change leaves as it is.
+    fn recordings(&self) -> Result<(), String> {
+        let path = self.config.daemon.recordings.clone();
+        let shown = path.display().to_string();
+        self.disk.ask(move || writable(&path)).map_err(|error| format!("{shown}: {error}"))
     }
 
     fn uplink(&self, uplink: &Uplink) -> Result<(), String> {
@@ -77,15 +83,16 @@ impl Control {
 /// Whether a socket can be made. One that others make may come later.
 fn socket(path: &Path, mode: Mode) -> Result<(), String> {
     match (mode, path.parent()) {
-        (Mode::Server, Some(parent)) => folder(parent),
+        (Mode::Server, Some(parent)) => {
+            writable(parent).map_err(|error| format!("{}: {error}", parent.display()))
+        }
         _ => Ok(()),
     }
 }
 
 /// Whether files can be made in a folder.
-fn folder(path: &Path) -> Result<(), String> {
-    access(path, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|errno| format!("{}: {}", path.display(), std::io::Error::from(errno)))
+fn writable(folder: &Path) -> io::Result<()> {
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 #[cfg(test)]

@@ -308,6 +308,7 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
         (&["name=tap", "tap=up2", "bridge=br0"], "no interface br0"),
         (&["name=tap", "tap=up2", "namespace=nowhere"], "no network namespace nowhere"),
         (&["name=ovs", "kind=virtio-user", "mode=server", "socket=/nowhere/x"], "/nowhere"),
+        (&["name=ovs", "kind=virtio-user", "mode=client", "socket=/nowhere/x"], ""),
         (&["name=tap", "tap=up2"], ""),
     ] {
         let add = [&["port", "add", "uplink"], keys, &["--dry-run"]].concat();
@@ -347,6 +348,33 @@ fn a_daemon_that_cannot_open_devices_any_more_says_what_to_do() {
     let step = &report["steps"][0];
     assert!(step["reason"].as_str().unwrap().contains("sandbox = \"devices\""), "{step}");
     assert!(status(&testbed, "up").is_none());
+}
+
+/// What a dry run says of a socket is what becomes of it.
+#[test]
+fn a_dry_run_knows_which_folders_the_sandbox_allows() {
+    if !able(&[]) {
+        return;
+    }
+    let testbed = Testbed::start(0, "workers = 1");
+    let elsewhere = lab::TempDir::new().unwrap();
+    for (folder, name) in [(testbed.folder(), "in"), (elsewhere.path(), "out")] {
+        let socket = format!("socket={}", folder.join("vm.sock").display());
+        let name = format!("name={name}");
+        let add = ["port", "add", "port", &*name, "kind=vhost-user", "guard=off", &*socket];
+        let tried = change(&testbed, &[&add[..], &["--dry-run"]].concat()).unwrap();
+        let reason = tried["steps"][0]["reason"].as_str();
+        match change(&testbed, &add) {
+            Ok(_) => assert_eq!(reason, None),
+            Err(error) => {
+                // A kernel without Landlock refuses neither.
+                assert_ne!(folder, testbed.folder(), "{error}");
+                let reason = reason.expect(&error);
+                assert!(reason.contains("makes sockets in"), "{reason}");
+                assert!(error.contains("makes sockets in"), "{error}");
+            }
+        }
+    }
 }
 
 /// Gives a guest an interface of a VLAN, with the guest's addresses on it instead of on eth0.

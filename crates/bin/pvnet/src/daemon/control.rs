@@ -30,6 +30,7 @@ use crate::daemon::mirrors::{self, Disk, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
+use crate::daemon::sandbox::Reach;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::worker_check::WorkerCheck;
@@ -81,6 +82,8 @@ pub(super) struct Control {
     events: mpsc::Sender<Event>,
     ports: PortRecord,
     workers: WorkerCheck,
+    /// Where it may make sockets.
+    reach: Reach,
     started: SystemTime,
 }
 
@@ -109,8 +112,14 @@ impl Control {
             events,
             ports,
             workers: WorkerCheck::default(),
+            reach: Reach::everywhere(),
             started: SystemTime::now(),
         }
+    }
+
+    /// The same, in a sandbox.
+    pub(super) fn within(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     fn store(&self) -> &dyn Store {

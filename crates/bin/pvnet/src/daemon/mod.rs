@@ -139,10 +139,11 @@ fn serve(
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events.clone())?;
-    sandbox.close();
+    let reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers, "ready");
     Control::new(loaded, platform.clone(), datapath, uplinks, machines, events, ports)
+        .within(reach)
         .run(inbox, watchdog);
     stop_looking();
     Ok(())

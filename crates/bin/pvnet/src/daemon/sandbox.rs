@@ -28,7 +28,49 @@ struct Needs {
 }
 
 /// The sandbox that the calling thread is in.
-pub(super) struct Sandbox(Option<Needs>);
+pub(super) struct Sandbox {
+    /// None if it is off.
+    needs: Option<Needs>,
+    reach: Reach,
+}
+
+/// The folders in which the daemon may make files and sockets, with all that is in them. The kernel goes by the folders that were
+/// there at the start, whatever their names are now.
+#[derive(Clone)]
+pub(super) struct Reach(Option<Vec<FileId>>);
+
+/// A file system's number, and that of a file on it.
+type FileId = (u64, u64);
+
+impl Reach {
+    pub(super) fn everywhere() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn within(paths: &[PathBuf]) -> Self {
+        Self(Some(paths.iter().filter_map(|path| file_id(path)).collect()))
+    }
+
+    /// Whether it has a folder.
+    pub(super) fn has(&self, folder: &Path) -> bool {
+        let Some(folders) = &self.0 else { return true };
+        let (mut folder, mut below) = (folder.to_owned(), None);
+        while let Some(id) = file_id(&folder).filter(|id| below != Some(*id)) {
+            if folders.contains(&id) {
+                return true;
+            }
+            // The root is its own parent.
+            below = Some(id);
+            folder.push("..");
+        }
+        false
+    }
+}
+
+fn file_id(path: &Path) -> Option<FileId> {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
 
 impl Sandbox {
     /// Gives up capabilities and files, if the configuration wants that. What the kernel cannot do is left out. The
@@ -36,7 +78,7 @@ impl Sandbox {
     pub(super) fn enter(config: &Config, file: &Path) -> Self {
         if config.daemon.sandbox == config::Sandbox::Off {
             warn!("sandbox = \"off\": the daemon keeps all its rights");
-            return Self(None);
+            return Self { needs: None, reach: Reach::everywhere() };
         }
         let needs = needs(config, file);
         match sandbox::keep_capabilities(needs.capabilities) {
@@ -46,13 +88,13 @@ impl Sandbox {
             ),
             Err(error) => warn!(%error, "the daemon keeps its capabilities"),
         }
-        restrict_files(&needs.files);
-        Self(Some(needs))
+        let reach = restrict_files(&needs.files);
+        Self { needs: Some(needs), reach }
     }
 
-    /// Gives up system calls, in all threads: the start is over.
-    pub(super) fn close(self) {
-        let Some(needs) = self.0 else { return };
+    /// Gives up system calls, in all threads: the start is over. Returns where files can be made from now on.
+    pub(super) fn close(self) -> Reach {
+        let Some(needs) = self.needs else { return self.reach };
         match sandbox::restrict_calls(needs.calls) {
             Ok(()) => info!(
                 programs = needs.calls.programs,
@@ -60,12 +102,15 @@ impl Sandbox {
             ),
             Err(error) => warn!(%error, "system calls are not restricted"),
         }
+        self.reach
     }
 }
 
-fn restrict_files(rules: &FileRules) {
+fn restrict_files(rules: &FileRules) -> Reach {
     debug!(?rules, "files");
-    match sandbox::restrict_files(rules) {
+    let reach = Reach::within(&rules.write);
+    let enforced = sandbox::restrict_files(rules);
+    match &enforced {
         Ok(Enforcement::Full) => info!("files that it does not need are out of reach"),
         Ok(Enforcement::Partial) => info!(
             "files that it does not need are out of reach, as far as this kernel's Landlock goes"
@@ -74,6 +119,10 @@ fn restrict_files(rules: &FileRules) {
             "files are not restricted: the kernel has no Landlock (lsm=landlock,… on its command line)"
         ),
         Err(error) => warn!(%error, "files are not restricted"),
+    }
+    match enforced {
+        Ok(Enforcement::Full | Enforcement::Partial) => reach,
+        Ok(Enforcement::None) | Err(_) => Reach::everywhere(),
     }
 }
 
@@ -302,6 +351,21 @@ mod tests {
         };
         assert!(written(&format!("{daemon}{mirror}")));
         assert!(!written(daemon), "nobody has made it");
+    }
+
+    #[test]
+    fn folders_under_those_of_the_start_are_in_reach() {
+        let folder = lab::TempDir::new().unwrap();
+        let [old, new, link] = ["old", "new", "link"].map(|name| folder.path().join(name));
+        std::fs::create_dir_all(old.join("inside")).unwrap();
+        std::os::unix::fs::symlink(old.join("inside"), &link).unwrap();
+        let reach = Reach::within(&[old.clone(), new.clone()]);
+        std::fs::create_dir(&new).unwrap();
+        assert!([&old, &old.join("inside"), &link].iter().all(|path| reach.has(path)));
+        // What comes later has no rule.
+        let others = [&new, folder.path(), Path::new("/"), &old.join("missing")];
+        assert!(!others.iter().any(|path| reach.has(path)));
+        assert!(Reach::everywhere().has(&new));
     }
 
     /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.

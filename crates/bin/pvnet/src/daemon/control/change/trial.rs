@@ -10,6 +10,7 @@ use vhost_user::Mode;
 use crate::config::{Config, Sandbox, Uplink, UplinkKind};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::InterfaceFile;
+use crate::daemon::sandbox::Reach;
 use crate::error::text;
 use crate::netns;
 
@@ -33,9 +34,8 @@ impl Control {
             }
             "port" => {
                 let port = config.ports.iter().find(|port| port.name == name);
-                port.filter(|port| !self.holds_socket_of(port)).map(|port| {
-                    socket(&port.socket, port.mode()).map_err(|error| self.with_socket_hint(&error))
-                })
+                port.filter(|port| !self.holds_socket_of(port))
+                    .map(|port| self.socket(&port.socket, port.mode()))
             }
             "mirror" => {
                 let mirror = config.mirrors.iter().find(|mirror| mirror.name == name);
@@ -46,19 +46,27 @@ impl Control {
         .unwrap_or(Ok(()))
     }
 
+    /// Whether a socket can be made. One that others make may come later.
+    fn socket(&self, path: &Path, mode: Mode) -> Result<(), String> {
+        match (mode, path.parent()) {
+            (Mode::Server, Some(folder)) => writable(folder, &self.reach)
+                .map_err(|error| self.with_socket_hint(&format!("{}: {error}", folder.display()))),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether files can be made in the folder of recordings: that of now, which a change leaves as it is.
     fn recordings(&self) -> Result<(), String> {
-        let path = self.config.daemon.recordings.clone();
+        let (path, reach) = (self.config.daemon.recordings.clone(), self.reach.clone());
         let shown = path.display().to_string();
-        self.disk.ask(move || writable(&path)).map_err(|error| format!("{shown}: {error}"))
+        self.disk.ask(move || writable(&path, &reach)).map_err(|error| format!("{shown}: {error}"))
     }
 
     fn uplink(&self, uplink: &Uplink) -> Result<(), String> {
         let Uplink { kind, nic, namespace, bridge, device, .. } = uplink;
         let needed = match kind {
             UplinkKind::VirtioUser => {
-                let checked = socket(&uplink.socket, uplink.socket_mode());
-                return checked.map_err(|error| self.with_socket_hint(&error));
+                return self.socket(&uplink.socket, uplink.socket_mode());
             }
             // Of a card that may come later.
             _ if nic.is_some() => return Ok(()),
@@ -80,19 +88,10 @@ impl Control {
     }
 }
 
-/// Whether a socket can be made. One that others make may come later.
-fn socket(path: &Path, mode: Mode) -> Result<(), String> {
-    match (mode, path.parent()) {
-        (Mode::Server, Some(parent)) => {
-            writable(parent).map_err(|error| format!("{}: {error}", parent.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether files can be made in a folder.
-fn writable(folder: &Path) -> io::Result<()> {
-    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+/// Whether files and sockets can be made in a folder. What the sandbox refuses does not show in its permissions.
+fn writable(folder: &Path, reach: &Reach) -> io::Result<()> {
+    access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
+    if reach.has(folder) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 #[cfg(test)]
@@ -100,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_needs_a_folder_unless_others_make_it() {
+    fn files_need_a_folder_in_reach() {
         let folder = lab::TempDir::new().unwrap();
-        let [there, missing] = ["vm.sock", "missing/vm.sock"].map(|name| folder.path().join(name));
-        assert_eq!(socket(&there, Mode::Server), Ok(()));
-        let error = socket(&missing, Mode::Server).unwrap_err();
-        assert!(error.contains("missing: No such file"), "{error}");
-        assert_eq!(socket(&missing, Mode::Client), Ok(()));
+        assert!(writable(folder.path(), &Reach::everywhere()).is_ok());
+        let error = writable(&folder.path().join("missing"), &Reach::everywhere()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let error = writable(folder.path(), &Reach::within(&[])).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

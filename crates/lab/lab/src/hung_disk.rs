@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// A disk that hangs, over a folder: whoever asks it for anything waits until it is dropped, and gets an error then.
 ///
@@ -38,7 +38,7 @@ impl Drop for HungDisk {
     fn drop(&mut self) {
         drop(self.server.take());
         let status = Command::new("umount").arg("--lazy").arg(&self.folder).status();
-        if !status.as_ref().is_ok_and(|status| status.success()) {
+        if !status.as_ref().is_ok_and(ExitStatus::success) {
             eprintln!("clean-up: umount {}: {status:?}", self.folder.display());
         }
     }

@@ -72,18 +72,17 @@ impl Kind {
 
 /// The schema of a document, JSON Schema of 2020-12. It knows all fields, so that any other is an error.
 pub fn schema<T: Document>() -> Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize().with_transform(NoOtherFields);
+    let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
     schema.insert("title".to_owned(), T::SCHEMA.into());
-    let mut field = |list: &str, add: &dyn Fn(&mut Value)| {
-        schema.ensure_object().get_mut(list).map(add);
-    };
-    field("properties", &|fields| fields["schema"] = json!({ "const": T::SCHEMA }));
-    field("required", &|names| {
-        if let Value::Array(names) = names {
-            names.insert(0, "schema".into());
-        }
-    });
+    // A type whose fields are all optional requires none, and one without fields has no properties.
+    let object = schema.ensure_object();
+    let fields = object.entry("properties").or_insert_with(|| json!({}));
+    fields["schema"] = json!({ "const": T::SCHEMA });
+    if let Value::Array(names) = object.entry("required").or_insert_with(|| json!([])) {
+        names.insert(0, "schema".into());
+    }
+    NoOtherFields.transform(&mut schema);
     schema.to_value()
 }
 
@@ -97,5 +96,60 @@ impl Transform for NoOtherFields {
         if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
             schema.insert("additionalProperties".to_owned(), false.into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize, JsonSchema)]
+    struct Ordinary {
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        size: Option<u32>,
+    }
+
+    #[derive(Serialize, JsonSchema)]
+    struct Optional {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        size: Option<u32>,
+    }
+
+    #[derive(Serialize, JsonSchema)]
+    struct Empty {}
+
+    impl Document for Ordinary {
+        const SCHEMA: &str = "ordinary/1";
+    }
+
+    impl Document for Optional {
+        const SCHEMA: &str = "optional/1";
+    }
+
+    impl Document for Empty {
+        const SCHEMA: &str = "empty/1";
+    }
+
+    /// A document has its schema, and must name it; nothing else may be in it.
+    fn must_name_its_schema<T: Document>(document: &T) {
+        let schema = schema::<T>();
+        let mut value: Value = serde_json::from_str(&line(document).unwrap()).unwrap();
+        assert_eq!(errors(&schema, &value), [""; 0]);
+        value["schema"] = "another/1".into();
+        assert_eq!(errors(&schema, &value).len(), 1, "another schema in {value}");
+        value.as_object_mut().unwrap().remove("schema");
+        assert_eq!(errors(&schema, &value), [": \"schema\" is missing"]);
+        value["schema"] = T::SCHEMA.into();
+        value["colour"] = 1.into();
+        assert_eq!(errors(&schema, &value), ["/colour: not allowed"]);
+    }
+
+    #[test]
+    fn a_document_must_name_its_schema_whatever_fields_it_has() {
+        must_name_its_schema(&Ordinary { name: "a".to_owned(), size: None });
+        must_name_its_schema(&Optional { size: Some(1) });
+        must_name_its_schema(&Optional { size: None });
+        must_name_its_schema(&Empty {});
     }
 }

@@ -21,7 +21,8 @@ const GUEST: u16 = 1;
 /// The header of each frame is read into private memory and checked there, the rest by the same
 /// system call into buffers that the guest lends. A frame is read into the driver domain's buffers instead if
 /// the guest lends too few, or while the queue is not proven: it must first bring a frame for the guest
-/// that has it, and after a frame for anybody else it is not trusted for a while.
+/// that has it, and after a frame for anybody else it is not trusted for a while. A frame that the guest takes only after software
+/// has finished it is withdrawn to them, and those behind it are read into them for the rest of the turn.
 pub struct DirectIngress {
     tap: TapIngress,
     queue: Arc<GuestQueue>,
@@ -89,6 +90,12 @@ impl DirectIngress {
         self.regions = own.zip(guest).map(|(own, guest)| [own, guest].into());
     }
 
+    /// Whether a frame waits that is finished in software for `station`.
+    fn keeps_unfinished(&self, station: &Station) -> bool {
+        let window = &self.tap.window;
+        window.order().iter().any(|slot| station.finishes(window.frame(*slot)))
+    }
+
     /// Prepares to read the next frame into buffers of `station`, in the second of `regions`; or says why not.
     fn prepare<'a>(
         &mut self,
@@ -135,12 +142,14 @@ impl DirectIngress {
             }
         };
         let body = head.set_header(bytes, frame);
-        if frame.destination() == station.mac {
+        let is_parsed = head.parse(frame);
+        let is_its = frame.destination() == station.mac;
+        if is_its && !(is_parsed && station.finishes(frame)) {
             let all = loans.all_pages();
             let is_gathered = loans.holds(body, pages)
                 || gather((own, overflow), guest, loans.places(all), body).is_some();
             let is_placed = is_gathered && place(frame, body, GUEST, loans.places(all));
-            let is_sound = is_placed && head.parse(frame);
+            let is_sound = is_placed && is_parsed;
             if !loans.holds(body, pages) {
                 tap.buffers.fill(slot, body);
             }
@@ -150,12 +159,23 @@ impl DirectIngress {
             }
             return Ok(self.received(is_sound, received, budget));
         }
-        // It must not stay in this guest's memory: it goes on from a buffer of the driver domain.
+        // It must not stay in this guest's memory, or not in buffers that the guest could use for its segments: it goes on from a
+        // buffer of the driver domain.
         let to = tap.buffers.range(slot);
         let is_withdrawn = withdraw(guest, loans.places(pages), (own, to), body);
         tap.buffers.fill(slot, body);
         let is_placed = is_withdrawn && place(frame, body, OWN, tap.buffers.places(slot));
-        let is_sound = is_placed && head.parse(frame);
+        if is_its {
+            loans.pause(station);
+            self.queue.counts().add_copied(Copied::Interface);
+        } else {
+            self.distrust(station);
+        }
+        Ok(self.received(is_placed && is_parsed, received, budget))
+    }
+
+    /// A frame for somebody else than `station` came.
+    fn distrust(&mut self, station: &Station) {
         self.trust = Trust::Broken(Instant::now());
         self.queue.counts().add_misdirected();
         tracing::warn!(
@@ -163,7 +183,6 @@ impl DirectIngress {
             "a frame of another station came in a guest's queue and was wiped out; the queue's frames are copied. \
              Does another program change the queues of this tap, or redirect frames to it?"
         );
-        Ok(self.received(is_sound, received, budget))
     }
 
     /// The last frame of the window was read.
@@ -194,7 +213,11 @@ impl DirectIngress {
             return Ok(more);
         }
         let Some(slot) = self.tap.window.order().last().copied() else { return Ok(more) };
-        let destination = self.tap.window.frame(slot).destination();
+        let frame = self.tap.window.frame(slot);
+        let destination = frame.destination();
+        if let Some(station) = self.holder.station.as_deref().filter(|it| it.finishes(frame)) {
+            self.loans.pause(station);
+        }
         match (&self.holder.station, self.holder.before) {
             (Some(station), _) if station.mac == destination => {
                 let rests = matches!(self.trust, Trust::Broken(since) if since.elapsed() < REST);
@@ -283,6 +306,9 @@ impl Ingress for DirectIngress {
         self.look();
         self.loans.begin();
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
+        if let Some(station) = station.as_deref().filter(|station| self.keeps_unfinished(station)) {
+            self.loans.pause(station);
+        }
         while !budget.is_spent() && !self.tap.window.is_full() {
             let more = match self.prepare(station.as_deref(), regions.as_deref()) {
                 Ok(guest) => self.receive_direct(guest, received, budget)?,

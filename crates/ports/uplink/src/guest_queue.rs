@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use port::{Lender, LentMemory};
+use offload::Need;
+use port::{Frame, Lender, LentMemory};
 use wire::ethernet::MacAddr;
 
 /// How long a queue rests after its guest has gone. Frames that were steered to it before are read and dropped
@@ -23,7 +24,8 @@ pub enum Copied {
     NoBuffers,
     /// The queue has not yet shown that it gets this guest's frames, or has shown that it gets others'.
     Unproven,
-    /// The guest's interface lacks an offload that frames of this tap may need, or takes responses in order only.
+    /// The guest's interface lacks an offload that frames of this tap may need, or that this frame or one before it that still waits
+    /// needs; or it takes responses in order only.
     Interface,
     /// Nobody has the queue.
     Unassigned,
@@ -100,6 +102,13 @@ pub(crate) struct Station {
     pub(crate) lender: Arc<dyn Lender>,
     /// None if its frames are copied.
     pub(crate) memory: Option<LentMemory>,
+}
+
+impl Station {
+    /// Whether a frame is finished in software for the guest, and so copied into other buffers than those that it lies in.
+    pub(crate) fn finishes(&self, frame: &Frame) -> bool {
+        self.memory.as_ref().is_some_and(|memory| frame.need(memory.features) != Need::Nothing)
+    }
 }
 
 /// Who has a queue.

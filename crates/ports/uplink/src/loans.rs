@@ -23,8 +23,8 @@ pub(crate) struct Loans {
     stock: Vec<LentBuffer>,
     /// The number of frames of one page since the last larger one.
     small_frames: u32,
-    /// The guest had too few in this turn. It is not asked again before the next one.
-    is_short: bool,
+    /// Why the guest is not asked again before the next turn.
+    refusal: Option<Copied>,
     /// How many were borrowed last in this turn.
     lot: usize,
     /// How many the frames of this turn have taken.
@@ -40,7 +40,7 @@ impl Loans {
     pub(crate) fn new(large: bool) -> Self {
         let checksums = Features { csum_v4: true, csum_v6: true, ..Features::NONE };
         let (needed, pages, least) = match large {
-            // A tap with queues for guests has no unsegmented UDP. Tagged frames that need software are copied.
+            // A tap with queues for guests has no unsegmented UDP. Tagged frames that netif's guests do not take are withdrawn.
             true => (Features::NETIF, LENT_MAX - 1, LENT_MAX),
             false => (checksums, 1, 1),
         };
@@ -51,7 +51,7 @@ impl Loans {
             least,
             stock,
             small_frames: 0,
-            is_short: false,
+            refusal: None,
             lot: 0,
             taken: 0,
             expected: 0,
@@ -61,7 +61,7 @@ impl Loans {
 
     /// A turn begins: the guest may be asked again.
     pub(crate) fn begin(&mut self) {
-        self.is_short = false;
+        self.refusal = None;
         self.expected = std::mem::take(&mut self.taken);
         self.lot = 0;
     }
@@ -72,8 +72,8 @@ impl Loans {
         if !covers(memory.features, self.needed) {
             return Err(Copied::Interface);
         }
-        if self.is_short {
-            return Err(Copied::NoBuffers);
+        if let Some(why) = self.refusal {
+            return Err(why);
         }
         if self.stock.len() < self.least {
             // More each time, so that a lone frame borrows little and many frames borrow seldom.
@@ -82,8 +82,19 @@ impl Loans {
             let wanted = Wanted { buffers: self.lot, held: true };
             station.lender.lend(wanted, &mut self.stock);
         }
-        self.is_short = self.stock.len() < self.least;
-        if self.is_short { Err(Copied::NoBuffers) } else { Ok(()) }
+        if self.stock.len() < self.least {
+            self.refusal = Some(Copied::NoBuffers);
+            return Err(Copied::NoBuffers);
+        }
+        Ok(())
+    }
+
+    /// A frame in hand is finished in software, and each of its segments takes a buffer: many more than the guest keeps back of its
+    /// ring. So it has back at once what holds no frame, and lends nothing to frames behind in this turn, which would wait with
+    /// their buffers for that frame, and that frame for their buffers.
+    pub(crate) fn pause(&mut self, station: &Station) {
+        self.refusal = Some(Copied::Interface);
+        self.end(station);
     }
 
     /// The most pages of a frame.

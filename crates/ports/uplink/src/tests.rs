@@ -10,6 +10,7 @@ mod merged;
 mod network;
 mod socket_drops;
 mod udp;
+mod unfinished;
 mod xdp;
 
 use std::os::unix::net::UnixDatagram;

@@ -19,6 +19,8 @@ const FLOW: u32 = 4;
 /// The port that flows go to, and the first one that they may come from.
 const SERVER: u16 = 5201;
 const PORTS: u16 = 40_000;
+/// The hash that the frontend asks for.
+static HASH: Table = Table::new(&MICROSOFT_KEY);
 
 pub(super) fn chosen(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let config = DomuConfig::new(format!("guest{NUMBER}")).vif(testbed.vif(NUMBER, BRIDGE, ""));
@@ -63,7 +65,7 @@ fn flow(testbed: &Testbed<'_>, guest: &Domu, frontend: &Job, queue: u32) -> Resu
     let before = sent(guest.shell(), frontend)?;
     let server = guest.spawn("iperf3 -s -1")?;
     check::listens(guest.shell(), SERVER)?;
-    let client = format!("iperf3 -c {} -n {FLOW}M --cport {}", address(NUMBER), port(queue));
+    let client = format!("iperf3 -c {} -n {FLOW}M --cport {}", address(NUMBER), port(queue)?);
     testbed.shell().run(&client, COMMAND_TIMEOUT)?;
     server.wait(COMMAND_TIMEOUT)?;
     let after = sent(guest.shell(), frontend)?;
@@ -71,17 +73,20 @@ fn flow(testbed: &Testbed<'_>, guest: &Domu, frontend: &Job, queue: u32) -> Resu
     Ok(if queue == 0 { [first, second] } else { [second, first] })
 }
 
-/// A port of the bridge's address from which a flow's hash names this queue: the table has the queues in turn.
-fn port(queue: u32) -> u16 {
-    let table = Table::new(&MICROSOFT_KEY);
-    let of = |port: u16| {
-        let [[a, b], [c, d]] = [port.to_be_bytes(), SERVER.to_be_bytes()];
-        table.hash(&[10, 0, 0, 1, 10, 0, 0, NUMBER, a, b, c, d]) % 2
-    };
+/// A port of the bridge's address from which a flow's hash names this queue.
+fn port(queue: u32) -> Result<u16> {
     // A port may still be in use by the last flow.
     let used = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.subsec_micros() % 4096);
     let first = PORTS + u16::try_from(used).unwrap_or(0);
-    (first..).find(|port| of(*port) == queue).unwrap_or(PORTS)
+    let found = (first..=u16::MAX).find(|port| queue_of(*port) == queue);
+    let missing = || format!("no flow from port {first} on is in queue {queue}");
+    found.ok_or_else(|| Error::content("the guest's hash", &missing()))
+}
+
+/// The queue of a flow from this port: the guest's table has the queues in turn.
+fn queue_of(port: u16) -> u32 {
+    let [[a, b], [c, d]] = [port.to_be_bytes(), SERVER.to_be_bytes()];
+    HASH.hash(&[10, 0, 0, 1, 10, 0, 0, NUMBER, a, b, c, d]) % 2
 }
 
 /// How many frames each queue of the guest has sent.
@@ -122,7 +127,7 @@ mod tests {
     #[test]
     fn ports_are_found_for_each_queue() {
         for queue in [0, 1] {
-            assert!(port(queue) >= PORTS);
+            assert_eq!(queue_of(port(queue).unwrap()), queue);
         }
     }
 }

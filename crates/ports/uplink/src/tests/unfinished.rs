@@ -292,7 +292,6 @@ fn frames_that_the_guest_takes_do_not_hold_up_those_that_are_finished() {
         world.carry(&[&[TAGGED][..], &[WHOLE; 5], &[TAGGED; 2], &[WHOLE; 12]].concat(), 10 * pace);
         let mixed = [&[WHOLE; 5][..], &[SMALL; 20], &[TAGGED], &[SMALL_TAGGED], &[WHOLE; 5]];
         world.carry(&mixed.concat(), 10 * pace);
-        // One waits while those of the next turn are read.
         world.carry(&[&[TAGGED; 2][..], &[WHOLE; 10]].concat(), 10 * pace);
         assert!(world.queue.counts().direct() > direct);
     }

@@ -9,7 +9,8 @@ use common::{
 };
 use netback::{RxChannel, TxChannel};
 use netfront::{FlowHash, HashConfig, RING_LEN};
-use offload::{Checksum, Gso, GsoKind, MAX_HEADER, Segmenter, complete_checksum};
+use offload::{Checksum, Gso, GsoKind, complete_checksum};
+use port_testing::segments;
 use switch::{Membership, Tagging, VlanId};
 use wire::headers::Headers;
 use wire::netif::{HashKind, header_channel};
@@ -330,18 +331,6 @@ fn hash_flows(host: &Host, queues: u32) {
     let connection = host.restart(&mut b);
     b.port = host.carry(b.domain.id(), connection);
     expect(&mut a, &mut b, |_, _, flow| (place(flow), Some(flow)));
-}
-
-/// What a segmenter makes of a frame, with complete checksums.
-fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
-    let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
-    let mut header = [0; MAX_HEADER];
-    let next = || {
-        let segment = segmenter.next(&mut header)?;
-        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
-    };
-    std::iter::from_fn(next).collect()
 }
 
 /// Linux' netfront discards a frame whose checksum it would have to find behind a tag.

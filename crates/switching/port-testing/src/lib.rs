@@ -2,7 +2,7 @@
 //!
 //! A test sends frames through a [`Sender`], and the ingress queue behind it takes them as a real port does: a private
 //! header, and a body in mapped memory. [`supply`] is an ingress queue whose frames come from an iterator. A
-//! [`FakeEgress`] answers each frame as the test says, and logs the calls.
+//! [`FakeEgress`] answers each frame as the test says, and logs the calls. [`segments`] cuts a frame.
 //!
 //! Anti-goals: no threads, no clock, no other platform's memory. Functions panic where a test has to fail.
 
@@ -10,8 +10,10 @@
 
 mod egress;
 mod ingress;
+mod segments;
 mod sent;
 
 pub use egress::{FakeEgress, Log};
 pub use ingress::{Layout, Sender, supply};
+pub use segments::segments;
 pub use sent::{Sent, frame};

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use hypervisor::{GrantRef, Granted, GrantedMemory, Guest, Hypervisor, PAGE_SIZE, PeerMemory};
 use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, SharedPages};
-use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, Place, SEGMENTS_MAX, WINDOW};
+use port_testing::segments;
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::{flags, gso};
@@ -92,18 +93,6 @@ fn deliver(
 
 fn tso() -> Gso {
     Gso { kind: GsoKind::TcpV4, size: MSS }
-}
-
-/// The segments of a frame, whole and with complete checksums.
-fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
-    let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
-    let mut header = [0; MAX_HEADER];
-    let next = || {
-        let segment = segmenter.next(&mut header)?;
-        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
-    };
-    std::iter::from_fn(next).collect()
 }
 
 /// Does what metadata asks the device for, as a NIC: sums.

@@ -3,8 +3,9 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter, vnet};
+use offload::{Checksum, Features, Gso, GsoKind, vnet};
 use port::{Body, Budget, Egress, Frame, Ingress, Offer, Outcome, Piece, Received};
+use port_testing::segments;
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::gso;
@@ -41,18 +42,6 @@ fn deliver(platform: &Platform, tap: Arc<TapQueue>, features: Features, bytes: &
     offers[0].outcome
 }
 
-/// The datagrams, with complete checksums.
-fn datagrams(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, GSO).unwrap();
-    let mut header = [0; MAX_HEADER];
-    let next = || {
-        let segment = segmenter.next(&mut header)?;
-        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
-    };
-    std::iter::from_fn(next).collect()
-}
-
 /// Whatever the operator says that the device does: a packet socket does not say that it takes it.
 #[test]
 fn a_device_that_does_not_say_that_it_takes_it_gets_datagrams() {
@@ -65,7 +54,7 @@ fn a_device_that_does_not_say_that_it_takes_it_gets_datagrams() {
         let sent: Vec<_> = std::iter::from_fn(|| receive(&behind)).collect();
         assert!(sent.iter().all(|(metadata, _)| metadata.gso_type == gso::NONE));
         let finished: Vec<_> = sent.into_iter().map(super::egress::finish).collect();
-        assert!(finished == datagrams(&bytes), "{features:?}");
+        assert!(finished == segments(&bytes, GSO), "{features:?}");
         assert_eq!(counts(&platform, [Counted::Segments]), [3]);
     }
 }

@@ -14,9 +14,20 @@ const HELD: &str = "ls /proc/$(pidof pvnet)/fd | wc -l; ls /run/pvnet/rings 2>/d
      ls -d /sys/class/net/vif* 2>/dev/null | wc -l";
 
 pub(super) fn hot_plug(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    let (id, vif) = (testbed.guests[0].id(), testbed.vif(12, BRIDGE, "").replace(',', " "));
+    let attach = format!("xl network-attach {id} {vif}");
+    come_and_go(testbed, &attach, &format!("xl network-detach {id} 1 2>&1"))
+}
+
+/// A second interface of a guest, by commands of its toolstack. The one that detaches it has nothing to say.
+pub(super) fn come_and_go(
+    testbed: &Testbed<'_>,
+    attach: &str,
+    detach: &str,
+) -> Result<(String, bool)> {
     let guest = &testbed.guests[0];
-    let (id, vif) = (guest.id(), testbed.vif(12, BRIDGE, "").replace(',', " "));
-    testbed.host.run(&format!("xl network-attach {id} {vif}"), COMMAND_TIMEOUT)?;
+    let id = guest.id();
+    testbed.host.run(attach, COMMAND_TIMEOUT)?;
     testbed.bring_up(guest, 1, "10.0.1.2")?;
     let mut wrong =
         testbed.store(guest, 1)?.wrong(&[("hotplug-status", "connected"), ("state", "4")]);
@@ -25,8 +36,8 @@ pub(super) fn hot_plug(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
         ("hook", "1"),
         ("carrier", "1"),
     ]));
-    let detach = testbed.host.run(&format!("xl network-detach {id} 1 2>&1"), COMMAND_TIMEOUT)?;
-    wrong.extend(detach.lines().map(str::to_owned));
+    let said = testbed.host.run(detach, COMMAND_TIMEOUT)?;
+    wrong.extend(said.lines().map(str::to_owned));
     wrong.extend(testbed.left(id, 1)?);
     let ping = check::ping(guest.shell(), BRIDGE_ADDRESS, 3)?;
     wrong.extend((ping.received < ping.sent).then(|| "the other interface".to_owned()));

@@ -25,7 +25,11 @@ pub struct ChangeRequest {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
     /// Read the configuration file again.
-    Reload {},
+    Reload {
+        /// Read the file beside it that would replace it; for a dry run only.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        candidate: bool,
+    },
     /// Add ports.
     Add {
         /// Tables as in the configuration file: `[[guest]]`, `[[uplink]]`, `[[port]]` and `[[mirror]]`.
@@ -69,6 +73,9 @@ pub struct ChangeReport {
     pub dry_run: bool,
     /// What is different, in the order in which it is done.
     pub steps: Vec<ChangeStep>,
+    /// The configuration's file to which the client has written the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<String>,
 }
 
 impl document::Document for ChangeReport {
@@ -184,7 +191,7 @@ mod tests {
             reverts_command: false,
         };
         let steps = vec![step(ChangeAction::Change, None)];
-        let mut report = ChangeReport { dry_run: false, steps };
+        let mut report = ChangeReport { dry_run: false, steps, saved: None };
         assert_eq!(
             serde_json::to_value(&report).unwrap(),
             json!({ "dry_run": false, "steps": [{

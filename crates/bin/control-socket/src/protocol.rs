@@ -129,7 +129,8 @@ mod tests {
             unset: vec!["guard".to_owned()],
         };
         let changes = [
-            Change::Reload {},
+            Change::Reload { candidate: false },
+            Change::Reload { candidate: true },
             Change::Add { toml: "[[guest]]\nname = \"red\"\n".to_owned() },
             Change::Delete { name: "red".to_owned() },
             set,

@@ -16,6 +16,9 @@ pub struct Status {
     /// When it started, in seconds since 1970.
     #[serde(default)]
     pub started: u64,
+    /// The configuration's file.
+    #[serde(default)]
+    pub config: String,
     /// Thread ids of the workers.
     pub worker_threads: Vec<u32>,
     /// Whether each worker takes turns, in the order of `worker_threads`.

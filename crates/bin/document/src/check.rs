@@ -55,6 +55,14 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
             }
             "oneOf" => matching(wanted) == 1,
             "anyOf" => matching(wanted) > 0,
+            "prefixItems" => {
+                let (items, schemas) = (value.as_array(), wanted.as_array().unwrap());
+                for (number, (item, schema)) in items.into_iter().flatten().zip(schemas).enumerate()
+                {
+                    check(root, schema, item, &format!("{at}/{number}"), errors);
+                }
+                true
+            }
             "items" => {
                 for (number, item) in value.as_array().into_iter().flatten().enumerate() {
                     check(root, wanted, item, &format!("{at}/{number}"), errors);
@@ -133,6 +141,7 @@ fn what_a_schema_does_not_allow_is_found() {
             "sizes": { "type": "array", "items": { "type": "integer", "minimum": 0 }, "maxItems": 2 },
             "state": { "oneOf": [{ "const": "up" }, { "const": "down" }] },
             "time": { "type": ["number", "null"] },
+            "point": { "type": "array", "prefixItems": [{ "type": "string" }, { "type": "number" }], "maxItems": 2 },
         },
         "required": ["name"],
         "additionalProperties": false,
@@ -141,6 +150,9 @@ fn what_a_schema_does_not_allow_is_found() {
     for (document, wrong) in [
         (r#"{"name":"a","port":{"x":true},"sizes":[1,2],"state":"up","time":null}"#, ""),
         (r#"{"name":"a","time":1.5}"#, ""),
+        (r#"{"name":"a","point":["x",1.5]}"#, ""),
+        (r#"{"name":"a","point":["x","y"]}"#, "/point/1"),
+        (r#"{"name":"a","point":["x",1.5,2]}"#, "/point: "),
         (r#"{}"#, ": \"name\" is missing"),
         (r#"{"name":1}"#, "/name"),
         (r#"{"name":"a","colour":1}"#, "/colour: not allowed"),

@@ -8,6 +8,7 @@ use control_socket::{Change, ChangeReport, ChangeRequest, control_socket};
 
 use crate::args::DaemonArgs;
 use crate::error;
+use crate::save::SaveArgs;
 
 /// How a change is made and shown.
 #[derive(Args)]
@@ -26,13 +27,22 @@ pub struct ChangeArgs {
     json: bool,
 }
 
+/// How a command makes a change, which the next reload would take back.
+#[derive(Args)]
+pub struct CommandArgs {
+    #[command(flatten)]
+    change: ChangeArgs,
+    #[command(flatten)]
+    save: SaveArgs,
+}
+
 /// A port or a mirror, and how it is changed.
 #[derive(Args)]
 pub struct NamedArgs {
     /// Its name, as in `pvnet status`.
     pub name: String,
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub change: CommandArgs,
 }
 
 /// `pvnet port`
@@ -55,7 +65,7 @@ pub enum PortCommand {
         #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "keys"])]
         file: Option<PathBuf>,
         #[command(flatten)]
-        change: ChangeArgs,
+        change: CommandArgs,
     },
     /// Remove a port; of a guest, with all its interfaces.
     Del(NamedArgs),
@@ -109,7 +119,9 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
 
 /// Runs `pvnet reload`. Returns whether all of the file is in force.
 pub fn reload(args: &ChangeArgs) -> Result<bool, String> {
-    make(Change::Reload {}, args)
+    let report = request(Change::Reload { candidate: false }, args)?;
+    show(&report, args)?;
+    Ok(report.is_complete())
 }
 
 /// Runs `pvnet port`.
@@ -167,30 +179,53 @@ pub fn table(kind: &str, keys: &[(String, String)]) -> Result<String, String> {
     Ok(text)
 }
 
-/// Makes a change, and says what it did. Returns whether all that was asked for is in force.
+/// Makes a change, writes it to the configuration's file if that is asked for, and says what it did. Returns whether all that was asked
+/// for is in force.
 ///
 /// # Errors
-/// A sentence for an operator: nothing was changed.
-pub fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
-    let ChangeArgs { daemon, dry_run, reconnect, json } = args;
-    let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
-    let report = control_socket::change(&control_socket(&daemon.directory), &request)?;
-    if *json {
-        print!("{}", document::line(&report).map_err(error::text)?);
-    } else {
-        print!("{}", text(&report));
-    }
+/// A sentence for an operator: nothing was changed, or it was not saved.
+pub fn make(change: Change, args: &CommandArgs) -> Result<bool, String> {
+    let CommandArgs { change: args, save } = args;
+    let socket = control_socket(&args.daemon.directory);
+    let saving = save.prepare(&change, &socket)?;
+    let mut report = request(change, args)?;
+    let saved = match saving {
+        Some(_) if args.dry_run => None,
+        Some(saving) if report.is_complete() => Some(saving.finish(&socket)),
+        Some(_) => Some(Err("a step of it failed".to_owned())),
+        None => None,
+    };
+    let saved = saved.transpose();
+    report.saved = saved.clone().unwrap_or_default();
+    show(&report, args)?;
+    saved.map_err(|error| format!("this is in force, but not saved: {error}"))?;
     Ok(report.is_complete())
+}
+
+fn request(change: Change, args: &ChangeArgs) -> Result<ChangeReport, String> {
+    let ChangeArgs { daemon, dry_run, reconnect, .. } = args;
+    let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
+    control_socket::change(&control_socket(&daemon.directory), &request)
+}
+
+fn show(report: &ChangeReport, args: &ChangeArgs) -> Result<(), String> {
+    match args.json {
+        true => print!("{}", document::line(report).map_err(error::text)?),
+        false => print!("{}", text(report)),
+    }
+    Ok(())
 }
 
 /// A line for each step.
 fn text(report: &ChangeReport) -> String {
-    if report.steps.is_empty() {
-        return "nothing differs\n".to_owned();
-    }
     let mut text: String = report.steps.iter().map(|step| format!("{step}\n")).collect();
-    if report.dry_run {
+    if report.steps.is_empty() {
+        text += "nothing differs\n";
+    } else if report.dry_run {
         text += "nothing was changed: this was a dry run\n";
+    }
+    if let Some(file) = &report.saved {
+        text += &format!("saved       {file}\n");
     }
     text
 }

@@ -20,6 +20,7 @@ mod netns;
 mod nic;
 mod revoke;
 mod rootless;
+mod save;
 mod schema;
 mod signals;
 mod status;
@@ -45,6 +46,7 @@ use control_socket::{control_socket, join_socket, nic_socket};
 use doctor::DoctorArgs;
 use log::LogFormat;
 use mirrors::MirrorCommand;
+use report::SchemaArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -228,10 +230,7 @@ enum Command {
     ///
     /// Each document names its schema and the version of it in its first field, `schema`. Fields may be added to a version, so a
     /// program that reads a document should ignore those that it does not know.
-    Schema {
-        /// A document's name, or a command: `status`, `port add`.
-        name: Option<String>,
-    },
+    Schema(SchemaArgs),
     /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
     #[command(hide = true)]
     Manual {
@@ -337,7 +336,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rootless { command } => match rootless::run(&command)? {},
-        Command::Schema { name } => schema::print(name.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Schema(args) => schema::print(&args).map(|()| ExitCode::SUCCESS),
         Command::Manual { folder } => {
             manual::write(Cli::command(), &folder).map(|()| ExitCode::SUCCESS)
         }

@@ -1,13 +1,15 @@
 //! `pvnet schema`: what the JSON of each command looks like.
 
+use std::io::Write as _;
+
 use control_socket::{ChangeReport, GuestReport, Status};
 use document::Kind;
-use report::Table;
+use report::SchemaArgs;
 use serde_json::Value;
 
 use crate::balloon::BalloonDocument;
 use crate::doctor::DoctorDocument;
-use crate::error::text;
+use crate::error;
 use crate::mirrors::MirrorDocument;
 use crate::revoke::RevokeDocument;
 use crate::top::TopDocument;
@@ -38,29 +40,17 @@ const OWN: &[Kind] = &[
 ];
 
 /// All kinds of documents.
-fn kinds() -> impl Iterator<Item = Kind> {
+fn kinds() -> impl Iterator<Item = Kind> + Clone {
     OWN.iter().chain(experiments::DOCUMENTS).copied()
 }
 
-/// Prints the schema of the document with this name, or of this command's, or a list of all.
+/// Prints the schema that is asked for, or a list of all.
 ///
 /// # Errors
 /// A sentence with the names, if there is none of this name.
-pub fn print(name: Option<&str>) -> Result<(), String> {
-    let Some(name) = name else {
-        let mut table = Table::new().left("name").left("schema").left("printed by");
-        for Kind { name, id, commands, .. } in kinds() {
-            table.row([name.to_owned(), id.to_owned(), commands.join(", ")]);
-        }
-        return table.print().map_err(text);
-    };
-    let is_meant = |kind: &Kind| kind.name == name || kind.commands.contains(&name);
-    let kind = kinds().find(is_meant).ok_or_else(|| {
-        let names: Vec<_> = kinds().map(|kind| kind.name).collect();
-        format!("no document {name:?}; there are {}", names.join(", "))
-    })?;
-    println!("{:#}", (kind.schema)());
-    Ok(())
+pub fn print(args: &SchemaArgs) -> Result<(), String> {
+    let text = args.text(kinds())?;
+    std::io::stdout().write_all(text.as_bytes()).map_err(error::text)
 }
 
 /// The names of all documents, and their schemas.
@@ -70,23 +60,14 @@ pub fn all() -> impl Iterator<Item = (&'static str, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, CommandFactory as _};
+    use clap::CommandFactory as _;
 
     use super::*;
     use crate::Cli;
 
-    /// The commands that print JSON, or write it to a file, if they are asked to, with the names above them.
-    fn printing(command: &Command, name: &str) -> Vec<String> {
-        let is_option = |arg: &clap::Arg| arg.get_long() == Some("json");
-        let below = command.get_subcommands();
-        let below = below.flat_map(|one| printing(one, &format!("{name} {}", one.get_name())));
-        let this = command.get_arguments().any(is_option).then(|| name.trim_start().to_owned());
-        this.into_iter().chain(below).collect()
-    }
-
     #[test]
     fn every_command_that_prints_json_has_a_schema() {
-        let commands = printing(&Cli::command(), "");
+        let commands = report::json_commands(&Cli::command());
         assert!(commands.len() >= 20, "{commands:?}");
         for command in &commands {
             let found = kinds().any(|kind| kind.commands.contains(&&**command));

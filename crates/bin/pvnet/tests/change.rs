@@ -258,6 +258,48 @@ fn operators_add_set_and_remove_guests() {
 }
 
 #[test]
+fn what_is_saved_is_what_runs_and_the_rest_of_the_file_stays() {
+    if !able(&[]) {
+        return;
+    }
+    let mut testbed = Testbed::start(2, "workers = 1");
+    testbed.join(0, &[]);
+    let [red, blue] = [0, 1].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
+    let read = || std::fs::read_to_string(file(&testbed)).unwrap();
+    let before = format!("# Ours.\n\n{}\n# The end.\n", read());
+    std::fs::write(file(&testbed), &before).unwrap();
+    let set = |words: &[&str]| change(&testbed, &[&["port", "set", &red], words].concat());
+    let path = std::fs::canonicalize(file(&testbed)).unwrap();
+    let report = set(&["limit.egress.mbps=8", "--save"]).unwrap();
+    assert_eq!(report["saved"].as_str(), path.to_str(), "{report}");
+    let saved = read();
+    assert!(saved.starts_with("# Ours.\n\n") && saved.ends_with("\n# The end.\n"), "{saved}");
+    assert_eq!(saved.lines().count(), before.lines().count() + 1, "{saved}");
+    assert!(steps(&change(&testbed, &["reload"]).unwrap()).is_empty());
+    assert!(status(&testbed, &red).unwrap()["limit"]["egress"].is_object());
+
+    // Nothing is changed that would not be what runs, or that the daemon refuses.
+    set(&["guard=mac"]).unwrap();
+    let error = set(&["isolated=true", "--save"]).unwrap_err();
+    assert!(error.contains(&format!("guard of {red}")), "{error}");
+    assert!(status(&testbed, &red).unwrap()["vlans"].is_null(), "{error}");
+    let refused = change(&testbed, &["port", "add", "uplink", "name=up", "tap=up0", "--save"]);
+    assert!(refused.unwrap_err().contains("sandbox"));
+    let tried = set(&["limit.egress.mbps=9", "guard=mac", "--dry-run", "--save"]).unwrap();
+    assert!(tried["saved"].is_null() && steps(&tried).len() == 1, "{tried}");
+    assert_eq!(read(), saved);
+    // What runs already can be saved.
+    let report = set(&["guard=mac", "--save"]).unwrap();
+    assert!(steps(&report).is_empty() && report["saved"].is_string(), "{report}");
+    change(&testbed, &["port", "del", &blue, "--save"]).unwrap();
+    let saved = read();
+    assert!(saved.contains("guard = \"mac\"") && !saved.contains(&blue), "{saved}");
+    assert!(saved.starts_with("# Ours.\n\n") && saved.ends_with("# The end.\n"), "{saved}");
+    assert!(steps(&change(&testbed, &["reload"]).unwrap()).is_empty());
+    assert!(!testbed.folder().join(".pvnet.toml.new").exists());
+}
+
+#[test]
 fn what_a_guest_agreed_on_changes_when_it_connects_again() {
     if !able(&["ping"]) {
         return;

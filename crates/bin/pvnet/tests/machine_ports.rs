@@ -100,7 +100,7 @@ impl Bed {
             let socket = folder.path().join(name);
             let socket = socket.display();
             format!(
-                "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\nmac = \"{mac}\"\n"
+                "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\nmac = \"{mac}\"\npacked = true\n"
             )
         };
         let ports: String = NAMES.into_iter().zip(MACS).map(port).collect();

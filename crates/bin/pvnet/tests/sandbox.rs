@@ -78,6 +78,11 @@ fn a_service_manager_learns_of_the_start_of_each_sign_of_life_and_of_the_end() {
     let mut daemon = start(folder.path(), &path);
     told(&manager, "READY=1");
     assert!(folder.path().join("control.sock").exists(), "it is ready when its sockets are there");
+    let mut status = pvnet();
+    status.args(["status", "--json", "--directory"]).arg(folder.path());
+    let status = lab::run(status, LIMIT).unwrap();
+    let file = folder.path().join("pvnet.toml").display().to_string();
+    assert!(status.contains(&file), "{status}");
     // Twice: a daemon whose workers hang would have said it once at most.
     told(&manager, "WATCHDOG=1");
     told(&manager, "WATCHDOG=1");
@@ -89,7 +94,8 @@ fn start(folder: &Path, manager: &Path) -> Process {
     let config = folder.join("pvnet.toml");
     std::fs::write(&config, format!("[daemon]\ndirectory = \"{}\"\n", folder.display())).unwrap();
     let mut command = pvnet();
-    command.arg("run").arg("--config").arg(config);
+    // Relative, as in a shell. The daemon cannot ask for its folder once it is in its sandbox.
+    command.current_dir(folder).args(["run", "--config", "pvnet.toml"]);
     command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", "2000000");
     Process::capture(command).unwrap()
 }

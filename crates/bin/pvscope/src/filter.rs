@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use scope_result::{CallKind, CallNode, Recording};
+use scope_result::{CallKind, CallNode, Mode, Recording};
 
-use crate::summary::{Part, function_name, mode_name, plain};
+use crate::summary::{Part, Who, function_name, mode_name, plain};
 
 /// Which parts of a recording to show.
 #[derive(Args, Clone, Debug, Default)]
@@ -27,20 +27,25 @@ pub struct FilterArgs {
 impl FilterArgs {
     /// Whether these options select a part.
     pub fn selects(&self, part: &Part) -> bool {
-        let is = |wanted: &Option<String>, own: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(own))
-        };
         let (module, name) = function_name(&part.function);
-        is(&self.domain, &part.who.to_string())
-            && is(&self.code, mode_name(part.mode))
-            && is(&self.module, &module)
+        self.selects_owner(&part.who, part.mode)
+            && is(self.module.as_ref(), &module)
             && self.function.as_ref().is_none_or(|text| name.contains(text))
+    }
+
+    /// Whether they select code of this kind of who works, in some module and function.
+    pub fn selects_owner(&self, who: &Who, mode: Mode) -> bool {
+        is(self.domain.as_ref(), &who.to_string()) && is(self.code.as_ref(), mode_name(mode))
     }
 
     /// Whether they select everything.
     pub fn is_empty(&self) -> bool {
         [&self.domain, &self.code, &self.module, &self.function].iter().all(|one| one.is_none())
     }
+}
+
+fn is(wanted: Option<&String>, own: &str) -> bool {
+    wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(own))
 }
 
 /// Which part of the execution to show, by what it happens in. It needs a call graph.
@@ -83,10 +88,9 @@ impl EventFilter {
 
 #[cfg(test)]
 mod tests {
-    use scope_result::{Function, Mode};
+    use scope_result::Function;
 
     use super::*;
-    use crate::summary::Who;
 
     #[test]
     fn every_option_has_to_match() {

@@ -33,6 +33,7 @@ mod report;
 mod report_data;
 mod repro;
 mod run;
+mod schema;
 mod snapshot;
 mod source_lines;
 mod summary;
@@ -42,7 +43,7 @@ mod workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::report::Table;
+use ::report::{SchemaArgs, Table};
 use clap::{CommandFactory, Parser, Subcommand};
 use error::{Error, Result};
 use lab::Interrupt;
@@ -88,7 +89,9 @@ enum Command {
     Snapshots(snapshot::SnapshotsArgs),
     /// Show what can be profiled.
     List,
-    /// Write man pages and completions of bash, zsh and fish into a folder.
+    /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
+    Schema(SchemaArgs),
+    /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
     #[command(hide = true)]
     Manual {
         /// The folder; it is created if missing.
@@ -117,9 +120,14 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Marks(args) => mark::run(args),
         Command::Snapshots(args) => snapshot::run(args),
         Command::List => list(),
+        Command::Schema(args) => schema(args),
         Command::Manual { folder } => manual::write(Cli::command(), folder),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+fn schema(args: &SchemaArgs) -> Result<()> {
+    report::show(&args.text(schema::KINDS.into_iter()).map_err(Error::Usage)?)
 }
 
 fn list() -> Result<()> {

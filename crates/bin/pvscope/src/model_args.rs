@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use scope_model::{Config, Costs, L2_BYTES, Preset, TLB_ENTRIES};
+use scope_model::{Config, Costs, L2_BYTES, POLICIES, Policy, Preset, TLB_ENTRIES};
 
 use crate::error::{Error, Result};
 
@@ -63,16 +63,17 @@ impl ModelArgs {
 
 /// The words of the plugin's argument for a processor.
 pub fn plugin_words(config: &Config) -> String {
-    let Config { preset, l1_bytes, l2, l3, tlb, tlb2, kernel_superpages, single } = *config;
+    let Config { preset, l1_bytes, l2, l3, tlb, tlb2, kernel_superpages, policy, single } = *config;
     let on = |on: bool| if on { "on" } else { "off" };
     let optional =
         |level: Option<usize>| level.map_or("none".to_owned(), |level| level.to_string());
     format!(
-        "preset={},l1={l1_bytes},l2={l2},l3={},tlb={tlb},tlb2={},kernel_superpages={},single={}",
+        "preset={},l1={l1_bytes},l2={l2},l3={},tlb={tlb},tlb2={},kernel_superpages={},policy={},single={}",
         preset.name(),
         optional(l3),
         optional(tlb2),
         on(kernel_superpages),
+        policy.name(),
         on(single)
     )
 }
@@ -81,6 +82,14 @@ fn preset(name: &str) -> std::result::Result<Preset, String> {
     Preset::named(name).ok_or_else(|| {
         let names = Preset::ALL.map(Preset::name).join(" or ");
         format!("no preset of this name: use {names}")
+    })
+}
+
+/// Parses the name of a policy.
+pub fn policy(name: &str) -> std::result::Result<Policy, String> {
+    Policy::named(name).ok_or_else(|| {
+        let names = POLICIES.map(Policy::name).join(", ");
+        format!("no policy of this name: use one of {names}")
     })
 }
 
@@ -188,7 +197,7 @@ mod tests {
             "--l3 none --tlb2 none",
             "--kernel-superpages",
         ] {
-            let config = config(words).expect("valid");
+            let config = Config { policy: Policy::Tagged, ..config(words).expect("valid") };
             let words = format!("{},out=x", plugin_words(&config));
             let words: Vec<String> = words.split(',').map(str::to_owned).collect();
             let arguments = Arguments::parse(&words);
@@ -213,6 +222,8 @@ mod tests {
             let error = config(words).expect_err(words);
             assert!(error.contains(message), "{error}");
         }
+        assert_eq!(policy("grouped-superpages"), Ok(Policy::GroupedSuperpages));
+        assert!(policy("none").is_err_and(|error| error.contains("real, no-global")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use scope_model::Config;
+use scope_model::{Config, Policy};
 use scope_recorder::{FrameEntry, SkbLayout};
 use scope_result::Recording;
 
@@ -11,7 +11,7 @@ use crate::command_line::escaped;
 use crate::entries::known_functions;
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
-use crate::model_args::{ModelArgs, plugin_words};
+use crate::model_args::{ModelArgs, plugin_words, policy};
 use crate::paths::built;
 use crate::probes;
 
@@ -26,6 +26,10 @@ pub struct RecordArgs {
     single: bool,
     #[command(flatten)]
     model: ModelArgs,
+    /// Count the TLB misses of each function, and their cycles, under this policy. The processor's own is real; a report has the
+    /// totals of all policies.
+    #[arg(long, value_name = "POLICY", default_value = "real", value_parser = policy, conflicts_with = "single")]
+    tlb_policy: Policy,
     /// Keep the order of N blocks of code, for `pvscope packet`.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     flow: u32,
@@ -87,6 +91,7 @@ impl RecordArgs {
             out: PathBuf::new(),
             single: true,
             model: ModelArgs::default(),
+            tlb_policy: Policy::Real,
             flow: 0,
             call_graph: false,
             check: false,
@@ -143,7 +148,8 @@ impl RecordArgs {
         symbols: &ImageSymbols,
         low: Option<u64>,
     ) -> Result<String> {
-        let config = Config { single: self.single, ..self.model.config()? };
+        let (single, policy) = (self.single, self.tlb_policy);
+        let config = Config { single, policy, ..self.model.config()? };
         let on = |on: bool| if on { "on" } else { "off" };
         let ignored = |kind: &str| on(self.ignore_flush.as_deref() == Some(kind));
         let switch = symbols.xen.as_ref().map(|xen| {

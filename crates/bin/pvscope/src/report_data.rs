@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use document::Document;
+use schemars::JsonSchema;
 use scope_model::{Config, CostEvent, Costs, Counters, L2_BYTES, TLB_ENTRIES};
 use scope_result::{InterfaceFrames, Provenance, Work};
 use serde::Serialize;
@@ -10,13 +12,9 @@ use crate::filter::FilterArgs;
 use crate::source_lines::{Place, SourceLines};
 use crate::summary::{Part, Summary, function_name, mode_name};
 
-/// The form of the document. A field that is added leaves it as it is; one that is removed or means something else changes it.
-const SCHEMA: &str = "pvscope-report/1";
-
 /// The counts of each function, in total.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct ReportData<'a> {
-    schema: &'static str,
     model: Model,
     costs: Costs,
     work: &'a Work,
@@ -27,8 +25,12 @@ pub struct ReportData<'a> {
     lines: Vec<LineRow<'a>>,
 }
 
+impl Document for ReportData<'_> {
+    const SCHEMA: &'static str = "pvscope-report/1";
+}
+
 /// The counts of a source line in a function.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct LineRow<'a> {
     file: &'a str,
     line: u32,
@@ -38,7 +40,7 @@ struct LineRow<'a> {
 }
 
 /// An inlined function, and where it is called.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct InlinedRow<'a> {
     inlined_function: &'a str,
     call_file: &'a str,
@@ -66,7 +68,7 @@ impl<'a> LineRow<'a> {
 }
 
 /// The modelled processor.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Model {
     preset: &'static str,
     l1_bytes: usize,
@@ -74,6 +76,7 @@ struct Model {
     l3_bytes: Option<usize>,
     tlb_entries: u16,
     tlb2_entries: Option<u16>,
+    tlb_policy: &'static str,
 }
 
 impl Model {
@@ -85,12 +88,13 @@ impl Model {
             l3_bytes: config.l3.map(|l3| L2_BYTES[l3]),
             tlb_entries: TLB_ENTRIES[config.tlb],
             tlb2_entries: config.tlb2.map(|tlb2| TLB_ENTRIES[tlb2]),
+            tlb_policy: config.policy.name(),
         }
     }
 }
 
 /// The counts of a function in a domain. All are totals, not per frame.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Row {
     who: String,
     code: String,
@@ -186,7 +190,6 @@ impl<'a> ReportData<'a> {
         let functions = summary.by(Part::clone);
         let places = SourceLines::new(summary.recording).places(filter);
         Self {
-            schema: SCHEMA,
             model: Model::new(&summary.recording.config),
             costs: *summary.costs(),
             work: &summary.recording.work,
@@ -246,8 +249,10 @@ mod tests {
         let mut recording = with_lines();
         recording.provenance.images.push(FileDigest::default());
         let summary = Summary::new(&recording, Costs::default());
-        let json =
-            serde_json::to_value(ReportData::new(&summary, &FilterArgs::default())).expect("JSON");
+        let data = ReportData::new(&summary, &FilterArgs::default());
+        let json: serde_json::Value =
+            serde_json::from_str(&document::line(&data).expect("JSON")).expect("JSON");
+        assert_eq!(document::errors(&document::schema::<ReportData<'_>>(), &json), [""; 0]);
         let fields = |value: &serde_json::Value| -> Vec<String> {
             value.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
         };
@@ -275,7 +280,6 @@ mod tests {
         let summary = Summary::new(&recording, Costs::default());
         let data = ReportData::new(&summary, &FilterArgs::default());
         let json: serde_json::Value = serde_json::to_value(&data).expect("JSON");
-        assert_eq!(json["schema"], "pvscope-report/1");
         assert_eq!(json["total"]["instructions"], 111);
         assert_eq!(json["model"]["l2_bytes"], 1 << 20);
         let functions = json["functions"].as_array().expect("a list");

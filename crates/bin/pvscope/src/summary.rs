@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use scope_model::{Costs, Counters, Sweep};
-use scope_result::{Domain, EventKind, Function, Mode, Recording};
+use scope_result::{Domain, EventKind, Function, Mode, Owner, Recording};
 
 use crate::event::Event;
 
@@ -70,7 +70,7 @@ pub struct Summary<'a> {
     parts: BTreeMap<Part, Counters>,
     /// The counts of everything.
     pub total: Counters,
-    /// The misses of everything under every size and policy.
+    /// The misses under every size and policy of the owners that are selected, whatever their functions.
     pub sweep: Sweep,
 }
 
@@ -91,9 +91,20 @@ impl<'a> Summary<'a> {
                 total += counters;
             }
         }
+        let (event, sweep) = (Event::Cycles, Sweep::default());
+        Self { recording, costs, event, parts, total, sweep }.of_owners(|_, _| true)
+    }
+
+    /// The same with the sizes and policies of those who `selects` has: who works, and the kind of code.
+    pub fn of_owners(mut self, selects: impl Fn(&Who, Mode) -> bool) -> Self {
+        let domain = |owner: &Owner| self.recording.domains.get(usize::from(owner.domain));
         let mut sweep = Sweep::default();
-        recording.sweeps.iter().for_each(|(_, part)| sweep += part);
-        Self { recording, costs, event: Event::Cycles, parts, total, sweep }
+        let owners = self.recording.sweeps.iter();
+        owners
+            .filter(|(owner, _)| selects(&who(domain(owner), owner.mode), owner.mode))
+            .for_each(|(_, part)| sweep += part);
+        self.sweep = sweep;
+        self
     }
 
     /// The same with the parts that `selects` has; the total stays that of everything.
@@ -184,6 +195,29 @@ mod tests {
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
         let mode = Mode::of(address, None);
         Block { address, bytes: 4, instructions: 1, mode, space: 0, domain: 0, function, counters }
+    }
+
+    #[test]
+    fn sizes_and_policies_can_be_those_of_one_owner() {
+        let sweep = |misses| Sweep { l2d: [misses; scope_model::L2_SIZES], ..Sweep::default() };
+        let owner = |domain, mode| Owner { domain, mode };
+        let recording = Recording {
+            domains: vec![Domain::Xen(0), Domain::Xen(1)],
+            sweeps: vec![
+                (owner(0, Mode::Kernel), sweep(1)),
+                (owner(0, Mode::Hypervisor), sweep(10)),
+                (owner(1, Mode::Kernel), sweep(100)),
+                (owner(1, Mode::Hypervisor), sweep(1000)),
+            ],
+            ..Recording::default()
+        };
+        let all = Summary::new(&recording, Costs::default());
+        assert_eq!(all.sweep.l2d[0], 1111);
+        let of = |wanted: Who| {
+            let summary = Summary::new(&recording, Costs::default());
+            summary.of_owners(|who, _| *who == wanted).sweep.l2d[0]
+        };
+        assert_eq!((of(Who::Xen), of(Who::Domain("dom0".to_owned()))), (1010, 1));
     }
 
     #[test]

@@ -129,6 +129,13 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
         let output = pvscope(&["export", &first, "--format", format, "--out", &out]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
+    for (name, command) in [
+        ("report", &["report", &first][..]),
+        ("calls", &["calls", &first]),
+        ("diff", &["diff", &first, &second.display().to_string()]),
+    ] {
+        is_as_its_schema_says(name, command);
+    }
     let calls = pvscope(&["calls", &first, "--of", "tcp_sendmsg_locked"]);
     let calls = String::from_utf8_lossy(&calls.stdout).into_owned();
     assert!(calls.contains("tcp_sendmsg") && calls.contains("tcp_push"), "{calls}");
@@ -136,6 +143,17 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     let report = pvscope(&["report", &first, "--top", "500"]);
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("A frame takes") && report.contains("tcp_sendmsg_locked"), "{report}");
+}
+
+/// What a command prints as JSON is as `pvscope schema` says.
+fn is_as_its_schema_says(name: &str, command: &[&str]) {
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let output = pvscope(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    };
+    let (schema, document) = (json(&["schema", name]), json(&[command, &["--json"]].concat()));
+    assert_eq!(document::errors(&schema, &document), [""; 0]);
 }
 
 /// The nodes of the call graph count everything, and a function that programs reach by system calls has the chain.

@@ -24,6 +24,8 @@ pub struct Device {
     pub queues: u32,
     /// Who makes the socket.
     pub side: Side,
+    /// Whether its port offers packed rings.
+    pub packed: bool,
 }
 
 /// The first version of QEMU that counts the pause before a new connection in milliseconds.
@@ -41,7 +43,7 @@ impl Device {
     /// Its table in the daemon's configuration.
     #[must_use]
     pub fn table(&self, folder: &Path) -> String {
-        let Self { name, mac, queues, side } = self;
+        let Self { name, mac, queues, side, packed } = self;
         let mode = match side {
             Side::Pvnet => "server",
             Side::Qemu => "client",
@@ -49,7 +51,7 @@ impl Device {
         let socket = self.socket(folder);
         format!(
             "\n[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = {socket:?}\nmode = \"{mode}\"\n\
-             mac = \"{mac}\"\nqueues = {queues}\n"
+             mac = \"{mac}\"\nqueues = {queues}\npacked = {packed}\n"
         )
     }
 

@@ -8,15 +8,16 @@ use crate::device::{Device, Side};
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
 
-/// The first machine has one queue, the second two. One socket is pvnet's, the other QEMU's.
+/// The first machine has one queue, the second two, and packed rings if its device has them. One socket is pvnet's, the other QEMU's.
 fn devices() -> Vec<Device> {
-    let device = |name: &str, number: u8, queues, side| Device {
+    let device = |name: &str, number: u8, queues, side, packed| Device {
         name: name.to_owned(),
         mac: format!("52:54:00:00:00:{number:02x}"),
         queues,
         side,
+        packed,
     };
-    vec![device("vm1", 1, 1, Side::Pvnet), device("vm2", 2, 2, Side::Qemu)]
+    vec![device("vm1", 1, 1, Side::Pvnet, false), device("vm2", 2, 2, Side::Qemu, true)]
 }
 
 /// Everything that runs.

@@ -26,6 +26,7 @@ fn boot(pvnet: &Path, emulator: &Emulator) -> Result<(Machine, Testbed)> {
         mac: "52:54:00:00:00:01".to_owned(),
         queues: 2,
         side: Side::Pvnet,
+        packed: false,
     };
     let mut testbed = Testbed::start(pvnet, vec![device])?;
     let machine = testbed.boot(&images, emulator, 0)?;

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 use lab::Progress;
-use report::{Machine, Table, write_atomic};
+use report::{Machine, Table};
+use schemars::JsonSchema;
 use serde::Serialize;
 use xenlab::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
 use xenlab::{Error, Host, HostFile, Options, Result};
@@ -41,8 +43,8 @@ const STEPS: usize = 7;
 const QUIET: usize = 3;
 
 /// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
+#[derive(JsonSchema, Serialize)]
+pub struct HostileDocument<'a> {
     bench: &'static str,
     machine: Machine,
     rows: &'a [Row],
@@ -51,6 +53,10 @@ struct Document<'a> {
     /// What the daemon held before and after the attacks, and what the last one held after the restarts.
     held: [Resources; 3],
     leaks: &'a [String],
+}
+
+impl Document for HostileDocument<'_> {
+    const SCHEMA: &'static str = "lab-hostile/1";
 }
 
 /// Runs the attacks. Returns whether only the attacker suffered.
@@ -92,14 +98,19 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     let held = [before, after, restarted];
     show(&rows, &held, &leaks)?;
     println!("{baseline}");
-    if let Some(file) = &args.json {
-        let machine = Machine::detect();
-        let (rows, baseline, leaks) = (&*rows, &baseline, &*leaks);
-        let document = Document { bench: "xen-hostile", machine, rows, baseline, held, leaks };
-        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
-        write_atomic(file, (text + "\n").as_bytes())?;
-    }
-    Ok(leaks.is_empty() && rows.iter().all(Row::passed))
+    let passed = leaks.is_empty() && rows.iter().all(Row::passed);
+    let document = document((&*rows, &baseline), held, &leaks);
+    scenario::write_json(args.json.as_deref(), &document)?;
+    Ok(passed)
+}
+
+fn document<'a>(
+    (rows, baseline): (&'a [Row], &'a Baseline),
+    held: [Resources; 3],
+    leaks: &'a [String],
+) -> HostileDocument<'a> {
+    let machine = Machine::detect();
+    HostileDocument { bench: "xen-hostile", machine, rows, baseline, held, leaks }
 }
 
 /// The victim's replies in several quiet periods.
@@ -151,4 +162,38 @@ fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
         println!("leak: {leak}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use control_socket::Reason;
+    use xenlab::scenario::{Port, Report};
+
+    use super::*;
+
+    #[test]
+    fn the_document_is_as_its_schema_says() {
+        let class = Class::all()[0];
+        let victim = Echoes { answered: 20, asked: 21, p90_ms: 1.5, longest_ms: 3.0 };
+        let port = Port {
+            name: "hostile".to_owned(),
+            state: "down".to_owned(),
+            reason: Some(Reason::Disabled("req_prod 1".to_owned())),
+            drops: [("malformed".to_owned(), 1)].into(),
+        };
+        let row = Row {
+            class,
+            advisories: class.advisories(),
+            expected: "down".to_owned(),
+            report: Report { failure: Some("none".to_owned()), ..Report::new(class) },
+            port,
+            victim,
+            complaints: vec!["late".to_owned()],
+        };
+        let (rows, baseline) = ([row], Baseline::new(vec![victim]));
+        let document = document((&rows, &baseline), Default::default(), &[]);
+        let json = serde_json::from_str(&document::line(&document).unwrap()).unwrap();
+        let schema = document::schema::<HostileDocument<'_>>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+    }
 }

@@ -10,6 +10,7 @@ mod hostile;
 mod matrix;
 mod platform;
 mod queues;
+mod schema;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use lab::Interrupt;
 use matrix::MatrixArgs;
 use platform::PlatformArgs;
 use queues::QueuesArgs;
+use report::SchemaArgs;
 use xenlab::{Error, Result};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
@@ -76,6 +78,8 @@ enum Command {
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
+    /// Print what a lab's JSON looks like, as a JSON Schema (2020-12); without a name, list all. Those of qemulab and ovnlab are among them.
+    Schema(SchemaArgs),
     /// Attack pvnet from a guest, one rule after another, and check that no other guest suffers.
     Hostile(HostileArgs),
 }
@@ -107,6 +111,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Device(args) => device::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
+        Command::Schema(args) => schema::print(args).map(|()| ExitCode::SUCCESS),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;
             eprintln!("dom0's shell; Ctrl-] or exit leaves it and ends the host\r");

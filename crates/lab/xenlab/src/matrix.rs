@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 use lab::Progress;
-use report::{Machine, Table, human, write_atomic};
+use report::{Machine, Table, human};
+use schemars::JsonSchema;
 use serde::Serialize;
 use xenlab::scenario::{self, Cell, Pair};
 use xenlab::{Error, Host, Options, Result};
@@ -33,11 +35,21 @@ pub struct MatrixArgs {
 const STEPS: usize = 7;
 
 /// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
+#[derive(JsonSchema, Serialize)]
+pub struct MatrixDocument<'a> {
     bench: &'static str,
     machine: Machine,
     cells: &'a [Cell],
+}
+
+impl<'a> MatrixDocument<'a> {
+    fn new(cells: &'a [Cell]) -> Self {
+        Self { bench: "xen", machine: Machine::detect(), cells }
+    }
+}
+
+impl Document for MatrixDocument<'_> {
+    const SCHEMA: &'static str = "lab-matrix/1";
 }
 
 /// Runs the chosen pairs, each on its own host. Returns whether all passed.
@@ -70,11 +82,7 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
     for (pair, error) in &failures {
         eprintln!("\n{pair} failed: {error}");
     }
-    if let Some(file) = &args.json {
-        let document = Document { bench: "xen", machine: Machine::detect(), cells: &cells };
-        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
-        write_atomic(file, (text + "\n").as_bytes())?;
-    }
+    scenario::write_json(args.json.as_deref(), &MatrixDocument::new(&cells))?;
     Ok(failures.is_empty() && cells.iter().all(Cell::passed))
 }
 
@@ -121,7 +129,32 @@ fn offloads(on: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use xenlab::scenario::{Features, Rates};
+
     use super::*;
+
+    #[test]
+    fn the_document_is_as_its_schema_says() {
+        let some = [("feature-sg".to_owned(), "1".to_owned())];
+        let cell = Cell {
+            frontend: "stock",
+            backend: "pvnet",
+            ping: [9, 10],
+            rates: Rates { tx_mbps: 1.5, rx_mbps: 2.0 },
+            sha256_ok: true,
+            features: Features {
+                frontend: some.clone().into(),
+                backend: some.into(),
+                offloads: Vec::new(),
+            },
+            left: vec!["a node".to_owned()],
+        };
+        let cells = [cell];
+        let text = document::line(&MatrixDocument::new(&cells)).unwrap();
+        let json = serde_json::from_str(&text).unwrap();
+        let schema = document::schema::<MatrixDocument<'_>>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+    }
 
     #[test]
     fn offloads_have_short_names() {

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 use lab::Progress;
-use report::{Machine, Table, write_atomic};
+use report::{Machine, Table};
+use schemars::JsonSchema;
 use serde::Serialize;
 use xenlab::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
 use xenlab::{Error, Host, Options, Result};
@@ -29,11 +31,21 @@ const BACKENDS: [Backend; 2] = [Backend::Stock, Backend::Pvnet];
 const DOM0_VCPUS: [u32; 2] = [1, 2];
 
 /// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
+#[derive(JsonSchema, Serialize)]
+pub struct QueuesDocument<'a> {
     bench: &'static str,
     machine: Machine,
     rows: &'a [Negotiation],
+}
+
+impl<'a> QueuesDocument<'a> {
+    fn new(rows: &'a [Negotiation]) -> Self {
+        Self { bench: "xen queues", machine: Machine::detect(), rows }
+    }
+}
+
+impl Document for QueuesDocument<'_> {
+    const SCHEMA: &'static str = "lab-queues/1";
 }
 
 /// The hosts that are booted: a backend, and dom0's virtual CPUs.
@@ -57,11 +69,7 @@ pub fn run(args: &QueuesArgs) -> Result<bool> {
     progress.finish();
     let print = table(&rows).print();
     print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
-    if let Some(file) = &args.json {
-        let document = Document { bench: "xen queues", machine: Machine::detect(), rows: &rows };
-        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
-        write_atomic(file, (text + "\n").as_bytes())?;
-    }
+    scenario::write_json(args.json.as_deref(), &QueuesDocument::new(&rows))?;
     Ok(rows.iter().all(Negotiation::passed))
 }
 
@@ -105,7 +113,12 @@ mod tests {
             ping: [5, 5],
         };
         let failed = Negotiation { queues: 1, ..passed.clone() };
-        let table = table(&[passed, failed]);
+        let rows = [passed, failed];
+        let text = document::line(&QueuesDocument::new(&rows)).unwrap();
+        let json = serde_json::from_str(&text).unwrap();
+        let schema = document::schema::<QueuesDocument<'_>>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        let table = table(&rows);
         assert_eq!(table.rows()[0], ["stock", "2", "4", "2", "2", "2", "5/5", "passed"]);
         assert_eq!(table.rows()[1].last().map(String::as_str), Some("FAILED"));
     }

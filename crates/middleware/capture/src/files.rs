@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::blocks::{Block, Blocks, Content};
@@ -30,6 +32,8 @@ pub struct Files {
     last: u64,
     /// The first file, if it was opened beforehand.
     first: Option<(File, PathBuf)>,
+    /// Whether none is removed.
+    keeps: Arc<AtomicBool>,
 }
 
 impl Files {
@@ -38,13 +42,21 @@ impl Files {
     pub fn new(folder: &Path, name: &str, most_bytes: u64, most_files: usize) -> Self {
         let (folder, name) = (folder.to_owned(), name.to_owned());
         let most_files = most_files.max(1);
-        Self { folder, name, most_bytes, most_files, pause: PAUSE, last: 0, first: None }
+        let (last, first, keeps) = (0, None, Arc::default());
+        Self { folder, name, most_bytes, most_files, pause: PAUSE, last, first, keeps }
     }
 
     /// The same files, where a writer waits so long after an error.
     #[must_use]
     pub fn pausing(self, pause: Duration) -> Self {
         Self { pause, ..self }
+    }
+
+    /// The same files, of which none is removed while `keeps` says so: another writer of this name has begun, whose first file may be older than
+    /// the next one of this one, and which removes what is too many.
+    #[must_use]
+    pub fn keeping(self, keeps: Arc<AtomicBool>) -> Self {
+        Self { keeps, ..self }
     }
 
     /// Opens the first file now, so that whoever asks for a recording hears of an error. No other file is removed for it.
@@ -87,9 +99,12 @@ impl Files {
         }
     }
 
-    /// Those of these numbers that are below the last one's. During a change, two writers have one name: a later file is the other's.
+    /// Those of these numbers that may go: they are below the last one's. During a change, two writers have one name: a later file is the other's.
     fn older<'a>(&self, numbers: &'a [u64]) -> &'a [u64] {
-        &numbers[..numbers.partition_point(|number| *number < self.last)]
+        match self.keeps.load(Ordering::Acquire) {
+            true => &[],
+            false => &numbers[..numbers.partition_point(|number| *number < self.last)],
+        }
     }
 
     /// Makes a file.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use offload::{Checksum, Features};
-use port::{Body, DropReason, Finisher, Frame, SEGMENTS_MAX};
+use port::{ALL_SEGMENTS, Body, DropReason, Finisher, Frame};
 
 use crate::packet::{Direction, Packet};
 use crate::pcapng::flag;
@@ -94,13 +94,13 @@ impl Copier {
         let Some(gso) = packet.frame.gso else { return false };
         let flags = direction_flags(packet.direction);
         let drop_reason = packet.drop_reason().map(DropReason::name);
-        let all = 0..SEGMENTS_MAX;
         let push = |segment: &[u8]| {
             let len = u32::try_from(segment.len()).unwrap_or(u32::MAX);
             batch.push(segment, len, flags, drop_reason);
             Ok(())
         };
-        let cut = self.finisher.contiguous_segments(packet.frame, gso, body, false, all, push);
+        let cut =
+            self.finisher.contiguous_segments(packet.frame, gso, body, false, ALL_SEGMENTS, push);
         cut.is_ok()
     }
 

@@ -227,6 +227,38 @@ fn a_writer_removes_neither_its_file_nor_a_later_one() {
     assert_eq!(folder.numbers("span.00001.pcapng"), [1]);
 }
 
+/// The first file of a writer that begins is older than those that the one before it makes until it ends.
+#[test]
+fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
+    let folder = Folder::new("changed");
+    let (point, old) = (CapturePoint::new("red"), recording(&["red"]));
+    point.record(&old);
+    let mut port = Port::wrapped(&point);
+    let keeps = Arc::<AtomicBool>::default();
+    let mut next = files(&folder, 1 << 20, 1);
+    let (mut looks, mut first) = (0, String::new());
+    // Each file has room for one packet.
+    old.run(files(&folder, 1, 1).keeping(keeps.clone()), &mut || {
+        port.carry([tcp_frame(looks, 10)]);
+        looks += 1;
+        if looks == 2 {
+            keeps.store(true, Ordering::Release);
+            next.open_first().unwrap();
+            first = folder.files().pop().unwrap();
+        }
+        looks == 4
+    });
+    let left = folder.files();
+    assert!(left.contains(&first) && left.last() > Some(&first), "{first} of {left:?}");
+    // The next one removes what is too many, once it has packets.
+    let new = recording(&["red"]);
+    point.record(&new);
+    port.carry([tcp_frame(9, 10)]);
+    write(&new, next);
+    assert_eq!(folder.numbers(&first), [9]);
+    assert_eq!(folder.files().first(), Some(&first), "older ones have gone");
+}
+
 /// Whoever has asked may have given up meanwhile.
 #[test]
 fn a_first_file_takes_no_older_ones_place_before_it_has_packets() {

@@ -1,6 +1,5 @@
 //! Frames from the switch to the card.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use hypervisor::{Counted, Meter, PAGE_SIZE};
 use netdev::Metadata;
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need};
 use port::{
-    Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
-    ScatterList,
+    ALL_SEGMENTS, Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome,
+    SEGMENTS_MAX, ScatterList,
 };
 use shm::Piece;
 
@@ -19,9 +18,6 @@ use crate::tx::{CopyError, TxRing};
 
 /// Frames that wait block their sender's ring. So they wait only for a card that has room again in this time.
 const STALL: Duration = Duration::from_millis(200);
-
-/// A frame's segments are copied at once: no system call is made for each.
-const ALL: Range<usize> = 0..SEGMENTS_MAX;
 
 /// The side of a port that sends. Each frame is copied once, into this domain's pages.
 pub struct ContextEgress {
@@ -133,10 +129,12 @@ impl ContextEgress {
                 let metadata = Metadata { len: segment.len(), checksum, gso: None };
                 put(tx, metadata, [Piece::Private(segment)])
             };
-            return finisher.contiguous_segments(frame, gso, body, sums, ALL, put).map(drop);
+            return finisher
+                .contiguous_segments(frame, gso, body, sums, ALL_SEGMENTS, put)
+                .map(drop);
         };
         meter.note(Counted::DriverBytes, u64::from(frame.len) - u64::from(frame.header_len));
-        let mut segments = finisher.headers(frame, gso, ALL)?;
+        let mut segments = finisher.headers(frame, gso, ALL_SEGMENTS)?;
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segments.next(&mut header) {
             let len = segment.header_len + segment.payload.len();

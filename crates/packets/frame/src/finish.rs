@@ -13,7 +13,7 @@ use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
 pub const SEGMENTS_MAX: usize = 192;
 
 /// The segments of a frame that is sent at once.
-const ALL: Range<usize> = 0..SEGMENTS_MAX;
+pub const ALL_SEGMENTS: Range<usize> = 0..SEGMENTS_MAX;
 
 const MALFORMED: Outcome = Outcome::Dropped(DropReason::Malformed);
 
@@ -78,7 +78,7 @@ impl Finisher {
     }
 
     /// Copies a frame to private memory and prepares to cut it into segments with complete
-    /// checksums.
+    /// checksums. Only the segments of this `part` are made, as by [`contiguous_segments`](Self::contiguous_segments).
     ///
     /// # Errors
     /// What became of the frame instead.
@@ -87,11 +87,12 @@ impl Finisher {
         frame: &Frame,
         gso: Gso,
         body: Body<'_>,
+        part: Range<usize>,
     ) -> Result<Segments<'_>, Outcome> {
-        self.admit(frame, gso, ALL)?;
+        self.admit(frame, gso, part.clone())?;
         let whole = &*self.whole(frame, body)?;
         let segmenter = Segmenter::new(whole, &frame.headers, gso).map_err(|_| MALFORMED)?;
-        Ok(Segments { segmenter, whole })
+        Ok(Segments { segmenter: segmenter.part(part), whole })
     }
 
     /// Cuts a frame without reading its payload: each segment has its header and a range of the

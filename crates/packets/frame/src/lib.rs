@@ -31,7 +31,7 @@ use wire::toeplitz;
 use wire::{Layer, ParseError};
 
 pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
-pub use finish::{Finisher, SEGMENTS_MAX, Segments};
+pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
 pub use lent::{LENT_MAX, Lent};
 pub use linear::{Bounce, Linear, linearise};

@@ -2,19 +2,15 @@
 
 mod common;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use common::{CountedPages, Sender, granted, in_pages, mapped, noise};
-use frame::{DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
+use frame::{ALL_SEGMENTS as ALL, DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
 use hypervisor::{Counted, PAGE_SIZE};
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum};
 use proptest::prelude::*;
 use wire::headers::Headers;
-
-/// All segments of a frame.
-const ALL: Range<usize> = 0..SEGMENTS_MAX;
 
 /// A TCP frame over IPv4 or IPv6, its checksum partial. Returns where its payload begins, too.
 fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
@@ -112,7 +108,7 @@ proptest! {
             let (mut finisher, counted) = finisher();
             let body = sender.body();
             prop_assert_eq!(finisher.need(&frame), Need::Segment);
-            let Segments { segmenter, whole } = finisher.segments(&frame, gso, body).unwrap();
+            let Segments { segmenter, whole } = finisher.segments(&frame, gso, body, ALL).unwrap();
             prop_assert!(segments(segmenter, whole) == complete);
             let headers = finisher.headers(&frame, gso, ALL).unwrap();
             prop_assert!(segments(headers, &bytes) == partial);
@@ -198,13 +194,13 @@ fn a_frame_of_too_many_segments_is_dropped() {
         let (mut finisher, counted) = finisher();
         let body = sender.body();
         let too_large = Outcome::Dropped(DropReason::TooLarge);
-        assert_eq!(finisher.segments(&frame, gso(100), body).err(), Some(too_large));
+        assert_eq!(finisher.segments(&frame, gso(100), body, ALL).err(), Some(too_large));
         assert_eq!(finisher.headers(&frame, gso(100), ALL).err(), Some(too_large));
         let send = |_: &[u8]| panic!("nothing is sent");
         let sent = finisher.contiguous_segments(&frame, gso(100), body, false, 0..1, send);
         assert_eq!(sent, Err(too_large));
         assert_eq!(counted.load(Ordering::Relaxed), 0);
-        assert!(finisher.segments(&frame, gso(101), body).is_ok());
+        assert!(finisher.segments(&frame, gso(101), body, ALL).is_ok());
     }
 }
 

@@ -12,7 +12,7 @@ use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
     Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher, FlowHash,
-    Frame, LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
+    LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
@@ -25,6 +25,7 @@ use crate::request::Fault;
 use loans::Loans;
 use moderation::Moderation;
 use plan::{PacketShape, RxRing};
+use segment_slots::SegmentSlots;
 use slots::Slots;
 use supply::BufferSupply;
 
@@ -37,6 +38,7 @@ mod moderation;
 mod plan;
 mod pool;
 mod posted;
+mod segment_slots;
 mod slots;
 mod supply;
 
@@ -327,7 +329,7 @@ impl<H: Hypervisor> RxQueue<H> {
     }
 
     /// Delivers one frame whose offloads the frontend lacks: copied to private memory, finished
-    /// there, then delivered.
+    /// there, then delivered. Returns how many have an outcome that is final.
     fn deliver_in_software(
         &mut self,
         body: Body<'_>,
@@ -337,46 +339,56 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
-        let Self { slots, finisher, .. } = self;
         let needs = |hash| match (need, frame.gso) {
-            (Need::Segment, Some(gso)) => slots_of_segments(frame, gso, hash),
+            (Need::Segment, Some(gso)) => {
+                let segments = SegmentSlots::of(frame, gso, hash);
+                (segments.left(0), segments.longest())
+            }
             _ => (PacketShape::finished(frame.len, hash).slots(), frame.len),
         };
         // Rather no hashes than no frame.
-        let hash = slots.shape_of(frame).hash;
+        let hash = self.slots.shape_of(frame).hash;
         let hash = hash.filter(|hash| needs(Some(*hash)).0 as usize <= SEGMENTS_MAX);
         let (needed, longest) = needs(hash);
-        let scattered = longest > PAGE_SIZE as u32 && !slots.features.sg;
-        if needed as usize > SEGMENTS_MAX || scattered {
-            offer.outcome = Outcome::Dropped(DropReason::TooLarge);
-            return Ok(1);
-        }
-        if !slots.has_room(needed, now)? {
-            offer.outcome = slots.supply.without_room();
-            return Ok(usize::from(offer.outcome != Outcome::Waiting));
-        }
-        let delivered = match (need, frame.gso) {
-            (Need::Segment, Some(gso)) => {
-                let segments = finisher.segments(frame, gso, body);
-                segments.map(|segments| slots.deliver_segments(buffers, segments, hash))
-            }
-            _ => finisher
-                .complete(frame, body)
-                .map(|whole| slots.deliver_finished(buffers, whole, hash)),
+        let scattered = longest > PAGE_SIZE as u32 && !self.slots.features.sg;
+        offer.outcome = if needed as usize > SEGMENTS_MAX || scattered {
+            Outcome::Dropped(DropReason::TooLarge)
+        } else if let (Need::Segment, Some(gso)) = (need, frame.gso) {
+            self.deliver_segments(body, buffers, offer, (gso, hash), now)?
+        } else if self.slots.has_room(needed, now)? {
+            let whole = self.finisher.complete(frame, body);
+            let delivered = whole.map(|whole| self.slots.deliver_finished(buffers, whole, hash));
+            delivered.unwrap_or_else(|fault| fault)
+        } else {
+            self.slots.supply.without_room()
         };
-        offer.outcome = delivered.unwrap_or_else(|fault| fault);
-        Ok(1)
+        Ok(usize::from(offer.outcome.is_final()))
     }
-}
 
-/// Slots that all segments of a frame take, and the bytes of the longest of them. The size comes
-/// from the sending guest: a segment may be longer than a page and take several slots.
-fn slots_of_segments(frame: &Frame, gso: Gso, hash: Option<FlowHash>) -> (u32, u32) {
-    let slots_of = |len| PacketShape::finished(len, hash).slots();
-    let header = u32::from(frame.headers.payload_offset);
-    let payload = frame.len - header;
-    let size = u32::from(gso.size).clamp(1, payload.max(1));
-    let (full, rest) = (payload / size, payload % size);
-    let last = if rest > 0 || full == 0 { slots_of(header + rest) } else { 0 };
-    (full * slots_of(header + size) + last, header + size.min(payload))
+    /// Delivers the segments of a frame that are left: all at once, unless so many buffers are lent that there is never room for all.
+    fn deliver_segments(
+        &mut self,
+        body: Body<'_>,
+        buffers: &Buffers<'_, H>,
+        offer: &Offer<'_>,
+        (gso, hash): (Gso, Option<FlowHash>),
+        now: Duration,
+    ) -> Result<Outcome, Fault> {
+        let Self { slots, finisher, .. } = self;
+        let Offer { frame, sent, .. } = *offer;
+        let segments = SegmentSlots::of(frame, gso, hash);
+        if !slots.has_room(segments.next_part(sent, slots.ring.unlent()), now)? {
+            return Ok(slots.supply.without_room());
+        }
+        let end = segments.end_of_part(sent, slots.ring.unconsumed()?);
+        let cut = match finisher.segments(frame, gso, body, sent.into()..end.into()) {
+            Ok(cut) => cut,
+            Err(fault) => return Ok(fault),
+        };
+        let is_last = cut.segmenter.behind() == 0;
+        Ok(match slots.deliver_segments(buffers, cut, hash) {
+            Outcome::Delivered if !is_last => Outcome::Partial { segments: end },
+            outcome => outcome,
+        })
+    }
 }

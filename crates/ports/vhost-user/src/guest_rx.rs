@@ -6,8 +6,8 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Gso, MAX_HEADER, Need};
 use port::{
-    Body, Broken, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging, Offer, Outcome,
-    SEGMENTS_MAX, ScatterList,
+    ALL_SEGMENTS, Body, Broken, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging,
+    Offer, Outcome, SEGMENTS_MAX, ScatterList,
 };
 use shm::{Piece, Region};
 use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue, Single};
@@ -174,7 +174,7 @@ impl GuestRx {
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
         }
-        let mut segments = finisher.segments(frame, gso, body)?;
+        let mut segments = finisher.segments(frame, gso, body, ALL_SEGMENTS)?;
         let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segments.segmenter.next(&mut header) {

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    EVENT_IDX, GUEST_CSUM, GUEST_TSO4, LINUX, MRG_RXBUF, RING_PACKED, VERSION_1, Vm, pass, pass_at,
-    plain, tcp, tso, was_notified,
+    EVENT_IDX, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO6, LINUX, MRG_RXBUF, RING_PACKED,
+    VERSION_1, Vm, pass, pass_at, plain, tcp, tcp_v6, tso, tso_v6, was_notified,
 };
 use port::{Armed, DropReason, Outcome};
 
@@ -75,6 +75,31 @@ fn a_receiver_without_offloads_gets_segments_with_checksums() {
     }
     assert!(blue.receive().is_none());
     assert_eq!(payload, tcp(4000)[54..]);
+}
+
+#[test]
+fn tcp_over_ipv6_is_carried_whole_to_who_takes_it_and_cut_for_others() {
+    const SIZE: u16 = 1428;
+    let sender = LINUX | GUEST_TSO6 | HOST_TSO6;
+    for (features, takes_it) in [(sender, true), (LINUX, false)] {
+        let (mut red, mut blue) = (Vm::boot(sender), Vm::boot(features));
+        let (mut from, mut to) = (red.served(1), blue.served(1));
+        blue.post(64, 1526);
+        let (metadata, frame) = (tso_v6(&red, SIZE), tcp_v6(20_000));
+        red.send(&metadata, &frame, &[12], false);
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+        let came: Vec<_> = std::iter::from_fn(|| blue.receive()).collect();
+        if takes_it {
+            assert!(came.len() == 1 && came[0].1 == frame);
+            assert_eq!(came[0].0[..10], metadata[..10]);
+            continue;
+        }
+        assert_eq!(came.len(), 20_000usize.div_ceil(SIZE.into()));
+        assert!(came.iter().all(|(metadata, _)| metadata[..10] == [0; 10]));
+        assert!(came.iter().all(|(_, bytes)| bytes[70..72] != [0, 0]), "checksums");
+        let payload: Vec<u8> = came.iter().flat_map(|(_, bytes)| bytes[74..].to_vec()).collect();
+        assert!(payload == frame[74..]);
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ mod common;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use common::{FrontEnd, LINUX, RING_PACKED, SIZE, Vm, message, pass, plain, tcp};
+use common::{FrontEnd, LINUX, RING_PACKED, SIZE, Vm, message, options, pass, plain, ring_at, tcp};
 use port::{Outcome, Queue};
+use virtqueue::driver::Driver;
 
 /// Asks for the memory of a log. Returns the message that brings it back, and the file.
 fn ask(front: &mut FrontEnd) -> (Vec<u8>, OwnedFd) {
@@ -98,6 +99,40 @@ fn a_ring_that_the_front_end_stopped_starts_where_it_says() {
     red.front.send_state(message::GET_VRING_BASE, 1, 0);
     let reply = red.front.reply();
     assert_eq!(reply[4..], [3, 0x80, 3, 0x80]);
+}
+
+/// Each message that resets a device, whose driver then makes its rings anew.
+#[test]
+fn a_device_that_was_reset_begins_anew() {
+    let features = LINUX | RING_PACKED;
+    for (request, payload) in [
+        (message::RESET_OWNER, &[][..]),
+        (message::RESET_DEVICE, &[]),
+        (message::SET_STATUS, &[0; 8]),
+    ] {
+        let (mut red, mut from, ..) = boot(features);
+        let (mut blue, mut to, ..) = boot(LINUX);
+        blue.post(64, 1526);
+        for n in 0..5 {
+            red.send(&plain(&red), &tcp(n), &[12], false);
+        }
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered; 5]);
+        red.front.served.put(vec![from]);
+        red.front.send(request, payload, &[]);
+        red.front.sync();
+        let stops = red.front.served.stops();
+        assert!(stops.last().unwrap().contains("reset the device"), "{stops:?}");
+        for ring in 0..2 {
+            let start = usize::try_from(ring_at(0, ring).descriptors).unwrap();
+            red.memory.zero(start, 0x8000).unwrap();
+        }
+        red.tx = Driver::new(&red.memory, ring_at(0, 1), SIZE, options(features));
+        red.start([0x8000; 2]);
+        let mut from = red.served(3);
+        red.send(&plain(&red), &tcp(100), &[12], false);
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered], "{request}");
+        assert_eq!(std::iter::from_fn(|| blue.receive()).last().unwrap().1, tcp(100));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{
-    FrontEnd, GUEST, LEN, LINUX, PROTOCOL_MEM_SLOTS, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm,
+    FrontEnd, GUEST, LEN, LINUX, MQ, PROTOCOL_MEM_SLOTS, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm,
     message, new_eventfd, pass, plain, ring_at, tcp,
 };
 use port::Outcome;
@@ -27,6 +27,44 @@ fn what_is_offered_is_what_is_there() {
     front.send_u64(message::SET_PROTOCOL_FEATURES, protocol);
     assert_eq!(front.ask_u64(message::GET_QUEUE_NUM), 4);
     assert_eq!(front.ask_u64(message::GET_MAX_MEM_SLOTS), 64);
+    assert_eq!(front.end(), "the front-end is gone");
+}
+
+/// docs/kvm.md says why. `VIRTIO_NET_F_CTRL_GUEST_OFFLOADS`, `VIRTIO_F_ACCESS_PLATFORM`, `VIRTIO_NET_F_HASH_REPORT`, `VIRTIO_NET_F_RSS`;
+/// `VHOST_USER_PROTOCOL_F_PAGEFAULT`, `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
+#[test]
+fn what_cannot_work_is_not_offered() {
+    let mut front = FrontEnd::new(4);
+    let features = front.ask_u64(message::GET_FEATURES);
+    assert_eq!(features & (1 << 2 | 1 << 33 | 1 << 57 | 1 << 60), 0, "{features:#x}");
+    let protocol = front.ask_u64(message::GET_PROTOCOL_FEATURES);
+    assert_eq!(protocol & (1 << 8 | 1 << 19), 0, "{protocol:#x}");
+    front.send_u64(message::SET_FEATURES, LINUX | 1 << 60);
+    assert!(front.ended().contains("were not offered"));
+}
+
+/// As QEMU does when a guest says in the control queue how many pairs of rings it uses.
+#[test]
+fn pairs_of_rings_are_served_while_they_are_enabled() {
+    let front = FrontEnd::new(2);
+    let file = memfd(LEN / 4096);
+    front.send_u64(message::SET_FEATURES, LINUX | MQ);
+    front.memory(&[[GUEST, LEN as u64, USER, 0]], &[file.as_fd()]);
+    let (kick, call) = (new_eventfd(), new_eventfd());
+    for index in 0..4u32 {
+        front.ring(index, 256, ring_at(USER + (u64::from(index) << 16), 0), 0);
+        front.doorbell(message::SET_VRING_CALL, index.into(), &call);
+        front.doorbell(message::SET_VRING_KICK, index.into(), &kick);
+    }
+    let rings = [(0, 1, 1), (2, 1, 2), (2, 0, 1), (2, 1, 2)];
+    for (times, (first, state, pairs)) in (1..).zip(rings) {
+        for ring in [first, first + 1] {
+            front.send_state(message::SET_VRING_ENABLE, ring, state);
+        }
+        let queues = front.served.started(times);
+        assert_eq!(queues.len(), pairs, "{times}");
+        front.served.put(queues);
+    }
     assert_eq!(front.end(), "the front-end is gone");
 }
 

@@ -24,6 +24,8 @@ pub struct Config {
     pub tlb2: Option<usize>,
     /// Whether superpages under what-if policies cover a kernel's whole range of addresses, else its linear map only.
     pub kernel_superpages: bool,
+    /// Whose TLB misses are counted function by function: the processor's own policy, or a what-if policy.
+    pub policy: Policy,
     /// Only these caches and TLBs and the processor's own policy are modelled, which is faster.
     pub single: bool,
 }
@@ -32,13 +34,13 @@ impl Config {
     /// The TLB whose misses are counted function by function.
     #[must_use]
     pub fn counted(&self) -> TlbSet {
-        TlbSet::one(Policy::Real, self.tlb)
+        TlbSet::one(self.policy, self.tlb)
     }
 
     /// The TLB whose misses walk the page tables.
     #[must_use]
     pub fn walking(&self) -> TlbSet {
-        TlbSet::one(Policy::Real, self.tlb2.unwrap_or(self.tlb))
+        TlbSet::one(self.policy, self.tlb2.unwrap_or(self.tlb))
     }
 
     /// The TLBs that are modelled.
@@ -61,7 +63,7 @@ impl Config {
         missed >> self.l3.unwrap_or(self.l2) & 1 != 0
     }
 
-    /// Checks that each second level is larger than the first.
+    /// Checks that each second level is larger than the first, and that the policy is modelled.
     ///
     /// # Errors
     /// In words.
@@ -71,6 +73,9 @@ impl Config {
         }
         if self.tlb2.is_some_and(|tlb2| tlb2 <= self.tlb) {
             return Err("the second level of TLBs is no larger than the first".to_owned());
+        }
+        if self.single && self.policy != Policy::Real {
+            return Err("a single configuration has the processor's own policy only".to_owned());
         }
         Ok(())
     }
@@ -89,6 +94,12 @@ impl std::fmt::Display for Config {
             Some(tlb2) => write!(f, " and {} entries", TLB_ENTRIES[tlb2])?,
             None => f.write_str(" entries")?,
         }
-        if self.kernel_superpages { f.write_str(", superpages for kernels") } else { Ok(()) }
+        if self.kernel_superpages {
+            f.write_str(", superpages for kernels")?;
+        }
+        match self.policy {
+            Policy::Real => Ok(()),
+            policy => write!(f, ", TLB misses of functions under {}", policy.name()),
+        }
     }
 }

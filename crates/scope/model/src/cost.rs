@@ -1,5 +1,6 @@
 //! Cycles from counts.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost_event::EventCosts;
@@ -7,7 +8,7 @@ use crate::counters::Counters;
 
 /// The cost of each kind of event, in model cycles. A real processor overlaps much of this work: model cycles rank code, and
 /// do not tell how long it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Costs {
     /// An instruction whose code and data are in L1.

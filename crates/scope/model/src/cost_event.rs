@@ -1,5 +1,6 @@
 //! Events that cost more than their instructions.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Defines the events, their names and the table of their costs.
@@ -25,7 +26,7 @@ macro_rules! cost_events {
         }
 
         /// The cost of each event in model cycles, besides its instructions and misses.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct EventCosts {
             $($(#[$doc])* pub $name: f64,)*

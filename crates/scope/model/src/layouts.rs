@@ -9,13 +9,13 @@ use crate::cache::{Cache, WAYS};
 use crate::config::Config;
 use crate::flush::Flush;
 use crate::geometry::{LINE, TLB_ENTRIES};
-use crate::lru_tlb::LruTlb;
+use crate::lru_tlbs::LruTlbs;
 use crate::mapping::{Mapping, Side};
 use crate::paging::{PageSize, Paging};
 use crate::piece::Piece;
 
 /// The number of layouts.
-pub const LAYOUTS: usize = 16;
+pub const LAYOUTS: usize = 32;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -31,7 +31,7 @@ pub struct LayoutMisses {
     pub code: u64,
     /// Lines of data that L1D missed.
     pub data: u64,
-    /// Pages that the DTLB missed.
+    /// Pages that DTLBs of [`LAYOUT_TLBS`](crate::LAYOUT_TLBS) sizes missed, together.
     pub pages: u64,
 }
 
@@ -43,7 +43,7 @@ impl std::ops::AddAssign for LayoutMisses {
     }
 }
 
-/// An L1I, an L1D and a DTLB for each layout. [Pieces](Piece) of the program lie elsewhere in each, everything else where it is.
+/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each, everything else where it is.
 #[derive(Debug)]
 pub struct Layouts {
     paging: Paging,
@@ -52,6 +52,9 @@ pub struct Layouts {
     /// How far each layout shifts each piece, in bytes.
     shifts: Vec<[u16; LAYOUTS]>,
     layouts: Vec<Layout>,
+    /// The lines of each side, and the page, that all layouts used last: using them again changes nothing in any.
+    last: [u64; 2],
+    last_page: u64,
 }
 
 /// The state of one layout.
@@ -61,8 +64,8 @@ struct Layout {
     /// The lines that were used last: using them again changes nothing.
     last: [u64; 2],
     last_page: u64,
-    small: LruTlb,
-    large: LruTlb,
+    small: LruTlbs,
+    large: LruTlbs,
     misses: LayoutMisses,
 }
 
@@ -92,25 +95,36 @@ impl Layouts {
             l1: [(); 2].map(|()| Cache::new(config.l1_bytes, next)),
             last: [NO_LINE; 2],
             last_page: NO_LINE,
-            small: LruTlb::new(entries),
-            large: LruTlb::new(entries / 2),
+            small: LruTlbs::new(entries),
+            large: LruTlbs::new(entries / 2),
             misses: LayoutMisses::default(),
         };
         let layouts = (0..LAYOUTS).map(|_| layout()).collect();
-        Self { paging, first_lines, shifts: pieces.iter().map(Piece::shifts).collect(), layouts }
+        let shifts = pieces.iter().map(Piece::shifts).collect();
+        Self { paging, first_lines, shifts, layouts, last: [NO_LINE; 2], last_page: NO_LINE }
     }
 
     /// Uses a line that does not move, by its physical number. Returns the misses of all layouts together.
     #[inline]
     pub fn fixed(&mut self, side: Side, line: u64) -> u64 {
+        if std::mem::replace(&mut self.last[side as usize], line) == line {
+            return 0;
+        }
         self.layouts.iter_mut().map(|layout| layout.line(side, line)).sum()
     }
 
-    /// Uses a page of data that does not move. Returns the misses of all layouts together.
+    /// Uses a page of data that does not move. Returns the misses of the DTLBs of all layouts together.
     #[inline]
     pub fn fixed_page(&mut self, page: FixedPage) -> u64 {
         let FixedPage { page, mapping } = page;
+        if mapping.size.is_none() {
+            // Nothing maps it, so no TLB holds it.
+            return 0;
+        }
         let key = key_of(page, mapping.size);
+        if std::mem::replace(&mut self.last_page, key) == key {
+            return 0;
+        }
         let use_one = |layout: &mut Layout| layout.page(key, mapping.size, mapping.global);
         self.layouts.iter_mut().map(use_one).sum()
     }
@@ -123,6 +137,10 @@ impl Layouts {
         else {
             return all;
         };
+        self.last[side as usize] = NO_LINE;
+        if side == Side::Data {
+            self.last_page = NO_LINE;
+        }
         for (layout, shift) in self.layouts.iter_mut().zip(shifts) {
             let at = offset + u64::from(*shift);
             let end = at + bytes.max(1) - 1;
@@ -142,6 +160,7 @@ impl Layouts {
     /// all pages that are not global go.
     pub fn flush(&mut self, what: Flush, moved: bool) {
         let globals = self.paging.apply(what);
+        self.last_page = NO_LINE;
         for layout in &mut self.layouts {
             layout.last_page = NO_LINE;
             match what {
@@ -193,7 +212,7 @@ impl Layout {
             None => return 0,
         };
         self.last_page = key;
-        let missed = u64::from(!tlb.access(key, global));
+        let missed = tlb.access(key, global);
         self.misses.pages += missed;
         missed
     }

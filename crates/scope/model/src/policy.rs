@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 /// How a TLB treats global pages, address spaces and large pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Policy {
     /// As the processor does: a new CR3 removes everything but global pages and, with PCID, entries of other contexts.
+    #[default]
     Real,
     /// No page is global.
     NoGlobal,
@@ -42,6 +43,12 @@ pub const POLICIES: [Policy; 8] = [
 ];
 
 impl Policy {
+    /// The policy of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        POLICIES.into_iter().find(|policy| policy.name() == name)
+    }
+
     /// The policy's name in results.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::cost::Costs;
 use crate::cost_event::EventCosts;
+use crate::policy::Policy;
 use crate::preset::Preset;
 
 impl Default for Config {
@@ -29,6 +30,7 @@ impl Preset {
             tlb: 2,
             tlb2: None,
             kernel_superpages: false,
+            policy: Policy::Real,
             single: false,
         };
         match self {

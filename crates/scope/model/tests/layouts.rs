@@ -4,13 +4,17 @@ use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 use scope_model::{
-    FixedPage, Flush, LAYOUTS, LayoutMisses, Layouts, Mapping, PageSize, Paging, Piece, Preset,
-    Side, TlbSet,
+    FixedPage, Flush, LAYOUT_TLBS, LAYOUTS, LayoutMisses, Layouts, Mapping, PageSize, Paging,
+    Piece, Preset, Side, TlbSet,
 };
 
 const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
 /// Physical lines; a page that does not move has the lines of its own number.
 const LINES: u64 = 1 << 20;
+
+/// DTLBs of each layout, for each size of pages.
+#[expect(clippy::cast_possible_truncation, reason = "they are few")]
+const TLBS: usize = LAYOUT_TLBS as usize;
 
 /// What a line or a page holds: a place in memory, or in a piece.
 type Name = (Option<usize>, u64);
@@ -30,11 +34,11 @@ impl Lru {
     }
 }
 
-/// One layout: sets of L1I and L1D by number, and the DTLBs for small and for large pages.
+/// One layout: sets of L1I and L1D by number, and the DTLBs of all sizes for small and for large pages.
 #[derive(Clone, Default)]
 struct Naive {
     sets: HashMap<(bool, u64), Lru>,
-    tlbs: [Lru; 2],
+    tlbs: [[Lru; TLBS]; 2],
     misses: LayoutMisses,
 }
 
@@ -46,15 +50,17 @@ impl Naive {
     }
 
     fn page(&mut self, name: Name, large: bool, global: bool) {
-        let tlb = &mut self.tlbs[usize::from(large)];
-        let missed = tlb.misses(name, global, if large { 32 } else { 64 });
-        self.misses.pages += u64::from(missed);
+        let (first, step) = if large { (24, 1) } else { (48, 2) };
+        for (number, tlb) in self.tlbs[usize::from(large)].iter_mut().enumerate() {
+            let missed = tlb.misses(name, global, first + number * step);
+            self.misses.pages += u64::from(missed);
+        }
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Fixed(bool, u64, u64),
+    Fixed(bool, u64, u64, bool),
     Moved(bool, usize, u64, u64),
     Invalidate(u64),
     NewSpace,
@@ -63,7 +69,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let page = prop_oneof![4 => 0u64..40, 1 => 0u64..400];
     prop_oneof![
-        20 => (any::<bool>(), page.clone(), 0u64..64).prop_map(|(c, p, l)| Step::Fixed(c, p, l)),
+        20 => (any::<bool>(), page.clone(), 0u64..64, prop::bool::weighted(0.9))
+            .prop_map(|(c, p, l, mapped)| Step::Fixed(c, p, l, mapped)),
         40 => (any::<bool>(), 0usize..60, 0u64..6000, 1u64..130)
             .prop_map(|(c, piece, at, bytes)| Step::Moved(c, piece, at, bytes)),
         1 => page.prop_map(Step::Invalidate),
@@ -75,12 +82,12 @@ fn side(code: bool) -> Side {
     if code { Side::Code } else { Side::Data }
 }
 
-/// Every fifth page is global, and every seventh is part of a large one.
-fn mapping(page: u64) -> Mapping {
+/// Every fifth page is global, and every seventh is part of a large one. An unmapped one is used, too: the access faults.
+fn mapping(page: u64, is_mapped: bool) -> Mapping {
     let size = if page.is_multiple_of(7) { PageSize::Large } else { PageSize::Small };
     Mapping {
         frame: page * 64,
-        size: Some(size),
+        size: is_mapped.then_some(size),
         global: page.is_multiple_of(5),
         large: TlbSet::NONE,
     }
@@ -92,7 +99,7 @@ fn name_of(page: u64) -> Name {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn every_layout_misses_as_caches_of_its_own_would(
@@ -109,16 +116,16 @@ proptest! {
         let mut counted = LayoutMisses::default();
         for step in steps {
             match step {
-                Step::Fixed(code, page, line) => {
+                Step::Fixed(code, page, line, is_mapped) => {
                     let number = page * 64 + line;
                     counted.data += layouts.fixed(side(code), number);
-                    let fixed = FixedPage { page, mapping: mapping(page) };
+                    let fixed = FixedPage { page, mapping: mapping(page, is_mapped) };
                     if !code {
                         counted.pages += layouts.fixed_page(fixed);
                     }
                     for naive in &mut naive {
                         naive.line(side(code), (None, number));
-                        if !code {
+                        if !code && is_mapped {
                             naive.page(name_of(page), page.is_multiple_of(7), page.is_multiple_of(5));
                         }
                     }
@@ -139,13 +146,15 @@ proptest! {
                     layouts.flush(Flush::Page(page * 4096), false);
                     for naive in &mut naive {
                         // An address is in a small or in a large page.
-                        naive.tlbs[0].0.retain(|(name, _)| *name != (None, page));
-                        naive.tlbs[1].0.retain(|(name, _)| *name != (None, 1 << 40 | page >> 9));
+                        let names = [(None, page), (None, 1 << 40 | page >> 9)];
+                        for (tlbs, removed) in naive.tlbs.iter_mut().zip(names) {
+                            tlbs.iter_mut().for_each(|tlb| tlb.0.retain(|(name, _)| *name != removed));
+                        }
                     }
                 }
                 Step::NewSpace => {
                     layouts.flush(Flush::Cr3(0x2000), false);
-                    for tlb in naive.iter_mut().flat_map(|naive| &mut naive.tlbs) {
+                    for tlb in naive.iter_mut().flat_map(|naive| naive.tlbs.as_flattened_mut()) {
                         tlb.0.retain(|(_, global)| *global);
                     }
                 }

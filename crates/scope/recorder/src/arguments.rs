@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use scope_model::{Config, Preset};
+use scope_model::{Config, Policy, Preset};
 
 use crate::frames::{FrameEntry, FrameProbe, SkbLayout};
 
@@ -98,11 +98,12 @@ impl Arguments {
             "out" => self.out = value.into(),
             "single" => self.config.single = on(value)?,
             "preset" => {
-                let Config { single, kernel_superpages, .. } = self.config;
+                let Config { single, kernel_superpages, policy, .. } = self.config;
                 let preset = Preset::named(value)?.config();
-                self.config = Config { single, kernel_superpages, ..preset };
+                self.config = Config { single, kernel_superpages, policy, ..preset };
             }
             "kernel_superpages" => self.config.kernel_superpages = on(value)?,
+            "policy" => self.config.policy = Policy::named(value)?,
             "l1" => self.config.l1_bytes = value.parse().ok()?,
             "l2" => self.config.l2 = choice(value, scope_model::L2_SIZES)?,
             "l3" => self.config.l3 = optional(value, scope_model::L2_SIZES)?,
@@ -203,6 +204,11 @@ mod tests {
             (&["out=x", "single=maybe"], "\"single=maybe\" is not understood"),
             (&["out=x", "new_space=0x10"], "\"new_space=0x10\" is not understood"),
             (&["out=x", "preset=2007", "l3=2"], "the L3 is no larger than the L2"),
+            (
+                &["out=x", "single=on", "policy=tagged"],
+                "a single configuration has the processor's own policy only",
+            ),
+            (&["out=x", "policy=none"], "\"policy=none\" is not understood"),
             (&["out=x", "preset=1999"], "\"preset=1999\" is not understood"),
             (
                 &["out=x", "calls=on", "check=on"],

@@ -9,7 +9,7 @@ use crate::Recording;
 
 const MAGIC: [u8; 8] = *b"PVSCOPE\n";
 /// The version of the format, which changes whenever [`Recording`] does.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Bytes of the header: magic, version, length, checksum.
 const HEAD: usize = 8 + 4 + 8 + 4;
 
@@ -149,7 +149,8 @@ mod tests {
         altered = whole.clone();
         altered[8] += 1;
         let message = error(&altered).to_string();
-        assert!(message.contains("version 6") && message.contains("pvscope run"), "{message}");
+        let known = format!("reads version {VERSION}");
+        assert!(message.contains(&known) && message.contains("pvscope run"), "{message}");
         altered = whole;
         altered.push(0);
         assert!(matches!(error(&altered), Error::Damaged(_)));

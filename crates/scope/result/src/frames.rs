@@ -1,9 +1,10 @@
 //! Frames that cross the interfaces of the machine's kernels.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The frames of an interface in one direction, counted where its driver gets or gives them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InterfaceFrames {
     /// The domain: an index into [`Recording::domains`](crate::Recording::domains).
     pub domain: u8,
@@ -16,7 +17,7 @@ pub struct InterfaceFrames {
 }
 
 /// Counts of frames. A frame is what the driver handles as one, of up to 64 KiB with offloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct FrameCounts {
     /// Frames with a payload.
     pub data: u64,

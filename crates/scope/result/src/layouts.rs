@@ -17,6 +17,6 @@ pub struct LayoutCounts {
 pub struct BlockMisses {
     /// Lines of code and data that L1 missed.
     pub lines: u64,
-    /// Pages of data that the DTLB missed.
+    /// Pages of data that the DTLBs of all sizes missed.
     pub pages: u64,
 }

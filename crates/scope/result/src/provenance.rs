@@ -1,9 +1,10 @@
 //! What a recording was made with.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a recording's numbers depend on besides the modelled processor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Provenance {
     /// The version of pvscope; empty if the plugin ran without it.
     pub pvscope: String,
@@ -24,7 +25,7 @@ pub struct Provenance {
 }
 
 /// A file that a recording was made with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct FileDigest {
     /// What it is, or its path.
     pub name: String,

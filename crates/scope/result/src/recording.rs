@@ -1,5 +1,6 @@
 //! The contents of a recording.
 
+use schemars::JsonSchema;
 use scope_model::{Config, Counters, EventCounts, Sweep};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,7 @@ pub struct Function {
 }
 
 /// The work of the guests: the frames of one interface in both directions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Work {
     /// A description of the work.
     pub what: String,

@@ -8,9 +8,9 @@ use super::overrides::{EVERY_GUEST, tables_with, value_of};
 use super::shorthand;
 
 /// The kinds of tables that are ports, or have some.
-const KINDS: [&str; 3] = ["guest", "uplink", "port"];
+pub(super) const KINDS: [&str; 3] = ["guest", "uplink", "port"];
 /// The kind of tables that are mirrors.
-const MIRROR: &str = "mirror";
+pub(super) const MIRROR: &str = "mirror";
 
 /// Applies a command to the tables of a configuration. Returns the names of the ports that it concerns. `served` are ports of
 /// guests that need no table in the configuration: those of a Xen host. Such a guest gets one, with the settings that it has.
@@ -19,7 +19,7 @@ const MIRROR: &str = "mirror";
 /// A sentence for an operator: a name is in use, or unknown, or a key is.
 pub fn edit(tables: &mut Table, change: &Change, served: &[String]) -> Result<Vec<String>, String> {
     match change {
-        Change::Reload {} => Err("a reload is no change of the tables".to_owned()),
+        Change::Reload { .. } => Err("a reload is no change of the tables".to_owned()),
         Change::Add { toml } => add(tables, toml),
         Change::Delete { name } => delete(tables, name).map(|()| vec![name.clone()]),
         Change::DeleteMirror { name } => delete_mirror(tables, name).map(|()| vec![name.clone()]),

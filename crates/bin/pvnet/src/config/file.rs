@@ -23,14 +23,26 @@ pub struct Loaded {
 }
 
 impl ConfigFile {
-    /// The file at `path`, with these changes.
+    /// The file at `path`, with these changes. A relative path becomes absolute here: clients have other working folders, and the daemon
+    /// cannot ask for its own any more once it is in its sandbox.
     pub fn new(path: PathBuf, overrides: Vec<Override>) -> Self {
+        let path = std::path::absolute(&path).unwrap_or(path);
         Self { path, overrides }
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file that would replace it.
+    ///
+    /// # Errors
+    /// There is no such file as this one.
+    pub fn candidate(&self) -> Result<Self, Error> {
+        let path = candidate(&self.path);
+        let path = path.map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        Ok(Self { path, overrides: self.overrides.clone() })
     }
 
     /// Reads it, applies the changes of the command line, and checks the result.
@@ -50,6 +62,18 @@ impl ConfigFile {
         config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
         Ok(Loaded { config, tables })
     }
+}
+
+/// The file beside a configuration's that will replace it: in the folder to which links lead.
+///
+/// # Errors
+/// There is no such configuration.
+pub fn candidate(file: &Path) -> std::io::Result<PathBuf> {
+    let file = std::fs::canonicalize(file)?;
+    let mut name = std::ffi::OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(".new");
+    Ok(file.with_file_name(name))
 }
 
 pub(super) fn changed(tables: &mut Table, set: &Override) -> Result<Config, String> {

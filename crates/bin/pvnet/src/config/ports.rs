@@ -34,8 +34,8 @@ pub struct Port {
     /// The most pairs of rings.
     #[serde(default = "one")]
     pub queues: u16,
-    /// Whether packed rings are offered.
-    #[serde(default = "yes")]
+    /// Whether packed rings are offered. They are not by default: under QEMU no device continues one after a restart.
+    #[serde(default)]
     pub packed: bool,
     /// The guest's MAC address.
     #[serde(default, deserialize_with = "parsed_if_any")]
@@ -259,6 +259,16 @@ mod tests {
         assert_eq!(uso(""), (true, true));
         assert_eq!(uso("tcp_segmentation_offload = false\n"), (false, false));
         assert_eq!(uso("udp_segmentation_offload = false\n"), (true, false));
+    }
+
+    #[test]
+    fn packed_rings_are_offered_where_the_operator_says_so() {
+        let offered = |text: &str| {
+            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            (port.offered().packed, port.offered().bits() >> 34 & 1)
+        };
+        assert_eq!(offered(""), (false, 0));
+        assert_eq!(offered("packed = true\n"), (true, 1));
     }
 
     #[test]

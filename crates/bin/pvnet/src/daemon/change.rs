@@ -20,8 +20,13 @@ pub(super) fn request(
 ) -> Result<ChangeReport, String> {
     let ChangeRequest { change, dry_run, reconnect } = request;
     let source = match change {
-        Change::Reload {} => {
-            Source::File(Box::new(file.read().map_err(|error| error.to_string())?))
+        Change::Reload { candidate: true } if !dry_run => {
+            return Err("what is not the configuration yet can only be tried".to_owned());
+        }
+        Change::Reload { candidate } => {
+            let file = if candidate { file.candidate() } else { Ok(file.clone()) };
+            let loaded = file.and_then(|file| file.read()).map_err(|error| error.to_string())?;
+            Source::File(Box::new(loaded))
         }
         change => Source::Command(change),
     };
@@ -33,7 +38,7 @@ pub(super) fn request(
 
 /// Reads the file again, and logs what that did.
 pub(super) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
-    match request(ChangeRequest::new(Change::Reload {}), file, events) {
+    match request(ChangeRequest::new(Change::Reload { candidate: false }), file, events) {
         Ok(report) if report.steps.is_empty() => {
             info!(target: OPERATOR, "reloaded: nothing has changed");
         }

@@ -25,8 +25,9 @@ use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
+use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
-use crate::daemon::mirrors::{self, Disk, PluggedMirror};
+use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
@@ -77,6 +78,8 @@ pub(super) struct Control {
     mirrors: Vec<PluggedMirror>,
     /// The disk of their files.
     disk: Disk,
+    /// That of sockets' folders.
+    sockets_disk: Disk,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
@@ -107,6 +110,7 @@ impl Control {
             machines,
             mirrors: Vec::new(),
             disk: Disk::default(),
+            sockets_disk: Disk::default(),
             interfaces: BTreeMap::new(),
             stopwatch: Stopwatch::start(),
             events,

@@ -1,6 +1,5 @@
 //! The mirrors of the configuration, and what each port has to do with them.
 
-mod disk;
 mod to_file;
 mod to_port;
 
@@ -15,7 +14,7 @@ use mirror::Mirror;
 use tracing::{info, warn};
 
 use crate::config;
-pub(super) use disk::Disk;
+use crate::daemon::disk::Disk;
 use to_file::ToFile;
 use to_port::ToPort;
 
@@ -112,6 +111,7 @@ pub(super) fn start_new(
     datapath: &Datapath,
 ) -> Result<Vec<PluggedMirror>, String> {
     let mut new = Vec::new();
+    keep_files(mirrors, |mirror| !wanted.mirrors.iter().any(|config| mirror.fits(config)));
     for config in &wanted.mirrors {
         if mirrors.iter().any(|mirror| mirror.fits(config)) {
             continue;
@@ -120,11 +120,21 @@ pub(super) fn start_new(
             Ok(mirror) => new.push(mirror),
             Err(reason) => {
                 remove(new, datapath);
+                keep_files(mirrors, |_| false);
                 return Err(reason);
             }
         }
     }
     Ok(new)
+}
+
+/// Has those recordings remove no file that others of their name replace, and all others remove what is too many.
+fn keep_files(mirrors: &[PluggedMirror], are_replaced: impl Fn(&PluggedMirror) -> bool) {
+    for mirror in mirrors {
+        if let Target::File(target) = &mirror.target {
+            target.keep_files(are_replaced(mirror));
+        }
+    }
 }
 
 /// Makes the mirrors those of a configuration, of which `new` were started already. Returns those that are gone, whose ports no

@@ -13,6 +13,7 @@ mod connections;
 mod control;
 mod cpu;
 mod device;
+mod disk;
 mod error;
 mod event;
 mod front_end;

@@ -106,6 +106,7 @@ fn answer(
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             events.send(Event::Status(sender)).map_err(gone)?;
             let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
+            status.config = file.path().display().to_string();
             // Here, because the control thread must not wait for /proc.
             if let Some(platform) = platform.upgrade() {
                 if let Some(nics) = platform.nics() {

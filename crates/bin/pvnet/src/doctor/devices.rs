@@ -8,6 +8,7 @@ use uplink::{Macvtap, Steering, Xdp, packet};
 use super::check::{Check, text};
 
 const TAP: &str = "pvdoctor0";
+const BRIDGE: &str = "pvdoctor3";
 const LEFT: &str = "pvdoctor1";
 const RIGHT: &str = "pvdoctor2";
 
@@ -33,12 +34,22 @@ pub(super) fn uplinks() -> Vec<Check> {
         Steering::attach(&open_tap(2)?[0], 1).map_err(text)?;
         Ok("TUNSETSTEERINGEBPF took a program".to_owned())
     });
+    let bridge = namespace.as_ref().map_err(Clone::clone).and_then(|namespace| {
+        namespace.ip(&["link", "add", BRIDGE, "type", "bridge"]).map_err(text)?;
+        namespace.ip(&["link", "set", TAP, "master", BRIDGE]).map_err(text)?;
+        Ok("one took the tap".to_owned())
+    });
     vec![
         Check::needed("taps with several queues", taps.map(|_| "one was made".to_owned()), TUN),
         Check::wished(
             "steering of a tap",
             steering,
             "queues = \"per-guest\" of a tap needs CAP_BPF, CAP_NET_ADMIN and CONFIG_BPF_SYSCALL",
+        ),
+        Check::wished(
+            "a Linux bridge",
+            bridge,
+            "bridge = \"br0\" of an uplink, and Xen's vif-bridge: modprobe bridge, or CONFIG_BRIDGE",
         ),
     ]
 }

@@ -6,12 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
+use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use shm::{PageSize, Region};
 
 use super::check::{Check, text};
 use super::ports;
+use crate::config;
 
 /// Descriptors that the daemon takes without a guest, and that a guest takes with one queue (see `daemon::limits`).
 const OWN_DESCRIPTORS: u64 = 64;
@@ -40,6 +42,11 @@ pub(super) fn daemon(directory: &Path) -> Vec<Check> {
                 "run as root, or choose another with `directory` in [daemon] and --directory; now it is {}",
                 directory.display()
             ),
+        ),
+        Check::wished(
+            "folder of recordings",
+            recordings(&config::Daemon::default().recordings),
+            "mirrors to files need it, and that it is the daemon's: `install -d -o pvnet -m 750 /var/lib/pvnet`, or `recordings` in [daemon]",
         ),
         Check::wished(
             "ports over vhost-user",
@@ -105,6 +112,14 @@ fn folder(directory: &Path) -> Result<String, String> {
         let _ = std::fs::remove_dir(directory);
     }
     bound.map(|_| format!("{} takes a socket (mode {mode:o})", directory.display()))
+}
+
+/// Looks at the folder only: a recording may be in it.
+fn recordings(folder: &Path) -> Result<String, String> {
+    let shown = folder.display();
+    access(folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| format!("{shown}: {}", std::io::Error::from(error)))?;
+    Ok(format!("{shown} takes files"))
 }
 
 fn descriptors() -> Result<String, String> {

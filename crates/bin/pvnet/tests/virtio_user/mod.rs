@@ -84,8 +84,8 @@ fn guests_of_two_daemons_reach_each_other_over_rings_of_both_layouts() {
         return;
     }
     for (uplink, port) in [
-        ("", "mode = \"client\"\n"),
-        ("mode = \"client\"\ncapabilities = \"none\"\nmtu = 1442\n", "packed = false\n"),
+        ("", "mode = \"client\"\npacked = true\n"),
+        ("mode = \"client\"\ncapabilities = \"none\"\nmtu = 1442\n", ""),
     ] {
         let bed = Bed::start(uplink, port);
         bed.ping();
@@ -109,7 +109,7 @@ fn a_connection_outlives_either_daemon() {
     if !able(&["ping"]) {
         return;
     }
-    let mut bed = Bed::start("", "mode = \"client\"\n");
+    let mut bed = Bed::start("", "mode = \"client\"\npacked = true\n");
     for kills_back in [true, false] {
         let names = bed.ends().map(|(namespace, _)| namespace.name().to_owned());
         let address = bed.ends()[1].1;

@@ -1,6 +1,6 @@
 //! `pvscope calls`: the call graph as tables.
 
-mod json;
+mod data;
 mod processes;
 mod tables;
 
@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::call_graph::CallGraph;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Event;
 use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
-use crate::report::show;
+use crate::report::{json, show};
+pub use data::CallsData;
 
 /// Arguments of `pvscope calls`.
 #[derive(Args)]
@@ -55,8 +56,7 @@ pub fn run(args: &CallsArgs) -> Result<()> {
     let view = tables::View { graph: &graph, costs, event: args.event, filter: &args.filter };
     let bold = stdout().is_terminal();
     if args.json {
-        let text = serde_json::to_string_pretty(&json::document(&graph, &costs, &args.filter));
-        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+        return show(&json(&CallsData::new(&graph, &costs, &args.filter))?);
     }
     if args.processes {
         return show(&processes::table(&graph, &costs, args.top).render(bold));

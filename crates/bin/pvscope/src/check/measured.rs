@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scope_model::{Costs, Counters, LAYOUTS};
+use scope_model::{Costs, Counters, LAYOUT_TLBS, LAYOUTS};
 use scope_result::{Block, BlockMisses, Function, Mode, Recording};
 
 /// Functions below this share of a window's instructions or misses are left out.
@@ -72,7 +72,7 @@ impl Measured {
         let mean = |count: u64| per_frame(count) / LAYOUTS as f64;
         let misses = [
             ("l1", mean(all.lines)),
-            ("dtlb", mean(all.pages)),
+            ("dtlb", mean(all.pages) / LAYOUT_TLBS as f64),
             ("cycles", Costs::default().cycles(&total) / frames as f64),
         ];
         Self {
@@ -132,7 +132,10 @@ mod tests {
         };
         let layouts = LayoutCounts {
             layouts: vec![LayoutMisses::default(); LAYOUTS],
-            blocks: vec![BlockMisses { lines: 6 * LAYOUTS as u64, pages: LAYOUTS as u64 }],
+            blocks: vec![BlockMisses {
+                lines: 6 * LAYOUTS as u64,
+                pages: LAYOUTS as u64 * LAYOUT_TLBS,
+            }],
         };
         let function = Function { module: "pvnet".to_owned(), name: "f".to_owned() };
         let recording = Recording {

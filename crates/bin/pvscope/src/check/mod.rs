@@ -18,6 +18,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use document::Document;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use baseline::Baseline;
@@ -66,21 +69,41 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     };
     let is_chosen = |name: &str| args.machine.windows.is_empty() || now.windows.contains_key(name);
     let differences = compare::compare(&known.windows, &now.windows, is_chosen);
-    let shown = if args.json { json(&differences, &now)? } else { text(&differences, &now) };
+    let shown = match args.json {
+        true => document::line(&CheckData::new(&differences, &now))
+            .map_err(|error| Error::Usage(error.to_string()))?,
+        false => text(&differences, &now),
+    };
     crate::report::show(&shown)?;
     Ok(if differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-fn json(differences: &[Difference], now: &Baseline) -> Result<String> {
-    let document = serde_json::json!({
-        "schema": "pvscope-check-1",
-        "differs": !differences.is_empty(),
-        "windows": now.windows.len(),
-        "provenance": now.provenance.lines(),
-        "differences": differences,
-    });
-    let text = serde_json::to_string(&document);
-    Ok(text.map_err(|error| Error::Usage(error.to_string()))? + "\n")
+/// What was found, for programs.
+#[derive(JsonSchema, Serialize)]
+pub struct CheckData<'a> {
+    /// Whether a count is out of its band.
+    differs: bool,
+    /// The number of windows that were recorded.
+    windows: usize,
+    /// What the numbers depend on besides pvnet's source: a key and a value each.
+    provenance: Vec<String>,
+    /// The counts that are out of their bands.
+    differences: &'a [Difference],
+}
+
+impl Document for CheckData<'_> {
+    const SCHEMA: &'static str = "pvscope-check/1";
+}
+
+impl<'a> CheckData<'a> {
+    fn new(differences: &'a [Difference], now: &Baseline) -> Self {
+        Self {
+            differs: !differences.is_empty(),
+            windows: now.windows.len(),
+            provenance: now.provenance.lines(),
+            differences,
+        }
+    }
 }
 
 fn text(differences: &[Difference], now: &Baseline) -> String {
@@ -99,5 +122,28 @@ fn text(differences: &[Difference], now: &Baseline) -> String {
             );
             text
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_is_as_its_schema_says() {
+        let now = Baseline { provenance: provenance::Provenance::default(), windows: [].into() };
+        let difference = Difference {
+            window: "copy-64".to_owned(),
+            what: "instructions per frame, pvnet".to_owned(),
+            before: 1.0,
+            now: 2.5,
+            functions: vec![("pvnet f".to_owned(), 0.0, 1.5)],
+        };
+        let text = document::line(&CheckData::new(&[difference], &now)).unwrap();
+        let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let schema = document::schema::<CheckData<'_>>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        json["differences"][0]["functions"][0][1] = "many".into();
+        assert_eq!(document::errors(&schema, &json).len(), 1);
     }
 }

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 
 use ::report::{Table, human};
 use clap::Args;
+use document::Document;
+use schemars::JsonSchema;
 use scope_model::{Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
 use scope_result::{Recording, Work};
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model_args::CostArgs;
-use crate::report::show;
+use crate::report::{json, show};
 use crate::summary::{Part, Summary, function_name, mode_name};
 use doubts::doubts;
 
@@ -41,8 +43,7 @@ pub fn run(args: &DiffArgs) -> Result<()> {
     let costs = args.costs.read(&a.config)?;
     let diff = Diff::new(&Summary::new(&a, costs), &Summary::new(&b, costs), args.top);
     if args.json {
-        let text = serde_json::to_string_pretty(&diff);
-        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+        return show(&json(&diff)?);
     }
     let mut text = String::new();
     for (letter, path, side) in [("a", &args.a, &diff.a), ("b", &args.b, &diff.b)] {
@@ -58,7 +59,7 @@ pub fn run(args: &DiffArgs) -> Result<()> {
 }
 
 /// One of the recordings.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Side {
     what: String,
     frames: u64,
@@ -89,7 +90,7 @@ impl Side {
 }
 
 /// A count of both recordings, per frame.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 struct Change {
     names: Vec<String>,
     a: f64,
@@ -117,13 +118,9 @@ impl Change {
     }
 }
 
-/// The form of the document, as in [`ReportData`](crate::report_data::ReportData).
-const SCHEMA: &str = "pvscope-diff/1";
-
 /// Two recordings, compared per frame.
-#[derive(Debug, Serialize)]
-struct Diff {
-    schema: &'static str,
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct Diff {
     a: Side,
     b: Side,
     /// What makes the comparison doubtful.
@@ -133,6 +130,10 @@ struct Diff {
     cycles_by_function: Vec<Change>,
     l2_misses_by_kib: Vec<Change>,
     tlb_misses_by_entries: Vec<Change>,
+}
+
+impl Document for Diff {
+    const SCHEMA: &str = "pvscope-diff/1";
 }
 
 impl Diff {
@@ -145,7 +146,6 @@ impl Diff {
         let mut cycles_by_function = cycles(a, b, by_function);
         cycles_by_function.truncate(top);
         Self {
-            schema: SCHEMA,
             a: Side::new(a.recording),
             b: Side::new(b.recording),
             warnings: doubts(a.recording, b.recording),
@@ -375,7 +375,9 @@ mod tests {
         let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));
         assert!(side.ends_with("no frames were counted, so all counts are totals"));
         let (a, b) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 2)], 7));
-        let text = serde_json::to_string(&diff(&a, &b)).expect("JSON");
+        let text = document::line(&diff(&a, &b)).expect("JSON");
+        let value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(document::errors(&document::schema::<Diff>(), &value), [""; 0]);
         assert!(text.contains(r#""what":"work","frames":1"#), "{text}");
         assert!(text.starts_with(r#"{"schema":"pvscope-diff/1","#), "{text}");
         assert!(text.contains(r#""warnings":["Recording a does not say"#), "{text}");

@@ -2,6 +2,8 @@
 
 use ::report::html::{LineChart, Report};
 use ::report::{Table, human};
+use document::Document;
+use schemars::JsonSchema;
 use scope_model::Costs;
 use scope_result::Recording;
 use serde::Serialize;
@@ -10,9 +12,6 @@ use super::flow::{Flow, Tally};
 use super::span::{self, Direction};
 use crate::error::{Error, Result};
 use crate::report::sentence;
-
-/// The form of the JSON document, as in [`ReportData`](crate::report_data::ReportData).
-const SCHEMA: &str = "pvscope-distribution/1";
 
 /// The quantiles of the table, in percent.
 const QUANTILES: [(&str, usize); 4] = [("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)];
@@ -90,20 +89,18 @@ impl<'a> Distribution<'a> {
         })
     }
 
-    /// The same as a JSON document, with the values of all packets.
-    pub fn json(&self) -> Result<String> {
+    /// The same as a document for programs, with the values of all packets.
+    pub fn data(&self) -> DistributionData<'_> {
         let rows = MEASURES.iter().zip(&self.values).map(|((name, _), values)| {
             let [p50, p90, p99, max] = QUANTILES.map(|(_, percent)| quantile(values, percent));
             MeasureRow { measure: name, p50, p90, p99, max, values }
         });
-        let document = Document {
-            schema: SCHEMA,
+        DistributionData {
             what: &self.recording.work.what,
             direction: self.direction,
             packets: self.packets(),
             measures: rows.collect(),
-        };
-        serde_json::to_string_pretty(&document).map_err(|error| Error::Usage(error.to_string()))
+        }
     }
 
     /// A page with the table and a plot of each measure.
@@ -124,16 +121,21 @@ impl<'a> Distribution<'a> {
     }
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: &'static str,
+/// The packets of a flow, by what they cost.
+#[derive(JsonSchema, Serialize)]
+pub struct DistributionData<'a> {
     what: &'a str,
     direction: Direction,
     packets: usize,
     measures: Vec<MeasureRow<'a>>,
 }
 
-#[derive(Serialize)]
+impl Document for DistributionData<'_> {
+    const SCHEMA: &'static str = "pvscope-distribution/1";
+}
+
+/// Quantiles of a measure, and the values of all packets.
+#[derive(JsonSchema, Serialize)]
 struct MeasureRow<'a> {
     measure: &'static str,
     p50: f64,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use schemars::JsonSchema;
 use scope_model::{Costs, Counters, EventCounts};
 use scope_result::{Block, CallKind, CallNode, Domain, Function, Mode, Recording, Step};
 use serde::Serialize;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use crate::summary::{Who, who};
 
 /// Counts of a part of the flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Tally {
     /// Instructions.
     pub instructions: u64,

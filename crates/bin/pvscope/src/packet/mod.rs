@@ -1,8 +1,8 @@
 //! `pvscope packet`: the path of one packet, function by function, after Figures 3 to 10 of Chadha et al.
 
+mod data;
 mod distribution;
 pub mod flow;
-mod json;
 mod page;
 mod span;
 mod stages;
@@ -18,8 +18,10 @@ use scope_model::Costs;
 
 use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
-use crate::report::show;
+use crate::report::{json, show};
+pub use data::PacketData;
 use distribution::Distribution;
+pub use distribution::DistributionData;
 use flow::Flow;
 use span::Direction;
 use view::Packet;
@@ -62,18 +64,18 @@ pub fn run(args: &PacketArgs) -> Result<()> {
     }
     let packet = Packet::pick(&flow, direction, args.nth, args.all)?;
     let mut text = if args.json {
-        json::json(&packet, &costs)?
+        json(&PacketData::new(&packet, &costs))?
     } else {
-        packet.text(&costs, stdout().is_terminal())
+        packet.text(&costs, stdout().is_terminal()) + "\n"
     };
     if let Some(path) = &args.html {
         let page = page::page(&packet, &costs);
         page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
         if !args.json {
-            text += &format!("\nReport with the timeline: {}", path.display());
+            text += &format!("Report with the timeline: {}\n", path.display());
         }
     }
-    show(&format!("{text}\n"))
+    show(&text)
 }
 
 fn distribution(
@@ -87,7 +89,7 @@ fn distribution(
         distribution.page().write(path).map_err(|error| Error::Usage(error.to_string()))?;
     }
     show(&if args.json {
-        format!("{}\n", distribution.json()?)
+        json(&distribution.data())?
     } else {
         let table = distribution.table().render(stdout().is_terminal());
         format!("{}\n\n{table}", distribution.lead())

@@ -10,6 +10,7 @@
 //! ```
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use scope_result::{Domain, Function, Mode, Recording};
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use super::flow::Flow;
 use crate::summary::plain;
 
 /// The direction of a frame, as the guest sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// From the guest.

@@ -1,5 +1,6 @@
 //! A packet's stages: the purpose of each instruction in its span.
 
+use schemars::JsonSchema;
 use scope_result::{Domain, Mode};
 use serde::Serialize;
 
@@ -8,7 +9,7 @@ use super::span::Span;
 use crate::summary::{Who, plain};
 
 /// A stage, after Figure 6 of Chadha et al.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The guest's kernel and programs, and Xen's work for them.
@@ -50,7 +51,7 @@ impl Stage {
 }
 
 /// Work of one domain or the hypervisor for one stage, without interruption.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Run {
     /// Instructions since the span's start.
     pub from: u64,
@@ -58,6 +59,7 @@ pub struct Run {
     pub to: u64,
     /// Who works.
     #[serde(serialize_with = "in_words")]
+    #[schemars(with = "String")]
     pub who: Who,
     /// The stage.
     pub stage: Stage,

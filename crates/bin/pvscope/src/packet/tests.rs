@@ -374,11 +374,19 @@ fn the_document_and_the_page_have_the_same_packet() {
     ]);
     let packet = Packet::pick(&Flow::new(&recording), Direction::Tx, Some(2), false).expect("one");
     let costs = Costs::default();
-    let text = json::json(&packet, &costs).expect("JSON");
+    let text = json(&data::PacketData::new(&packet, &costs)).expect("JSON");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let schema = document::schema::<data::PacketData<'_>>();
+    assert_eq!(document::errors(&schema, &document), [""; 0]);
     assert_eq!((&document["nth"], &document["complete"]), (&2.into(), &true.into()));
     assert_eq!(document["lines"][0]["function"], "__tcp_transmit_skb");
     assert_eq!(document["stages"][0]["stage"], "guest");
     let html = page::page(&packet, &costs).to_html();
     assert!(html.contains("<svg") && html.contains("xennet_tx_buf_gc"));
+    let flow = Flow::new(&recording);
+    let distribution = Distribution::new(&flow, Direction::Tx, &costs).expect("a complete packet");
+    let text = json(&distribution.data()).expect("JSON");
+    let document = serde_json::from_str(&text).expect("JSON");
+    let schema = document::schema::<DistributionData<'_>>();
+    assert_eq!(document::errors(&schema, &document), [""; 0]);
 }

@@ -9,6 +9,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -59,10 +60,12 @@ pub struct ReportArgs {
 pub fn run(args: &ReportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
     let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
-    let summary = summary.only(|part| args.filter.selects(part)).weighed_by(args.event);
+    let summary = summary
+        .only(|part| args.filter.selects(part))
+        .of_owners(|who, mode| args.filter.selects_owner(who, mode))
+        .weighed_by(args.event);
     if args.json {
-        let text = serde_json::to_string_pretty(&ReportData::new(&summary, &args.filter));
-        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+        return show(&json(&ReportData::new(&summary, &args.filter))?);
     }
     if args.csv {
         return show(&ReportData::new(&summary, &args.filter).csv());
@@ -87,6 +90,11 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         text += &format!("Report with plots: {}\n", path.display());
     }
     show(&text)
+}
+
+/// A document on several lines.
+pub fn json(document: &impl Document) -> Result<String> {
+    document::pretty(document).map_err(|error| Error::Usage(error.to_string()))
 }
 
 /// Prints a text. A reader that stops early, such as `head`, is no error.

@@ -64,7 +64,7 @@ pub fn tables(summary: &Summary<'_>, top: usize) -> [(String, Table); 6] {
         ("By module:".to_owned(), modules),
         ("By function:".to_owned(), functions),
         (format!("L2 misses {unit}, by its size:"), l2(summary)),
-        (format!("TLB misses {unit}, code and data, by entries and policy:"), tlb(summary)),
+        (format!("TLB misses {unit}, by policy and entries:"), tlb(summary)),
         ("Events:".to_owned(), events(summary)),
     ]
 }
@@ -89,19 +89,21 @@ fn l2(summary: &Summary<'_>) -> Table {
 }
 
 fn tlb(summary: &Summary<'_>) -> Table {
-    let table = TLB_ENTRIES
-        .iter()
-        .fold(Table::new().left("policy"), |table, entries| table.right(entries.to_string()));
+    let table = Table::new().left("policy").left("of");
+    let mut table =
+        TLB_ENTRIES.iter().fold(table, |table, entries| table.right(entries.to_string()));
     let sweep = &summary.sweep;
-    POLICIES.iter().fold(table, |mut table, policy| {
-        let (code, data) = (&sweep.itlb[*policy as usize], &sweep.dtlb[*policy as usize]);
-        if code.iter().chain(data).sum::<u64>() > 0 {
-            let sums = code.iter().zip(data).map(|(code, data)| (code + data) as f64);
-            let cells = sums.map(|sum| human(summary.per_frame(sum)));
-            table.row(std::iter::once(policy.name().to_owned()).chain(cells));
+    for policy in POLICIES {
+        for (side, misses) in [("code", &sweep.itlb), ("data", &sweep.dtlb)] {
+            let misses = misses[policy as usize];
+            if misses.iter().sum::<u64>() > 0 {
+                let names = [policy.name(), side].map(str::to_owned);
+                let cells = misses.map(|misses| human(summary.per_frame(misses as f64)));
+                table.row(names.into_iter().chain(cells));
+            }
         }
-        table
-    })
+    }
+    table
 }
 
 fn events(summary: &Summary<'_>) -> Table {

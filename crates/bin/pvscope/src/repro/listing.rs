@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use report::Table;
+use schemars::JsonSchema;
 use scope_result::Block;
 use serde::Serialize;
 
@@ -10,7 +11,7 @@ use crate::packet::flow::Flow;
 use crate::summary::{function_name, plain};
 
 /// The code that ran, line by line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Listing {
     /// Its title.
     pub title: String,
@@ -19,7 +20,7 @@ pub struct Listing {
 }
 
 /// A line of a listing: a function, until another one runs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct ListingLine {
     /// Instructions since the event of the listing; negative before it.
     pub since: i64,

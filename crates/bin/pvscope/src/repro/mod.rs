@@ -21,9 +21,9 @@ use scope_model::{Costs, Preset};
 
 use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
-use crate::report::show;
+use crate::report::{json, show};
 use crate::run::{self, RunArgs};
-use plot::Document;
+pub use plot::Document;
 use recordings::WorkloadRecording;
 
 /// Arguments of `pvscope repro`.
@@ -107,8 +107,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
         show(&format!("Report with plots: {}\n", path.display()))?;
     }
     if let Some(path) = &args.json {
-        let json = serde_json::to_vec_pretty(&document).map_err(usage)?;
-        report::write_atomic(path, &json).map_err(usage)?;
+        report::write_atomic(path, json(&document)?.as_bytes()).map_err(usage)?;
         show(&format!("Numbers: {}\n", path.display()))?;
     }
     Ok(())
@@ -339,6 +338,8 @@ mod tests {
             assert!(claims.clone().count() > 5);
             assert!(claims.clone().all(|claim| claim.here.is_none()), "{document:?}");
             assert!(document.page().to_html().contains("cannot be told"));
+            let json = serde_json::from_str(&json(&document).unwrap()).unwrap();
+            assert_eq!(::document::errors(&::document::schema::<Document>(), &json), [""; 0]);
         }
     }
 }

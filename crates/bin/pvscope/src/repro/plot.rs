@@ -2,12 +2,13 @@
 
 use report::html::{BarChart, Chart, LineChart, Report};
 use report::{Claim, Stats, Table, claims_table, human};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::listing::Listing;
 
 /// A plot.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Plot {
     /// Its title.
     pub title: String,
@@ -27,7 +28,7 @@ pub struct Plot {
 }
 
 /// Events at places on an x axis.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Marks {
     /// Its name.
     pub name: String,
@@ -36,7 +37,7 @@ pub struct Marks {
 }
 
 /// A line of a plot.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Line {
     /// Its name.
     pub name: String,
@@ -118,7 +119,7 @@ impl Plot {
 }
 
 /// A figure of the paper, or several that belong together.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Section {
     /// Which figure.
     pub title: &'static str,
@@ -144,7 +145,7 @@ impl Section {
 }
 
 /// A recording in the document's table of recordings.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RecordingRow {
     /// Its workload.
     pub workload: String,
@@ -159,7 +160,7 @@ pub struct RecordingRow {
 }
 
 /// All figures of a paper.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Document {
     /// The paper.
     pub paper: &'static str,
@@ -169,6 +170,10 @@ pub struct Document {
     pub recordings: Vec<RecordingRow>,
     /// Its figures.
     pub sections: Vec<Section>,
+}
+
+impl ::document::Document for Document {
+    const SCHEMA: &str = "pvscope-repro/1";
 }
 
 impl Document {

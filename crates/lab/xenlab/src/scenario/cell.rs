@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use lab::Progress;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::host::{DomuConfig, Host};
@@ -62,7 +63,7 @@ impl FromStr for Pair {
 }
 
 /// The result for one pair.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Cell {
     /// The guest's end.
     pub frontend: &'static str,

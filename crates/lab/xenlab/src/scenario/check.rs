@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lab::{Ping, Throughput};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::host::{Domu, Job, Shell};
@@ -15,7 +16,7 @@ use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 const PORT: u16 = 5555;
 
 /// TCP throughput in both directions, in 10⁶ bits of payload per second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Rates {
     /// From the guest.
     pub tx_mbps: f64,
@@ -24,7 +25,7 @@ pub struct Rates {
 }
 
 /// What both ends offered, and the offloads that the guest uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Features {
     /// The frontend's keys in the store.
     pub frontend: BTreeMap<String, String>,

@@ -68,10 +68,11 @@ struct Setup<'a> {
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 12] = [
+const ALL: [(&str, StepFn); 13] = [
     ("two guests connect, with two queues and one vCPU each", connected),
     ("guests, dom0 and the outside reach each other", reachable),
     ("multicast", multicast),
+    ("multicast, while a guest lists the groups that it wants", multicast_list),
     ("TCP from guest to guest, with segmentation and checksum offload", offloads),
     ("an interface comes and goes while its guest runs", hot_plug),
     ("kill -9 and a restart under a TCP connection", kill),
@@ -213,11 +214,45 @@ fn reachable(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 }
 
 fn multicast(setup: &mut Setup<'_>) -> Result<(String, bool)> {
-    let output =
-        setup.guests[0].sh("ping -n -c 5 -W 1 -i 0.3 -I eth0 224.0.0.1", COMMAND_TIMEOUT)?;
-    let answers = output.text.lines().filter(|line| line.contains(GUESTS[1].0)).count();
+    let answers = answers(setup)?;
     // dom0 answers too, and ping ends with the first answer to its last echo.
     Ok((format!("{answers} answers of the other guest"), answers >= 4))
+}
+
+/// How many of five echoes to a group the second guest answers to the first.
+fn answers(setup: &Setup<'_>) -> Result<usize> {
+    let output =
+        setup.guests[0].sh("ping -n -c 5 -W 1 -i 0.3 -I eth0 224.0.0.1", COMMAND_TIMEOUT)?;
+    Ok(output.text.lines().filter(|line| line.contains(GUESTS[1].0)).count())
+}
+
+/// A guest that lists groups gets no others. Linux's frontend lists none; its key in the store is written in its name.
+fn multicast_list(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let guest = &setup.guests[1];
+    let key = format!("/local/domain/{}/device/vif/0/request-multicast-control", guest.id());
+    let list = |value: &str| {
+        setup.host.run(&format!("xenstore-write {key} {value}"), COMMAND_TIMEOUT).map(drop)
+    };
+    let offered = format!(
+        "xenstore-read /local/domain/0/backend/vif/{}/0/feature-multicast-control",
+        guest.id()
+    );
+    let is_offered = setup.host.run(&offered, COMMAND_TIMEOUT)?.trim() == "1";
+    list("1")?;
+    // It is in force when a frame to a group was not wanted.
+    let not_wanted = format!(
+        "ping -n -c 1 -W 1 -I br0 224.0.0.1 >/dev/null; pvnet status | grep '^{} ' | grep not_wanted",
+        guest.name()
+    );
+    setup.host.dom0().until("a drop", &not_wanted, COMMAND_TIMEOUT)?;
+    let answers = answers(setup)?;
+    let (_, echoes) = setup.ping(1)?;
+    list("0")?;
+    let back = "ping -n -c 1 -W 1 -I br0 224.0.0.1";
+    let back = format!("{back} | grep -F {}", GUESTS[1].0);
+    setup.host.dom0().until("frames to all groups", &back, COMMAND_TIMEOUT)?;
+    let seen = format!("{answers} answers of the guest, and all again when it stops");
+    Ok((seen, is_offered && echoes && answers == 0))
 }
 
 fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {

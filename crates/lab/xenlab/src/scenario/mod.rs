@@ -36,7 +36,7 @@ pub use hostile::{
 };
 pub use platform::{PLATFORM_STEPS, platform};
 pub use queues::{GUEST_VCPUS, Negotiation, queues};
-pub use step::{Step, report, run_all};
+pub use step::{Step, StepsDocument, report, run_all, write_json};
 
 /// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

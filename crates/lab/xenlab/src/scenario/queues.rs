@@ -1,6 +1,7 @@
 //! How many queues a frontend and a backend agree on, by their virtual CPUs.
 
 use lab::Progress;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Result;
@@ -17,7 +18,7 @@ pub const GUEST_VCPUS: [u32; 3] = [1, 2, 4];
 const PINGS: u32 = 5;
 
 /// What a guest with the kernel's frontend and a backend in dom0 agreed on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Negotiation {
     /// The backend.
     pub backend: &'static str,

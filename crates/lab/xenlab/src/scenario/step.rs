@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use document::Document;
 use lab::Progress;
 use report::{Machine, Table, write_atomic};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{Error, Result};
 
 /// A step and its result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Step {
     /// What was done.
     pub what: String,
@@ -37,12 +39,29 @@ pub fn run_all<F: Copy>(
     steps.iter().map(run).collect()
 }
 
-/// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
+/// The steps of a lab, on this machine.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct StepsDocument<'a> {
+    /// Which lab.
     bench: &'static str,
+    /// Where and when it ran.
     machine: Machine,
+    /// The steps, in their order.
     steps: &'a [Step],
+}
+
+impl Document for StepsDocument<'_> {
+    const SCHEMA: &'static str = "lab-steps/1";
+}
+
+/// Writes a document to a file, on one line, if a file is given.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write_json(file: Option<&Path>, document: &impl Document) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let text = document::line(document).map_err(report::Error::from)?;
+    Ok(write_atomic(file, text.as_bytes())?)
 }
 
 /// Prints the steps, and writes them to a file if one is given. Returns whether all passed.
@@ -58,10 +77,28 @@ pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Resul
     });
     let print = table.print();
     print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
-    if let Some(file) = json {
-        let document = Document { bench, machine: Machine::detect(), steps };
-        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
-        write_atomic(file, (text + "\n").as_bytes())?;
-    }
+    write_json(json, &StepsDocument { bench, machine: Machine::detect(), steps })?;
     Ok(steps.iter().all(|step| step.passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_as_the_schema_says() {
+        let folder = lab::TempDir::new().unwrap();
+        let file = folder.path().join("steps.json");
+        let acts = [("boot", true), ("ping", false)];
+        let progress = Progress::new(acts.len(), true);
+        let steps = run_all(&acts, &progress, |passed| Ok(("seen".to_owned(), passed))).unwrap();
+        assert!(!report("a test", &steps, Some(&file)).unwrap(), "a step failed");
+        let json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let schema = document::schema::<StepsDocument<'_>>();
+        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        assert_eq!(
+            (&json["bench"], &json["steps"][1]["passed"]),
+            (&"a test".into(), &false.into())
+        );
+    }
 }

@@ -12,6 +12,7 @@ use netback::{Change, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
+use wire::ethernet::MacAddr;
 use xen::{Xen, XenGuest};
 
 use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal};
@@ -19,6 +20,8 @@ use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal};
 type Host = Metered<Xen>;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
+/// The interface whose frontend lists the multicast groups that it wants; the frames of [`traffic`] are to stations.
+const LISTING: u8 = 1;
 /// Frames in one page, in three, and in sixteen pages and the header channel: the largest frame.
 const SIZES: [usize; 6] = [14, 60, 1514, 9014, 10_000, 65_535];
 
@@ -27,8 +30,12 @@ pub fn check(here: &Loopback, checks: &mut Checks) {
     let raised = fs::write("/sys/module/xen_gntalloc/parameters/limit", "65536");
     checks.check("gntalloc's limit is raised", raised.map_err(Into::into));
     for variant in VARIANTS {
-        checks.check(&format!("frames cross both ways ({variant:?})"), cross(here, variant));
+        let crossed =
+            with_interfaces(here, variant, |interfaces, meter| traffic(interfaces, meter, variant));
+        checks.check(&format!("frames cross both ways ({variant:?})"), crossed);
     }
+    let listed = with_interfaces(here, VARIANTS[0], |interfaces, _| lists(interfaces));
+    checks.check("a guest gets the groups that it lists, and no others", listed);
 }
 
 /// The channels of a run.
@@ -89,13 +96,17 @@ fn connect(
         rx: RxChannel::Copy,
         persistent_grants: 512,
         reuse: GrantReuse::Agreed,
-        multicast_control: false,
+        multicast_control: true,
         coalescing: None,
     };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;
-    let config =
-        netfront::Config { header_channel, persistent_grants, ..netfront::Config::default() };
+    let config = netfront::Config {
+        header_channel,
+        persistent_grants,
+        multicast_control: index == LISTING,
+        ..netfront::Config::default()
+    };
     let guest = here.guest.clone();
     // A second connection to the store, over the other transport, as another process has it.
     let stream = xen::store::connect_by_device()?;
@@ -190,7 +201,12 @@ fn carry(interfaces: &mut [Interface; 2], to: usize, sizes: &[usize]) -> Outcome
     })
 }
 
-fn cross(here: &Loopback, variant: Variant) -> Outcome {
+/// Runs a check with two interfaces, which are gone afterwards.
+fn with_interfaces(
+    here: &Loopback,
+    variant: Variant,
+    check: impl FnOnce(&mut [Interface; 2], &Meter) -> Outcome,
+) -> Outcome {
     let host = Metered::new(here.xen.clone());
     let failures = Arc::new(std::sync::Mutex::new(Vec::new()));
     let heard = failures.clone();
@@ -200,7 +216,7 @@ fn cross(here: &Loopback, variant: Variant) -> Outcome {
     let datapath = Datapath::start(&Config::default(), Box::new(sink))?;
     let link = |index| connect(here, &host, &datapath, index, variant);
     let mut interfaces = [link(0)?, link(1)?];
-    let outcome = traffic(&mut interfaces, host.meter(), variant);
+    let outcome = check(&mut interfaces, host.meter());
     for (index, mut interface) in interfaces.into_iter().enumerate() {
         datapath.detach(interface.port.id());
         interface.vif.disconnected()?;
@@ -213,6 +229,54 @@ fn cross(here: &Loopback, variant: Variant) -> Outcome {
     let failures = failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     equal(&**failures, &[] as &[String])?;
     outcome
+}
+
+/// The list of groups over the ring, and the key in the store that turns it off and on.
+fn lists(interfaces: &mut [Interface; 2]) -> Outcome {
+    let all = [1, 2, 3].map(|n| [1, 0, 0x5e, 1, 1, n]);
+    equal(reached(interfaces, &all)?, vec![])?;
+    list(interfaces, &[(all[0], true), (all[2], true)])?;
+    equal(reached(interfaces, &all)?, vec![all[0], all[2]])?;
+    list(interfaces, &[(all[0], false)])?;
+    equal(reached(interfaces, &all)?, all[2..].to_vec())?;
+    let dropped = interfaces[1].port.counters().snapshot().dropped(port::DropReason::NotWanted);
+    equal(dropped, 3 + 1 + 2)
+}
+
+/// Changes the list of the second interface, and waits for the answers.
+fn list(interfaces: &mut [Interface; 2], changes: &[([u8; 6], bool)]) -> Outcome {
+    let tx = &mut interfaces[1].queue.tx;
+    for (group, is_wanted) in changes {
+        tx.list_group(MacAddr(*group), *is_wanted)?;
+    }
+    tx.publish();
+    let mut answers = 0;
+    until("the answers", || {
+        answers += tx.reclaim()?;
+        Ok(answers == 2 * changes.len())
+    })?;
+    equal(tx.take_errors(), 0)
+}
+
+/// Sends a frame to each group, and then a broadcast. Returns the groups whose frames the second interface gets.
+fn reached(
+    interfaces: &mut [Interface; 2],
+    groups: &[[u8; 6]],
+) -> Result<Vec<[u8; 6]>, Box<dyn Error>> {
+    const ALL: [u8; 6] = [0xff; 6];
+    for to in groups.iter().chain([&ALL]) {
+        let bytes = [&to[..], &MACS[0], &[0x88, 0xb5], &[0; 46]].concat();
+        until("room on the ring", || send(&mut interfaces[0].queue, &bytes))?;
+    }
+    let mut got: Vec<[u8; 6]> = Vec::new();
+    until("the broadcast", || {
+        while let Some(bytes) = receive(&mut interfaces[1].queue)? {
+            got.push(bytes[..6].try_into()?);
+        }
+        Ok(got.last() == Some(&ALL))
+    })?;
+    got.pop();
+    Ok(got)
 }
 
 fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, variant: Variant) -> Outcome {

@@ -12,7 +12,7 @@ use super::posted::LentRequest;
 use super::slots::Slots;
 
 /// Buffers that are not lent, for the frames that others send to the guest.
-const RESERVE: u32 = 32;
+pub(super) const RESERVE: u32 = 32;
 
 /// What a queue lends its buffers with.
 pub(super) struct Lending {

@@ -57,6 +57,12 @@ impl<P: SharedPage> PostedRing<P> {
         self.lent.as_ref().map_or(0, |lent| lent.requests.len() - lent.free.len())
     }
 
+    /// How many requests the frontend can have on the ring that are not lent.
+    #[expect(clippy::cast_possible_truncation, reason = "no more than a ring")]
+    pub(super) fn unlent(&self) -> u32 {
+        Rx::COUNT - self.lent() as u32
+    }
+
     /// How many requests can be used. See [`BackRing::unconsumed`].
     #[inline]
     pub(super) fn unconsumed(&mut self) -> Result<u32, Broken> {

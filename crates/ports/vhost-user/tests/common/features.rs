@@ -3,8 +3,11 @@
 pub const CSUM: u64 = 1;
 pub const GUEST_CSUM: u64 = 1 << 1;
 pub const GUEST_TSO4: u64 = 1 << 7;
+pub const GUEST_TSO6: u64 = 1 << 8;
 pub const HOST_TSO4: u64 = 1 << 11;
+pub const HOST_TSO6: u64 = 1 << 12;
 pub const MRG_RXBUF: u64 = 1 << 15;
+pub const MQ: u64 = 1 << 22;
 pub const LOG_ALL: u64 = 1 << 26;
 pub const INDIRECT_DESC: u64 = 1 << 28;
 pub const EVENT_IDX: u64 = 1 << 29;

@@ -27,6 +27,28 @@ pub fn tso(vm: &Vm, size: u16) -> Vec<u8> {
     bytes
 }
 
+/// The same over IPv6.
+pub fn tcp_v6(payload: usize) -> Vec<u8> {
+    let v4 = tcp(payload);
+    let mut bytes = v4[..12].to_vec();
+    bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    bytes.extend(u16::try_from(20 + payload).unwrap_or(0).to_be_bytes());
+    bytes.extend([6, 64]);
+    bytes.extend([[0xfd; 16], [0xfe; 16]].concat());
+    bytes.extend(&v4[34..]);
+    bytes
+}
+
+/// The metadata of such a frame to be segmented.
+pub fn tso_v6(vm: &Vm, size: u16) -> Vec<u8> {
+    let mut bytes = tso(vm, size);
+    bytes[1] = 4;
+    for (at, value) in [(2, 74u16), (6, 54)] {
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
 /// A datagram over IPv4 with `payload` bytes and without checksums.
 pub fn udp(payload: usize) -> Vec<u8> {
     let mut bytes = tcp(0);

@@ -202,6 +202,28 @@ fn one_configuration_counts_the_same_as_among_all() {
 }
 
 #[test]
+fn misses_are_counted_under_the_policy_that_is_asked_for() {
+    for policy in POLICIES {
+        let config = Config { policy, ..preset() };
+        let mut world = world(pages(80, FIRST, GLOBAL), config);
+        for round in 0..5 {
+            (0..40 + 10 * round).for_each(|page| read(&mut world, FIRST + page * PAGE));
+            flush(&mut world, Flush::Cr3(if round % 2 == 0 { OTHER } else { ROOT }));
+        }
+        let expected = world.sweep.dtlb[policy as usize][config.tlb];
+        assert_eq!(world.counters.dtlb_misses, expected, "{}", policy.name());
+        assert_eq!(world.counters.page_walks, expected, "{}", policy.name());
+        let real = world.sweep.dtlb[Policy::Real as usize][config.tlb];
+        assert_eq!(
+            expected == real,
+            !matches!(policy, Policy::NoGlobal | Policy::GlobalHypervisor | Policy::Tagged),
+            "{}",
+            policy.name()
+        );
+    }
+}
+
+#[test]
 fn data_across_two_lines_and_two_pages_is_both() {
     let mut world = world(pages(2, FIRST, 0), preset());
     read(&mut world, FIRST + PAGE - 4);

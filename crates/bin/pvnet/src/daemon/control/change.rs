@@ -71,7 +71,7 @@ impl Control {
                 }
             }
         }
-        Ok(ChangeReport { dry_run, steps })
+        Ok(ChangeReport { dry_run, steps, saved: None })
     }
 
     /// The ports of guests that need no table in the configuration.

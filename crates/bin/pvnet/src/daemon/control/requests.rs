@@ -105,6 +105,7 @@ impl Control {
         let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(absent);
         Status {
+            config: String::new(),
             nics: Vec::new(),
             pid: std::process::id(),
             started: seconds_since_epoch(self.started),

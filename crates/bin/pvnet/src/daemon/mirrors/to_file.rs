@@ -12,7 +12,7 @@ use capture::{Files, Place, Recording, Totals};
 use control_socket::RecordingStatus;
 
 use crate::config;
-use crate::daemon::mirrors::disk::{Answer, Disk};
+use crate::daemon::disk::{Answer, Disk};
 use crate::daemon::thread::spawn_for_client;
 use crate::error::text;
 
@@ -20,6 +20,7 @@ use crate::error::text;
 pub(super) struct ToFile {
     recording: Recording,
     stop: Arc<AtomicBool>,
+    keeps_files: Arc<AtomicBool>,
     /// Says nothing, and ends with the thread.
     ended: mpsc::Receiver<()>,
 }
@@ -32,7 +33,9 @@ impl ToFile {
         disk: Option<&Disk>,
     ) -> Result<Self, String> {
         let (bytes, files) = config.file_limits();
-        let mut files = Files::new(folder, config.file_name().unwrap_or_default(), bytes, files);
+        let keeps_files = Arc::<AtomicBool>::default();
+        let name = config.file_name().unwrap_or_default();
+        let mut files = Files::new(folder, name, bytes, files).keeping(keeps_files.clone());
         let recording = Recording::new(&config.from, &config.recorded()).map_err(text)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (lives, ended) = mpsc::channel::<()>();
@@ -54,7 +57,7 @@ impl ToFile {
             writer.run(files, &mut || stops.load(Ordering::Acquire));
         })
         .map_err(text)?;
-        let this = Self { recording, stop, ended };
+        let this = Self { recording, stop, keeps_files, ended };
         if let Some(Err(error)) = answer.map(Answer::wait) {
             this.stop();
             return Err(with_hint(folder, &error));
@@ -75,6 +78,11 @@ impl ToFile {
     pub(super) fn status(&self) -> RecordingStatus {
         let Place { path, bytes, error } = self.recording.place();
         RecordingStatus { path: path.map(|path| path.display().to_string()), bytes, error }
+    }
+
+    /// Whether the thread removes no files.
+    pub(super) fn keep_files(&self, keeps: bool) {
+        self.keeps_files.store(keeps, Ordering::Release);
     }
 
     /// Tells the thread of a recording, which no port gives packets any more, to end.

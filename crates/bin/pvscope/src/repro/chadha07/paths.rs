@@ -1,15 +1,18 @@
 //! The life of a packet: instructions from function to function (Figures 7 to 10), and the code of a switch with its misses (Figures 3
 //! and 4).
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use scope_result::{Domain, Mode};
 
 use crate::packet::flow::{Flow, Visit};
 use crate::repro::listing;
-use crate::repro::plot::Section;
+use crate::repro::plot::{Plot, Section};
 use crate::repro::recordings::WorkloadRecording;
 use crate::repro::rules::PaperClaim;
 use crate::repro::rules::chadha07 as rules;
-use crate::summary::plain;
+use crate::summary::{function_name, plain};
 
 /// A function's first instruction, in a domain.
 #[derive(Clone, Copy)]
@@ -93,37 +96,76 @@ impl Place {
 }
 
 impl Path {
-    /// Instructions of each time that it was gone.
-    fn counts(&self, flow: &Flow<'_>) -> Vec<u64> {
-        self.counts_by(flow, ALLOCATION).into_iter().map(|(count, _)| count).collect()
-    }
-
-    /// The same, and whether the way led past a place.
-    fn counts_by(&self, flow: &Flow<'_>, past: Place) -> Vec<(u64, bool)> {
-        let mut counts = Vec::new();
-        let mut passed = false;
-        let mut since: Option<(u8, u64)> = None;
-        for visit in &flow.visits {
+    /// The visits of each time that it was gone.
+    fn walks(&self, flow: &Flow<'_>) -> Vec<Range<usize>> {
+        let mut walks = Vec::new();
+        let mut since: Option<usize> = None;
+        for (place, visit) in flow.visits.iter().enumerate() {
             if self.hypervisor && visit.mode() != Mode::Hypervisor {
                 since = None;
             }
             if self.to.is(flow, visit)
-                && let Some((_, count)) = since.take()
+                && let Some(since) = since.take()
             {
-                counts.push((count, passed));
+                walks.push(since..place);
             }
             if self.from.is(flow, visit) && !(self.first && since.is_some()) {
-                since = Some((visit.domain(), 0));
-                passed = false;
-            }
-            passed |= past.is(flow, visit);
-            if let Some((domain, count)) = &mut since
-                && (!self.own || *domain == visit.domain())
-            {
-                *count += visit.tally().instructions;
+                since = Some(place);
             }
         }
-        counts
+        walks
+    }
+
+    /// The visits of a walk that are counted.
+    fn own<'a, 'f>(
+        &self,
+        flow: &'f Flow<'a>,
+        walk: Range<usize>,
+    ) -> impl Iterator<Item = &'f Visit<'a>> {
+        let (own, domain) = (self.own, flow.visits[walk.start].domain());
+        flow.visits[walk].iter().filter(move |visit| !own || visit.domain() == domain)
+    }
+
+    /// Instructions of a walk.
+    fn count(&self, flow: &Flow<'_>, walk: Range<usize>) -> u64 {
+        self.own(flow, walk).map(|visit| visit.tally().instructions).sum()
+    }
+
+    /// Instructions of each time that it was gone.
+    fn counts(&self, flow: &Flow<'_>) -> Vec<u64> {
+        self.walks(flow).into_iter().map(|walk| self.count(flow, walk)).collect()
+    }
+
+    /// The same, and whether the way led past a place.
+    fn counts_by(&self, flow: &Flow<'_>, past: Place) -> Vec<(u64, bool)> {
+        let passes =
+            |walk: Range<usize>| flow.visits[walk].iter().any(|visit| past.is(flow, visit));
+        let walks = self.walks(flow).into_iter();
+        walks.map(|walk| (self.count(flow, walk.clone()), passes(walk))).collect()
+    }
+
+    /// Instructions of the middle one of all walks by function, the most first; those of little weight together.
+    fn by_function(&self, flow: &Flow<'_>) -> Vec<(String, u64)> {
+        /// As many functions have a name in a chart.
+        const SHOWN: usize = 30;
+        let mut walks = self.walks(flow);
+        walks.sort_by_cached_key(|walk| self.count(flow, walk.clone()));
+        let Some(middle) = walks.get(walks.len().saturating_sub(1) / 2) else { return Vec::new() };
+        let mut sums = BTreeMap::<String, u64>::new();
+        for visit in self.own(flow, middle.clone()) {
+            let function = flow.function(visit.block).cloned().unwrap_or_default();
+            let (_, function) = function_name(&function);
+            let name = format!("{} ({})", plain(&function), flow.who(visit));
+            *sums.entry(name).or_default() += visit.tally().instructions;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let rest = sums.split_off(sums.len().min(SHOWN));
+        if !rest.is_empty() {
+            let name = format!("{} others", rest.len());
+            sums.push((name, rest.iter().map(|(_, count)| count).sum()));
+        }
+        sums
     }
 }
 
@@ -150,7 +192,7 @@ pub fn life_of_a_packet(tcp: &WorkloadRecording, udp: &WorkloadRecording) -> Sec
             },
         ))
     };
-    let mut claims: Vec<_> = [
+    let judged = [
         (rules::WRITE, WRITE, of_tcp),
         (rules::TO_GRANT, TO_GRANT, of_tcp),
         (rules::TO_WAKE, TO_WAKE, of_tcp),
@@ -159,10 +201,10 @@ pub fn life_of_a_packet(tcp: &WorkloadRecording, udp: &WorkloadRecording) -> Sec
         (rules::TO_MAP, TO_MAP, of_udp),
         (rules::TO_BRIDGE, TO_BRIDGE, of_udp),
         (rules::FROM_UNMAP, FROM_UNMAP, of_udp),
-    ]
-    .iter()
-    .map(|(rule, path, flow)| counted(rule, path, flow))
-    .collect();
+    ];
+    let mut claims: Vec<_> =
+        judged.iter().map(|(rule, path, flow)| counted(rule, path, flow)).collect();
+    let plots = judged.iter().map(|(rule, path, flow)| functions(rule, path, flow)).collect();
     if let Some(write) = claims.first_mut() {
         write.differs += &by_allocation(&WRITE.counts_by(of_tcp, ALLOCATION));
     }
@@ -175,8 +217,15 @@ pub fn life_of_a_packet(tcp: &WorkloadRecording, udp: &WorkloadRecording) -> Sec
         causes.collect::<Vec<_>>().join(", ")
     )));
     let listing = around_switch(of_tcp);
-    Section::new("Figures 3, 4 and 7 to 10: the life of a packet", claims, Vec::new())
-        .listing(listing)
+    Section::new("Figures 3, 4 and 7 to 10: the life of a packet", claims, plots).listing(listing)
+}
+
+/// The functions of which a path consists.
+fn functions(rule: &PaperClaim, path: &Path, flow: &Flow<'_>) -> Plot {
+    let (names, counts): (Vec<String>, Vec<u64>) = path.by_function(flow).into_iter().unzip();
+    let title = format!("{}: {}, by function", rule.source, rule.what);
+    let plot = Plot::new(title, "function", "instructions").steps(names).bars();
+    plot.values("instructions", counts.into_iter().map(|count| count as f64))
 }
 
 /// How long the ways that allocate pages are, and the others.
@@ -290,6 +339,32 @@ mod tests {
         // An upcall of the guest is not dom0's.
         assert_eq!(TO_UPCALL.counts(&flow), [100, 300]);
         assert_eq!(switches(&flow), [1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn the_middle_walk_is_divided_by_function() {
+        let steps = [
+            (2, 1),
+            (4, 1),
+            (4, 1),
+            (3, 0),
+            (2, 1),
+            (3, 0),
+            (2, 1),
+            (4, 0),
+            (4, 0),
+            (4, 0),
+            (3, 0),
+        ];
+        let recording = recording(&steps);
+        let flow = Flow::new(&recording);
+        assert_eq!(TO_UPCALL.counts(&flow), [300, 100, 400]);
+        let expected =
+            [("other (domU 1)".to_owned(), 200), ("context_switch (Xen)".to_owned(), 100)];
+        assert_eq!(TO_UPCALL.by_function(&flow), expected);
+        // What another domain does is not the path's own.
+        let own = path(SWITCH, UPCALL).by_function(&flow);
+        assert_eq!(own, [("context_switch (Xen)".to_owned(), 100)]);
     }
 
     #[test]

@@ -160,19 +160,26 @@ fn code_pages(recording: &Recording) -> String {
     for step in &recording.flow {
         let Some(block) = recording.blocks.get(step.block as usize) else { continue };
         if domain.replace(step.domain).is_some_and(|before| before != step.domain) {
-            between.push(pages.len());
-            pages.clear();
+            between.push(std::mem::take(&mut pages));
         }
-        pages.insert((block.address >> 12, block.space));
+        pages.insert((block.address >> 12, block.space, block.mode));
     }
-    between.sort_unstable();
+    between.sort_by_key(HashSet::len);
     // What begins before the flow is no whole one.
-    let at = |tenths: usize| between.get(between.len().saturating_sub(1) * tenths / 10).copied();
+    let at = |tenths: usize| between.get(between.len().saturating_sub(1) * tenths / 10);
     let (Some(low), Some(median), Some(high)) = (at(1), at(5), at(9)) else {
         return "The flow has no VM switch.".to_owned();
     };
+    let of = |mode| median.iter().filter(|(_, _, own)| *own == mode).count();
     format!(
-        "Between two VM switches code of {median} pages executes (eight of ten times {low} to {high})."
+        "Between two VM switches code of {} pages executes (eight of ten times {} to {}), of them {} of Xen, {} of kernels and \
+         {} of programs.",
+        median.len(),
+        low.len(),
+        high.len(),
+        of(Mode::Hypervisor),
+        of(Mode::Kernel),
+        of(Mode::User)
     )
 }
 

@@ -119,7 +119,7 @@ fn config_text(folder: &Path, sockets: &Path, lines: &[String]) -> String {
     for (n, (socket, mac)) in socket_paths(sockets).iter().zip(MACS).enumerate() {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         text += &format!(
-            "[[port]]\nname = \"vm{n}\"\nkind = \"vhost-user\"\nsocket = {}\nmac = \"{mac}\"\n",
+            "[[port]]\nname = \"vm{n}\"\nkind = \"vhost-user\"\nsocket = {}\nmac = \"{mac}\"\npacked = true\n",
             quoted(socket)
         );
     }

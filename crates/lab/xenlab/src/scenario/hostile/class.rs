@@ -3,10 +3,11 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A kind of attack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// More requests than the TX ring has slots (XSA-39, CVE-2013-0216).
@@ -149,7 +150,7 @@ impl fmt::Display for Class {
 }
 
 /// Counts of responses on the TX ring, by status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Answers {
     /// Accepted.
     pub okay: u32,
@@ -174,7 +175,7 @@ impl std::ops::AddAssign for Answers {
 }
 
 /// An attacker's report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Report {
     /// The attack.
     pub class: Class,

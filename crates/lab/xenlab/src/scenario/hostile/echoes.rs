@@ -1,6 +1,7 @@
 //! The victim's echo replies, from the output of `ping`.
 
 use report::Samples;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -23,7 +24,7 @@ const ECHOES_MIN: u64 = 10;
 const PERCENT: f64 = 90.0;
 
 /// The replies in a period.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Echoes {
     /// How many echoes were answered.
     pub answered: u64,
@@ -36,7 +37,7 @@ pub struct Echoes {
 }
 
 /// The victim's replies without an attack, to compare with.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Baseline {
     /// Several periods of the same run: one alone may be a fast or a slow one.
     pub quiet: Vec<Echoes>,

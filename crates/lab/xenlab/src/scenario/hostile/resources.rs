@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::host::Shell;
@@ -15,7 +16,7 @@ const RSS_KIB: u64 = 1024;
 const RSS: &str = "rss_kib";
 
 /// Counts of resources, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {

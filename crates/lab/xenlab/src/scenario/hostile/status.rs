@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control_socket::Reason;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -16,7 +17,7 @@ pub struct Status {
 }
 
 /// The status of an interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Port {
     /// Its domain's name.
     pub name: String,

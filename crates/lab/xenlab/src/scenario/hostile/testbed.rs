@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lab::Progress;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::host::{Domu, DomuConfig, Host, Job, Shell};
@@ -51,7 +52,7 @@ pub struct AttackTestbed {
 }
 
 /// An attack and its result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
     /// The attack.
     pub class: Class,

@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn what_was_agreed_waits_for_the_next_connection() {
         for (old, keys, name) in
-            [(RED, "queues = 2\n", "guest red"), (VM, "packed = false\n", "port vm")]
+            [(RED, "queues = 2\n", "guest red"), (VM, "packed = true\n", "port vm")]
         {
             let new = format!("{old}{keys}limit.egress = {{ mbps = 8 }}\n");
             let key = keys.split(' ').next().unwrap();

@@ -9,6 +9,7 @@ use vhost_user::Mode;
 
 use crate::config::{Config, Sandbox, Uplink, UplinkKind};
 use crate::daemon::control::Control;
+use crate::daemon::disk::Disk;
 use crate::daemon::interfaces::InterfaceFile;
 use crate::daemon::sandbox::Reach;
 use crate::error::text;
@@ -49,17 +50,15 @@ impl Control {
     /// Whether a socket can be made. One that others make may come later.
     fn socket(&self, path: &Path, mode: Mode) -> Result<(), String> {
         match (mode, path.parent()) {
-            (Mode::Server, Some(folder)) => writable(folder, &self.reach)
-                .map_err(|error| self.with_socket_hint(&format!("{}: {error}", folder.display()))),
+            (Mode::Server, Some(folder)) => on(&self.sockets_disk, folder, &self.reach)
+                .map_err(|error| self.with_socket_hint(&error)),
             _ => Ok(()),
         }
     }
 
     /// Whether files can be made in the folder of recordings: that of now, which a change leaves as it is.
     fn recordings(&self) -> Result<(), String> {
-        let (path, reach) = (self.config.daemon.recordings.clone(), self.reach.clone());
-        let shown = path.display().to_string();
-        self.disk.ask(move || writable(&path, &reach)).map_err(|error| format!("{shown}: {error}"))
+        on(&self.disk, &self.config.daemon.recordings, &self.reach)
     }
 
     fn uplink(&self, uplink: &Uplink) -> Result<(), String> {
@@ -86,6 +85,13 @@ impl Control {
             None => Ok(()),
         }
     }
+}
+
+/// As [`writable`], for the control thread, which must not wait for a disk.
+fn on(disk: &Disk, folder: &Path, reach: &Reach) -> Result<(), String> {
+    let (asked, reach) = (folder.to_owned(), reach.clone());
+    let answer = disk.ask(move || writable(&asked, &reach));
+    answer.map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// Whether files and sockets can be made in a folder. What the sandbox refuses does not show in its permissions.

@@ -1,4 +1,4 @@
-//! The disk of recordings, which may hang.
+//! The disk of a folder, which may hang.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, mpsc};
@@ -10,14 +10,15 @@ use crate::error::text;
 /// How long an answer may take: the whole daemon waits.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The disk of recordings. Whoever asks it does so on a thread. One that gets no answer stays, so nothing else is asked until then.
+/// A disk. Whoever asks it does so on a thread. One that gets no answer stays, so nothing else is asked until then.
 #[derive(Default)]
-pub(in crate::daemon) struct Disk(Arc<()>);
+pub(super) struct Disk(Arc<()>);
 
 /// What a thread asks the disk. It is open until it is answered, or the thread has panicked.
 pub(super) struct Question {
-    answer: mpsc::Sender<io::Result<()>>,
+    // First: fields are dropped in this order, and who hears of a panic may ask again.
     open: Arc<()>,
+    answer: mpsc::Sender<io::Result<()>>,
 }
 
 /// What the disk says.
@@ -34,7 +35,7 @@ impl Disk {
     }
 
     /// Asks something, and waits for the answer.
-    pub(in crate::daemon) fn ask(
+    pub(super) fn ask(
         &self,
         what: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> Result<(), String> {
@@ -98,7 +99,14 @@ mod tests {
     #[test]
     fn a_thread_that_panics_is_no_disk_that_hangs() {
         let disk = Disk::default();
-        let error = disk.ask(|| panic!("a bug")).unwrap_err();
-        assert!(error.contains("panicked"), "{error}");
+        let (question, answer) = disk.question().unwrap();
+        spawn_for_client("disk", move || {
+            let _asked = question;
+            panic!("a bug")
+        })
+        .unwrap();
+        // A machine under load takes its time to print where the thread was.
+        let error = answer.wait_for(Duration::from_secs(60)).unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! The call graph as a document for programs.
 
+use document::Document;
+use schemars::JsonSchema;
 use scope_model::{Costs, Counters};
 use serde::Serialize;
 
@@ -7,18 +9,18 @@ use crate::call_graph::CallGraph;
 use crate::filter::FilterArgs;
 use crate::summary::{Part, function_name, mode_name};
 
-/// The form of the document, as in [`ReportData`](crate::report_data::ReportData).
-const SCHEMA: &str = "pvscope-calls/1";
-
 /// All functions and calls.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub struct CallsData {
-    schema: &'static str,
     functions: Vec<FunctionRow>,
     calls: Vec<CallRow>,
 }
 
-#[derive(Serialize)]
+impl Document for CallsData {
+    const SCHEMA: &str = "pvscope-calls/1";
+}
+
+#[derive(JsonSchema, Serialize)]
 struct FunctionRow {
     who: String,
     code: &'static str,
@@ -30,7 +32,7 @@ struct FunctionRow {
 }
 
 /// A call: the caller and the callee are indices of functions.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct CallRow {
     caller: usize,
     callee: usize,
@@ -39,7 +41,7 @@ struct CallRow {
 }
 
 /// Counts, in total.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Counts {
     model_cycles: f64,
     instructions: u64,
@@ -68,35 +70,37 @@ impl Counts {
     }
 }
 
-/// The document: the functions that the filter selects, and the calls between them.
-pub fn document(graph: &CallGraph<'_>, costs: &Costs, filter: &FilterArgs) -> CallsData {
-    let functions = graph.functions();
-    let selected: Vec<(&Part, _)> =
-        functions.into_iter().filter(|(part, _)| filter.selects(part)).collect();
-    let index = |part: &Part| selected.iter().position(|(own, _)| *own == part);
-    let calls = graph.calls().into_iter().filter_map(|((caller, callee), cost)| {
-        let inclusive = Counts::new(&cost.inclusive, costs);
-        Some(CallRow {
-            caller: index(caller)?,
-            callee: index(callee)?,
-            calls: cost.calls,
-            inclusive,
-        })
-    });
-    let calls = calls.collect();
-    let functions = selected.iter().map(|(part, cost)| {
-        let (module, function) = function_name(&part.function);
-        FunctionRow {
-            who: part.who.to_string(),
-            code: mode_name(part.mode),
-            module,
-            function,
-            calls: cost.calls,
-            exclusive: Counts::new(&cost.exclusive, costs),
-            inclusive: Counts::new(&cost.inclusive, costs),
-        }
-    });
-    CallsData { schema: SCHEMA, functions: functions.collect(), calls }
+impl CallsData {
+    /// The functions that the filter selects, and the calls between them.
+    pub fn new(graph: &CallGraph<'_>, costs: &Costs, filter: &FilterArgs) -> Self {
+        let functions = graph.functions();
+        let selected: Vec<(&Part, _)> =
+            functions.into_iter().filter(|(part, _)| filter.selects(part)).collect();
+        let index = |part: &Part| selected.iter().position(|(own, _)| *own == part);
+        let calls = graph.calls().into_iter().filter_map(|((caller, callee), cost)| {
+            let inclusive = Counts::new(&cost.inclusive, costs);
+            Some(CallRow {
+                caller: index(caller)?,
+                callee: index(callee)?,
+                calls: cost.calls,
+                inclusive,
+            })
+        });
+        let calls = calls.collect();
+        let functions = selected.iter().map(|(part, cost)| {
+            let (module, function) = function_name(&part.function);
+            FunctionRow {
+                who: part.who.to_string(),
+                code: mode_name(part.mode),
+                module,
+                function,
+                calls: cost.calls,
+                exclusive: Counts::new(&cost.exclusive, costs),
+                inclusive: Counts::new(&cost.inclusive, costs),
+            }
+        });
+        Self { functions: functions.collect(), calls }
+    }
 }
 
 #[cfg(test)]
@@ -109,9 +113,10 @@ mod tests {
     fn calls_refer_to_functions() {
         let recording = recording();
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
-        let document = document(&graph, &Costs::default(), &FilterArgs::default());
-        let json = serde_json::to_value(&document).unwrap();
-        assert_eq!(json["schema"], "pvscope-calls/1");
+        let document = CallsData::new(&graph, &Costs::default(), &FilterArgs::default());
+        let json: serde_json::Value =
+            serde_json::from_str(&document::line(&document).unwrap()).unwrap();
+        assert_eq!(document::errors(&document::schema::<CallsData>(), &json), [""; 0]);
         let name = |index: &serde_json::Value| {
             let index = usize::try_from(index.as_u64().unwrap()).unwrap();
             json["functions"][index]["function"].as_str().unwrap().to_owned()

@@ -1,0 +1,122 @@
+//! The slots of an RX ring that the segments of one frame take.
+
+use offload::Gso;
+use port::{FlowHash, Frame};
+
+use super::lend::RESERVE;
+use super::plan::PacketShape;
+
+/// How many slots the segments of a frame take. The size of a segment comes from the sending guest: one may be longer than a
+/// page and take several slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentSlots {
+    /// The number of segments.
+    segments: u32,
+    /// Slots of each segment but the last.
+    each: u32,
+    /// Slots of the last segment.
+    last: u32,
+    /// Bytes of the longest segment.
+    longest: u32,
+}
+
+/// The fewest slots that a frame waits for which cannot have all at once. Each part of it copies the frame anew, so a guest that posts
+/// one buffer after the other must not have it cut into parts of one segment. So many buffers are never lent, so a guest that
+/// posts a ring of them has them for others' frames.
+const PART_MIN: u32 = RESERVE;
+
+impl SegmentSlots {
+    /// Those of a frame's segments, each of which has the frame's hash.
+    pub(super) fn of(frame: &Frame, gso: Gso, hash: Option<FlowHash>) -> Self {
+        Self::new(frame.headers.payload_offset.into(), frame.len, gso.size.into(), |len| {
+            PacketShape::finished(len, hash).slots()
+        })
+    }
+
+    fn new(header: u32, len: u32, size: u32, slots_of: impl Fn(u32) -> u32) -> Self {
+        let payload = len.saturating_sub(header);
+        let size = size.clamp(1, payload.max(1));
+        let segments = payload.div_ceil(size).max(1);
+        let rest = payload - (segments - 1) * size;
+        Self {
+            segments,
+            each: slots_of(header + size),
+            last: slots_of(header + rest),
+            longest: header + size.min(payload),
+        }
+    }
+
+    /// Bytes of the longest segment.
+    pub(super) fn longest(self) -> u32 {
+        self.longest
+    }
+
+    /// Slots of the segments from number `sent` on.
+    pub(super) fn left(self, sent: u16) -> u32 {
+        match self.segments.saturating_sub(sent.into()) {
+            0 => 0,
+            left => (left - 1) * self.each + self.last,
+        }
+    }
+
+    /// Slots to wait for before more segments than the first `sent` are delivered: those of all, if the guest can have so many
+    /// buffers that are not lent. Cards and sockets keep half of a ring for good, and then a frame of more segments than the other
+    /// half would wait for ever.
+    pub(super) fn next_part(self, sent: u16, unlent: u32) -> u32 {
+        match self.left(sent) {
+            all if all <= unlent => all,
+            all => all.min(PART_MIN.max(self.each)),
+        }
+    }
+
+    /// The number of the segment behind those that fit in `room` slots, if the first `sent` are delivered.
+    pub(super) fn end_of_part(self, sent: u16, room: u32) -> u16 {
+        let end = match self.left(sent) <= room {
+            true => self.segments,
+            false => (u32::from(sent) + room / self.each.max(1)).min(self.segments),
+        };
+        // A frame of more segments than a ring has slots was dropped before.
+        u16::try_from(end).unwrap_or(u16::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn slots_of(len: u32) -> u32 {
+        len.div_ceil(4096)
+    }
+
+    proptest! {
+        /// Part after part, each with the room that it waited for, takes the slots of each segment once.
+        #[test]
+        fn parts_take_the_slots_of_all_segments(
+            header in 54u32..100, payload in 0u32..65_000, size in 1u32..66_000,
+            unlent in 1u32..256, more in 0u32..64,
+        ) {
+            let cut = SegmentSlots::new(header, header + payload, size, slots_of);
+            let lens = (0..payload.div_ceil(size).max(1)).map(|n| header + size.min(payload - n * size));
+            let slots: Vec<_> = lens.clone().map(slots_of).collect();
+            prop_assume!(slots.len() <= 192);
+            prop_assert_eq!(cut.left(0), slots.iter().sum::<u32>());
+            prop_assert_eq!(Some(cut.longest()), lens.max());
+            let mut sent = 0;
+            while usize::from(sent) < slots.len() {
+                let wanted = cut.next_part(sent, unlent);
+                prop_assert_eq!(wanted <= unlent || wanted <= PART_MIN || wanted == cut.each, true);
+                let end = cut.end_of_part(sent, wanted + more);
+                prop_assert!(end > sent, "each part gets further");
+                let taken: u32 = slots[sent.into()..end.into()].iter().sum();
+                prop_assert!(taken <= wanted + more);
+                if cut.left(sent) <= unlent {
+                    prop_assert_eq!(usize::from(end), slots.len(), "all at once, where that can be");
+                }
+                sent = end;
+            }
+            prop_assert_eq!(cut.left(sent), 0);
+        }
+    }
+}

@@ -30,7 +30,7 @@ pub struct RoundTrip {
     pub mdev: Duration,
 }
 
-/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits a second for the last reply.
+/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies.
 /// No reply at all is not an error.
 ///
 /// # Errors
@@ -43,7 +43,10 @@ pub fn ping(
     interval: Duration,
 ) -> Result<Ping> {
     let mut command = namespace.exec("ping")?;
-    command.args(["-q", "-n", "-W", "1", "-c", &count.to_string()]);
+    // Without a deadline, ping waits for the last reply only as long as for the next request, or twice the longest
+    // round trip. With one, it goes on with requests until `count` were answered.
+    let deadline = (interval * count).as_secs_f64().ceil() + 2.0;
+    command.args(["-n", "-w", &format!("{deadline}"), "-c", &count.to_string()]);
     command.args(["-i", &format!("{:.6}", interval.as_secs_f64()), &address.into().to_string()]);
     let mut process = Process::capture(command)?;
     let status = process.wait(interval * count + Duration::from_secs(10))?;
@@ -51,7 +54,8 @@ pub fn ping(
     if status.code() != Some(1) {
         process.succeed(Duration::ZERO)?;
     }
-    Ping::parse(&process.stdout())
+    let text = process.stdout();
+    Ok(Ping::parse(&text)?.without_spares(count.into(), &text))
 }
 
 impl Ping {
@@ -74,6 +78,18 @@ impl Ping {
             .map(|times| round_trip(times).ok_or_else(|| bad("no round-trip times")))
             .transpose()?;
         Ok(Self { sent, received, loss_percent, rtt })
+    }
+
+    /// Leaves out the requests that ping sent while it waited: those after the first `count` and after the last one
+    /// that was answered, as the lines of the replies tell.
+    fn without_spares(self, count: u64, text: &str) -> Self {
+        let answered = text.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(" icmp_seq=")?;
+            line.contains(" time=").then(|| rest.split(' ').next()?.parse().ok())?
+        });
+        let sent = answered.fold(count, u64::max).min(self.sent);
+        let lost = sent.saturating_sub(self.received);
+        Self { sent, loss_percent: lost as f64 / sent.max(1) as f64 * 100.0, ..self }
     }
 }
 
@@ -134,6 +150,25 @@ mod tests {
             (3, 2, Some(Duration::from_micros(30)))
         );
         assert!((ping.loss_percent - 33.3333).abs() < 1e-9);
+    }
+
+    // Replies of 300 ms, which a deadline of 3 seconds waited for.
+    const LATE: &str = "PING 10.9.0.2 (10.9.0.2) 56(84) bytes of data.\n\
+        64 bytes from 10.9.0.2: icmp_seq=1 ttl=64 time=300 ms\n\
+        64 bytes from 10.9.0.2: icmp_seq=2 ttl=64 time=300 ms\n\n\
+        --- 10.9.0.2 ping statistics ---\n\
+        4 packets transmitted, 2 received, 50% packet loss, time 406ms\n\
+        rtt min/avg/max/mdev = 300.1/300.1/300.1/0.0 ms\n";
+
+    #[test]
+    fn a_late_reply_is_none_lost_and_a_hole_is() {
+        let late = Ping::parse(LATE).expect("recorded").without_spares(2, LATE);
+        assert_eq!((late.sent, late.received, late.loss_percent), (2, 2, 0.0));
+        let hole = LATE.replace("icmp_seq=2", "icmp_seq=3");
+        let hole = Ping::parse(&hole).expect("as above").without_spares(2, &hole);
+        assert_eq!((hole.sent, hole.received), (3, 2));
+        let silence = Ping::parse(SILENCE).expect("recorded").without_spares(1, SILENCE);
+        assert_eq!((silence.sent, silence.received, silence.loss_percent), (1, 0, 100.0));
     }
 
     #[test]

@@ -10,6 +10,9 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use super::{Region, guarded};
 use crate::pages::PageSize;
 
+/// How often the kernel is asked for a large page when it says that another time would do.
+const COLLAPSE_TRIES: u32 = 8;
+
 impl Region {
     /// Private zeroed memory of `len` bytes: a buffer that only this process sees.
     pub fn anonymous(len: usize) -> io::Result<Self> {
@@ -276,10 +279,18 @@ impl Region {
             // SAFETY: the range is mapped, writable and ours; neither advice changes a byte.
             unsafe { rustix::mm::madvise(address, len, advice)? };
         }
-        // SAFETY: as above; pages are copied into larger ones, their contents stay.
-        match unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        // A page that another processor still holds for a moment, as on its list of new pages, is `EAGAIN`.
+        let mut tries = 0;
+        loop {
+            // SAFETY: as above; pages are copied into larger ones, their contents stay.
+            if unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            tries += 1;
+            if error.kind() != io::ErrorKind::WouldBlock || tries == COLLAPSE_TRIES {
+                return Err(error);
+            }
         }
     }
 

@@ -22,12 +22,14 @@ impl DomuConfig {
     }
 }
 
-/// The XML of an interface on a bridge, from `xl.cfg`'s line: `mac=00:16:3e:00:00:01,bridge=xenbr0`. Keys without an element of
-/// libvirt are left out.
+/// The XML of an interface, from `xl.cfg`'s line: `mac=00:16:3e:00:00:01,bridge=xenbr0`. Its type is `bridge` if it names one, else
+/// `ethernet`. Keys without an element of libvirt are left out.
 #[must_use]
 pub fn interface_xml(vif: &str) -> String {
-    let mut xml = "<interface type='bridge'>\n".to_owned();
-    for (key, value) in vif.split(',').filter_map(|word| word.split_once('=')) {
+    let pairs = || vif.split(',').filter_map(|word| word.split_once('='));
+    let kind = if pairs().any(|(key, _)| key == "bridge") { "bridge" } else { "ethernet" };
+    let mut xml = format!("<interface type='{kind}'>\n");
+    for (key, value) in pairs() {
         let (element, attribute) = match key {
             "mac" => ("mac", "address"),
             "bridge" => ("source", "bridge"),
@@ -50,6 +52,10 @@ mod tests {
             interface_xml("backend=drv,mac=00:16:3e:00:00:01,bridge=xenbr0,script=vif-bridge"),
             "<interface type='bridge'>\n<backenddomain name='drv'/>\n<mac address='00:16:3e:00:00:01'/>\n\
              <source bridge='xenbr0'/>\n<script path='vif-bridge'/>\n</interface>\n"
+        );
+        assert_eq!(
+            interface_xml("mac=00:16:3e:00:00:01,script=/bin/true"),
+            "<interface type='ethernet'>\n<mac address='00:16:3e:00:00:01'/>\n<script path='/bin/true'/>\n</interface>\n"
         );
     }
 

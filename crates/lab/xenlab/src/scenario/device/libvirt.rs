@@ -18,6 +18,20 @@ auth_unix_rw = "none"
 END
 libvirtd --daemon
 "#;
+/// What replaces the configuration with a device for each interface.
+const OWN_SWITCH: &str = r#"
+cat >/lab/pvnet.toml <<'END'
+[daemon]
+platform = "xen"
+
+[[uplink]]
+name = "host"
+tap = "pvnet0"
+addresses = ["10.0.3.1/24"]
+END
+"#;
+const UPLINK_ADDRESS: &str = "10.0.3.1";
+const GUEST_ADDRESS: &str = "10.0.3.2";
 const VIRSH: &str = "virsh --quiet --connect xen:///system";
 
 /// Two guests.
@@ -26,7 +40,7 @@ pub(super) fn create(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     dom0.run(START, COMMAND_TIMEOUT)?;
     dom0.until("libvirt", &format!("{VIRSH} list"), COMMAND_TIMEOUT)?;
     for number in [2, 3] {
-        let guest = start(testbed, number)?;
+        let guest = start(testbed, number, &testbed.vif(number, BRIDGE, ""), &address(number))?;
         testbed.guests.push(guest);
     }
     let listed = dom0.run(&format!("{VIRSH} list --name --state-running"), COMMAND_TIMEOUT)?;
@@ -37,16 +51,37 @@ pub(super) fn create(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok((format!("libvirt {}: {running} guests run", version.trim()), running == 2))
 }
 
-fn start(testbed: &Testbed<'_>, number: u8) -> Result<Domu> {
+fn start(testbed: &Testbed<'_>, number: u8, vif: &str, address: &str) -> Result<Domu> {
     let name = format!("guest{number}");
-    let config = DomuConfig::new(&name).vif(testbed.vif(number, BRIDGE, ""));
+    let config = DomuConfig::new(&name).vif(vif);
     let script = format!(
         "set -e\ncat >{name}.xml <<'END'\n{}END\n{VIRSH} define {name}.xml\n{VIRSH} start {name}\nxl domid {name}",
         config.xml()
     );
     let guest = testbed.host.start(&name, &script, BOOT_TIMEOUT)?;
-    testbed.bring_up(&guest, 0, &address(number))?;
+    testbed.bring_up(&guest, 0, address)?;
     Ok(guest)
+}
+
+/// A guest whose interface has no device and no bridge: its script has nothing to do.
+pub(super) fn own_switch(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    testbed.backend.kill()?;
+    testbed.shell().run(OWN_SWITCH, COMMAND_TIMEOUT)?;
+    testbed.backend.restart()?;
+    let vif = testbed.interface(4, ",script=/bin/true");
+    let guest = start(testbed, 4, &vif, GUEST_ADDRESS)?;
+    let outer = testbed.shell();
+    let ping = check::ping(guest.shell(), UPLINK_ADDRESS, 5)?;
+    let files = check::same_file(guest.shell(), outer, UPLINK_ADDRESS, 1)?
+        & check::same_file(outer, guest.shell(), GUEST_ADDRESS, 1)?;
+    let (id, name) = (guest.id(), guest.name());
+    let end = format!("{VIRSH} destroy {name} && {VIRSH} undefine {name} >/dev/null");
+    testbed.host.run(&end, COMMAND_TIMEOUT)?;
+    let wrong = testbed.left(id, 0)?;
+    let same = if files { "files arrive both ways" } else { "files are CORRUPTED" };
+    let (seen, right) =
+        verdict(format!("{} of {} echoes; {same}", ping.received, ping.sent), &wrong);
+    Ok((seen, right && files && ping.received == ping.sent))
 }
 
 pub(super) fn hot_plug(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {

@@ -160,7 +160,7 @@ const NETBACK: [(&str, StepFn); 2] = [
     ("the same traffic through each in turn", netback::compared),
 ];
 
-const LIBVIRT: [(&str, StepFn); 7] = [
+const LIBVIRT: [(&str, StepFn); 8] = [
     ("virsh define and start, with type='bridge'", libvirt::create),
     CONNECTED,
     REACHABLE,
@@ -168,6 +168,7 @@ const LIBVIRT: [(&str, StepFn); 7] = [
     ("virsh attach-device and detach-device", libvirt::hot_plug),
     ("virsh destroy in the middle of traffic", libvirt::destroy),
     SHUTDOWN,
+    ("virsh start with type='ethernet', on pvnet's own switch", libvirt::own_switch),
 ];
 
 /// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of the part's

@@ -75,8 +75,13 @@ impl<'a> Testbed<'a> {
 
     /// The line for an interface on a bridge, for the toolstack's default script unless `more` says otherwise.
     pub(super) fn vif(&self, number: u8, bridge: &str, more: &str) -> String {
+        self.interface(number, &format!(",bridge={bridge}{more}"))
+    }
+
+    /// The line for an interface, with the words that follow its backend and its address.
+    pub(super) fn interface(&self, number: u8, more: &str) -> String {
         let place = self.backend.domain().map(|domain| format!("backend={},", domain.name()));
-        format!("{}mac={},bridge={bridge}{more}", place.unwrap_or_default(), mac(number))
+        format!("{}mac={}{more}", place.unwrap_or_default(), mac(number))
     }
 
     /// Creates the guest with this number, and configures its first interface.

@@ -1,9 +1,11 @@
 //! The client's side.
 
 use std::fmt;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+
+use serde::de::DeserializeOwned;
 
 use crate::change::{ChangeReport, ChangeRequest};
 use crate::protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
@@ -14,9 +16,7 @@ use crate::status::Status;
 /// # Errors
 /// A sentence for an operator: no daemon, or an answer that is not a status.
 pub fn status(socket: &Path) -> Result<Status, String> {
-    let mut answer = String::new();
-    send(socket, &Request::Status)?.read_to_string(&mut answer).map_err(unclear)?;
-    serde_json::from_str(&answer).map_err(unclear)
+    parse(&answer(send(socket, &Request::Status)?)?)
 }
 
 /// Sends a request that the daemon answers only if it refuses.
@@ -24,8 +24,7 @@ pub fn status(socket: &Path) -> Result<Status, String> {
 /// # Errors
 /// The daemon's reason, or a sentence that says why there is no daemon.
 pub fn command(socket: &Path, request: &Request) -> Result<(), String> {
-    let mut answer = String::new();
-    send(socket, request)?.read_to_string(&mut answer).map_err(unclear)?;
+    let answer = answer(send(socket, request)?)?;
     if answer.is_empty() {
         return Ok(());
     }
@@ -38,14 +37,9 @@ pub fn command(socket: &Path, request: &Request) -> Result<(), String> {
 /// # Errors
 /// As [`command`]; then nothing was changed.
 pub fn change(socket: &Path, request: &ChangeRequest) -> Result<ChangeReport, String> {
-    let mut stream = send(socket, &Request::Change(request.clone()))?;
+    let stream = send(socket, &Request::Change(request.clone()))?;
     stream.set_read_timeout(Some(CHANGE_TIMEOUT)).map_err(unclear)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(unclear)?;
-    match serde_json::from_str::<Refusal>(&answer) {
-        Ok(refusal) => Err(refusal.error),
-        Err(_) => serde_json::from_str(&answer).map_err(unclear),
-    }
+    parse(&answer(stream)?)
 }
 
 /// Switches the meter on. It stays on at least until the returned stream is dropped.
@@ -99,10 +93,100 @@ fn send(socket: &Path, request: &Request) -> Result<UnixStream, String> {
     }
     let mut stream = UnixStream::connect(socket).map_err(no_daemon)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(|error| error.to_string())?;
-    stream.write_all(line.as_bytes()).map_err(no_daemon)?;
-    Ok(stream)
+    match stream.write_all(line.as_bytes()) {
+        Ok(()) => Ok(stream),
+        // A daemon with too many clients refuses before it reads. Its reason is there.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+            let reason = answer(stream).ok().and_then(|answer| serde_json::from_str(&answer).ok());
+            Err(reason.map_or_else(|| no_daemon(error), |refusal: Refusal| refusal.error))
+        }
+        Err(error) => Err(no_daemon(error)),
+    }
+}
+
+/// All that the daemon answers. One that refuses without reading the request resets the connection after its reason.
+fn answer(mut stream: UnixStream) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset || bytes.is_empty() => {
+            Err(unclear(error))
+        }
+        _ => String::from_utf8(bytes).map_err(unclear),
+    }
+}
+
+fn parse<T: DeserializeOwned>(answer: &str) -> Result<T, String> {
+    match serde_json::from_str::<Refusal>(answer) {
+        Ok(refusal) => Err(refusal.error),
+        Err(_) => serde_json::from_str(answer).map_err(unclear),
+    }
 }
 
 fn unclear(error: impl fmt::Display) -> String {
     format!("the daemon's answer: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A folder for one test's socket, removed at the end.
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("pvnet-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A daemon that refuses so many clients without reading what they ask, after a while.
+    fn refuse(listener: UnixListener, clients: usize, after: Duration) {
+        for stream in listener.incoming().take(clients).map(Result::unwrap) {
+            std::thread::sleep(after);
+            serde_json::to_writer(&stream, &Refusal::new("too many clients")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_heard_before_and_after_the_request_is_written() {
+        let folder = Folder::new("refusal");
+        let socket = folder.0.join("control.sock");
+        let late = Duration::from_millis(200);
+        for after in [Duration::ZERO, late] {
+            let listener = UnixListener::bind(&socket).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| refuse(listener, 40, after / 40));
+                for n in 0..40 {
+                    let said = match n % 2 {
+                        0 => status(&socket).map(drop),
+                        _ => command(&socket, &Request::Meter),
+                    };
+                    assert_eq!(said, Err("too many clients".to_owned()));
+                }
+            });
+            std::fs::remove_file(&socket).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_client_that_wrote_too_late_hears_the_reason() {
+        let folder = Folder::new("late");
+        let socket = folder.0.join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        refuse(listener, 1, Duration::ZERO);
+        assert_eq!(stream.write_all(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(answer(stream).unwrap().contains("too many clients"));
+    }
 }

@@ -105,7 +105,14 @@ fn answer(
             let (sender, receiver) = mpsc::channel();
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             events.send(Event::Status(sender)).map_err(gone)?;
-            let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
+            let mut status = match receiver.recv_timeout(TIMEOUT) {
+                Ok(status) => status,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let why = format!("the daemon was busy for {} s; try later", TIMEOUT.as_secs());
+                    return Ok(serde_json::to_writer(reply, &Refusal::new(why))?);
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            };
             status.config = file.path().display().to_string();
             // Here, because the control thread must not wait for /proc.
             if let Some(platform) = platform.upgrade() {

@@ -8,6 +8,9 @@ use crate::memory::GuestMemory;
 
 /// The most buffers of a chain in each direction. Linux's drivers use up to 19 in one.
 pub const CHAIN_MAX: usize = 64;
+/// The most descriptors of a chain in its ring, and of those in its table. Empty ones make no buffer, but whoever serves the
+/// ring reads each.
+pub const DESCRIPTORS_MAX: u16 = 256;
 
 /// `VIRTQ_DESC_F_*`: flags of a descriptor, in both layouts.
 pub(crate) mod flag {

@@ -141,6 +141,13 @@ impl Driver {
         }
     }
 
+    /// Offers an indirect table of so many descriptors that is in the guest's memory already, and may be in use.
+    /// Returns its id; none if the ring has no free descriptor.
+    pub fn offer_table(&mut self, address: u64, descriptors: u16) -> Option<u16> {
+        let len = u32::from(descriptors) * u32::try_from(DESCRIPTOR_LEN).ok()?;
+        self.offer_in_ring(&[(address, len, flag::INDIRECT)])
+    }
+
     fn offer_in_ring(&mut self, entries: &[(u64, u32, u16)]) -> Option<u16> {
         match self.options.layout {
             Layout::Split => self.offer_split(entries),

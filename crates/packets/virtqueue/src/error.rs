@@ -33,7 +33,8 @@ pub enum Broken {
         /// The table's size.
         size: u16,
     },
-    /// A chain is longer than the ring: a loop, or descriptors that are in use already.
+    /// A chain is longer than the ring, its table or [`DESCRIPTORS_MAX`](crate::DESCRIPTORS_MAX): a loop, descriptors that are
+    /// in use already, or too many empty ones.
     #[error("a chain of more than {0} descriptors")]
     LongChain(u16),
     /// An indirect table within an indirect table, one without the feature, or one in a chain that goes on.

@@ -43,7 +43,7 @@ mod split;
 mod taken;
 
 pub use buffer::Buffer;
-pub use chain::{CHAIN_MAX, Chain, Fault, Single};
+pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
 pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
 pub use events::{EventWords, arm_split, must_notify, publish_split};

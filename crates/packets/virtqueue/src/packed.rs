@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag, is_single};
+use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
 use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
 use crate::layout::Parts;
@@ -212,7 +212,8 @@ impl PackedQueue {
         chain.clear();
         let free = self.size - self.occupied;
         let mut position = self.next;
-        for count in 1..=free {
+        let most = free.min(DESCRIPTORS_MAX);
+        for count in 1..=most {
             let read = self.descriptors.region.read_words::<_, 8>(self.at(position.index));
             let missing = Broken::NoSuchDescriptor { index: position.index, size: self.size };
             // The id and the flags are where a split descriptor has its flags and the next index.
@@ -237,7 +238,7 @@ impl PackedQueue {
                 return Ok(true);
             }
         }
-        Err(Broken::LongChain(free))
+        Err(Broken::LongChain(most))
     }
 
     /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).

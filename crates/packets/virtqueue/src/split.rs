@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use zerocopy::FromBytes;
 
-use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag, is_single};
+use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
 use crate::events::{EventWords, arm_split, publish_split};
 use crate::layout::Parts;
 use crate::memory::Area;
@@ -203,7 +203,8 @@ impl SplitQueue {
         let head = self.words.head(self.taken.next());
         chain.clear();
         let mut index = head;
-        for _ in 0..self.size {
+        let most = self.size.min(DESCRIPTORS_MAX);
+        for _ in 0..most {
             let descriptor = self.descriptor(index)?;
             let Descriptor { address, len, flags, next } = descriptor;
             if flags & flag::INDIRECT != 0 {
@@ -220,7 +221,7 @@ impl SplitQueue {
             }
             index = next;
         }
-        Err(Broken::LongChain(self.size))
+        Err(Broken::LongChain(most))
     }
 
     /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).
@@ -328,7 +329,8 @@ pub(crate) fn walk_table(
         return Err(bad);
     }
     let mut index = 0;
-    for n in 1..=size {
+    let most = size.min(DESCRIPTORS_MAX);
+    for n in 1..=most {
         let at = table.wrapping_add(u64::from(index) * DESCRIPTOR_LEN as u64);
         let Ok(bytes) = memory.read_16(at) else {
             chain.fault = Some(crate::Fault::Outside);
@@ -359,5 +361,5 @@ pub(crate) fn walk_table(
         }
         index = next;
     }
-    Err(Broken::LongChain(size))
+    Err(Broken::LongChain(most))
 }

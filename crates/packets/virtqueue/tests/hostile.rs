@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
 use virtqueue::{
-    Broken, Buffer, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError, Single,
+    Broken, Buffer, CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Layout, Options, Queue, SetupError,
+    Single,
 };
 
 const NEXT: u16 = 1;
@@ -280,6 +281,26 @@ fn too_many_buffers_and_buffers_in_the_wrong_order_are_that_chains_fault() {
             world.queue.complete(chain.index, 0);
             assert!(world.queue.publish());
             world.driver.take().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_countless_empty_descriptors_ends_the_ring() {
+    let empty = Offered { address: DATA, len: 0, writable: false };
+    let most = usize::from(DESCRIPTORS_MAX);
+    for layout in [Layout::Split, Layout::Packed] {
+        for table in [None, Some(Table { offset: TABLES, address: TABLES })] {
+            for count in [most, most + 1] {
+                let mut world = world(512, options(layout, false));
+                world.driver.offer(&vec![empty; count], table).unwrap();
+                world.driver.publish();
+                let chain = pop(&mut world);
+                match count == most {
+                    true => assert_eq!(chain.unwrap().unwrap().fault, None),
+                    false => assert_eq!(chain.unwrap_err(), Broken::LongChain(DESCRIPTORS_MAX)),
+                }
+            }
         }
     }
 }

@@ -105,6 +105,28 @@ fn the_report_of_a_bench_is_as_its_schema_says() {
     assert_eq!(document::errors(&schema("bench"), &other).len(), 1);
 }
 
+#[test]
+fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
+    if !able(&["iperf3", "ping"]) {
+        return;
+    }
+    let folder = lab::TempDir::new().unwrap();
+    let file = folder.path().join("isolation.json");
+    let mut command = pvnet();
+    command.args(["bench", "isolation", "--class", "virtio-kick-storm", "--victims", "virtio"]);
+    command.args(["--workers", "1", "--rounds", "1", "--quiet", "--json"]).arg(&file);
+    lab::run(command, LIMIT).unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(document::errors(&schema("bench"), &report), [""; 0]);
+    let attack = "virtio-kick-storm-1w-virtio-victims-tcp+attack";
+    let rows = report["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == attack).unwrap();
+    assert_eq!((&row["victims"], &row["ended_by"]), (&"virtio".into(), &Value::Null));
+    assert!(row["operations"].as_f64().unwrap() > 0.0, "{row}");
+    let idle = &rows[0];
+    assert!(idle["median"].as_f64().unwrap() > 0.0, "{idle}");
+}
+
 /// A status in which every field has a value.
 fn full_status() -> Status {
     let traffic = Traffic { frames: 1, bytes: 60 };

@@ -20,6 +20,7 @@ mod scale;
 mod show;
 mod stream;
 mod vhost;
+mod virtio;
 
 use clap::Subcommand;
 

@@ -14,10 +14,12 @@ mod measure;
 mod pvnet;
 mod round_trips;
 mod subject;
+mod virtio;
 
 pub use case::{CASES, CONGESTION, Case, find_pace};
 pub use daemon::{Daemon, Ending, ports, program, program_path};
 pub use measure::measure;
-pub use pvnet::{Setup, Testbed};
+pub use pvnet::{GuestKind, Setup, Testbed};
 pub use round_trips::round_trips;
 pub use subject::Subject;
+pub use virtio::quoted;

@@ -1,16 +1,45 @@
 //! pvnet under test: a daemon and two guests as processes.
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
 use accounting::Carried;
+use clap::ValueEnum;
 use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
 use super::daemon::{Daemon, Ending, ports, program};
 use super::subject::Subject;
+use super::virtio::{self, quoted};
 use crate::error::{Error, Result};
+
+/// What the guests' interfaces are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum GuestKind {
+    /// Process guests' vifs.
+    #[default]
+    Netif,
+    /// Virtio devices with vhost-user ports.
+    Virtio,
+}
+
+impl GuestKind {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Netif => "netif",
+            Self::Virtio => "virtio",
+        }
+    }
+}
+
+impl fmt::Display for GuestKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// How the daemon and its guests are configured.
 #[derive(Clone, Debug)]
@@ -23,6 +52,8 @@ pub struct Setup {
     pub poll_us: Option<u64>,
     /// Further lines of the table `[daemon]`.
     pub daemon: String,
+    /// What the guests are. Those with virtio devices have all offloads, one queue, and do not outlive the daemon.
+    pub kind: GuestKind,
     /// Further lines of each guest's table.
     pub guest: String,
     /// Offloads between guests and pvnet, in both directions.
@@ -42,6 +73,7 @@ impl Default for Setup {
             queues: None,
             poll_us: None,
             daemon: String::new(),
+            kind: GuestKind::Netif,
             guest: String::new(),
             offloads: Offloads::ALL,
             meter: false,
@@ -56,6 +88,7 @@ impl Default for Setup {
 pub struct Testbed {
     // Fields are dropped in this order, each before what it uses.
     guests: Vec<Process>,
+    machines: Vec<Daemon>,
     daemon: Daemon,
     left: Endpoint,
     right: Endpoint,
@@ -70,6 +103,9 @@ const REPORT: Duration = Duration::from_secs(5);
 const REJOIN: &str = "--rejoin=30";
 /// The interface in each guest.
 const DEVICE: &str = "eth0";
+/// The guests' addresses.
+const MACS: [&str; 2] = ["02:70:76:6e:00:01", "02:70:76:6e:00:02"];
+
 impl Testbed {
     /// Starts everything; guests are connected on return. Nothing in it is shared with another
     /// testbed or daemon.
@@ -80,9 +116,12 @@ impl Testbed {
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
         let daemon = Daemon::start(config)?;
         let Setup { queues, poll_us, rejoin, .. } = *setup;
-        let guests = Vec::new();
-        let mut testbed = Self { guests, daemon, left, right, queues, poll_us, rejoin };
-        testbed.start_guests(setup.offloads)?;
+        let (guests, machines) = (Vec::new(), Vec::new());
+        let mut testbed = Self { guests, machines, daemon, left, right, queues, poll_us, rejoin };
+        match setup.kind {
+            GuestKind::Netif => testbed.start_guests(setup.offloads)?,
+            GuestKind::Virtio => testbed.start_machines()?,
+        }
         Ok(testbed)
     }
 
@@ -98,6 +137,13 @@ impl Testbed {
     /// return.
     pub fn restart_daemon(&mut self, ending: Ending) -> Result<()> {
         self.daemon.restart(ending)
+    }
+
+    fn start_machines(&mut self) -> Result<()> {
+        for (end, mac) in [&self.left, &self.right].into_iter().zip(MACS) {
+            self.machines.push(virtio::start(end, mac, self.daemon.folder())?);
+        }
+        self.wait("the guests' start", |status, _| up(status) == 2)
     }
 
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
@@ -141,7 +187,8 @@ impl Testbed {
 
     /// The processes of the left and the right guest.
     pub fn guests(&self) -> Vec<u32> {
-        self.guests.iter().map(Process::pid).collect()
+        let machines = self.machines.iter().map(Daemon::pid);
+        self.guests.iter().map(Process::pid).chain(machines).collect()
     }
 
     /// The folder of the daemon's sockets.
@@ -210,9 +257,8 @@ fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
 }
 
 fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
-    // TOML quotes the folder's name, which may have any character.
-    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-    let mut text = format!("[daemon]\ndirectory = {folder}\nmeter = {}\n", setup.meter);
+    let directory = quoted(folder);
+    let mut text = format!("[daemon]\ndirectory = {directory}\nmeter = {}\n", setup.meter);
     if let Some(workers) = setup.workers {
         text += &format!("workers = {workers}\n");
     }
@@ -220,15 +266,16 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
         text += &format!("poll_us = {poll_us}\n");
     }
     text += &setup.daemon;
-    for (number, end) in ends.iter().enumerate() {
-        text += &format!(
-            "\n[[guest]]\nname = \"{}\"\nmac = \"02:70:76:6e:00:{:02x}\"\n\
-             addresses = [\"{}/24\", \"{}/64\"]\n",
-            end.namespace.name(),
-            number + 1,
-            end.ipv4,
-            end.ipv6
-        );
+    for (end, mac) in ends.into_iter().zip(MACS) {
+        text += &match setup.kind {
+            GuestKind::Netif => format!(
+                "\n[[guest]]\nname = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
+                end.namespace.name(),
+                end.ipv4,
+                end.ipv6
+            ),
+            GuestKind::Virtio => virtio::port(end, mac, folder),
+        };
         if let Some(queues) = setup.queues {
             text += &format!("queues = {queues}\n");
         }

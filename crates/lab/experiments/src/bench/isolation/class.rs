@@ -48,6 +48,30 @@ pub enum Class {
     MacFlapping,
     /// Writes, watches and opens transactions in the store without pause (the store, the control thread).
     StoreFlood,
+    /// A virtual machine notifies without pause (the worker).
+    VirtioKickStorm,
+    /// A virtual machine sends chains and frames that are refused, back to back (the worker).
+    VirtioMalformed,
+    /// A virtual machine sends short frames in indirect tables of as many descriptors as are taken, most of them empty (the worker).
+    VirtioLongTables,
+    /// A virtual machine breaks its rings by loops, nested tables and wrong indices, and starts anew, in a loop (the worker, the control thread).
+    VirtioBrokenRings,
+    /// A virtual machine posts one buffer per millisecond, while red sends it 200 Mb/s (red's window).
+    VirtioSlowDrips,
+    /// A virtual machine posts no more buffers, while red sends it 200 Mb/s (red's window).
+    VirtioSlowNever,
+    /// A virtual machine broadcasts without pause (the worker, every guest's receive ring).
+    VirtioBroadcastStorm,
+    /// A virtual machine sends to addresses that nobody has (the worker, every guest's receive ring).
+    VirtioUnknownStorm,
+    /// A front-end connects, describes its rings and goes, in a loop (the control thread, descriptors).
+    VirtioAttachDetach,
+    /// A virtual machine's driver stops and starts its rings, in a loop (the control thread).
+    VirtioResets,
+    /// A front-end changes its memory table while it sends, in a loop (the control thread, the process's mappings).
+    VirtioMemoryTables,
+    /// A front-end sends messages that change nothing without pause (the CPUs, the rings that the worker serves).
+    VirtioControlFlood,
 }
 
 impl Class {
@@ -58,7 +82,14 @@ impl Class {
 
     /// Whether red sends to the hostile guest, which receives slowly.
     pub fn is_slow_receiver(self) -> bool {
-        matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever)
+        let is_netif =
+            matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever);
+        is_netif || matches!(self, Self::VirtioSlowDrips | Self::VirtioSlowNever)
+    }
+
+    /// Whether the hostile guest is a virtual machine, with a vhost-user port.
+    pub fn is_virtio(self) -> bool {
+        self.to_string().starts_with("virtio-")
     }
 
     /// Whether an uplink sends to the hostile guest, which takes nothing.

@@ -20,6 +20,7 @@ use report::{Benchmark, human};
 use super::common::Common;
 use super::show::Shown;
 use crate::error::Result;
+use crate::testbed::GuestKind;
 use class::Class;
 pub use hostile::{HostileArgs, run as hostile_guest};
 use measure::{Sample, measure};
@@ -35,6 +36,9 @@ pub struct IsolationArgs {
     /// The classes of hostile guests [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     class: Vec<Class>,
+    /// What the good guests are: process guests, or guests with virtio devices and vhost-user ports.
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', default_values_t = [GuestKind::Netif], value_enum)]
+    victims: Vec<GuestKind>,
     /// The daemon's workers, one run for each number.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Vec<u16>,
@@ -47,12 +51,16 @@ pub struct IsolationArgs {
 pub fn run(args: &IsolationArgs) -> Result<Shown> {
     lab::preflight(&["iperf3", "ping"])?;
     let classes = if args.class.is_empty() { Class::all() } else { &args.class };
-    let steps = args.workers.len() * classes.len() * (1 + args.common.rounds as usize);
+    let runs = args.victims.len() * args.workers.len() * classes.len();
+    let steps = runs * (1 + args.common.rounds as usize);
     let progress = Progress::new(steps, args.common.quiet);
     let mut outcomes = Vec::new();
-    for workers in &args.workers {
-        for class in classes {
-            outcomes.push(attack(args, *class, (*workers).into(), &progress)?);
+    for victims in &args.victims {
+        for workers in &args.workers {
+            for class in classes {
+                let outcome = Outcome::new(*class, *victims, (*workers).into());
+                outcomes.push(attack(args, outcome, &progress)?);
+            }
         }
     }
     progress.finish();
@@ -67,19 +75,14 @@ pub fn run(args: &IsolationArgs) -> Result<Shown> {
 }
 
 /// All rounds of one class. An attack that makes the benchmark fail is a result, too.
-fn attack(
-    args: &IsolationArgs,
-    class: Class,
-    workers: usize,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let mut outcome = Outcome { class, workers, rounds: Vec::new(), failure: None };
-    progress.step(format!("{class}, {workers} workers: start"));
-    let mut attacked = Attacked::start(class, workers)?;
+fn attack(args: &IsolationArgs, mut outcome: Outcome, progress: &Progress) -> Result<Outcome> {
+    let what = outcome.label();
+    progress.step(format!("{what}: start"));
+    let mut attacked = Attacked::start(outcome.class, outcome.workers, outcome.victims)?;
     let mut cost = 0.0;
     for round in 0..args.common.rounds {
         let of = args.common.rounds;
-        progress.step(format!("{class}, {workers} workers: round {} of {of}", round + 1));
+        progress.step(format!("{what}: round {} of {of}", round + 1));
         match measure_round(&mut attacked, round, args.seconds, &mut cost) {
             Ok(round) => {
                 let share = |of: f64, idle: f64| human(of / idle);

@@ -4,6 +4,7 @@ use report::{Ratio, Row, Rule, Samples, Stats, Verdict};
 
 use super::class::Class;
 use super::measure::Sample;
+use crate::testbed::GuestKind;
 
 /// The throughput that a good guest keeps: 0.9 of what it had.
 pub const THROUGHPUT: Rule = Rule::AtLeast(0.9, 0.9);
@@ -40,6 +41,8 @@ pub enum Quantity {
 pub struct Outcome {
     /// What the hostile guest did.
     pub class: Class,
+    /// What the good guests are.
+    pub victims: GuestKind,
     /// The daemon's workers.
     pub workers: usize,
     /// The rounds.
@@ -87,6 +90,17 @@ impl Quantity {
 }
 
 impl Outcome {
+    /// Nothing measured yet.
+    pub fn new(class: Class, victims: GuestKind, workers: usize) -> Self {
+        Self { class, victims, workers, rounds: Vec::new(), failure: None }
+    }
+
+    /// What was measured, for people.
+    pub fn label(&self) -> String {
+        let victims = self.victims.name();
+        format!("{}, {victims} victims, {} workers", self.class, self.workers)
+    }
+
     /// The median of a number of each round.
     pub fn median(&self, number: impl Fn(&Round) -> f64) -> Option<f64> {
         self.stats(number).map(|stats| stats.median)
@@ -156,10 +170,15 @@ impl Outcome {
 
     fn rows_of(&self, quantity: Quantity) -> Vec<Row> {
         let (name, unit) = quantity.name();
-        let idle = format!("{}-{}w-{name}", self.class, self.workers);
+        let victims = match self.victims {
+            GuestKind::Netif => "",
+            GuestKind::Virtio => "-virtio-victims",
+        };
+        let idle = format!("{}-{}w{victims}-{name}", self.class, self.workers);
         let row = |suffix: &str, of: fn(&Round) -> &Sample| {
             let stats = self.stats(|round| quantity.of(of(round)))?;
             let row = Row::new(format!("{idle}{suffix}"), unit, stats)
+                .with("victims", self.victims.name())
                 .with("hostile_cpus", self.median(|round| of(round).hostile))
                 .with("daemon_cpus", self.median(|round| of(round).daemon))
                 .with("operations", self.median(|round| of(round).operations as f64))
@@ -212,7 +231,7 @@ mod tests {
             busy: sample(1000.0 * factor, 0.9),
         };
         let rounds = [1.0, 0.5, 2.0].map(round).to_vec();
-        Outcome { class: Class::EventStorm, workers: 1, rounds, failure: None }
+        Outcome { rounds, ..Outcome::new(Class::EventStorm, GuestKind::Netif, 1) }
     }
 
     #[test]
@@ -256,5 +275,12 @@ mod tests {
         assert_eq!(attack.extra["ratio_min"], 0.1);
         assert_eq!(attack.extra["ratio_max"], 0.5);
         assert_eq!(attack.extra["verdict"], "does not hold");
+        assert_eq!(attack.extra["victims"], "netif");
+        outcome.victims = GuestKind::Virtio;
+        let row = &outcome.rows()[0];
+        assert_eq!(
+            (&*row.name, &row.extra["victims"]),
+            ("event-storm-1w-virtio-victims-tcp", &"virtio".into())
+        );
     }
 }

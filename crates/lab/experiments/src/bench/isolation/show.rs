@@ -13,7 +13,7 @@ const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one 
 
 /// A row for each class.
 pub fn table(outcomes: &[Outcome]) -> Table {
-    let table = Table::new().left("hostile guest").right("workers");
+    let table = Table::new().left("hostile guest").left("victims").right("workers");
     let ratios = |table: Table| {
         ["idle", "spin", "busy"].iter().fold(table, |table, of| table.right(format!("attack/{of}")))
     };
@@ -27,7 +27,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     })
 }
 
-fn cells(outcome: &Outcome) -> [String; 15] {
+fn cells(outcome: &Outcome) -> [String; 16] {
     let [tcp, rtt] = Quantity::ALL;
     let number = |number: Option<f64>| number.map_or(String::new(), human);
     let percent =
@@ -42,6 +42,7 @@ fn cells(outcome: &Outcome) -> [String; 15] {
         [outcome.median(|round| round.idle.daemon), outcome.median(|round| round.attack.daemon)];
     [
         outcome.class.to_string(),
+        outcome.victims.name().to_owned(),
         outcome.workers.to_string(),
         number(outcome.median(|round| round.idle.mbps)),
         spread(outcome.against_idle(tcp)),
@@ -97,10 +98,9 @@ pub fn page(benchmark: &Benchmark, outcomes: &[Outcome]) -> Report {
         let chart = BarChart::new(format!("{title}, attack/idle"), "×");
         let chart =
             outcomes.iter().fold(chart, |chart, outcome| match outcome.against_idle(quantity) {
-                Some(quotient) => chart.bar(
-                    format!("{}, {} workers", outcome.class, outcome.workers),
-                    spread(quotient, outcome.rounds.len()),
-                ),
+                Some(quotient) => {
+                    chart.bar(outcome.label(), spread(quotient, outcome.rounds.len()))
+                }
                 None => chart,
             });
         page.figure(&chart, "Bars are ratios of medians, whiskers the extremes of a round.");

@@ -1,20 +1,21 @@
 //! Two good guests, a hostile one, and what passes between them.
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control_socket::join_socket;
-use lab::{Interrupt, Namespace, Process};
+use lab::{Interrupt, Namespace, Process, TempDir};
 use serde_json::Value;
 use wire::ethernet::MacAddr;
 
 use super::class::Class;
 use super::order::{Order, Report};
 use crate::error::{Error, Result};
-use crate::testbed::{Setup, Subject as _, Testbed, program};
+use crate::testbed::{GuestKind, Setup, Subject as _, Testbed, program, quoted};
 
 /// The hostile guest.
 const NAME: &str = "hostile";
@@ -42,14 +43,18 @@ pub struct Attacked {
     /// The good guests and the daemon.
     pub testbed: Testbed,
     uplink: Option<Namespace>,
+    /// The folder of the hostile virtual machine's socket.
+    _folder: TempDir,
 }
 
 impl Attacked {
     /// Starts everything. The hostile guest is idle.
-    pub fn start(class: Class, workers: usize) -> Result<Self> {
+    pub fn start(class: Class, workers: usize, victims: GuestKind) -> Result<Self> {
         let uplink = class.uplink().map(|_| Namespace::create("pvnet-up")).transpose()?;
-        let more = tables(class, uplink.as_ref());
-        let setup = Setup { workers: Some(workers), more, ..Setup::default() };
+        let folder = TempDir::new()?;
+        let port = class.is_virtio().then(|| folder.path().join("hostile.sock"));
+        let more = tables(class, port.as_deref(), uplink.as_ref());
+        let setup = Setup { workers: Some(workers), kind: victims, more, ..Setup::default() };
         let testbed = Testbed::start(&setup)?;
         let targets = match &uplink {
             Some(uplink) => vec![teach(uplink, testbed.left().ipv4)?],
@@ -58,10 +63,12 @@ impl Attacked {
         let orders = testbed.folder().join("orders");
         let mut command = program(None)?;
         command.args(["bench", "hostile-guest", "--name", NAME, "--class", &class.to_string()]);
-        command.arg("--socket").arg(join_socket(testbed.folder())).arg("--orders").arg(&orders);
+        let socket = port.unwrap_or_else(|| join_socket(testbed.folder()));
+        command.arg("--socket").arg(socket).arg("--orders").arg(&orders);
+        command.args(["--mac", &MAC.to_string()]);
         command.args(targets.iter().flat_map(|mac| ["--target".to_owned(), mac.to_string()]));
         let hostile = Process::capture(command)?;
-        let mut attacked = Self { stream: None, hostile, orders, testbed, uplink };
+        let mut attacked = Self { stream: None, hostile, orders, testbed, uplink, _folder: folder };
         attacked.order(Order::Idle)?;
         let red = attacked.testbed.left();
         attacked.stream = match &attacked.uplink {
@@ -100,8 +107,12 @@ impl Attacked {
 }
 
 /// The tables of the hostile guest and the uplink.
-fn tables(class: Class, uplink: Option<&Namespace>) -> String {
-    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{}", class.guest());
+fn tables(class: Class, port: Option<&Path>, uplink: Option<&Namespace>) -> String {
+    let kind = match port {
+        Some(socket) => format!("[[port]]\nkind = \"vhost-user\"\nsocket = {}\n", quoted(socket)),
+        None => "[[guest]]\n".to_owned(),
+    };
+    let guest = format!("{kind}name = \"{NAME}\"\nmac = \"{MAC}\"\n{}", class.guest());
     let uplink = uplink.map_or(String::new(), |namespace| {
         format!(
             "\n[[uplink]]\nname = \"uplink\"\ntap = \"{TAP}\"\nnamespace = \"{}\"\n\

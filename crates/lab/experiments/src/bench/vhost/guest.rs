@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shm::{PageSize, Region};
 use vhost::vhost_user::Frontend;
@@ -11,8 +11,8 @@ use virtqueue::burst::{Buffers, BurstDriver};
 use virtqueue::{Layout, RingAddresses};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::session::{Description, GUEST, eventfds};
 use crate::bench::guest::text;
+use crate::bench::virtio::{Description, GUEST, connect, eventfds};
 
 /// Entries of a ring: what QEMU and DPDK have by default.
 const RING: u16 = 256;
@@ -96,7 +96,7 @@ impl Guest {
         // Nobody is there to be notified.
         let _ = rx.offer(RING, BUFFER);
         let (kicks, calls) = (eventfds()?, eventfds()?);
-        let mut front_end = connect(socket, limit)?;
+        let mut front_end = Frontend::from_stream(connect(socket, limit)?, 2);
         let description = Description {
             features: features(layout),
             memory: &file,
@@ -165,19 +165,5 @@ impl Guest {
 
     fn kick(&self, ring: usize) -> Result<(), String> {
         self.kicks[ring].write(1).map_err(text)
-    }
-}
-
-/// Connects to a socket whose back-end may still start.
-fn connect(socket: &Path, limit: Duration) -> Result<Frontend, String> {
-    let end = Instant::now() + limit;
-    loop {
-        match Frontend::connect(socket, 2) {
-            Ok(front_end) => return Ok(front_end),
-            Err(error) if Instant::now() > end => {
-                return Err(format!("{}: {error}", socket.display()));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
     }
 }

@@ -12,7 +12,6 @@ mod front_end;
 mod guest;
 mod open_vswitch;
 mod sample;
-pub(crate) mod session;
 mod subject;
 mod table;
 

@@ -13,7 +13,7 @@ pub struct HostileArgs {
     /// What it does.
     #[arg(long)]
     pub class: Class,
-    /// The socket where guests join.
+    /// The socket where guests join, or that of its port.
     #[arg(long, value_name = "FILE")]
     pub socket: PathBuf,
     /// Its name in the daemon's configuration.
@@ -22,6 +22,9 @@ pub struct HostileArgs {
     /// The file with its orders.
     #[arg(long, value_name = "FILE")]
     pub orders: PathBuf,
+    /// Its address, which a process guest learns when it joins.
+    #[arg(long, value_name = "MAC")]
+    pub mac: MacAddr,
     /// Addresses that the attack uses: other guests' or the uplink's.
     #[arg(long, value_name = "MAC")]
     pub target: Vec<MacAddr>,

@@ -1,35 +1,53 @@
 //! `pvnet bench hostile-guest`: the hostile guest, a process that the benchmark starts.
 
 mod args;
-mod attacker;
-mod control;
-mod events;
-mod frames;
-mod memory;
-mod receiver;
-mod segments;
-mod sessions;
-mod store;
+mod netif;
+mod virtio;
 
 use std::time::{Duration, Instant};
 
 use super::class::Class;
 use super::order::{Order, Report};
+use crate::bench::guest::thread_cpu;
 use crate::error::{Error, Result};
 use crate::output;
 pub use args::HostileArgs;
-use attacker::Attacker;
 
 /// How often the process looks for a new order.
 const CHECK: Duration = Duration::from_millis(5);
 
 /// One round of an attack, a few milliseconds long. Returns the number of its operations.
-type Attack = fn(&mut Attacker) -> std::result::Result<u64, String>;
+type Round<A> = fn(&mut A) -> std::result::Result<u64, String>;
+
+/// An attack, by the kind of guest that can make it.
+enum Attack {
+    Netif(Round<netif::Attacker>),
+    Virtio(Round<virtio::Attacker>),
+}
+
+/// A hostile guest between two attacks.
+trait Attacker {
+    /// Behaves as a guest with nothing to send.
+    fn rest(&mut self, until: Instant) -> std::result::Result<(), String>;
+    /// Behaves as one that has much to send. Returns the number of frames.
+    fn busy(&mut self) -> std::result::Result<u64, String>;
+    /// Goes; comes again when there is something to do.
+    fn leave(&mut self);
+}
 
 /// Joins, and follows orders until killed.
 pub fn run(args: &HostileArgs) -> Result<()> {
-    let attack = attack(args.class);
-    let mut attacker = Attacker::join(args).map_err(Error::Failed)?;
+    match attack(args.class) {
+        Attack::Netif(round) => {
+            follow(netif::Attacker::join(args).map_err(Error::Failed)?, round, args)
+        }
+        Attack::Virtio(round) => {
+            follow(virtio::Attacker::join(args).map_err(Error::Failed)?, round, args)
+        }
+    }
+}
+
+fn follow<A: Attacker>(mut attacker: A, attack: Round<A>, args: &HostileArgs) -> Result<()> {
     let mut report = Report::default();
     print(&report)?;
     loop {
@@ -41,9 +59,9 @@ pub fn run(args: &HostileArgs) -> Result<()> {
         let until = Instant::now() + CHECK;
         let round = match order {
             Order::Idle => attacker.rest(until),
-            Order::Spin(percent) => attacker.spin(f64::from(percent) / 100.0, until),
+            Order::Spin(percent) => spin(&mut attacker, f64::from(percent) / 100.0, until),
             Order::Attack => repeat(&mut attacker, attack, until, &mut report.operations),
-            Order::Busy => repeat(&mut attacker, frames::ordinary, until, &mut 0),
+            Order::Busy => repeat(&mut attacker, A::busy, until, &mut 0),
         };
         if let Err(failure) = round {
             report.failures += 1;
@@ -55,31 +73,47 @@ pub fn run(args: &HostileArgs) -> Result<()> {
 }
 
 fn attack(class: Class) -> Attack {
+    use netif::{control, events, frames, memory, receiver, segments, sessions, store};
+    use virtio as vm;
     match class {
-        Class::SlowStops => receiver::stops,
-        Class::SlowDrips => receiver::drips,
-        Class::SlowBursts => receiver::bursts,
-        Class::SlowNever | Class::HoardedCopies | Class::EmptyQueue => receiver::never,
-        Class::BroadcastStorm => frames::broadcast,
-        Class::UnknownStorm => frames::unknown,
-        Class::MulticastStorm => frames::multicast,
-        Class::Malformed => frames::malformed,
-        Class::MacFlapping => frames::flapping,
-        Class::EventStorm => events::storm,
-        Class::ControlFlood => control::flood,
-        Class::GrantRevocation | Class::StaleGrants => memory::revocation,
-        Class::Balloon => memory::balloon,
-        Class::Holes => memory::holes,
-        Class::AttachDetach => sessions::attach_detach,
-        Class::TinySegments => segments::tiny,
-        Class::StoreFlood => store::flood,
+        Class::SlowStops => Attack::Netif(receiver::stops),
+        Class::SlowDrips => Attack::Netif(receiver::drips),
+        Class::SlowBursts => Attack::Netif(receiver::bursts),
+        Class::SlowNever | Class::HoardedCopies | Class::EmptyQueue => {
+            Attack::Netif(receiver::never)
+        }
+        Class::BroadcastStorm => Attack::Netif(frames::broadcast),
+        Class::UnknownStorm => Attack::Netif(frames::unknown),
+        Class::MulticastStorm => Attack::Netif(frames::multicast),
+        Class::Malformed => Attack::Netif(frames::malformed),
+        Class::MacFlapping => Attack::Netif(frames::flapping),
+        Class::EventStorm => Attack::Netif(events::storm),
+        Class::ControlFlood => Attack::Netif(control::flood),
+        Class::GrantRevocation | Class::StaleGrants => Attack::Netif(memory::revocation),
+        Class::Balloon => Attack::Netif(memory::balloon),
+        Class::Holes => Attack::Netif(memory::holes),
+        Class::AttachDetach => Attack::Netif(sessions::attach_detach),
+        Class::TinySegments => Attack::Netif(segments::tiny),
+        Class::StoreFlood => Attack::Netif(store::flood),
+        Class::VirtioKickStorm => Attack::Virtio(vm::rings::kicks),
+        Class::VirtioMalformed => Attack::Virtio(vm::frames::malformed),
+        Class::VirtioLongTables => Attack::Virtio(vm::rings::long_tables),
+        Class::VirtioBrokenRings => Attack::Virtio(vm::rings::broken),
+        Class::VirtioSlowDrips => Attack::Virtio(vm::receiver::drips),
+        Class::VirtioSlowNever => Attack::Virtio(vm::receiver::never),
+        Class::VirtioBroadcastStorm => Attack::Virtio(vm::frames::broadcast),
+        Class::VirtioUnknownStorm => Attack::Virtio(vm::frames::unknown),
+        Class::VirtioAttachDetach => Attack::Virtio(vm::sessions::attach_detach),
+        Class::VirtioResets => Attack::Virtio(vm::sessions::resets),
+        Class::VirtioMemoryTables => Attack::Virtio(vm::sessions::memory_tables),
+        Class::VirtioControlFlood => Attack::Virtio(vm::sessions::control_flood),
     }
 }
 
 /// Repeats the attack for a while.
-fn repeat(
-    attacker: &mut Attacker,
-    attack: Attack,
+fn repeat<A>(
+    attacker: &mut A,
+    attack: Round<A>,
     until: Instant,
     operations: &mut u64,
 ) -> std::result::Result<(), String> {
@@ -89,7 +123,44 @@ fn repeat(
     Ok(())
 }
 
+/// Behaves, but uses CPU for nothing: `cpus` of them, of which a second thread uses what exceeds one.
+fn spin(
+    attacker: &mut impl Attacker,
+    cpus: f64,
+    until: Instant,
+) -> std::result::Result<(), String> {
+    attacker.rest(Instant::now())?;
+    std::thread::scope(|scope| {
+        if cpus > 1.0 {
+            scope.spawn(|| use_cpu(cpus - 1.0, until));
+        }
+        use_cpu(cpus, until);
+    });
+    attacker.rest(until)
+}
+
+/// Uses a share of a CPU.
+fn use_cpu(share: f64, until: Instant) {
+    let slot = until.saturating_duration_since(Instant::now());
+    let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));
+    while thread_cpu() < target && Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
 fn print(report: &Report) -> Result<()> {
     let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
     output::print(&(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_of_the_kind_of_guest_that_its_name_says() {
+        for class in Class::all() {
+            assert_eq!(class.is_virtio(), matches!(attack(*class), Attack::Virtio(_)), "{class}");
+        }
+    }
 }

@@ -97,7 +97,7 @@ fn batch(
 }
 
 /// An address made of a first byte and a number.
-fn numbered(first: u8, n: u64) -> MacAddr {
+pub fn numbered(first: u8, n: u64) -> MacAddr {
     let [.., a, b, c] = n.to_be_bytes();
     MacAddr([first, 0x66, 0, a, b, c])
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::attacker::Attacker;
+use crate::bench::isolation::hostile::Attacker as _;
 
 /// How long [`stops`] receives, and how long it stands still.
 const RUNS: Duration = Duration::from_millis(10);

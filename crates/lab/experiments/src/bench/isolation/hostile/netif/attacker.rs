@@ -1,4 +1,4 @@
-//! A hostile guest between two attacks: it is connected, and behaves.
+//! A hostile process guest between two attacks: it is connected, and behaves.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use netfront::Received;
 use wire::ethernet::MacAddr;
 
-use super::args::HostileArgs;
-use crate::bench::guest::{Guest, text, thread_cpu};
+use super::frames;
+use crate::bench::guest::{Guest, text};
+use crate::bench::isolation::hostile::{self, HostileArgs};
 
 /// How long the daemon may take to forget a guest that has left.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -53,11 +54,6 @@ impl Attacker {
         Ok(self.guest.insert(guest))
     }
 
-    /// Ends the domain.
-    pub fn leave(&mut self) {
-        self.guest = None;
-    }
-
     /// A number that is another one in each call.
     pub fn next(&mut self) -> u64 {
         self.round += 1;
@@ -82,31 +78,6 @@ impl Attacker {
         received
     }
 
-    /// Behaves as a guest with nothing to send.
-    pub fn rest(&mut self, until: Instant) -> Result<(), String> {
-        loop {
-            self.receive()?;
-            self.guest()?.queue.tx.reclaim().map_err(text)?;
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.guest()?.wait(left)?;
-        }
-    }
-
-    /// Behaves, but uses CPU for nothing: `cpus` of them, of which a second thread uses what exceeds one.
-    pub fn spin(&mut self, cpus: f64, until: Instant) -> Result<(), String> {
-        self.receive()?;
-        std::thread::scope(|scope| {
-            if cpus > 1.0 {
-                scope.spawn(|| spin(cpus - 1.0, until));
-            }
-            spin(cpus, until);
-            self.rest(until)
-        })
-    }
-
     /// Waits until the domain of this name is free.
     fn connect(&self) -> Result<Guest, String> {
         let deadline = Instant::now() + LEAVING;
@@ -120,11 +91,24 @@ impl Attacker {
     }
 }
 
-/// Uses a share of a CPU.
-fn spin(share: f64, until: Instant) {
-    let slot = until.saturating_duration_since(Instant::now());
-    let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));
-    while thread_cpu() < target && Instant::now() < until {
-        std::hint::spin_loop();
+impl hostile::Attacker for Attacker {
+    fn rest(&mut self, until: Instant) -> Result<(), String> {
+        loop {
+            self.receive()?;
+            self.guest()?.queue.tx.reclaim().map_err(text)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.guest()?.wait(left)?;
+        }
+    }
+
+    fn busy(&mut self) -> Result<u64, String> {
+        frames::ordinary(self)
+    }
+
+    fn leave(&mut self) {
+        self.guest = None;
     }
 }

@@ -1,0 +1,100 @@
+//! A hostile virtual machine between two attacks: it is connected, and behaves.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use wire::ethernet::MacAddr;
+
+use super::frames;
+use crate::bench::guest::text;
+use crate::bench::isolation::hostile::{self, HostileArgs};
+use crate::bench::virtio::{HEADER, Machine, PAGE, SIZE, TX, TX_DATA, buffer, connect};
+
+/// How long the daemon may take to make its socket.
+const START: Duration = Duration::from_secs(5);
+
+/// A hostile virtual machine.
+pub struct Attacker {
+    socket: PathBuf,
+    mac: MacAddr,
+    machine: Option<Machine>,
+    /// Numbers that differ between the rounds of an attack.
+    round: u64,
+    /// The place of the next frame.
+    place: usize,
+}
+
+impl Attacker {
+    /// Connects to the port.
+    pub fn join(args: &HostileArgs) -> Result<Self, String> {
+        let socket = args.socket.clone();
+        let mut attacker = Self { socket, mac: args.mac, machine: None, round: 0, place: 0 };
+        attacker.machine()?;
+        Ok(attacker)
+    }
+
+    /// The machine; connects again if it has gone.
+    pub fn machine(&mut self) -> Result<&mut Machine, String> {
+        let machine = match self.machine.take() {
+            Some(machine) => machine,
+            None => {
+                let mut machine = Machine::boot(connect(&self.socket, START)?, self.mac)?;
+                machine.post(SIZE.into())?;
+                machine
+            }
+        };
+        Ok(self.machine.insert(machine))
+    }
+
+    /// A number that is another one in each call.
+    pub fn next(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+
+    /// Takes all that was received and all that was sent, and posts the buffers again.
+    pub fn receive(&mut self) -> Result<(), String> {
+        let machine = self.machine()?;
+        machine.take_all();
+        machine.reclaim();
+        machine.post(SIZE.into())
+    }
+
+    /// Puts a frame on the ring, to be published later. Returns false if there is no room.
+    pub fn send(&mut self, metadata: [u8; HEADER], frame: &[u8]) -> Result<bool, String> {
+        // No more frames than places are on their way.
+        let at = TX_DATA + self.place * PAGE;
+        let machine = self.machine()?;
+        let bytes = [&metadata[..], frame].concat();
+        machine.memory.copy_in(at, &bytes).map_err(text)?;
+        let has_room = machine.tx.offer(&[buffer(at, bytes.len(), false)], None).is_some();
+        self.place = (self.place + usize::from(has_room)) % usize::from(SIZE);
+        Ok(has_room)
+    }
+
+    /// Shows the device what was sent.
+    pub fn publish(&mut self) -> Result<(), String> {
+        self.machine()?.kick(TX)
+    }
+}
+
+impl hostile::Attacker for Attacker {
+    fn rest(&mut self, until: Instant) -> Result<(), String> {
+        loop {
+            self.receive()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.machine()?.wait(left.max(Duration::from_millis(1)))?;
+        }
+    }
+
+    fn busy(&mut self) -> Result<u64, String> {
+        frames::ordinary(self)
+    }
+
+    fn leave(&mut self) {
+        self.machine = None;
+    }
+}

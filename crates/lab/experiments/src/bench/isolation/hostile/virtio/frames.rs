@@ -1,0 +1,93 @@
+//! Frames that cost others more than their sender, and chains that are none.
+
+use std::time::Duration;
+
+use virtqueue::driver::{Offered, Table};
+use wire::ethernet::MacAddr;
+
+use super::attacker::Attacker;
+use crate::bench::guest::addressed;
+use crate::bench::isolation::hostile::netif::frames::numbered;
+use crate::bench::virtio::{GUEST, HEADER, LEN, TX_DATA, buffer};
+
+/// Frames per publication.
+const BATCH: u64 = 64;
+/// Bytes of a frame: the shortest, so that frames per second are many.
+const LEN_MIN: usize = 60;
+/// How long an attack waits for room on its full ring.
+const FULL: Duration = Duration::from_millis(1);
+/// Metadata of a frame with nothing to finish.
+const PLAIN: [u8; HEADER] = [0; HEADER];
+/// Metadata that asks for TCP segments of 8 bytes, behind headers of 54.
+const SEGMENTS: [u8; HEADER] = [1, 1, 54, 0, 8, 0, 34, 0, 16, 0, 0, 0];
+/// Where the indirect tables of refused chains lie: behind the frames.
+const TABLE: usize = TX_DATA + (3 << 20);
+/// Buffers of a chain that has too many.
+const TOO_MANY: usize = 200;
+
+/// Broadcasts: every guest receives a copy of each.
+pub fn broadcast(attacker: &mut Attacker) -> Result<u64, String> {
+    storm(attacker, |_, _| MacAddr::BROADCAST)
+}
+
+/// Frames to another address each time, which nobody has: they are flooded.
+pub fn unknown(attacker: &mut Attacker) -> Result<u64, String> {
+    storm(attacker, |_, n| numbered(0x02, n))
+}
+
+/// Frames of a good guest to itself, which burden the worker only.
+pub fn ordinary(attacker: &mut Attacker) -> Result<u64, String> {
+    storm(attacker, |own, _| own)
+}
+
+fn storm(attacker: &mut Attacker, to: fn(MacAddr, u64) -> MacAddr) -> Result<u64, String> {
+    batch(attacker, |attacker, n| {
+        let from = attacker.machine()?.mac;
+        attacker.send(PLAIN, &addressed(from, to(from, n), LEN_MIN))
+    })
+}
+
+/// Frames and chains that are refused one by one. None of them breaks the ring.
+pub fn malformed(attacker: &mut Attacker) -> Result<u64, String> {
+    batch(attacker, |attacker, n| {
+        let frame = addressed(attacker.machine()?.mac, MacAddr::BROADCAST, 1000);
+        match n % 5 {
+            0 => attacker.send(PLAIN, &[]),
+            1 => attacker.send(SEGMENTS, &frame),
+            _ => {
+                let table = Table { offset: TABLE as u64, address: GUEST + TABLE as u64 };
+                Ok(attacker.machine()?.tx.offer(&refused(n), Some(table)).is_some())
+            }
+        }
+    })
+}
+
+/// A chain that is refused: outside of the memory, of too many buffers, or in the wrong order.
+fn refused(n: u64) -> Vec<Offered> {
+    let piece = buffer(TX_DATA, 16, false);
+    match n % 5 {
+        2 => vec![piece, buffer(LEN, 1000, false)],
+        3 => vec![piece; TOO_MANY],
+        _ => vec![buffer(TX_DATA, 16, true), piece],
+    }
+}
+
+/// Sends until the ring is full, or a batch. `send` gets a number, and returns whether there was room.
+pub fn batch(
+    attacker: &mut Attacker,
+    mut send: impl FnMut(&mut Attacker, u64) -> Result<bool, String>,
+) -> Result<u64, String> {
+    // A storm must not be a slow receiver too.
+    attacker.receive()?;
+    let first = attacker.next() * BATCH;
+    let mut sent = 0;
+    while sent < BATCH && send(attacker, first + sent)? {
+        sent += 1;
+    }
+    attacker.publish()?;
+    if sent == 0 {
+        // Spinning would take CPU from the others without adding frames.
+        attacker.machine()?.wait(FULL)?;
+    }
+    Ok(sent)
+}

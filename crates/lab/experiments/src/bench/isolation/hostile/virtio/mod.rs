@@ -1,0 +1,9 @@
+//! A virtual machine with a vhost-user port, and its front-end.
+
+mod attacker;
+pub mod frames;
+pub mod receiver;
+pub mod rings;
+pub mod sessions;
+
+pub use attacker::Attacker;

@@ -1,0 +1,62 @@
+//! Messages of a front-end, and front-ends that come and go.
+
+use std::time::Duration;
+
+use vhost::VhostBackend as _;
+use vhost::vhost_user::VhostUserFrontend as _;
+
+use super::attacker::Attacker;
+use super::frames::broadcast;
+use crate::bench::guest::text;
+use crate::bench::isolation::hostile::Attacker as _;
+use crate::bench::virtio::SIZE;
+
+/// Until the device serves new rings: it waits for 1 ms without a message.
+const SERVED: Duration = Duration::from_millis(2);
+/// Parts of the memory, as many as one message can have.
+const PARTS: usize = 8;
+/// Messages per round of [`control_flood`].
+const MESSAGES: u64 = 64;
+
+/// Goes, connects again and describes its rings.
+pub fn attach_detach(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.leave();
+    attacker.machine()?;
+    std::thread::sleep(SERVED);
+    Ok(1)
+}
+
+/// Stops both rings and starts them: before they are served and after it, in turn.
+pub fn resets(attacker: &mut Attacker) -> Result<u64, String> {
+    for pause in [Duration::ZERO, SERVED] {
+        let machine = attacker.machine()?;
+        machine.restart()?;
+        machine.post(SIZE.into())?;
+        std::thread::sleep(pause);
+    }
+    Ok(2)
+}
+
+/// Sends frames, and says while they are on their way that the memory is in one part, or in eight.
+pub fn memory_tables(attacker: &mut Attacker) -> Result<u64, String> {
+    for (parts, pause) in [(PARTS, SERVED), (1, SERVED), (PARTS, Duration::ZERO)] {
+        broadcast(attacker)?;
+        let machine = attacker.machine()?;
+        machine.description().send_memory(&mut machine.front_end.clone(), parts)?;
+        std::thread::sleep(pause);
+    }
+    Ok(3)
+}
+
+/// Sends messages that change nothing, and gives both rings their descriptors for the device's notifications again.
+pub fn control_flood(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.receive()?;
+    let machine = attacker.machine()?;
+    let mut front_end = machine.front_end.clone();
+    for _ in 0..MESSAGES / 4 {
+        front_end.get_features().map_err(text)?;
+        front_end.get_queue_num().map_err(text)?;
+        machine.description().send_calls(&mut front_end)?;
+    }
+    Ok(MESSAGES)
+}

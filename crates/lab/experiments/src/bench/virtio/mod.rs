@@ -1,0 +1,7 @@
+//! Virtual machines without machines: memory, rings, and what a vhost-user front-end says of them.
+
+mod machine;
+mod session;
+
+pub(super) use machine::{HEADER, LEN, Machine, PAGE, RX, SIZE, TX, TX_DATA, buffer, parts};
+pub(super) use session::{Description, GUEST, connect, eventfds};

@@ -5,13 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{Cache, WAYS};
 use crate::config::Config;
 use crate::flush::Flush;
 use crate::geometry::{LINE, TLB_ENTRIES};
-use crate::lru_tlbs::LruTlbs;
+use crate::layout_lines::{Each, LayoutLines};
+use crate::layout_pages::LayoutPages;
 use crate::mapping::{Mapping, Side};
-use crate::paging::{PageSize, Paging};
+use crate::paging::Paging;
 use crate::piece::Piece;
 
 /// The number of layouts.
@@ -21,8 +21,8 @@ pub const LAYOUTS: usize = 32;
 const PAGE: u64 = 4096;
 /// Lines of a page.
 const PAGE_LINES: u64 = PAGE / LINE as u64;
-/// The number of no line.
-const NO_LINE: u64 = u64::MAX;
+/// The number of no page.
+const NO_PAGE: u32 = u32::MAX;
 
 /// Misses of one layout, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,26 +47,25 @@ impl std::ops::AddAssign for LayoutMisses {
 #[derive(Debug)]
 pub struct Layouts {
     paging: Paging,
-    /// The number of the first line of each piece: a piece has lines of its own, behind those of memory.
-    first_lines: Vec<u64>,
-    /// How far each layout shifts each piece, in bytes.
-    shifts: Vec<[u16; LAYOUTS]>,
-    layouts: Vec<Layout>,
-    /// The lines of each side, and the page, that all layouts used last: using them again changes nothing in any.
-    last: [u64; 2],
-    last_page: u64,
+    pieces: Vec<Places>,
+    lines: [LayoutLines; 2],
+    pages: LayoutPages,
 }
 
-/// The state of one layout.
+/// Where a piece lies.
 #[derive(Debug)]
-struct Layout {
-    l1: [Cache; 2],
-    /// The lines that were used last: using them again changes nothing.
-    last: [u64; 2],
-    last_page: u64,
-    small: LruTlbs,
-    large: LruTlbs,
-    misses: LayoutMisses,
+struct Places {
+    /// The number of its first line: a piece has lines of its own, behind those of memory.
+    first_line: u32,
+    /// How far each layout shifts it, in bytes.
+    shifts: Each<u32>,
+    /// The numbers of its pages, once they are used.
+    pages: Box<[u32]>,
+    /// The layouts that shift its byte to the next page, a bit each, by the byte's place in the page over `align`.
+    next_page: Box<[u32]>,
+    align: u64,
+    /// How many pages it has.
+    page_count: usize,
 }
 
 /// A page that does not move.
@@ -80,79 +79,48 @@ pub struct FixedPage {
 
 impl Layouts {
     /// Empty caches and TLBs for a program of these pieces. All physical lines have numbers below `lines`.
+    ///
+    /// # Panics
+    /// If the lines of memory and of the pieces are more than 256 GiB.
     #[must_use]
     pub fn new(config: Config, paging: Paging, lines: u64, pieces: &[Piece]) -> Self {
         let mut next = lines.next_multiple_of(PAGE_LINES);
         let place = |piece: &Piece| {
             let first = next;
-            // A shift is less than a page, and a last access may end beyond the piece.
-            next += (piece.bytes.div_ceil(PAGE) + 2) * PAGE_LINES;
-            first
+            next += pages_of(piece) * PAGE_LINES;
+            Places::new(first, piece)
         };
-        let first_lines = pieces.iter().map(place).collect();
-        let entries = usize::from(TLB_ENTRIES[config.tlb]);
-        let layout = || Layout {
-            l1: [(); 2].map(|()| Cache::new(config.l1_bytes, next)),
-            last: [NO_LINE; 2],
-            last_page: NO_LINE,
-            small: LruTlbs::new(entries),
-            large: LruTlbs::new(entries / 2),
-            misses: LayoutMisses::default(),
-        };
-        let layouts = (0..LAYOUTS).map(|_| layout()).collect();
-        let shifts = pieces.iter().map(Piece::shifts).collect();
-        Self { paging, first_lines, shifts, layouts, last: [NO_LINE; 2], last_page: NO_LINE }
+        let pieces = pieces.iter().map(place).collect();
+        let lines = [(); 2].map(|()| LayoutLines::new(config.l1_bytes, next));
+        let pages = LayoutPages::new(usize::from(TLB_ENTRIES[config.tlb]));
+        Self { paging, pieces, lines, pages }
     }
 
     /// Uses a line that does not move, by its physical number. Returns the misses of all layouts together.
     #[inline]
     pub fn fixed(&mut self, side: Side, line: u64) -> u64 {
-        if std::mem::replace(&mut self.last[side as usize], line) == line {
-            return 0;
-        }
-        self.layouts.iter_mut().map(|layout| layout.line(side, line)).sum()
+        self.lines[side as usize].fixed(short(line))
     }
 
     /// Uses a page of data that does not move. Returns the misses of the DTLBs of all layouts together.
     #[inline]
     pub fn fixed_page(&mut self, page: FixedPage) -> u64 {
-        let FixedPage { page, mapping } = page;
-        if mapping.size.is_none() {
-            // Nothing maps it, so no TLB holds it.
-            return 0;
-        }
-        let key = key_of(page, mapping.size);
-        if std::mem::replace(&mut self.last_page, key) == key {
-            return 0;
-        }
-        let use_one = |layout: &mut Layout| layout.page(key, mapping.size, mapping.global);
-        self.layouts.iter_mut().map(use_one).sum()
+        self.pages.fixed(page.page, page.mapping)
     }
 
     /// Fetches or accesses `bytes` bytes at an offset into a piece. Returns the misses of all layouts together.
     #[inline]
     pub fn moved(&mut self, side: Side, piece: usize, (offset, bytes): (u64, u64)) -> LayoutMisses {
         let mut all = LayoutMisses::default();
-        let (Some(first), Some(shifts)) = (self.first_lines.get(piece), self.shifts.get(piece))
-        else {
-            return all;
-        };
-        self.last[side as usize] = NO_LINE;
+        let Some(places) = self.pieces.get_mut(piece) else { return all };
+        let bytes = bytes.max(1);
         if side == Side::Data {
-            self.last_page = NO_LINE;
+            all.pages = places.use_pages((offset, bytes), &mut self.pages);
         }
-        for (layout, shift) in self.layouts.iter_mut().zip(shifts) {
-            let at = offset + u64::from(*shift);
-            let end = at + bytes.max(1) - 1;
-            let lines = first + at / LINE as u64..=first + end / LINE as u64;
-            if side == Side::Data {
-                for page in lines.start() / PAGE_LINES..=lines.end() / PAGE_LINES {
-                    all.pages += layout.page(moved_key(page), Some(PageSize::Small), false);
-                }
-            }
-            let missed: u64 = lines.map(|line| layout.line(side, line)).sum();
-            *(if side == Side::Code { &mut all.code } else { &mut all.data }) += missed;
-        }
+        let (line, offset) = (offset / LINE as u64, offset % LINE as u64);
+        let at = (places.first_line + short(line), short(offset));
+        let missed = self.lines[side as usize].moved(at, short(bytes), &places.shifts);
+        *(if side == Side::Code { &mut all.code } else { &mut all.data }) = missed;
         all
     }
 
@@ -160,71 +128,90 @@ impl Layouts {
     /// all pages that are not global go.
     pub fn flush(&mut self, what: Flush, moved: bool) {
         let globals = self.paging.apply(what);
-        self.last_page = NO_LINE;
-        for layout in &mut self.layouts {
-            layout.last_page = NO_LINE;
-            match what {
-                Flush::Page(address) | Flush::Pcid(0, _, address) if !moved => {
-                    layout.small.remove(key_of(address / PAGE, Some(PageSize::Small)));
-                    layout.large.remove(key_of(address / PAGE, Some(PageSize::Large)));
-                    layout.large.remove(key_of(address / PAGE, Some(PageSize::Huge)));
-                }
-                Flush::Cr4(_) if !globals => {}
-                _ => {
-                    layout.small.clear(globals);
-                    layout.large.clear(globals);
-                }
+        match what {
+            Flush::Page(address) | Flush::Pcid(0, _, address) if !moved => {
+                self.pages.remove(address / PAGE);
             }
+            Flush::Cr4(_) if !globals => {}
+            _ => self.pages.clear(globals),
         }
     }
 
     /// The misses of each layout so far.
     pub fn misses(&self) -> impl Iterator<Item = LayoutMisses> {
-        self.layouts.iter().map(|layout| layout.misses)
+        let [code, data] = [0, 1].map(|side: usize| self.lines[side].misses());
+        let pages = self.pages.misses();
+        (0..LAYOUTS).map(|layout| LayoutMisses {
+            code: code[layout],
+            data: data[layout],
+            pages: pages[layout],
+        })
     }
 }
 
-impl Layout {
-    #[inline]
-    fn line(&mut self, side: Side, line: u64) -> u64 {
-        let number = side as usize;
-        if self.last[number] == line {
-            return 0;
+/// A number of a line, of which [`LayoutLines::new`] has checked that it is short, or of bytes of one access.
+#[inline]
+fn short(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[inline]
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The pages that a piece uses: a shift is less than a page, and a last access may end beyond the piece.
+fn pages_of(piece: &Piece) -> u64 {
+    piece.bytes.div_ceil(PAGE) + 2
+}
+
+impl Places {
+    fn new(first_line: u64, piece: &Piece) -> Self {
+        Self {
+            first_line: short(first_line),
+            shifts: piece.shifts().map(u32::from),
+            pages: Box::default(),
+            next_page: Box::default(),
+            align: piece.align.clamp(1, LINE as u64),
+            page_count: index(pages_of(piece)),
         }
-        self.last[number] = line;
-        let missed = u64::from(self.l1[number].access(line) == WAYS);
-        match side {
-            Side::Code => self.misses.code += missed,
-            Side::Data => self.misses.data += missed,
+    }
+
+    /// Uses the pages of bytes of the piece. Returns the misses of all layouts together.
+    #[inline]
+    fn use_pages(&mut self, (offset, bytes): (u64, u64), pages: &mut LayoutPages) -> u64 {
+        let end = offset + bytes - 1;
+        let (first_page, last_page) = (offset / PAGE, end / PAGE);
+        if self.next_page.is_empty() {
+            self.prepare_pages();
+        }
+        let next_page = |at: u64| self.next_page[index(at % PAGE / self.align)];
+        let (first_next, last_next) = (next_page(offset), next_page(end));
+        let mut missed = 0;
+        for page in first_page..=last_page + 1 {
+            // The layouts in which the first byte is not further, and the last one not before.
+            let first = if page > first_page { u32::MAX } else { !first_next };
+            let last = if page > last_page { last_next } else { u32::MAX };
+            let Some(number) = self.pages.get_mut(index(page)) else { break };
+            if first & last != 0 {
+                if *number == NO_PAGE {
+                    *number = pages.add_moved();
+                }
+                missed += pages.moved(*number, first & last);
+            }
         }
         missed
     }
 
-    #[inline]
-    fn page(&mut self, key: u64, size: Option<PageSize>, global: bool) -> u64 {
-        if self.last_page == key {
-            return 0;
-        }
-        let tlb = match size {
-            Some(PageSize::Small) => &mut self.small,
-            Some(PageSize::Large | PageSize::Huge) => &mut self.large,
-            // Nothing maps it, so no TLB holds it.
-            None => return 0,
+    /// Prepares for data: a piece of code has no page in a DTLB.
+    #[cold]
+    fn prepare_pages(&mut self) {
+        let reaches = |place: u64, shift: u32| place * self.align + u64::from(shift) >= PAGE;
+        let layouts = |place| {
+            let bits = self.shifts.iter().enumerate();
+            bits.map(|(layout, shift)| u32::from(reaches(place, *shift)) << layout).sum()
         };
-        self.last_page = key;
-        let missed = tlb.access(key, global);
-        self.misses.pages += missed;
-        missed
+        self.next_page = (0..PAGE / self.align).map(layouts).collect();
+        self.pages = vec![NO_PAGE; self.page_count].into();
     }
-}
-
-/// The key of a page that does not move, by the number of one of its 4 KiB.
-fn key_of(page: u64, size: Option<PageSize>) -> u64 {
-    let size = size.unwrap_or(PageSize::Small);
-    (page >> (size.bits() - PAGE.ilog2())) << 3 | (size as u64) << 1
-}
-
-/// The key of a page of a piece.
-fn moved_key(page: u64) -> u64 {
-    page << 3 | 1
 }

@@ -24,6 +24,8 @@ mod geometry;
 mod hot_pages;
 mod keys;
 mod l2_bank;
+mod layout_lines;
+mod layout_pages;
 mod layouts;
 mod line_id;
 mod lru_tlbs;

@@ -4,7 +4,7 @@
 pub const LAYOUT_TLBS: u64 = 16;
 
 /// No page, in a place of the list.
-const FREE: u64 = u64::MAX;
+const FREE: u32 = u32::MAX;
 
 /// Fully associative TLBs with LRU replacement, of sizes from three quarters to five quarters of one number of entries: of 32 or more,
 /// as sizes differ by one entry at least.
@@ -18,7 +18,7 @@ const FREE: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct LruTlbs {
     /// The key of each page, with the lowest bit set if it is global; or [`FREE`].
-    places: Vec<u64>,
+    places: Vec<u32>,
     /// Whether no place is free, if that is known.
     is_full: bool,
     /// Entries of the smallest TLB.
@@ -37,9 +37,21 @@ impl LruTlbs {
         Self { places: vec![FREE; largest], is_full: false, smallest, step }
     }
 
+    /// The entries of the smallest TLB.
+    #[must_use]
+    pub fn smallest(&self) -> usize {
+        self.smallest
+    }
+
+    /// Puts the first pages of the list in the order of when they were used, which `used` tells of a key.
+    pub fn sort_first(&mut self, count: usize, used: impl Fn(u32) -> u64) {
+        let first = self.places.get_mut(..count).unwrap_or_default();
+        first.sort_unstable_by_key(|word| std::cmp::Reverse(used(*word >> 1)));
+    }
+
     /// Uses a page. Returns how many of the TLBs missed it, of [`LAYOUT_TLBS`].
     #[inline]
-    pub fn access(&mut self, key: u64, global: bool) -> u64 {
+    pub fn access(&mut self, key: u32, global: bool) -> u64 {
         if self.places[0] >> 1 == key {
             return 0;
         }
@@ -51,7 +63,7 @@ impl LruTlbs {
             Some(place) => self.places[place],
             None => {
                 self.is_full = free.is_none();
-                key << 1 | u64::from(global)
+                key << 1 | u32::from(global)
             }
         };
         let end = free.or(found).unwrap_or(self.places.len() - 1);
@@ -62,9 +74,9 @@ impl LruTlbs {
 
     /// Where a page is in the list. Places are compared some at a time: that has fewer branches.
     #[inline]
-    fn place_of(&self, key: u64) -> Option<usize> {
+    fn place_of(&self, key: u32) -> Option<usize> {
         const TOGETHER: usize = 8;
-        let is_it = |word: &u64| *word >> 1 == key;
+        let is_it = |word: &u32| *word >> 1 == key;
         let parts = self.places.chunks(TOGETHER).enumerate();
         let (number, part) =
             { parts }.find(|(_, part)| part.iter().fold(false, |any, word| any | is_it(word)))?;
@@ -88,7 +100,7 @@ impl LruTlbs {
     }
 
     /// Removes a page.
-    pub fn remove(&mut self, key: u64) {
+    pub fn remove(&mut self, key: u32) {
         let place = self.places.iter_mut().find(|word| **word >> 1 == key);
         if let Some(place) = place {
             *place = FREE;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     /// A daemon that refuses so many clients without reading what they ask, after a while.
-    fn refuse(listener: UnixListener, clients: usize, after: Duration) {
+    fn refuse(listener: &UnixListener, clients: usize, after: Duration) {
         for stream in listener.incoming().take(clients).map(Result::unwrap) {
             std::thread::sleep(after);
             serde_json::to_writer(&stream, &Refusal::new("too many clients")).unwrap();
@@ -166,7 +166,7 @@ mod tests {
         for after in [Duration::ZERO, late] {
             let listener = UnixListener::bind(&socket).unwrap();
             std::thread::scope(|scope| {
-                scope.spawn(|| refuse(listener, 40, after / 40));
+                scope.spawn(|| refuse(&listener, 40, after / 40));
                 for n in 0..40 {
                     let said = match n % 2 {
                         0 => status(&socket).map(drop),
@@ -185,7 +185,7 @@ mod tests {
         let socket = folder.0.join("control.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let mut stream = UnixStream::connect(&socket).unwrap();
-        refuse(listener, 1, Duration::ZERO);
+        refuse(&listener, 1, Duration::ZERO);
         assert_eq!(stream.write_all(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
         assert!(answer(stream).unwrap().contains("too many clients"));
     }

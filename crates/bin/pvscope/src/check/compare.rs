@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measured::Measured;
+use super::windows::frames_of;
 
 /// How many functions a difference names.
 const NAMED: usize = 5;
@@ -20,8 +21,8 @@ const L1_MISSES: f64 = 2.0;
 const DTLB_MISSES: f64 = 20.0;
 /// Smaller differences than this are none, whatever their share: the numbers in the file are rounded.
 const INSTRUCTIONS_LEAST: f64 = 0.05;
-/// The same for the kernel: a tick of its timer falls into a window or does not.
-const KERNEL_LEAST: f64 = 10.0;
+/// The same for the kernel, of a whole window: a tick of its timer falls into it or does not, and some wake other programs.
+const TICK: f64 = 30_000.0;
 /// A tenth of a miss is some model cycle per frame.
 const MISSES_LEAST: f64 = 0.1;
 /// The least by which a function's misses change that is named.
@@ -91,7 +92,7 @@ fn of_window(window: &str, before: &Measured, now: &Measured) -> Vec<Difference>
     for (module, before_count, count) in both(&before.instructions, &now.instructions) {
         let (band, least) = match module {
             "pvnet" => (PVNET, INSTRUCTIONS_LEAST),
-            "kernel" => (KERNEL, KERNEL_LEAST),
+            "kernel" => (KERNEL, TICK / frames_of(window) as f64),
             _ => (KERNEL, INSTRUCTIONS_LEAST),
         };
         if is_out(before_count, count, band, least) {
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn each_count_has_its_band() {
         assert!(differences(&window(1000.0, 1000.0, 10.0, 64)).is_empty());
-        assert!(differences(&window(1002.9, 990.5, 10.19, 64)).is_empty());
+        assert!(differences(&window(1002.9, 985.5, 10.19, 64)).is_empty());
         assert_eq!(
             differences(&window(1003.2, 1000.0, 10.0, 64)),
             ["instructions per frame, pvnet"]
@@ -198,13 +199,23 @@ mod tests {
             ["instructions per frame, pvnet"]
         );
         assert_eq!(
-            differences(&window(1000.0, 1010.2, 10.0, 64)),
+            differences(&window(1000.0, 1014.7, 10.0, 64)),
             ["instructions per frame, kernel"]
         );
         assert_eq!(differences(&window(1000.0, 1000.0, 10.21, 64)), ["l1 misses per frame"]);
         let both = ["dtlb misses per frame", "l1 misses per frame"];
         assert_eq!(differences(&window(1000.0, 1000.0, 12.01, 64)), both);
         assert_eq!(differences(&window(1000.0, 1000.0, 10.0, 65)), ["hypercalls"]);
+    }
+
+    #[test]
+    fn a_tick_of_the_timer_is_no_difference_in_a_window_of_few_frames() {
+        let large = |kernel| {
+            let of_64 = window(1000.0, kernel, 10.0, 64);
+            BTreeMap::from([("copy-64k".to_owned(), of_64["header-64"].clone())])
+        };
+        let differ = |kernel| !compare(&large(300.0), &large(kernel), |_| true).is_empty();
+        assert!(!differ(500.0) && differ(550.0));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::baseline::Baseline;
 use super::measured::Measured;
+use super::windows::frames_of;
 use crate::error::{Error, Result};
 
 /// What the tables lie between.
@@ -44,7 +45,7 @@ fn tables(windows: &BTreeMap<String, Measured>) -> String {
             let Some(path) = name.strip_suffix(end).and_then(|name| name.strip_suffix('-')) else {
                 continue;
             };
-            text += &row(path, window);
+            text += &row(path, frames_of(name), window);
         }
     }
     text += "\n### The functions with the most instructions\n\n";
@@ -61,11 +62,11 @@ fn tables(windows: &BTreeMap<String, Measured>) -> String {
     text.trim_end().to_owned()
 }
 
-fn row(path: &str, window: &Measured) -> String {
+fn row(path: &str, frames: u64, window: &Measured) -> String {
     let Measured { instructions, misses, counts, .. } = window;
     let of = |map: &BTreeMap<String, f64>, name: &str| map.get(name).copied().unwrap_or_default();
-    let frames = super::windows::FRAMES as f64;
-    let per_frame = |name: &str| counts.get(name).copied().unwrap_or_default() as f64 / frames;
+    let per_frame =
+        |name: &str| counts.get(name).copied().unwrap_or_default() as f64 / frames as f64;
     let cycles = of(misses, "cycles");
     format!(
         "| {path} | {:.0} | {:.0} | {:.0} | {:.1} | {:.2} | {:.2} | {:.2} | {cycles:.0} | {:.1} |\n",
@@ -101,6 +102,15 @@ mod tests {
         assert_eq!(new, format!("# Title\n\n{BEGIN}\nnew\n{END}\nrest\n"));
         assert_eq!(replaced(&new, "new"), Some(new.clone()));
         assert_eq!(replaced("# Title\n", "new"), None);
+    }
+
+    #[test]
+    fn counts_are_of_one_frame_whatever_its_size() {
+        let window =
+            Measured { counts: [("hypercalls".to_owned(), 64)].into(), ..Measured::default() };
+        let windows = ["copy-64", "copy-64k"].map(|name| (name.to_owned(), window.clone()));
+        let tables = tables(&windows.into());
+        assert!(tables.contains("| 0.03 | 0.00 |") && tables.contains("| 0.50 | 0.00 |"));
     }
 
     #[test]

@@ -28,9 +28,14 @@ use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
 
 /// Frames of a window.
-pub const FRAMES: u64 = 2048;
+const FRAMES: u64 = 2048;
 /// Frames of a window of 64 KiB each: as many pages.
 const LARGE_FRAMES: u64 = 128;
+
+/// The frames of the window of this name.
+pub fn frames_of(name: &str) -> u64 {
+    if name.ends_with("-64k") { LARGE_FRAMES } else { FRAMES }
+}
 
 /// The options of the machine.
 #[derive(Args)]

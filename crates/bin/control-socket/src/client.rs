@@ -165,16 +165,17 @@ mod tests {
         let late = Duration::from_millis(200);
         for after in [Duration::ZERO, late] {
             let listener = UnixListener::bind(&socket).unwrap();
+            let mut said: Vec<Result<(), String>> = Vec::new();
             std::thread::scope(|scope| {
                 scope.spawn(|| refuse(&listener, 40, after / 40));
-                for n in 0..40 {
-                    let said = match n % 2 {
+                said = (0..40)
+                    .map(|n| match n % 2 {
                         0 => status(&socket).map(drop),
                         _ => command(&socket, &Request::Meter),
-                    };
-                    assert_eq!(said, Err("too many clients".to_owned()));
-                }
+                    })
+                    .collect();
             });
+            assert_eq!(said, vec![Err("too many clients".to_owned()); 40]);
             std::fs::remove_file(&socket).unwrap();
         }
     }

@@ -1,6 +1,7 @@
 //! ICMP echoes, sent by `ping` of iputils.
 
 use crate::{Error, Namespace, Process, Result};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub struct RoundTrip {
     pub mdev: Duration,
 }
 
-/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies.
-/// No reply at all is not an error.
+/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies; meanwhile
+/// it sends more, which are not counted. No reply at all is not an error.
 ///
 /// # Errors
 /// [`Error::MissingTool`]; [`Error::Failed`] if nothing could be sent; [`Error::TimedOut`]; [`Error::Interrupted`];
@@ -80,16 +81,18 @@ impl Ping {
         Ok(Self { sent, received, loss_percent, rtt })
     }
 
-    /// Leaves out the requests that ping sent while it waited: those after the first `count` and after the last one
-    /// that was answered, as the lines of the replies tell.
+    /// Leaves out the requests that ping sent while it waited: those after the first `count`. The lines of the replies tell which
+    /// were answered.
     fn without_spares(self, count: u64, text: &str) -> Self {
-        let answered = text.lines().filter_map(|line| {
-            let (_, rest) = line.split_once(" icmp_seq=")?;
-            line.contains(" time=").then(|| rest.split(' ').next()?.parse().ok())?
-        });
-        let sent = answered.fold(count, u64::max).min(self.sent);
-        let lost = sent.saturating_sub(self.received);
-        Self { sent, loss_percent: lost as f64 / sent.max(1) as f64 * 100.0, ..self }
+        let answered: BTreeSet<u64> = text
+            .lines()
+            .filter(|line| line.contains(" time="))
+            .filter_map(|line| line.split_once(" icmp_seq=")?.1.split(' ').next()?.parse().ok())
+            .filter(|number| *number <= count)
+            .collect();
+        let received = answered.len() as u64;
+        let loss_percent = (count - received) as f64 / count.max(1) as f64 * 100.0;
+        Self { sent: count, received, loss_percent, ..self }
     }
 }
 
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!((late.sent, late.received, late.loss_percent), (2, 2, 0.0));
         let hole = LATE.replace("icmp_seq=2", "icmp_seq=3");
         let hole = Ping::parse(&hole).expect("as above").without_spares(2, &hole);
-        assert_eq!((hole.sent, hole.received), (3, 2));
+        assert_eq!((hole.sent, hole.received), (2, 1));
         let silence = Ping::parse(SILENCE).expect("recorded").without_spares(1, SILENCE);
         assert_eq!((silence.sent, silence.received, silence.loss_percent), (1, 0, 100.0));
     }

@@ -76,6 +76,8 @@ pub struct Chain {
     pub readable_len: u64,
     /// Bytes of all writable buffers.
     pub writable_len: u64,
+    /// The descriptors that were read for it: empty ones, and those of a chain that cannot be used, too.
+    pub descriptors: u16,
     /// Set if it cannot be used; its buffers are then incomplete.
     pub fault: Option<Fault>,
 }
@@ -91,13 +93,15 @@ impl Chain {
     pub(crate) fn clear(&mut self) {
         self.readable.clear();
         self.writable.clear();
-        (self.readable_len, self.writable_len) = (0, 0);
+        (self.readable_len, self.writable_len, self.descriptors) = (0, 0, 0);
         self.fault = None;
     }
 
     /// Adds the bytes of a descriptor: one buffer for each region that they lie in.
     #[inline]
     pub(crate) fn add(&mut self, memory: &GuestMemory, address: u64, len: u32, flags: u16) {
+        // At most DESCRIPTORS_MAX in the ring, and as many in a table.
+        self.descriptors += 1;
         if self.fault.is_none()
             && let Err(fault) = self.try_add(memory, address, len, flags & flag::WRITE != 0)
         {

@@ -25,6 +25,9 @@ use crate::writer::{NoPlace, Writer};
 /// The most chains of one frame. Sixteen of the size that Linux posts hold the longest one; a guest that posts smaller
 /// ones must not make its senders' workers gather thousands.
 const CHAINS_MAX: usize = 64;
+/// The most descriptors that are read for one frame. A chain may have many that are empty, and a frame that finds no room
+/// leaves them to the next one.
+const DESCRIPTORS_MAX: u16 = 1024;
 
 /// The ring of buffers that the guest posts, as the egress side of a queue.
 pub struct GuestRx {
@@ -309,7 +312,7 @@ impl Guest<'_> {
         let needed = (self.header_len + len) as u64;
         room.chains.clear();
         room.buffers.clear();
-        let mut found = 0;
+        let (mut found, mut descriptors) = (0, 0);
         while found < needed {
             if room.chains.len() == CHAINS_MAX || (!self.is_mergeable && found > 0) {
                 return Err(Outcome::Dropped(DropReason::TooLarge).into());
@@ -320,6 +323,11 @@ impl Guest<'_> {
             let chain = &room.chain;
             if let Some(fault) = chain.fault {
                 return Err(Refused::Broken(Broken(format!("a receive buffer: {fault}"))));
+            }
+            descriptors += chain.descriptors;
+            if descriptors > DESCRIPTORS_MAX {
+                let why = format!("one frame's receive buffers have {descriptors} descriptors");
+                return Err(Refused::Broken(Broken(why)));
             }
             if chain.writable_len < self.header_len as u64 {
                 let len = chain.writable_len;

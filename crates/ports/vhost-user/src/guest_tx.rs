@@ -152,7 +152,7 @@ impl GuestTx {
     fn receive_one(&mut self, n: usize, budget: &mut Budget) -> bool {
         let Self { ahead, regions, window, header_len, chains, .. } = self;
         let chain = &ahead[n];
-        let work = u32::try_from(chain.readable.len() + chain.writable.len()).unwrap_or(u32::MAX);
+        let work = u32::from(chain.descriptors);
         let Some((slot, frame)) = window.push() else { return false };
         if read(regions, chain, *header_len, frame) {
             budget.charge_frame(work, frame);

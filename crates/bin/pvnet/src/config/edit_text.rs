@@ -11,10 +11,10 @@ use super::overrides::{EVERY_GUEST, value_of};
 use super::vif::Vif;
 use super::{Config, differences, edit, shorthand};
 
-/// The text of a configuration after a command, and the names of the ports that it concerns. `served` are as for [`edit`].
+/// The text of a configuration after a command, and the names of the ports that it concerns. `served` are as for [`edit()`].
 ///
 /// # Errors
-/// A sentence for an operator: as those of [`edit`], or the text has a form in which the change cannot be written.
+/// A sentence for an operator: as those of [`edit()`], or the text has a form in which the change cannot be written.
 pub fn edit_text(
     text: &str,
     change: &Change,

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
 
 use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
@@ -23,6 +24,8 @@ use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// Clients at a time. Captures and `pvnet top` stay connected.
 const CLIENTS_MAX: usize = 64;
+/// How long the control thread has for a status: less than its client waits.
+const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 
 /// The listening socket. Dropping it removes its file.
 pub(super) struct Server {
@@ -105,10 +108,10 @@ fn answer(
             let (sender, receiver) = mpsc::channel();
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             events.send(Event::Status(sender)).map_err(gone)?;
-            let mut status = match receiver.recv_timeout(TIMEOUT) {
+            let mut status = match receiver.recv_timeout(BUSY) {
                 Ok(status) => status,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let why = format!("the daemon was busy for {} s; try later", TIMEOUT.as_secs());
+                    let why = format!("the daemon was busy for {} s; try later", BUSY.as_secs());
                     return Ok(serde_json::to_writer(reply, &Refusal::new(why))?);
                 }
                 Err(error) => return Err(io::Error::other(error)),

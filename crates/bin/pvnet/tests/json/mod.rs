@@ -115,12 +115,13 @@ fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
     let mut command = pvnet();
     command.args(["bench", "isolation", "--class", "virtio-kick-storm", "--victims", "virtio"]);
     command.args(["--workers", "1", "--rounds", "1", "--quiet", "--json"]).arg(&file);
-    lab::run(command, LIMIT).unwrap();
+    lab::run(command, 3 * LIMIT).unwrap();
     let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert_eq!(document::errors(&schema("bench"), &report), [""; 0]);
     let attack = "virtio-kick-storm-1w-virtio-victims-tcp+attack";
     let rows = report["rows"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == attack).unwrap();
+    let row = rows.iter().find(|row| row["name"] == attack);
+    let row = row.unwrap_or_else(|| panic!("no row {attack} in {report}"));
     assert_eq!((&row["victims"], &row["ended_by"]), (&"virtio".into(), &Value::Null));
     assert!(row["operations"].as_f64().unwrap() > 0.0, "{row}");
     let idle = &rows[0];

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hypervisor::DomId;
 use machine::{Admitted, Applicant, Listener, Machine, MemorySize, Share, Toolstack};
@@ -40,7 +41,11 @@ pub struct Host {
 
 impl Host {
     pub fn new(test: &str, size: MemorySize) -> Self {
-        let path = std::env::temp_dir().join(format!("pvnet-{test}-{}", std::process::id()));
+        // A host of before may still be removing its socket.
+        static HOSTS: AtomicUsize = AtomicUsize::new(0);
+        let number = HOSTS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pvnet-{test}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path, 0o600).unwrap()));
         let (ours, theirs) = (listener.clone(), machine.clone());
         std::thread::spawn(move || ours.serve(&theirs, &Arc::new(AdmitAll(size))));

@@ -2,7 +2,8 @@
 
 use crate::bed::{Bed, dropped, wait};
 use crate::common::{
-    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, tcp, tso,
+    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, table_at, tcp,
+    tso,
 };
 use port::{DropReason, Outcome};
 use virtqueue::driver::Offered;
@@ -117,6 +118,18 @@ fn receive_buffers_that_cannot_be_end_the_guests_own_port() {
     assert!(small.contains("a receive buffer of 11 bytes"), "{small}");
     let readable = with(&[buffer(GUEST + RX_DATA as u64, 1526, false)]);
     assert!(readable.contains("a receive buffer of 0 bytes"), "{readable}");
+    // A chain may have 256 descriptors, but a frame's chains together no more than a thousand.
+    let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(LINUX));
+    let (mut from, mut to) = (red.served(1), blue.served(1));
+    let mut chain = vec![buffer(GUEST + RX_DATA as u64, 0, true); 255];
+    chain.push(buffer(GUEST + RX_DATA as u64, 12, true));
+    for _ in 0..5 {
+        blue.rx.offer(&chain, Some(table_at(TX_DATA as u64))).unwrap();
+    }
+    blue.rx.publish();
+    red.send(&plain(&red), &tcp(6), &[12], false);
+    let empty = pass(&mut from, &mut to).unwrap_err().0;
+    assert!(empty.contains("1280 descriptors"), "{empty}");
     let bed = &mut Bed::new();
     for bad in [
         buffer(GUEST + LEN as u64 - 10, 1526, true),

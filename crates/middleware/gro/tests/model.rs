@@ -101,6 +101,10 @@ fn segments(
 /// One frame with the payloads of all, as simply as it can be written; none if there cannot be one.
 fn merged(run: &[Vec<u8>]) -> Option<(Vec<u8>, Gso)> {
     let headers = Headers::parse(&run[0]).ok()?;
+    // Damage may have made it another protocol's.
+    if headers.transport != Transport::Tcp {
+        return None;
+    }
     let (l3, l4, start) = (
         usize::from(headers.l3_offset),
         usize::from(headers.l4_offset),

@@ -155,7 +155,7 @@ mod tests {
         assert!((ping.loss_percent - 33.3333).abs() < 1e-9);
     }
 
-    // Replies of 300 ms, which a deadline of 3 seconds waited for.
+    // As ping with a deadline writes of two late replies.
     const LATE: &str = "PING 10.9.0.2 (10.9.0.2) 56(84) bytes of data.\n\
         64 bytes from 10.9.0.2: icmp_seq=1 ttl=64 time=300 ms\n\
         64 bytes from 10.9.0.2: icmp_seq=2 ttl=64 time=300 ms\n\n\
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_late_reply_is_none_lost_and_a_hole_is() {
-        let late = Ping::parse(LATE).expect("recorded").without_spares(2, LATE);
+        let late = Ping::parse(LATE).expect("well-formed").without_spares(2, LATE);
         assert_eq!((late.sent, late.received, late.loss_percent), (2, 2, 0.0));
         let hole = LATE.replace("icmp_seq=2", "icmp_seq=3");
         let hole = Ping::parse(&hole).expect("as above").without_spares(2, &hole);

@@ -5,7 +5,7 @@ use crate::common::{
     GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, table_at, tcp,
     tso,
 };
-use port::{DropReason, Outcome};
+use port::{Budget, DropReason, Outcome, Received};
 use virtqueue::driver::Offered;
 
 /// Two machines, and what one sends does not arrive; and beside others it costs them nothing.
@@ -143,6 +143,24 @@ fn receive_buffers_that_cannot_be_end_the_guests_own_port() {
         let why = bed.failure();
         assert!(why.contains("a receive buffer"), "{why}");
         green.front.end();
+    }
+}
+
+/// A worker's turn ends by what was read, whether it made a frame or not.
+#[test]
+fn descriptors_that_make_no_buffer_are_charged_to_the_turn() {
+    for features in [LINUX, LINUX | RING_PACKED] {
+        let mut red = Vm::boot(features);
+        let mut from = red.served(1);
+        let empty = Offered { address: GUEST + TX_DATA as u64, len: 0, writable: false };
+        for _ in 0..40 {
+            red.tx.offer(&[empty; 256], Some(table_at(TX_DATA as u64))).unwrap();
+        }
+        red.tx.publish();
+        let (mut budget, mut received) = (Budget::TURN, Received::default());
+        from.ingress.receive(&mut budget, &mut received).unwrap();
+        // What is taken ahead is not given back.
+        assert_eq!((received.malformed, budget.is_spent()), (16, true));
     }
 }
 

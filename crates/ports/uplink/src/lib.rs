@@ -3,7 +3,7 @@
 //! [`tap`] opens a tap, [`Macvtap`] and [`packet`] a NIC whose frames are read and written as a tap's. [`TapIngress`] makes frames of what the Linux stack behind it sends,
 //! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software the offloads
 //! that the device lacks. [`DirectIngress`] reads a guest's frames into buffers that the guest posted; with [`Xdp`] the kernel
-//! puts them there. A [`GuestTap`] is a guest's interface on the host.
+//! puts them there. [`XdpNic`] is a NIC whose frames cross in memory that it shares with the kernel, or with the NIC itself. A [`GuestTap`] is a guest's interface on the host.
 
 #![deny(unsafe_code)]
 
@@ -32,7 +32,10 @@ pub use guest_tap::GuestTap;
 pub use ingress::TapIngress;
 pub use macvtap::Macvtap;
 pub use steering::{Steering, SteeringError};
-pub use xdp::{Xdp, XdpCounts, XdpError, XdpIngress, XdpSocket, XdpSocketError};
+pub use xdp::{
+    Xdp, XdpCounts, XdpError, XdpIngress, XdpNic, XdpNicEgress, XdpNicError, XdpNicIngress,
+    XdpNicQueue, XdpNicSocket, XdpNicWatch, XdpSocket, XdpSocketError,
+};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use thiserror::Error;
 
-use crate::sys::packet::{self, PacketOption};
+use crate::sys::packet::{self, Frames, PacketOption};
 use crate::sysfs;
 use crate::tap::{MAX_QUEUES, TapQueue};
 
@@ -107,6 +107,19 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
     (0..sockets.min(MAX_QUEUES)).map(open).collect()
 }
 
+/// Opens a packet socket that gets no frames of its interface, but has it take those for all addresses, and notices when it is
+/// deleted.
+pub(crate) fn open_without_frames(name: &str, interface: u32) -> Result<OwnedFd, DeviceError> {
+    let failed = |step| DeviceError::new(name, step);
+    let interface = interface.cast_signed();
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
+    let socket = socket.map_err(failed("socket(AF_PACKET)"))?;
+    packet::set_promiscuous(socket.as_fd(), interface).map_err(failed("PACKET_MR_PROMISC"))?;
+    packet::bind(socket.as_fd(), interface, Frames::None).map_err(failed("bind"))?;
+    Ok(socket)
+}
+
 /// Counts the frames that the kernel dropped because packet sockets were full: nobody read them in time.
 #[derive(Debug)]
 pub struct SocketDrops {
@@ -149,6 +162,6 @@ fn open_one(name: &str, interface: c_int) -> Result<OwnedFd, DeviceError> {
     set(PacketOption::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
     packet::set_receive_room(socket.as_fd(), RECEIVE_ROOM).map_err(failed("SO_RCVBUFFORCE"))?;
     packet::set_promiscuous(socket.as_fd(), interface).map_err(failed("PACKET_MR_PROMISC"))?;
-    packet::bind(socket.as_fd(), interface).map_err(failed("bind"))?;
+    packet::bind(socket.as_fd(), interface, Frames::All).map_err(failed("bind"))?;
     Ok(socket)
 }

@@ -12,6 +12,7 @@ mod socket_drops;
 mod udp;
 mod unfinished;
 mod xdp;
+mod xdp_nic;
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;

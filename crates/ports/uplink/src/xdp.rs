@@ -1,11 +1,16 @@
-//! Frames that the kernel puts into guests' buffers before anybody reads them (AF_XDP).
+//! Frames that the kernel puts into our buffers, or guests', before anybody reads them (AF_XDP).
 //!
+//! [`XdpNic`] takes a whole NIC over: all its frames come to sockets of the daemon.
+//!
+//! [`Xdp`] has sockets for guests, and leaves other frames to the network stack.
 //! A program in the interface's driver looks at each frame's destination. It hands a frame of a guest that has the
 //! receive queue in which the frame came to the guest's socket, and all others to the network stack. The memory of the socket is
 //! the guest's, so the kernel copies the frame into a buffer that the guest has posted. That copy comes after the look, so no byte of
 //! another guest's frame gets there.
 
-mod ingress;
+mod frame;
+mod guest;
+mod nic;
 mod ring;
 mod socket;
 
@@ -20,16 +25,42 @@ use crate::packet::{self, DeviceError};
 use crate::steering::{self, Stations, SteeringError, program};
 use crate::sys::bpf::{self, AttachType, Map, MapType, ProgramType};
 
-use ingress::LONGEST;
+use frame::LONGEST;
 
-pub use ingress::{XdpCounts, XdpIngress};
-pub use socket::{XdpSocket, XdpSocketError};
+pub use guest::ingress::{XdpCounts, XdpIngress};
+pub use guest::{XdpSocket, XdpSocketError};
+pub use nic::egress::XdpNicEgress;
+pub use nic::ingress::XdpNicIngress;
+pub use nic::watch::XdpNicWatch;
+pub use nic::{XdpNic, XdpNicError, XdpNicQueue, XdpNicSocket};
 
 /// `XDP_FLAGS_SKB_MODE`: the network stack runs the program, for a driver that cannot.
 const IN_STACK: u32 = 1 << 1;
 
 /// Far longer than the kernel needs for a frame, where it cannot say when it is done.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// A program that an interface runs as long as this is open.
+#[derive(Debug)]
+struct Link {
+    _fd: OwnedFd,
+    /// The driver runs it, and not later the network stack.
+    in_driver: bool,
+}
+
+impl Link {
+    /// Fails with `BUSY` or `EXIST` if the interface has another program.
+    fn attach(program: &OwnedFd, interface: u32) -> rustix::io::Result<Self> {
+        let attach = |flags| bpf::attach(program.as_fd(), interface, AttachType::Xdp, flags);
+        let (fd, in_driver) = match attach(0) {
+            Err(errno @ (Errno::BUSY | Errno::EXIST)) => return Err(errno),
+            // The driver cannot, or not with this MTU.
+            Err(_) => (attach(IN_STACK)?, false),
+            Ok(fd) => (fd, true),
+        };
+        Ok(Self { _fd: fd, in_driver })
+    }
+}
 
 /// Why an interface has no program, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,9 +88,7 @@ pub struct Xdp {
     interface: u32,
     stations: Stations,
     sockets: Map<4>,
-    /// The program runs as long as this is open.
-    _link: OwnedFd,
-    in_driver: bool,
+    link: Link,
 }
 
 impl Xdp {
@@ -76,22 +105,17 @@ impl Xdp {
             .map_err(steering::failed("BPF_MAP_CREATE of a map of sockets"))?;
         let program = program::xdp(stations.number(), sockets.number(), LONGEST.into());
         let program = steering::load(ProgramType::Xdp, &program)?;
-        let attach = |flags| bpf::attach(program.as_fd(), interface, AttachType::Xdp, flags);
-        let (link, in_driver) = match attach(0) {
-            Err(Errno::BUSY | Errno::EXIST) => Err(XdpError::Taken { name: name.into() }),
-            // The driver cannot, or not with this MTU.
-            Err(_) => attach(IN_STACK)
-                .map(|link| (link, false))
-                .map_err(|errno| steering::failed("BPF_LINK_CREATE")(errno).into()),
-            Ok(link) => Ok((link, true)),
-        }?;
-        Ok(Self { interface, stations, sockets, _link: link, in_driver })
+        let link = Link::attach(&program, interface).map_err(|errno| match errno {
+            Errno::BUSY | Errno::EXIST => XdpError::Taken { name: name.into() },
+            errno => steering::failed("BPF_LINK_CREATE")(errno).into(),
+        })?;
+        Ok(Self { interface, stations, sockets, link })
     }
 
     /// Whether the program runs in the driver, and not later, in the network stack.
     #[must_use]
     pub fn is_in_driver(&self) -> bool {
-        self.in_driver
+        self.link.in_driver
     }
 
     /// Opens a socket for the frames of a receive queue, whose buffers are pages of `memory`. The kernel keeps all of that

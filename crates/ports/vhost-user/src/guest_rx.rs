@@ -6,8 +6,8 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Gso, MAX_HEADER, Need};
 use port::{
-    ALL_SEGMENTS, Body, Broken, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging,
-    Offer, Outcome, SEGMENTS_MAX, ScatterList,
+    ALL_SEGMENTS, Body, Broken, BufferSupply, DropReason, Egress, Event, FRAME_MAX, Finisher,
+    Frame, Merging, Offer, Outcome, SEGMENTS_MAX, ScatterList,
 };
 use shm::{Piece, Region};
 use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue, Single};
@@ -19,7 +19,6 @@ use crate::features::Negotiated;
 use crate::header::describe;
 use crate::position::{Continued, Position};
 use crate::singles::{self, Singles};
-use crate::supply::BufferSupply;
 use crate::writer::{NoPlace, Writer};
 
 /// The most chains of one frame. Sixteen of the size that Linux posts hold the longest one; a guest that posts smaller

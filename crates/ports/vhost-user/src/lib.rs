@@ -38,7 +38,6 @@ mod position;
 mod requests;
 mod session;
 mod singles;
-mod supply;
 mod vring;
 mod watchdog;
 mod writer;
@@ -61,6 +60,5 @@ pub mod shared {
     pub use crate::features::bit;
     pub use crate::header::{accept, describe};
     pub use crate::singles::write;
-    pub use crate::supply::BufferSupply;
     pub use crate::watchdog::watch;
 }

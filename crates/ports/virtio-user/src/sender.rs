@@ -6,12 +6,12 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Features, Gso, Need};
 use port::{
-    Body, Broken, Doorbell, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame, Merging, Offer,
-    Outcome, SEGMENTS_MAX,
+    Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame,
+    Merging, Offer, Outcome, SEGMENTS_MAX,
 };
 use shm::Region;
 use vhost_user::Call;
-use vhost_user::shared::{BufferSupply, describe, write};
+use vhost_user::shared::{describe, write};
 use virtqueue::Buffer;
 use virtqueue::burst::BurstDriver;
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;

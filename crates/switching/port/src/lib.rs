@@ -145,6 +145,7 @@ mod coalescing;
 mod event;
 mod lend;
 mod steering;
+mod supply;
 mod wrapper;
 
 use std::any::Any;
@@ -164,6 +165,7 @@ pub use frame::{
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use steering::{SteeringCell, SteeringGuard};
+pub use supply::BufferSupply;
 pub use wrapper::{EgressWrapper, IngressWrapper};
 
 /// A queue that cannot be used any more. The text is the reason, for an operator.

@@ -146,6 +146,19 @@ pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> [Instruction
     ]
 }
 
+/// What the driver runs for each frame of a NIC that is taken over: the frame goes to the socket that the map has for the queue
+/// that it came in, or to the network stack if there is none.
+pub(crate) fn xdp_all(sockets: RawFd) -> [Instruction; 6] {
+    [
+        op(LOAD32, 2, 1, RX_QUEUE_INDEX, 0),
+        op(LOAD_IMM64, 1, MAP_FD, 0, sockets),
+        op(0, 0, 0, 0, 0),
+        op(MOV64_IMM, 3, 0, 0, XDP_PASS),
+        op(CALL, 0, 0, 0, REDIRECT_MAP),
+        op(EXIT, 0, 0, 0, 0),
+    ]
+}
+
 /// Sets the transmit queue of each frame to the number of its destination in the map, less one: what tests have instead of
 /// a card that steers.
 #[cfg(test)]

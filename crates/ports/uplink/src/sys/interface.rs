@@ -1,7 +1,7 @@
 //! What the kernel lets anybody with `CAP_NET_ADMIN` change of an interface by its name (`linux/sockios.h`).
 
 use std::ffi::c_int;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Result;
 use rustix::ioctl::{Opcode, Updater, ioctl};
@@ -55,12 +55,17 @@ pub(crate) fn is_up(name: [u8; IFNAMSIZ]) -> Result<bool> {
     Ok(request.flags.cast_unsigned() & UP != 0)
 }
 
-/// The MTU of an interface, in bytes.
+/// The MTU of an interface of the calling thread's namespace, in bytes.
 pub(crate) fn mtu(name: [u8; IFNAMSIZ]) -> Result<u32> {
+    mtu_by(socket()?.as_fd(), name)
+}
+
+/// The MTU of an interface of a socket's namespace, in bytes.
+pub(crate) fn mtu_by(socket: BorrowedFd<'_>, name: [u8; IFNAMSIZ]) -> Result<u32> {
     let mut request = MtuRequest { name, mtu: 0, rest: [0; 20] };
     // SAFETY: SIOCGIFMTU reads and writes back one `struct ifreq`; `MtuRequest` has that layout and size, and is borrowed
     // mutably for the call.
-    unsafe { ioctl(socket()?, Updater::<SIOCGIFMTU, _>::new(&mut request)) }?;
+    unsafe { ioctl(socket, Updater::<SIOCGIFMTU, _>::new(&mut request)) }?;
     Ok(request.mtu.cast_unsigned())
 }
 

@@ -74,6 +74,11 @@ pub(crate) fn set_receive_room(socket: BorrowedFd<'_>, bytes: c_int) -> Result<(
     set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
 }
 
+/// Sets the room for frames that a socket of any family has under way, in bytes, also beyond the system's limit.
+pub(crate) fn set_send_room(socket: BorrowedFd<'_>, bytes: c_int) -> Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+}
+
 /// The interface takes frames for all addresses, as long as the socket is open.
 pub(crate) fn set_promiscuous(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
     let request = libc::packet_mreq {
@@ -85,11 +90,21 @@ pub(crate) fn set_promiscuous(socket: BorrowedFd<'_>, interface: c_int) -> Resul
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// All frames of an interface, as a socket's address.
-fn address(interface: c_int) -> libc::sockaddr_ll {
+/// Which frames of its interface a socket gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frames {
+    All,
+    None,
+}
+
+/// Frames of an interface, as a socket's address.
+fn address(interface: c_int, frames: Frames) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: ALL_PROTOCOLS,
+        sll_protocol: match frames {
+            Frames::All => ALL_PROTOCOLS,
+            Frames::None => 0,
+        },
         sll_ifindex: interface,
         sll_hatype: 0,
         sll_pkttype: 0,
@@ -98,9 +113,9 @@ fn address(interface: c_int) -> libc::sockaddr_ll {
     }
 }
 
-/// Binds the socket to all frames of an interface.
-pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
-    let address = address(interface);
+/// Binds the socket to frames of an interface.
+pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int, frames: Frames) -> Result<()> {
+    let address = address(interface, frames);
     let pointer: *const libc::sockaddr_ll = &raw const address;
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: bind reads `len` bytes, which is the address's size.
@@ -109,7 +124,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
 
 /// Whether a bound socket still has its interface.
 pub(crate) fn has_interface(socket: BorrowedFd<'_>) -> Result<bool> {
-    let mut address = address(0);
+    let mut address = address(0, Frames::None);
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let pointer = (&raw mut address).cast::<libc::sockaddr>();
     // SAFETY: getsockname writes `len` bytes at most, which is the address's size, and the length.

@@ -23,17 +23,17 @@ const SG: Features = Features { sg: true, ..Features::NONE };
 const CSUM_SG: Features = Features { sg: true, ..CSUM };
 
 /// A guest with a frame in its memory, a page or less of it in each of three grants.
-struct Sender {
+pub(super) struct Sender {
     memory: Arc<dyn GrantedMemory>,
     /// The same bytes in memory of this domain.
-    regions: Arc<[Region]>,
+    pub(super) regions: Arc<[Region]>,
     grants: Vec<GrantRef>,
     _pages: SharedPages,
     _inside: MachineGuest,
 }
 
 impl Sender {
-    fn new(platform: &Platform, bytes: &[u8]) -> Self {
+    pub(super) fn new(platform: &Platform, bytes: &[u8]) -> Self {
         let domain = platform.create(MemorySize::default()).unwrap();
         let inside = MachineGuest::inside(platform, &domain).unwrap();
         let (pages, grants) = inside.share(DRIVER_DOMAIN, 3).unwrap();
@@ -46,7 +46,7 @@ impl Sender {
     }
 
     /// The frame, its body as grants or (for the driver domain) as a range of its mapping.
-    fn frame(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
+    pub(super) fn frame(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
         let mut frame = Frame::empty();
         let header = &bytes[..HEADER_MAX.min(bytes.len())];
         frame.bytes[..header.len()].copy_from_slice(header);
@@ -65,7 +65,7 @@ impl Sender {
     }
 
     /// The same for a body in mapped memory.
-    fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
+    pub(super) fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
         let mut frame = self.frame(bytes, gso);
         for (page, piece) in frame.pieces.iter_mut().enumerate() {
             *piece = Piece::in_region(0, (page * PAGE_SIZE) as u64, piece.len);
@@ -73,7 +73,7 @@ impl Sender {
         frame
     }
 
-    fn granted_body(&self) -> Body<'_> {
+    pub(super) fn granted_body(&self) -> Body<'_> {
         Body::Granted { memory: &self.memory, mapped: None }
     }
 }
@@ -91,7 +91,7 @@ fn deliver(
     (offers[0].outcome, std::iter::from_fn(|| receive(&behind)).collect())
 }
 
-fn tso() -> Gso {
+pub(super) fn tso() -> Gso {
     Gso { kind: GsoKind::TcpV4, size: MSS }
 }
 

@@ -1,85 +1,65 @@
-//! An AF_XDP socket whose memory is a guest's.
+//! AF_XDP sockets: what those of guests and those of the daemon share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hypervisor::PAGE_SIZE;
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpUmemReg,
-    XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets, XdpOptionsFlags,
+    XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use shm::Region;
-use thiserror::Error;
 
-use super::ring::{FillRing, RxRing};
-
-/// Descriptors of each ring: as many as a guest's ring has.
-pub(super) const DESCRIPTORS: u32 = 256;
+use super::ring::Place;
 
 /// Bytes of a buffer: a page.
 const CHUNK: u32 = 4096;
 
 const _: () = assert!(CHUNK as usize == PAGE_SIZE);
 
-/// Why a guest has no socket, and what to do about it.
-#[derive(Clone, Debug, Error)]
-pub enum XdpSocketError {
+/// Why there is no socket.
+#[derive(Clone, Debug)]
+pub(super) enum SocketError {
     /// Another socket has the receive queue.
-    #[error(
-        "receive queue {queue} has an AF_XDP socket of another program: end it, or set fewer guest_queues"
-    )]
-    Taken {
-        /// The receive queue.
-        queue: u32,
-    },
-    /// The kernel cannot keep the guest's memory in place.
-    #[error(
-        "the kernel does not take the guest's memory for AF_XDP ({0}): it must be an ordinary file, so the guest can \
-         have no [[guest.context]], and all of it is locked"
-    )]
+    Taken,
+    /// The kernel does not keep the memory in place.
     Memory(Errno),
     /// A step failed for another reason.
-    #[error("AF_XDP: {step} failed: {error}")]
-    System {
-        /// The step.
-        step: &'static str,
-        /// The kernel's error.
-        error: String,
-    },
+    System { step: &'static str, error: String },
 }
 
-fn failed<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> XdpSocketError {
-    move |error| XdpSocketError::System { step, error: error.to_string() }
+pub(super) fn failed<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> SocketError {
+    move |error| SocketError::System { step, error: error.to_string() }
+}
+
+/// Descriptors of each ring: powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) fill: u32,
+    pub(super) rx: u32,
+    /// None for a socket that sends nothing.
+    pub(super) tx: Option<u32>,
+    /// The kernel wants one of every socket.
+    pub(super) completion: u32,
 }
 
 /// A socket of one receive queue of an interface, which the kernel writes to as long as it is open.
 #[derive(Debug)]
-pub struct XdpSocket {
-    rings: Mutex<Rings>,
-    socket: OwnedFd,
-    queue: u32,
+pub(super) struct Socket {
+    fd: OwnedFd,
+    sizes: Sizes,
+    offsets: XdpMmapOffsets,
 }
 
-/// The side of a socket that one worker uses.
-#[derive(Debug)]
-pub(super) struct Rings {
-    pub(super) fill: FillRing,
-    pub(super) rx: RxRing,
-}
-
-impl XdpSocket {
-    /// See [`Xdp::open`](super::Xdp::open).
-    pub(super) fn open(
-        interface: u32,
-        queue: u32,
-        memory: &Region,
-    ) -> Result<Self, XdpSocketError> {
+impl Socket {
+    /// Opens a socket whose buffers are the pages of `memory`. All of it stays in place as long as the socket is open.
+    pub(super) fn open(memory: &Region, sizes: Sizes) -> Result<Self, SocketError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
-        let socket = socket.map_err(failed("socket"))?;
+        let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
+        let fd = fd.map_err(failed("socket"))?;
         let address = memory.address(0, memory.len()).map_err(failed("address"))?;
         let registration = XdpUmemReg {
             addr: address.expose_provenance() as u64,
@@ -89,59 +69,80 @@ impl XdpSocket {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        // The kernel writes there at any time, as the guest does: a region is read and written accordingly.
-        sockopt::set_xdp_umem_reg(&socket, registration).map_err(XdpSocketError::Memory)?;
-        sockopt::set_xdp_umem_fill_ring_size(&socket, DESCRIPTORS)
+        // The kernel writes there at any time, as a guest may: a region is read and written accordingly.
+        sockopt::set_xdp_umem_reg(&fd, registration).map_err(SocketError::Memory)?;
+        sockopt::set_xdp_umem_fill_ring_size(&fd, sizes.fill)
             .map_err(failed("XDP_UMEM_FILL_RING"))?;
-        // Nothing is sent by it, but the kernel wants one.
-        sockopt::set_xdp_umem_completion_ring_size(&socket, 1)
+        sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.completion)
             .map_err(failed("XDP_UMEM_COMPLETION_RING"))?;
-        sockopt::set_xdp_rx_ring_size(&socket, DESCRIPTORS).map_err(failed("XDP_RX_RING"))?;
-        let rings = Self::map(&socket).map_err(failed("mmap of a ring"))?;
-        // A card that writes to the buffers itself would do so before the program looks at the destination.
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue);
-        rustix::net::bind(&socket, &address).map_err(|errno| match errno {
-            Errno::BUSY => XdpSocketError::Taken { queue },
+        sockopt::set_xdp_rx_ring_size(&fd, sizes.rx).map_err(failed("XDP_RX_RING"))?;
+        if let Some(tx) = sizes.tx {
+            sockopt::set_xdp_tx_ring_size(&fd, tx).map_err(failed("XDP_TX_RING"))?;
+        }
+        let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
+        Ok(Self { fd, sizes, offsets })
+    }
+
+    /// Maps a ring, whose place is one of those below.
+    pub(super) fn map<R>(
+        &self,
+        place: Place,
+        map: impl FnOnce(BorrowedFd<'_>, Place) -> io::Result<R>,
+    ) -> Result<R, SocketError> {
+        map(self.as_fd(), place).map_err(failed("mmap of a ring"))
+    }
+
+    pub(super) fn fill(&self) -> Place {
+        let (at, offsets) = (XDP_UMEM_PGOFF_FILL_RING, self.offsets.fr);
+        Place { at, offsets, size: self.sizes.fill }
+    }
+
+    pub(super) fn completion(&self) -> Place {
+        let (at, offsets) = (XDP_UMEM_PGOFF_COMPLETION_RING, self.offsets.cr);
+        Place { at, offsets, size: self.sizes.completion }
+    }
+
+    pub(super) fn rx(&self) -> Place {
+        Place { at: XDP_PGOFF_RX_RING, offsets: self.offsets.rx, size: self.sizes.rx }
+    }
+
+    pub(super) fn tx(&self) -> Place {
+        let size = self.sizes.tx.unwrap_or(0);
+        Place { at: XDP_PGOFF_TX_RING, offsets: self.offsets.tx, size }
+    }
+
+    /// Gives it a receive queue. From now on the program may hand it that queue's frames.
+    pub(super) fn bind(
+        &self,
+        interface: u32,
+        queue: u32,
+        flags: SocketAddrXdpFlags,
+    ) -> Result<(), SocketError> {
+        let address = SocketAddrXdp::new(flags, interface, queue);
+        rustix::net::bind(&self.fd, &address).map_err(|errno| match errno {
+            Errno::BUSY => SocketError::Taken,
             errno => failed("bind")(errno),
-        })?;
-        Ok(Self { rings: Mutex::new(rings), socket, queue })
+        })
     }
 
-    fn map(socket: &OwnedFd) -> io::Result<Rings> {
-        let offsets = sockopt::xdp_mmap_offsets(socket)?;
-        let fill = FillRing::map(socket, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, DESCRIPTORS)?;
-        let rx = RxRing::map(socket, XDP_PGOFF_RX_RING, offsets.rx, DESCRIPTORS)?;
-        Ok(Rings { fill, rx })
-    }
-
-    /// The receive queue.
-    pub(super) fn queue(&self) -> u32 {
-        self.queue
+    /// Whether the driver of a bound socket's interface reads and writes the buffers itself.
+    pub(super) fn is_zero_copy(&self) -> bool {
+        sockopt::xdp_options(&self.fd)
+            .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
     /// Frames that the kernel has dropped because it had no buffer, or no room in the ring.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        sockopt::xdp_statistics(&self.socket).map_or(0, |counts| {
+    pub(super) fn dropped(&self) -> u64 {
+        sockopt::xdp_statistics(&self.fd).map_or(0, |counts| {
             counts.rx_dropped
                 + counts.rx_ring_full.unwrap_or(0)
                 + counts.rx_fill_ring_empty_descs.unwrap_or(0)
         })
     }
-
-    /// Its rings, for the one worker that uses them: nobody waits for the lock.
-    pub(super) fn rings(&self) -> MutexGuard<'_, Rings> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl AsFd for XdpSocket {
+impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.fd.as_fd()
     }
-}
-
-impl port::Event for XdpSocket {
-    /// Does nothing: each frame makes a new edge.
-    fn take(&self) {}
 }

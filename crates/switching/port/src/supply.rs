@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use port::{DropReason, Outcome};
+use frame::{DropReason, Outcome};
 
 /// Frames that wait block their sender's ring. So they wait only for a guest that posts a whole ring of buffers in this
 /// time: a single buffer now and then must not keep them waiting for ever (XSA-392).
 const STALL: Duration = Duration::from_millis(200);
 
-/// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring.
+/// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring, a NIC sends
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BufferSupply {
     /// There is room, or was a moment ago.

@@ -5,21 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hypervisor::PAGE_SIZE;
-use offload::Checksum;
 use port::{
-    Armed, Body, Broken, Budget, Event, Frame, HEADER_MAX, Ingress, Lender, Lent, LentBuffer,
-    LentMemory, Outcomes, Piece, Received, Wanted, Window,
+    Armed, Body, Broken, Budget, Event, Ingress, Lender, Lent, LentBuffer, LentMemory, Outcomes,
+    Received, Wanted, Window,
 };
 use shm::Region;
 use wire::ethernet::MacAddr;
 
-use super::ring::Descriptor;
-use super::socket::{DESCRIPTORS, XdpSocket};
-
-/// Bytes of the longest frame: a page, less the room that the kernel keeps before the frame (`XDP_PACKET_HEADROOM`).
-pub(super) const LONGEST: u16 = 3840;
-
-const _: () = assert!(LONGEST as usize + 256 == PAGE_SIZE);
+use super::{DESCRIPTORS, XdpSocket};
+use crate::xdp::frame::read;
+use crate::xdp::ring::Descriptor;
 
 /// The most buffers that the kernel has. The guest posts twice as many, so half of them are left for frames that
 /// others send to it.
@@ -51,7 +46,7 @@ impl XdpCounts {
 
 /// The read side of an [`XdpSocket`].
 ///
-/// When it is dropped, all buffers go back to the guest. [Forget](super::Xdp::forget) the guest's address before.
+/// When it is dropped, all buffers go back to the guest. [Forget](crate::Xdp::forget) the guest's address before.
 pub struct XdpIngress {
     socket: Arc<XdpSocket>,
     mac: MacAddr,
@@ -184,30 +179,8 @@ fn page(address: u64) -> Option<usize> {
     usize::try_from(address).ok().map(|address| address / PAGE_SIZE)
 }
 
-/// Reads the header of a frame, once, into private memory. Returns whether the frame is well-formed.
-fn read(memory: &Region, Descriptor { address, len }: Descriptor, frame: &mut Frame) -> bool {
-    let (Ok(start), len) = (usize::try_from(address), len as usize) else { return false };
-    if len > usize::from(LONGEST) || start % PAGE_SIZE + len > PAGE_SIZE {
-        return false;
-    }
-    let header_len = len.min(HEADER_MAX);
-    if memory.copy_out(start, &mut frame.bytes[..header_len]).is_err() {
-        return false;
-    }
-    // At most a page.
-    frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
-    frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
-    if let Ok(body @ 1..) = u16::try_from(len - header_len) {
-        frame.pieces.push(Piece::in_region(0, (start + header_len) as u64, body));
-    }
-    // The kernel does not say what the card has found.
-    (frame.checksum, frame.gso) = (Checksum::Unknown, None);
-    frame.parse_headers().is_ok()
-}
-
 /// Leaves zeroes where a frame lies.
-fn wipe(memory: &Region, Descriptor { address, len }: Descriptor) {
+fn wipe(memory: &Region, Descriptor { address, len, .. }: Descriptor) {
     if let Ok(start) = usize::try_from(address) {
         // In the region, since it was read there.
         let _ = memory.zero(start, len as usize);

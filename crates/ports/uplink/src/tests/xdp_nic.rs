@@ -1,0 +1,345 @@
+//! A NIC that is taken over: one end of a veth pair, whose driver has the kernel copy.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use offload::{Checksum, Gso};
+use port::{Armed, Body, DropReason, Egress, Event, Frame, Ingress, Offer, Outcome, WINDOW};
+use port_testing::segments;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::egress::{Sender, tso};
+use super::network::{LIMIT, in_own_network, ip, take};
+use super::{platform, tcp_frame};
+use crate::tap::TapQueue;
+use crate::{
+    BufferOptions, Buffers, TapEgress, TapIngress, Xdp, XdpNic, XdpNicEgress, XdpNicError,
+    XdpNicIngress, XdpNicSocket, XdpNicWatch, packet,
+};
+
+/// Buffers of a queue for frames that go out.
+const TX_BUFFERS: usize = 512;
+
+/// A veth pair with `queues` receive queues each, of which `nic0` is the uplink's end. Returns the other end.
+fn wire(queues: u32, mtu: u32) -> Outside {
+    let count = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
+    ip(&format!("link add pv0 {count} type veth peer name nic0 {count}"));
+    // The checksums of frames on a wire are finished, and their tags are part of them.
+    let arguments = ["-K", "pv0", "tx", "off", "txvlan", "off"];
+    let ethtool = Command::new("ethtool").args(arguments).output();
+    assert!(ethtool.unwrap().status.success());
+    ["nic0", "pv0"].iter().for_each(|name| ip(&format!("link set {name} addrgenmode none up")));
+    let socket = Arc::new(packet::open("pv0", 1).unwrap().remove(0));
+    let meter = platform().meter().clone();
+    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
+    Outside {
+        ingress: TapIngress::new(meter.clone(), socket.clone(), Buffers::new(options).unwrap()),
+        egress: TapEgress::new(meter, socket.clone(), offload::Features::NONE),
+        socket,
+    }
+}
+
+/// What is at the other end of the wire.
+struct Outside {
+    ingress: TapIngress,
+    egress: TapEgress,
+    socket: Arc<TapQueue>,
+}
+
+impl Outside {
+    fn send(&mut self, bytes: &[u8]) {
+        let sender = Sender::new(&platform(), bytes);
+        let frame = whole(&sender, bytes);
+        let mut offers = [Offer::new(&frame)];
+        self.egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
+        assert_eq!(offers[0].outcome, Outcome::Delivered);
+    }
+
+    /// Takes so many frames.
+    fn take(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while frames.len() < count {
+            let taken = take(&mut self.ingress);
+            assert!(!taken.is_empty(), "{} of {count}", frames.len());
+            frames.extend(taken.into_iter().map(|(bytes, _)| bytes));
+        }
+        frames
+    }
+
+    fn is_empty(&mut self) -> bool {
+        self.ingress.arm().unwrap();
+        let mut received = port::Received::default();
+        self.ingress.receive(&mut port::Budget::default(), &mut received).unwrap();
+        received.fresh == 0
+    }
+}
+
+/// A frame that needs nothing.
+fn whole(sender: &Sender, bytes: &[u8]) -> Frame {
+    Frame { checksum: Checksum::Unknown, ..sender.mapped(bytes, None) }
+}
+
+/// One queue of the NIC.
+struct Queue {
+    socket: Arc<XdpNicSocket>,
+    ingress: XdpNicIngress,
+    egress: XdpNicEgress,
+}
+
+fn take_over() -> (Vec<Queue>, XdpNicWatch) {
+    let XdpNic { queues, watch, in_driver } = XdpNic::open("nic0", false).unwrap();
+    assert!(in_driver);
+    let meter = platform().meter().clone();
+    let queues = queues.into_iter().map(|queue| {
+        let socket = queue.socket();
+        let (ingress, egress) = queue.split(&meter).unwrap();
+        Queue { socket, ingress, egress }
+    });
+    (queues.collect(), watch)
+}
+
+impl Queue {
+    /// Offers frames, and returns their outcomes.
+    fn offer(&mut self, body: Body<'_>, frames: &[&Frame]) -> Vec<Outcome> {
+        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
+        self.egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+        offers.iter().map(|offer| offer.outcome).collect()
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Outcome {
+        let sender = Sender::new(&platform(), bytes);
+        let frame = whole(&sender, bytes);
+        self.offer(Body::Regions(&sender.regions), &[&frame])[0]
+    }
+}
+
+/// A frame of this length without a known protocol, whose bytes depend on a number.
+fn bytes(len: usize, number: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    bytes.extend((14..len).map(|at| (number * 31 + at * 7 + at / 251).to_le_bytes()[0]));
+    bytes
+}
+
+/// A frame in a VLAN.
+fn tagged(len: usize) -> Vec<u8> {
+    let mut bytes = bytes(len - 4, 0);
+    bytes.splice(12..12, [0x81, 0, 0, 7]);
+    bytes
+}
+
+#[test]
+fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
+    in_own_network(|| {
+        let mut outside = wire(2, 1500);
+        let (mut queues, _watch) = take_over();
+        assert_eq!(queues.iter().map(|queue| queue.socket.queue()).collect::<Vec<_>>(), [0, 1]);
+        assert!(queues.iter().all(|queue| !queue.socket.is_zero_copy()));
+        let lengths = [60, 61, 127, 128, 129, 1000, 1513, 1514];
+        // Three times as many frames as there are buffers, each way.
+        for number in 0..3 * 1024 {
+            let out = bytes(lengths[number % lengths.len()], number);
+            assert_eq!(queues[number % 2].send(&out), Outcome::Delivered);
+            assert_eq!(outside.take(1), [out]);
+            let sent = bytes(lengths[(number + 3) % lengths.len()], number);
+            outside.send(&sent);
+            let deadline = Instant::now() + LIMIT;
+            let taken = loop {
+                // One flow of the wire comes in one of its queues.
+                let ready = queues.iter_mut().find_map(|queue| {
+                    (queue.ingress.arm().unwrap() == Armed::Ready).then_some(queue)
+                });
+                match ready {
+                    Some(queue) => break take(&mut queue.ingress),
+                    None => assert!(Instant::now() < deadline, "frame {number}"),
+                }
+            };
+            assert_eq!(taken, [(sent, false)]);
+        }
+        let dropped: u64 = queues.iter().map(|queue| queue.socket.dropped()).sum();
+        assert_eq!(dropped, 0);
+    });
+}
+
+#[test]
+fn tags_are_part_of_a_frame_and_a_short_one_is_padded_with_zeroes() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        for len in [64, 1518] {
+            outside.send(&tagged(len));
+            assert_eq!(take(&mut queue.ingress), [(tagged(len), false)]);
+            assert_eq!(queue.send(&tagged(len)), Outcome::Delivered);
+            // The kernel takes a tag out of the bytes for whoever reads them by a packet socket.
+            let seen = outside.take(1).remove(0);
+            assert_eq!(seen[..12], tagged(len)[..12]);
+            assert!(seen.ends_with(&tagged(len)[18..]));
+        }
+        // What an earlier frame has left in the buffer does not go out.
+        queue.send(&[0xff; 1514]);
+        outside.take(1);
+        let short = bytes(15, 1);
+        assert_eq!(queue.send(&short), Outcome::Delivered);
+        assert_eq!(outside.take(1), [[&short[..], &[0; 45]].concat()]);
+    });
+}
+
+/// A guest's frame with an offload is finished, wherever its body lies.
+#[test]
+fn offloads_are_done_before_a_frame_goes_out() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        let platform = platform();
+        for (payload, gso) in
+            [(1000, None), (8000, Some(tso())), (8000, Some(Gso { size: 100, ..tso() }))]
+        {
+            let bytes = tcp_frame(payload);
+            let sender = Sender::new(&platform, &bytes);
+            let expected = segments(&bytes, gso.unwrap_or(Gso { size: 1448, ..tso() }));
+            let (granted, mapped) = (sender.frame(&bytes, gso), sender.mapped(&bytes, gso));
+            let both =
+                [(&granted, sender.granted_body()), (&mapped, Body::Regions(&sender.regions))];
+            for (frame, body) in both {
+                assert_eq!(queue.offer(body, &[frame]), [Outcome::Delivered]);
+                assert_eq!(outside.take(expected.len()), expected);
+            }
+            // Those that need nothing are copied in one batch.
+            if gso.is_none() {
+                let frame = Frame { checksum: Checksum::Unknown, ..sender.frame(&bytes, None) };
+                let outcomes = queue.offer(sender.granted_body(), &[&frame, &granted, &frame]);
+                assert_eq!(outcomes, [Outcome::Delivered; 3]);
+                assert_eq!(outside.take(3), [bytes.clone(), expected[0].clone(), bytes.clone()]);
+            }
+        }
+        let countless = tcp_frame(8000);
+        let sender = Sender::new(&platform, &countless);
+        let frame = sender.mapped(&countless, Some(Gso { size: 8, ..tso() }));
+        let outcomes = queue.offer(Body::Regions(&sender.regions), &[&frame]);
+        assert_eq!(outcomes, [Outcome::Dropped(DropReason::TooLarge)]);
+        assert!(outside.is_empty());
+    });
+}
+
+#[test]
+fn a_frame_beyond_the_mtu_is_dropped_as_such_and_the_mtu_may_change() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, watch) = take_over();
+        let queue = &mut queues[0];
+        let too_large = Outcome::Dropped(DropReason::TooLarge);
+        assert_eq!(queue.send(&bytes(1515, 0)), too_large);
+        assert_eq!(queue.send(&tagged(1519)), too_large);
+        let long = tcp_frame(4000);
+        let sender = Sender::new(&platform(), &long);
+        let segments = sender.mapped(&long, Some(Gso { size: 1461, ..tso() }));
+        assert_eq!(queue.offer(Body::Regions(&sender.regions), &[&segments]), [too_large]);
+        ["nic0", "pv0"].iter().for_each(|name| ip(&format!("link set {name} mtu 3000")));
+        assert_eq!(queue.send(&bytes(3014, 0)), too_large);
+        watch.look_at_mtu();
+        assert_eq!(queue.send(&bytes(3014, 0)), Outcome::Delivered);
+        assert_eq!(outside.take(1), [bytes(3014, 0)]);
+        outside.send(&bytes(3014, 1));
+        assert_eq!(take(&mut queue.ingress), [(bytes(3014, 1), false)]);
+        assert_eq!(queue.send(&bytes(3015, 0)), too_large);
+    });
+}
+
+/// A NIC that sends nothing makes frames wait, and then drops them; when it goes on, so do they.
+#[test]
+fn frames_wait_for_a_nic_that_is_down_but_not_for_ever() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        let room = queue.egress.room_event().unwrap();
+        let is_rung = || {
+            let mut fds = [PollFd::new(&room, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        ip("link set nic0 down");
+        let sent = bytes(1000, 1);
+        let sender = Sender::new(&platform(), &sent);
+        let frame = whole(&sender, &sent);
+        let body = Body::Regions(&sender.regions);
+        for _ in 0..TX_BUFFERS / WINDOW {
+            assert_eq!(queue.offer(body, &[&frame; WINDOW]), [Outcome::Delivered; WINDOW]);
+        }
+        assert_eq!(queue.offer(body, &[&frame; 2]), [Outcome::Waiting; 2]);
+        assert!(!queue.egress.is_stalled());
+        // Looks are fewer and fewer.
+        let ms = Duration::from_millis;
+        let mut due = queue.egress.flush(ms(1), false).unwrap();
+        for _ in 0..20 {
+            let next = queue.egress.flush(due, true).unwrap();
+            assert!(next > due && next <= due + ms(50));
+            due = next;
+        }
+        assert!(!is_rung());
+        let mut offers = [Offer::new(&frame)];
+        queue.egress.deliver(body, &mut offers, ms(500)).unwrap();
+        assert_eq!(offers[0].outcome, Outcome::Dropped(DropReason::Stalled));
+        assert!(queue.egress.is_stalled());
+        ip("link set nic0 up");
+        let deadline = Instant::now() + LIMIT;
+        while queue.egress.flush(ms(501), true).is_some() {
+            assert!(Instant::now() < deadline, "the NIC takes no frames");
+        }
+        assert!(is_rung());
+        outside.take(TX_BUFFERS);
+        for _ in 0..2 * TX_BUFFERS / WINDOW {
+            assert_eq!(queue.offer(body, &[&frame; WINDOW]), [Outcome::Delivered; WINDOW]);
+            outside.take(WINDOW);
+        }
+        assert!(!queue.egress.is_stalled());
+    });
+}
+
+/// A daemon that was killed and comes back has the NIC again.
+#[test]
+fn a_nic_is_given_back_and_may_be_taken_again() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        for round in 0..5 {
+            let (mut queues, watch) = take_over();
+            assert!(!watch.is_deleted());
+            outside.send(&bytes(100, round));
+            assert_eq!(take(&mut queues[0].ingress), [(bytes(100, round), false)]);
+        }
+        let mut ordinary = packet::open("nic0", 1).unwrap();
+        let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
+        let meter = platform().meter().clone();
+        let socket = Arc::new(ordinary.remove(0));
+        let mut ordinary = TapIngress::new(meter, socket, Buffers::new(options).unwrap());
+        outside.send(&bytes(100, 9));
+        assert_eq!(take(&mut ordinary), [(bytes(100, 9), false)]);
+        let (mut queues, watch) = take_over();
+        outside.send(&bytes(100, 7));
+        assert_eq!(take(&mut queues[0].ingress), [(bytes(100, 7), false)]);
+        outside.socket.take();
+        ip("link delete nic0");
+        assert!(watch.is_deleted());
+        assert_eq!(watch.name(), "nic0");
+    });
+}
+
+#[test]
+fn errors_name_the_cause_and_the_next_step() {
+    in_own_network(|| {
+        let _outside = wire(1, 1500);
+        let error = |name| XdpNic::open(name, false).unwrap_err();
+        let missing = error("nic7").to_string();
+        assert!(missing.contains("no interface nic7"), "{missing}");
+        {
+            let _other = Xdp::attach("nic0", 1, 4).unwrap();
+            let taken = error("nic0").to_string();
+            assert!(taken.contains("another XDP program") && taken.contains("xdp off"), "{taken}");
+        }
+        ip("link set nic0 mtu 3819");
+        let long = error("nic0");
+        assert!(matches!(long, XdpNicError::TooLong { mtu: 3819, .. }), "{long}");
+        assert!(long.to_string().contains("3818") && long.to_string().contains("af-packet"));
+    });
+}

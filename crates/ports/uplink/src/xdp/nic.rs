@@ -1,0 +1,356 @@
+//! A NIC that is taken over: all frames of its receive queues come to sockets of the daemon, and the network stack gets none.
+//!
+//! Each receive queue has a socket with memory of its own, half of it for frames in and half for frames out. Where the driver
+//! can (zero copy), the NIC itself reads and writes that memory; else the kernel copies.
+
+pub(super) mod egress;
+pub(super) mod ingress;
+pub(super) mod watch;
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use hypervisor::{Meter, PAGE_SIZE};
+use port::SEGMENTS_MAX;
+use rustix::io::Errno;
+use rustix::net::xdp::SocketAddrXdpFlags;
+use shm::Region;
+
+use super::Link;
+use super::frame::LONGEST;
+use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
+use super::socket::{Sizes, Socket, SocketError, failed};
+use crate::packet::{self, DeviceError};
+use crate::steering::program;
+use crate::sys;
+use crate::sys::bpf::{self, Map, MapType, ProgramType};
+
+use egress::XdpNicEgress;
+use ingress::XdpNicIngress;
+use watch::XdpNicWatch;
+
+/// Buffers for frames that come in, of each socket: as many as NICs have in a ring.
+const RX_BUFFERS: u32 = 1024;
+/// Buffers for frames that go out.
+const TX_BUFFERS: u32 = 512;
+const _: () = assert!(TX_BUFFERS as usize > SEGMENTS_MAX, "else a frame would wait for ever");
+const BUFFERS: usize = (RX_BUFFERS + TX_BUFFERS) as usize;
+
+/// Bytes of as many packets of the kernel's as frames go out at a time, each with what the kernel needs beside it.
+const SEND_ROOM: c_int = 4 << 20;
+const _: () = assert!(SEND_ROOM as usize == TX_BUFFERS as usize * 2 * PAGE_SIZE);
+
+/// Each buffer is in one ring at a time, so that none of them is ever too small.
+const SIZES: Sizes =
+    Sizes { fill: RX_BUFFERS, rx: RX_BUFFERS, tx: Some(TX_BUFFERS), completion: TX_BUFFERS };
+
+/// What a frame has beyond the MTU: its Ethernet header and two VLAN tags.
+const BEYOND_MTU: u32 = 14 + 2 * 4;
+/// The longest MTU.
+const MTU_MAX: u32 = LONGEST as u32 - BEYOND_MTU;
+
+/// The kernel frees a program and a socket some time after the process that had them has ended.
+const FREED: Duration = Duration::from_secs(2);
+/// The time between two tries meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a NIC is not taken over, and what to do about it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum XdpNicError {
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Its frames may be longer than a buffer.
+    #[error(
+        "{name} has an MTU of {mtu}, and an AF_XDP buffer holds frames of {MTU_MAX}: lower it (ip link set {name} mtu 1500), or set \
+         kind = \"af-packet\""
+    )]
+    TooLong {
+        /// The interface.
+        name: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+    },
+    /// There is another program.
+    #[error(
+        "{name} has another XDP program: see `ip link show {name}`, take it off (ip link set {name} xdp off), or set \
+         kind = \"af-packet\""
+    )]
+    TakenProgram {
+        /// The interface.
+        name: String,
+    },
+    /// Another socket has a receive queue.
+    #[error("receive queue {queue} of {name} has an AF_XDP socket of another program: end it")]
+    TakenQueue {
+        /// The interface.
+        name: String,
+        /// The receive queue.
+        queue: u32,
+    },
+    /// The kernel does not keep the buffers in place.
+    #[error(
+        "the kernel does not keep {mib} MiB in place for receive queue {queue} of {name} ({errno}): raise the limit (ulimit -l, \
+         LimitMEMLOCK= of a unit), or run with CAP_IPC_LOCK"
+    )]
+    Memory {
+        /// The interface.
+        name: String,
+        /// The receive queue.
+        queue: u32,
+        /// How much.
+        mib: usize,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// A step failed for another reason.
+    #[error(
+        "AF_XDP on {name}: {step} failed: {error}; it needs CONFIG_XDP_SOCKETS, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and kind = \
+         \"af-packet\" does without"
+    )]
+    System {
+        /// The interface.
+        name: String,
+        /// The step.
+        step: &'static str,
+        /// The kernel's error.
+        error: String,
+    },
+}
+
+impl XdpNicError {
+    fn system<E: std::fmt::Display>(name: &str, step: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::System { name: name.to_owned(), step, error: error.to_string() }
+    }
+
+    fn of_socket(name: &str, queue: u32) -> impl Fn(SocketError) -> Self {
+        move |error| {
+            let name = name.to_owned();
+            match error {
+                SocketError::Taken => Self::TakenQueue { name, queue },
+                SocketError::Memory(errno) => {
+                    Self::Memory { name, queue, mib: (BUFFERS * PAGE_SIZE) >> 20, errno }
+                }
+                SocketError::System { step, error } => Self::System { name, step, error },
+            }
+        }
+    }
+}
+
+/// A NIC that is taken over.
+#[derive(Debug)]
+pub struct XdpNic {
+    /// A queue for each receive queue of the NIC.
+    pub queues: Vec<XdpNicQueue>,
+    /// What the queues do not see.
+    pub watch: XdpNicWatch,
+    /// Whether the driver hands the frames over, and not later the network stack.
+    pub in_driver: bool,
+}
+
+impl XdpNic {
+    /// Takes the interface `name` of the calling thread's network namespace over, until all queues are dropped. Their memory has pages
+    /// of 2 MiB if there are some and they are wanted.
+    ///
+    /// # Errors
+    /// See [`XdpNicError`].
+    pub fn open(name: &str, huge_pages: bool) -> Result<Self, XdpNicError> {
+        let interface = packet::interface_index(name)?;
+        let watch = XdpNicWatch::open(name, interface)?;
+        let mtu = watch.mtu();
+        if mtu > MTU_MAX {
+            return Err(XdpNicError::TooLong { name: name.to_owned(), mtu });
+        }
+        let count = packet::receive_queues(name)?;
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let program = Arc::new(Program::attach(name, interface, count)?);
+        let open = |number| {
+            let memory = memory(huge_pages).map_err(XdpNicError::system(name, "memory"))?;
+            let socket = patiently(
+                |error| matches!(error, SocketError::Taken),
+                || bound(&memory, interface, number),
+            );
+            let queue = socket.and_then(|socket| {
+                XdpNicQueue::new(socket, memory, number, watch.shared_mtu(), &program)
+            });
+            let queue = queue.map_err(XdpNicError::of_socket(name, number))?;
+            program
+                .hand_over(&queue.socket)
+                .map_err(XdpNicError::system(name, "the program's map"))?;
+            Ok::<_, XdpNicError>(queue)
+        };
+        let queues = (0..count).map(open).collect::<Result<_, _>>()?;
+        Ok(Self { queues, watch, in_driver: program.link.in_driver })
+    }
+}
+
+/// Tries again while something `is_busy` that a process which has ended had.
+fn patiently<T, E>(
+    is_busy: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && start.elapsed() < FREED => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+/// The program that hands frames over, which runs as long as a queue is there.
+#[derive(Debug)]
+struct Program {
+    sockets: Map<4>,
+    link: Link,
+}
+
+impl Program {
+    /// Frames go to the network stack until their queue's socket is handed over.
+    fn attach(name: &str, interface: u32, queues: u32) -> Result<Self, XdpNicError> {
+        let failed = |step| XdpNicError::system(name, step);
+        let sockets = Map::create(MapType::Xsk, queues).map_err(failed("BPF_MAP_CREATE"))?;
+        let program = program::xdp_all(sockets.number());
+        let program =
+            bpf::load_program(ProgramType::Xdp, &program).map_err(failed("BPF_PROG_LOAD"))?;
+        let is_busy = |errno: &Errno| matches!(*errno, Errno::BUSY | Errno::EXIST);
+        let link = patiently(is_busy, || Link::attach(&program, interface));
+        let link = link.map_err(|errno| match is_busy(&errno) {
+            true => XdpNicError::TakenProgram { name: name.to_owned() },
+            false => failed("BPF_LINK_CREATE")(errno),
+        })?;
+        Ok(Self { sockets, link })
+    }
+
+    /// The frames of its receive queue come to this socket from now on.
+    fn hand_over(&self, socket: &XdpNicSocket) -> rustix::io::Result<()> {
+        // A descriptor is not negative.
+        let fd = socket.as_fd().as_raw_fd().cast_unsigned();
+        self.sockets.set(&socket.queue.to_ne_bytes(), fd)
+    }
+}
+
+fn memory(huge_pages: bool) -> io::Result<Region> {
+    let len = BUFFERS * PAGE_SIZE;
+    if !huge_pages {
+        return Region::anonymous(len);
+    }
+    let memory = Region::anonymous_huge(len)?;
+    if let Err(error) = memory.populate_huge(0..len) {
+        tracing::warn!(
+            %error,
+            "AF_XDP buffers have pages of 4 KiB, because the kernel gave none of 2 MiB; check \
+             /sys/kernel/mm/transparent_hugepage/enabled, or set huge_pages = false"
+        );
+    }
+    Ok(memory)
+}
+
+/// A socket that has a receive queue.
+fn bound(memory: &Region, interface: u32, queue: u32) -> Result<Socket, SocketError> {
+    let socket = Socket::open(memory, SIZES)?;
+    // Where the kernel copies, all buffers may be under way.
+    sys::packet::set_send_room(socket.as_fd(), SEND_ROOM).map_err(failed("SO_SNDBUFFORCE"))?;
+    // The kernel chooses zero copy where the driver can.
+    socket.bind(interface, queue, SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP)?;
+    Ok(socket)
+}
+
+/// One queue of a NIC that is taken over.
+#[derive(Debug)]
+pub struct XdpNicQueue {
+    socket: Arc<XdpNicSocket>,
+    /// One region.
+    memory: Arc<[Region]>,
+    fill: FillRing,
+    rx: RxRing,
+    tx: TxRing,
+    completion: CompletionRing,
+}
+
+impl XdpNicQueue {
+    fn new(
+        socket: Socket,
+        memory: Region,
+        queue: u32,
+        mtu: Arc<AtomicU32>,
+        program: &Arc<Program>,
+    ) -> Result<Self, SocketError> {
+        let fill = socket.map(socket.fill(), |socket, place| FillRing::map(socket, place))?;
+        let rx = socket.map(socket.rx(), |socket, place| RxRing::map(socket, place))?;
+        let tx = socket.map(socket.tx(), |socket, place| TxRing::map(socket, place))?;
+        let completion =
+            socket.map(socket.completion(), |socket, place| CompletionRing::map(socket, place))?;
+        let is_zero_copy = socket.is_zero_copy();
+        let socket = XdpNicSocket { socket, queue, is_zero_copy, mtu, _program: program.clone() };
+        Ok(Self { socket: Arc::new(socket), memory: [memory].into(), fill, rx, tx, completion })
+    }
+
+    /// Its socket, for its statistics.
+    #[must_use]
+    pub fn socket(&self) -> Arc<XdpNicSocket> {
+        self.socket.clone()
+    }
+
+    /// Its two sides. Buffers for frames that come in are posted.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn split(self, meter: &Arc<Meter>) -> io::Result<(XdpNicIngress, XdpNicEgress)> {
+        let Self { socket, memory, fill, rx, tx, completion } = self;
+        let ingress = XdpNicIngress::new(socket.clone(), memory.clone(), fill, rx);
+        let egress = XdpNicEgress::new(socket, memory, tx, completion, meter)?;
+        Ok((ingress, egress))
+    }
+}
+
+/// The socket of a receive queue of a NIC that is taken over.
+#[derive(Debug)]
+pub struct XdpNicSocket {
+    socket: Socket,
+    queue: u32,
+    is_zero_copy: bool,
+    /// The interface's, in bytes.
+    mtu: Arc<AtomicU32>,
+    _program: Arc<Program>,
+}
+
+impl XdpNicSocket {
+    /// The receive queue.
+    #[must_use]
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Whether the NIC reads and writes the buffers itself. Else the kernel copies.
+    #[must_use]
+    pub fn is_zero_copy(&self) -> bool {
+        self.is_zero_copy
+    }
+
+    /// Frames that the kernel has dropped because it had no buffer, or no room in the ring.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.socket.dropped()
+    }
+
+    /// Bytes of the longest packet that the NIC takes.
+    fn mtu(&self) -> u32 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for XdpNicSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl port::Event for XdpNicSocket {
+    /// Does nothing: each frame makes a new edge.
+    fn take(&self) {}
+}

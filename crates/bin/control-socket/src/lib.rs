@@ -45,7 +45,7 @@ pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
     GuestCopyStatus, GuestQueueStatus, KeptPages, MemoryStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Reason, View,
+    PortState, PortStatus, Reason, View, XdpQueueStatus,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{

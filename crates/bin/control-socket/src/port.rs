@@ -77,9 +77,12 @@ pub struct PortStatus {
     /// Frames that the kernel dropped at the port's device; absent for a port without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_drops: Option<DeviceDrops>,
-    /// Frames that the kernel dropped because the port's packet sockets were full; absent for a port without any.
+    /// Frames that the kernel dropped because the port's packet or AF_XDP sockets were full; absent for a port without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_drops: Option<u64>,
+    /// The AF_XDP sockets of an uplink that has its NIC to itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xdp: Vec<XdpQueueStatus>,
     /// Its batches of frames; absent before the first.
     #[serde(default, skip_serializing_if = "BatchStatus::is_empty")]
     pub batches: BatchStatus,
@@ -114,6 +117,7 @@ impl PortStatus {
             guest_hash: false,
             device_drops: None,
             socket_drops: None,
+            xdp: Vec::new(),
             batches: BatchStatus::default(),
         }
     }
@@ -245,6 +249,17 @@ pub struct GuestQueueStatus {
     /// Why it is not used any more, if it is not: frames for its guest are copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// An AF_XDP socket for all frames of one receive queue of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct XdpQueueStatus {
+    /// The receive queue.
+    pub queue: u32,
+    /// Whether the NIC reads and writes the daemon's memory itself. Else the kernel copies.
+    pub zero_copy: bool,
+    /// Frames that the kernel dropped because the socket was full.
+    pub dropped: u64,
 }
 
 /// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.

@@ -7,6 +7,7 @@ use std::path::Path;
 use control_socket::{
     GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus,
     MeterStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
+    XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -76,6 +77,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(copies) = &port.guest_copy {
             println!("{}: {}", port.name, guest_copy(copies));
         }
+        if let Some(sockets) = xdp(&port.xdp) {
+            println!("{}: {sockets}", port.name);
+        }
         for queue in &port.guest_queues {
             println!("{}: {}", port.name, guest_queue(queue));
         }
@@ -105,6 +109,16 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// How the NIC of an uplink is read and written, if that is by AF_XDP.
+fn xdp(sockets: &[XdpQueueStatus]) -> Option<String> {
+    let zero_copy = sockets.iter().filter(|socket| socket.zero_copy).count();
+    let dropped: u64 = sockets.iter().map(|socket| socket.dropped).sum();
+    let all = sockets.len();
+    (all > 0).then(|| {
+        format!("{all} AF_XDP sockets, {zero_copy} of them with zero copy; they had no room for {dropped} frames")
+    })
 }
 
 /// What was merged on its way to a port, if anything was.

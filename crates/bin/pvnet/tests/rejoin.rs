@@ -85,6 +85,25 @@ fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
     }
 }
 
+/// It may be killed at any step of a guest's return, and the guest waits for the next one.
+#[test]
+fn a_guest_survives_daemons_that_are_killed_while_it_joins_them() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(2, "workers = 1");
+    for guest in 0..2 {
+        testbed.join(guest, &["--rejoin", "30"]);
+    }
+    for delay in (0..30).step_by(3) {
+        testbed.daemon.kill().unwrap();
+        testbed.restart();
+        std::thread::sleep(Duration::from_millis(delay));
+    }
+    wait("the guests' return", || is_up(&testbed));
+    testbed.ping(1, 0);
+}
+
 #[test]
 fn without_the_option_a_guest_ends_with_its_daemon() {
     if !able(&["ping"]) {

@@ -261,9 +261,11 @@ impl Uplink {
             (UplinkKind::AfPacket, Queues::PerGuest) => Err(
                 "a packet socket has no queues for guests: set kind = \"af-xdp\" or \"macvtap\"".into(),
             ),
-            (UplinkKind::AfXdp, Queues::Shared) => Err(
-                "kind = \"af-xdp\" needs queues = \"per-guest\"; without it, set kind = \"af-packet\"".into(),
-            ),
+            (UplinkKind::AfXdp, Queues::Shared)
+                if self.receive_buffers != ReceiveBuffers::default() =>
+            {
+                Err("receive_buffers is not for kind = \"af-xdp\": the kernel has its buffers all the time".into())
+            }
             _ => Ok(()),
         }
     }
@@ -345,7 +347,7 @@ pub enum UplinkKind {
     Macvtap,
     /// Packet sockets on a NIC, which the host goes on using.
     AfPacket,
-    /// The same, with AF_XDP sockets for guests.
+    /// AF_XDP sockets on a NIC, which they take over; with queues for guests, sockets for those, and packet sockets for all others.
     AfXdp,
     /// A port of a vhost-user back-end, such as OVS-DPDK or VPP, of which the daemon is the driver.
     VirtioUser,

@@ -38,6 +38,7 @@ mod status;
 mod store_events;
 mod thread;
 mod uplink_device;
+mod uplink_queues;
 mod uplinks;
 mod virtual_machines;
 mod worker_check;

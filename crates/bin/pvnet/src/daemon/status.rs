@@ -40,14 +40,15 @@ pub(super) fn guest(
 
 /// An uplink's port. `devices` are the interfaces of the daemon's namespace.
 pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus {
-    let PluggedUplink { port, wrappers, guest_queues, failure, interface, .. } = uplink;
+    let PluggedUplink { port, wrappers, guest_queues, failure, interface, watch, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone().or_else(|| uplink.astray()).or_else(|| stalled(port.as_deref()));
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
     let status = PortStatus {
         reason,
         guest_queues,
-        socket_drops: uplink.socket_drops(),
+        socket_drops: watch.socket_drops(),
+        xdp: watch.xdp(),
         device_drops: interface.as_ref().and_then(|interface| interface.drops(devices)),
         ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
     };

@@ -3,11 +3,12 @@
 use std::io;
 
 use control_socket::DeviceDrops;
+use tracing::warn;
 use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{Macvtap, Steering, Xdp, packet};
+use uplink::{Macvtap, Steering, Xdp, XdpNic, packet};
 use vhost_user::Socket;
 
-use crate::config::{Uplink, UplinkKind};
+use crate::config::{Queues, Uplink, UplinkKind};
 use crate::daemon::interfaces::{InterfaceFile, Interfaces, Side};
 use crate::netns;
 
@@ -21,12 +22,19 @@ pub(super) enum Opened {
 
 /// An uplink's device.
 pub(super) struct Device {
-    /// A queue for each worker.
-    pub(super) shared: Vec<TapQueue>,
+    pub(super) shared: Shared,
     pub(super) for_guests: ForGuests,
     /// Deleted when the uplink ends.
     pub(super) macvtap: Option<netns::Macvtap>,
     pub(super) interface: UplinkInterface,
+}
+
+/// What carries frames for all guests.
+pub(super) enum Shared {
+    /// A queue for each worker.
+    Taps(Vec<TapQueue>),
+    /// A queue for each receive queue of the NIC.
+    Nic(XdpNic),
 }
 
 /// The interface of an uplink's device, for its statistics.
@@ -76,6 +84,7 @@ pub(super) struct Wanted {
 pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Opened, String> {
     let device = match uplink.kind {
         UplinkKind::Macvtap => open_macvtap(uplink, wanted),
+        UplinkKind::AfXdp if uplink.queues == Queues::Shared => take_over(uplink),
         UplinkKind::AfPacket | UplinkKind::AfXdp => open_nic(uplink, wanted),
         UplinkKind::Tap | UplinkKind::Cdna => open_tap(uplink, wanted),
         UplinkKind::VirtioUser => {
@@ -125,7 +134,8 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
         }
     };
     let interface = UplinkInterface::find(uplink, &uplink.tap, Side::Behind)?;
-    Ok(Device { shared: queues, for_guests, macvtap: None, interface })
+    let shared = Shared::Taps(queues);
+    Ok(Device { shared, for_guests, macvtap: None, interface })
 }
 
 fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
@@ -151,7 +161,31 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
         Some(steering) => ForGuests::Queues(of_guests, steering),
     };
     let interface = UplinkInterface::find(uplink, macvtap.name(), Side::InFront)?;
-    Ok(Device { shared: queues, for_guests, macvtap: Some(macvtap), interface })
+    let shared = Shared::Taps(queues);
+    Ok(Device { shared, for_guests, macvtap: Some(macvtap), interface })
+}
+
+/// Takes a NIC over.
+fn take_over(uplink: &Uplink) -> Result<Device, String> {
+    let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
+    keep_tags(namespace, device);
+    let open = || XdpNic::open(device, uplink.huge_pages).map_err(text);
+    let nic = netns::inside(namespace, open)?;
+    netns::bring_up(namespace, device, &[])?;
+    let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
+    let (shared, for_guests) = (Shared::Nic(nic), ForGuests::Nothing);
+    Ok(Device { shared, for_guests, macvtap: None, interface })
+}
+
+/// A NIC that takes VLAN tags out of frames puts them where AF_XDP does not look, so it is told not to.
+fn keep_tags(namespace: Option<&str>, device: &str) {
+    let told = netns::ethtool(namespace, &["-K", device, "rxvlan", "off"]);
+    if let Err(error) = told {
+        warn!(
+            device,
+            error, "if it takes VLAN tags out of frames, those in VLANs lose them: ethtool -k"
+        );
+    }
 }
 
 /// Opens packet sockets and, if guests have receive queues, attaches the program that finds their frames.
@@ -166,7 +200,7 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
     if guests == 0 {
         let for_guests = ForGuests::Nothing;
-        return Ok(Device { shared: sockets, for_guests, macvtap: None, interface });
+        return Ok(Device { shared: Shared::Taps(sockets), for_guests, macvtap: None, interface });
     }
     if uplink.guest_queues.is_some() && guests > receive_queues {
         return Err(format!(
@@ -180,5 +214,6 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     // From the last on: the first ones are those in which other frames come if the NIC has enough.
     let queues = (0..count).rev().take(guests).collect();
     let for_guests = ForGuests::Sockets(xdp, queues);
-    Ok(Device { shared: sockets, for_guests, macvtap: None, interface })
+    let shared = Shared::Taps(sockets);
+    Ok(Device { shared, for_guests, macvtap: None, interface })
 }

@@ -1,6 +1,5 @@
 //! The uplinks of the configuration.
 
-use std::io;
 use std::sync::{Arc, mpsc};
 
 use control_socket::Reason;
@@ -9,17 +8,16 @@ use hypervisor::Meter;
 use netback::RxChannel;
 use port::{Coalescing, Queue};
 use tracing::{info, warn};
-use uplink::packet::SocketDrops;
-use uplink::tap::TapQueue;
-use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
+use uplink::{DirectIngress, GuestQueue, TapIngress};
 
-use crate::config::{Config, Platform, Queues, ReceiveBuffers, Uplink, UplinkKind};
+use crate::config::{Config, Platform, Queues, Uplink};
 use crate::daemon::back_end::BackEnds;
 use crate::daemon::error::Error;
 use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
 use crate::daemon::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
+use crate::daemon::uplink_queues::{self, Watch};
 use crate::daemon::wrap::{Rules, Wrappers};
 use crate::daemon::xdp_queues::XdpQueues;
 use crate::netns;
@@ -44,10 +42,10 @@ pub(super) struct PluggedUplink {
     back_ends: Option<BackEnds>,
     /// Its macvtap, if it has one.
     _macvtap: Option<netns::Macvtap>,
-    /// A queue of a device of which no read says that it was deleted.
-    silent: Option<Arc<TapQueue>>,
-    /// What its packet sockets had no room for, if it has some.
-    socket_drops: Option<SocketDrops>,
+    /// What is seen of its device beside its frames.
+    pub(super) watch: Watch,
+    /// Whether its device was deleted.
+    is_deleted: bool,
     /// Whether somebody has taken its tap out of its bridge.
     is_astray: bool,
 }
@@ -64,8 +62,8 @@ impl PluggedUplink {
             interface: None,
             back_ends: None,
             _macvtap: None,
-            silent: None,
-            socket_drops: None,
+            watch: Watch::Nothing,
+            is_deleted: false,
             is_astray: false,
         }
     }
@@ -141,11 +139,11 @@ impl PluggedUplink {
 
     /// Notes if its device was deleted.
     pub(super) fn look_for_device(&mut self) {
-        let deleted = self.silent.take_if(|queue| queue.is_deleted());
-        if let Some(queue) = deleted {
-            let why = Reason::DeviceFailed(format!("{}: the interface was deleted", queue.name()));
+        if let Some(name) = self.watch.look().filter(|_| !self.is_deleted) {
+            let why = Reason::DeviceFailed(format!("{name}: the interface was deleted"));
             warn!(uplink = self.name(), %why, "down");
             self.failure = Some(why);
+            self.is_deleted = true;
         }
         self.look_for_bridge();
     }
@@ -173,11 +171,6 @@ impl PluggedUplink {
         Some(Reason::DeviceFailed(format!(
             "{tap} is not in bridge {bridge} any more: ip link set {tap} master {bridge}"
         )))
-    }
-
-    /// Frames that the kernel dropped because its packet sockets were full.
-    pub(super) fn socket_drops(&self) -> Option<u64> {
-        self.socket_drops.as_ref().map(SocketDrops::read)
     }
 
     /// Plugs in queues: a card serves its context, or a back-end its rings.
@@ -323,28 +316,18 @@ fn attach_one(
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let Device { shared, for_guests, macvtap, interface } = device;
-    let first = shared.len();
-    let memory = |queues, spare| {
-        buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
-    };
-    let features = uplink.capabilities.features();
-    let shared: Vec<_> = shared.into_iter().map(Arc::new).collect();
-    let silent = shared.first().filter(|_| uplink.kind != UplinkKind::Tap).cloned();
-    let has_sockets = matches!(uplink.kind, UplinkKind::AfPacket | UplinkKind::AfXdp);
-    let socket_drops = has_sockets.then(|| SocketDrops::of(shared.clone()));
-    let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| {
-        let egress = TapEgress::new(meter.clone(), tap.clone(), features);
-        let ingress = TapIngress::new(meter.clone(), tap, buffers);
-        wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
-    };
-    let queues = shared.into_iter().zip(memory(first, spare)?).map(queue).collect();
+    let no_memory = || Error::system("memory for an uplink");
+    let (queues, watch) =
+        uplink_queues::shared(uplink, shared, spare, meter).map_err(no_memory())?;
+    let first = queues.len();
+    let queues = queues.into_iter().map(|queue| wrappers.wrap(queue)).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
     let port = wrappers.attach(datapath, queues, Vec::new(), coalescing);
     let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
         ForGuests::Nothing => None,
         ForGuests::Queues(taps, steering) => {
             // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
-            let buffers = memory(taps.len(), 0)?;
+            let buffers = uplink_queues::buffers(uplink, taps.len(), 0).map_err(no_memory())?;
             let queues = taps.into_iter().zip(buffers).map(|(tap, buffers)| {
                 let tap = TapIngress::new(meter.clone(), Arc::new(tap), buffers);
                 let queue = Arc::<GuestQueue>::default();
@@ -369,8 +352,8 @@ fn attach_one(
         interface: Some(interface),
         back_ends: None,
         _macvtap: macvtap,
-        silent,
-        socket_drops,
+        watch,
+        is_deleted: false,
         is_astray: false,
     })
 }
@@ -383,30 +366,4 @@ fn guest_queues_of(uplink: &Uplink, config: &Config) -> usize {
             uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
         }
     }
-}
-
-/// Receive buffers for each queue, and `spare` ones where guests may keep them. Warns once if the
-/// kernel gives no 2 MiB pages.
-fn buffers(uplink: &Uplink, queues: usize, spare: usize) -> io::Result<Vec<Buffers>> {
-    let options = BufferOptions {
-        large: uplink.large_receive,
-        zeroed_pages: uplink.receive_buffers == ReceiveBuffers::ZeroedPages,
-        huge_pages: uplink.huge_pages,
-    };
-    let make = |_| match spare {
-        // A frame in separate pages cannot be kept in one piece.
-        1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
-        _ => Buffers::new(options),
-    };
-    let buffers = (0..queues).map(make).collect::<io::Result<Vec<_>>>()?;
-    if uplink.huge_pages
-        && let Some(error) = buffers.iter().find_map(|buffers| buffers.populate_huge().err())
-    {
-        warn!(
-            uplink = uplink.name, %error,
-            "its buffers have pages of 4 KiB, because the kernel gave none of 2 MiB; check \
-             /sys/kernel/mm/transparent_hugepage/enabled, or set huge_pages = false"
-        );
-    }
-    Ok(buffers)
 }

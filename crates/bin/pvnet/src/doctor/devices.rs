@@ -3,7 +3,7 @@
 use lab::Namespace;
 use shm::{PageSize, Region};
 use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{Macvtap, Steering, Xdp, packet};
+use uplink::{Macvtap, Steering, Xdp, XdpNic, packet};
 
 use super::check::{Check, text};
 
@@ -68,6 +68,10 @@ pub(super) fn nics() -> Vec<Check> {
         packet::open(LEFT, 1).map_err(text)?;
         Ok("a socket was opened".to_owned())
     });
+    let taken = in_it(&pair, || {
+        let nic = XdpNic::open(LEFT, false).map_err(text)?;
+        Ok(format!("a NIC with {} receive queues was taken over", nic.queues.len()))
+    });
     let xdp = in_it(&pair, || {
         let xdp = Xdp::attach(LEFT, 1, 1).map_err(text)?;
         let len = 16 * PageSize::Small.bytes();
@@ -101,6 +105,11 @@ pub(super) fn nics() -> Vec<Check> {
         ),
         Check::wished(
             "AF_XDP",
+            taken,
+            "kind = \"af-xdp\" needs CONFIG_XDP_SOCKETS, CAP_BPF and CAP_IPC_LOCK",
+        ),
+        Check::wished(
+            "AF_XDP for guests",
             xdp,
             "kind = \"af-xdp\" with queues = \"per-guest\" needs CONFIG_XDP_SOCKETS and CAP_BPF",
         ),

@@ -8,19 +8,22 @@ mod pump;
 mod stack_queue;
 mod vif;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypervisor::DomId;
+use machine::toolstack::MEMORY_TARGET;
 use machine::{ConnectError, Grouping, MachineGuest, Token};
 use nic_session::channel::GuestEnd;
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 use xen::XenGuest;
-use xenstore::{Client, Store};
+use xenstore::{Client, Store, StoreError};
 
 use crate::context::ContextDevice;
 use crate::error::text;
@@ -63,16 +66,13 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     netns::enter(name)?;
     let mut kept = Vec::new();
     let result = loop {
-        let Session { guest, store } = session;
-        let mut links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
-        links.iter_mut().for_each(Link::keep_mapped);
-        let names: Vec<_> = links.iter().map(Link::name).collect();
-        println!("guest {name} is up: {} in namespace {name}", names.join(", "));
-        if !options.rejoin.is_zero() {
-            kept = links.iter().map(Link::keep_queues).collect::<Result<_, _>>()?;
-        }
-        let balloon = Balloon::watch(guest, store).map_err(text)?;
-        let result = links::run(links, &signals, &asked, balloon);
+        let store = session.store.clone();
+        let result = match serve(name, session, options, &mut kept, &signals, &asked) {
+            Ok(result) => result,
+            // It went before the interfaces were up.
+            Err(error) if !kept.is_empty() && is_gone(&*store) => Err(error),
+            Err(error) => break Err(error),
+        };
         if kept.is_empty() || is_readable(&signals) {
             break result;
         }
@@ -85,6 +85,32 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     };
     drop(namespace);
     result
+}
+
+/// Brings up the guest's interfaces, with those of its stack that were `kept`, and keeps them if it may join again. Then runs them
+/// until a signal or the daemon's end; returns why one ended early. The error is why they are not up.
+fn serve(
+    name: &str,
+    Session { guest, store }: Session,
+    options: &Options,
+    kept: &mut Vec<Vec<StackQueue>>,
+    signals: &UnixStream,
+    asked: &UnixStream,
+) -> Result<Result<(), String>, String> {
+    let mut links = open_links(&guest, &store, name, options, kept)?;
+    links.iter_mut().for_each(Link::keep_mapped);
+    let names: Vec<_> = links.iter().map(Link::name).collect();
+    println!("guest {name} is up: {} in namespace {name}", names.join(", "));
+    if !options.rejoin.is_zero() {
+        *kept = links.iter().map(Link::keep_queues).collect::<Result<_, _>>()?;
+    }
+    let balloon = Balloon::watch(guest, store).map_err(text)?;
+    Ok(links::run(links, signals, asked, balloon))
+}
+
+/// Whether a store's daemon has gone.
+fn is_gone(store: &dyn Store) -> bool {
+    matches!(store.read(None, MEMORY_TARGET), Err(StoreError::Gone(_)))
 }
 
 /// A guest that has joined a daemon.
@@ -150,13 +176,14 @@ fn open_links(
     store: &Arc<dyn Store>,
     namespace: &str,
     options: &Options,
-    kept: Vec<Vec<StackQueue>>,
+    kept: &[Vec<StackQueue>],
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
     let contexts = contexts(guest, &**store)?;
     let mut names = options.names(handles.len() + contexts.len())?.into_iter();
     let vifs = handles.len();
-    let mut kept = kept.into_iter();
+    let again = |queues: &Vec<StackQueue>| queues.iter().map(StackQueue::try_clone).collect();
+    let mut kept = kept.iter().map(again);
     let mut links = Vec::with_capacity(names.len());
     let pool = vif::copy_pool(guest, &**store, vifs, options)?;
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
@@ -164,7 +191,7 @@ fn open_links(
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
         let (namespace, poll) = (Some(namespace), options.poll);
-        let kept = kept.next();
+        let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
         let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
@@ -173,7 +200,7 @@ fn open_links(
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
         let offloads = Features::ALL.without(options.without);
         let (namespace, poll) = (Some(namespace), options.poll);
-        let kept = kept.next();
+        let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
         let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
         links.push(Link::open_context(context, stack)?);
     }

@@ -103,6 +103,7 @@ fn a_nic_is_an_uplink() {
     for (kind, lines, queues) in [
         ("macvtap", "", 0),
         ("af-packet", "", 0),
+        ("af-xdp", "", 0),
         ("macvtap", "queues = \"per-guest\"\n", 2),
         ("af-xdp", "queues = \"per-guest\"\n", 1),
     ] {
@@ -239,12 +240,15 @@ fn a_nic_that_cannot_be_an_uplink_says_why() {
     let wire = Wire::new();
     wire.host.ip(&["link", "add", "br0", "type", "bridge"]).unwrap();
     wire.host.ip(&["link", "set", "nic0", "master", "br0"]).unwrap();
+    let long = "link add long0 mtu 9000 type veth peer name long1";
+    wire.host.ip(&long.split(' ').collect::<Vec<_>>()).unwrap();
     let folder = lab::TempDir::new().unwrap();
     let per_guest = "queues = \"per-guest\"\nguest_queues = 7\n";
     for (uplink, parts) in [
         (wire.uplink("macvtap", ""), &["no macvtap over nic0", "nomaster"][..]),
         (wire.uplink("af-xdp", per_guest), &["receive queue", "ethtool -L", "guest_queues"]),
         (wire.uplink("af-packet", "").replace("nic0", "nic7"), &["no interface nic7", "ip link"]),
+        (wire.uplink("af-xdp", "").replace("nic0", "long0"), &["MTU of 9000", "3818", "af-packet"]),
     ] {
         let file = folder.path().join("pvnet.toml");
         let directory = folder.path().display();
@@ -258,13 +262,13 @@ fn a_nic_that_cannot_be_an_uplink_says_why() {
     }
 }
 
-/// No read of a macvtap or of a packet socket says that the NIC under it was deleted.
+/// No read of a macvtap, a packet socket or an AF_XDP socket says that the NIC under it was deleted.
 #[test]
 fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
     if !able(&["ip"]) {
         return;
     }
-    for (kind, device) in [("macvtap", "mvt-nic0"), ("af-packet", "nic0")] {
+    for (kind, device) in [("macvtap", "mvt-nic0"), ("af-packet", "nic0"), ("af-xdp", "nic0")] {
         let wire = Wire::new();
         let mut testbed = Testbed::start(1, &wire.uplink(kind, ""));
         let uplink = || {
@@ -282,4 +286,75 @@ fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
         assert!(reason.contains("device_failed") && reason.contains(device), "{kind}: {reason}");
         assert!(testbed.daemon.stop().unwrap().success(), "{kind}: {}", testbed.daemon.stderr());
     }
+}
+
+/// The uplink's port in `pvnet status --json`.
+fn uplink(testbed: &Testbed) -> Value {
+    let status = testbed.status();
+    let mut ports = status["ports"].as_array().unwrap().iter();
+    ports.find(|port| port["name"] == "out").unwrap().clone()
+}
+
+/// The host's stack gets none of the frames of a NIC that is taken over, and gets them again after the daemon has ended. A daemon
+/// that is killed leaves nothing behind that keeps the next one from it.
+#[test]
+fn a_nic_that_is_taken_over_is_free_again_when_the_daemon_ends() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    let wire = Wire::new();
+    wire.finish_checksums();
+    let of_host = Ipv4Addr::new(10, 77, 1, 253);
+    wire.host.ip(&["address", "add", &format!("{of_host}/24"), "dev", "nic0"]).unwrap();
+    wire.host.ip(&["link", "set", "nic0", "up"]).unwrap();
+    wire.ping(of_host);
+    let mut testbed = Testbed::start(1, &wire.uplink("af-xdp", ""));
+    testbed.join(0, &["--rejoin", "30"]);
+    let guest = testbed.guests[0].ipv4;
+    wire.ping(guest);
+    assert!(lab::ping(&wire.outside, of_host, 1, PING_PAUSE).is_ok_and(|ping| ping.received == 0));
+    let sockets = uplink(&testbed)["xdp"].clone();
+    assert_eq!(sockets, serde_json::json!([{ "queue": 0, "zero_copy": false, "dropped": 0 }]));
+    for _ in 0..2 {
+        testbed.daemon.kill().unwrap();
+        testbed.restart();
+        wait("the guest's return", || {
+            lab::ping(&wire.outside, guest, 1, PING_PAUSE).is_ok_and(|ping| ping.received == 1)
+        });
+        lab::transfer_file(&wire.outside, &testbed.guests[0].namespace, guest, MIB, 5).unwrap();
+    }
+    assert!(testbed.daemon.stop().unwrap().success(), "{}", testbed.daemon.stderr());
+    wire.ping(of_host);
+}
+
+/// A guest that sends more than the wire takes has its share of the NIC's buffers, and no more.
+#[test]
+fn a_guest_that_floods_the_wire_delays_no_other() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    let wire = Wire::new();
+    wire.finish_checksums();
+    let mut testbed = Testbed::start(2, &wire.uplink("af-xdp", ""));
+    (0..2).for_each(|guest| testbed.join(guest, &[]));
+    let stop = Arc::<AtomicBool>::default();
+    let ends = stop.clone();
+    let send = move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        while !ends.load(Ordering::Relaxed) {
+            // A full queue drops.
+            let _ = socket.send_to(&[0xa5; 1400], (OUTSIDE, 9));
+        }
+        Ok(())
+    };
+    testbed.guests[0].namespace.thread(send).unwrap();
+    let flood = Flood { stop };
+    let sent = || testbed.port(0)["ingress"]["frames"].as_u64().unwrap();
+    wait("the flood", || sent() > 10_000);
+    let Guest { namespace, ipv4, .. } = &testbed.guests[1];
+    lab::transfer_file(&wire.outside, namespace, *ipv4, MIB, 6).unwrap();
+    lab::transfer_file(namespace, &wire.outside, OUTSIDE, MIB, 7).unwrap();
+    // Lateness, not loss alone: each answer within the ping's own limit.
+    wire.ping(*ipv4);
+    drop(flood);
 }

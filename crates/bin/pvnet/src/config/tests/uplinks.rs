@@ -12,7 +12,7 @@ fn an_uplink_may_be_a_nic() {
         let text = format!("{NIC}kind = \"{kind}\"\n{PER_GUEST}{RED}rx = \"direct\"\n");
         assert_eq!(parse(&text).unwrap().uplinks[0].device, "eth0");
     }
-    for kind in ["macvtap", "af-packet"] {
+    for kind in ["macvtap", "af-packet", "af-xdp"] {
         parse(&format!("{NIC}kind = \"{kind}\"\n")).unwrap();
     }
     let up = "[[uplink]]\nname = \"up\"\n";
@@ -21,7 +21,10 @@ fn an_uplink_may_be_a_nic() {
         (format!("{up}tap = \"up0\"\ndevice = \"eth0\"\n"), "device is for kind"),
         (format!("{NIC}kind = \"macvtap\"\ntap = \"up0\"\n"), "not for a kind with a device"),
         (format!("{NIC}kind = \"af-packet\"\n{PER_GUEST}"), "af-xdp"),
-        (format!("{NIC}kind = \"af-xdp\"\n"), "af-packet"),
+        (
+            format!("{NIC}kind = \"af-xdp\"\nreceive_buffers = \"zeroed-pages\"\n"),
+            "receive_buffers",
+        ),
         (format!("{NIC}kind = \"af-packet\"\naddresses = [\"10.0.0.1/24\"]\n"), "for a tap"),
         (format!("{NIC}kind = \"af-packet\"\npersistent = true\n"), "for a tap"),
     ] {

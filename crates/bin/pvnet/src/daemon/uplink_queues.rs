@@ -1,0 +1,145 @@
+//! The queues of an uplink's device, and what is seen of the device beside its frames.
+
+use std::io;
+use std::sync::Arc;
+
+use control_socket::XdpQueueStatus;
+use hypervisor::Meter;
+use port::Queue;
+use tracing::{info, warn};
+use uplink::packet::SocketDrops;
+use uplink::tap::TapQueue;
+use uplink::{BufferOptions, Buffers, TapEgress, TapIngress, XdpNic, XdpNicSocket, XdpNicWatch};
+
+use crate::config::{ReceiveBuffers, Uplink, UplinkKind};
+use crate::daemon::uplink_device::Shared;
+
+/// The queues that all guests share, for the switch. `spare` buffers of each may be kept by guests.
+pub(super) fn shared(
+    uplink: &Uplink,
+    shared: Shared,
+    spare: usize,
+    meter: &Arc<Meter>,
+) -> io::Result<(Vec<Queue>, Watch)> {
+    match shared {
+        Shared::Taps(taps) => of_taps(uplink, taps, spare, meter),
+        Shared::Nic(nic) => of_nic(uplink, nic, meter),
+    }
+}
+
+fn of_taps(
+    uplink: &Uplink,
+    taps: Vec<TapQueue>,
+    spare: usize,
+    meter: &Arc<Meter>,
+) -> io::Result<(Vec<Queue>, Watch)> {
+    let features = uplink.capabilities.features();
+    let buffers = buffers(uplink, taps.len(), spare)?;
+    let taps: Vec<_> = taps.into_iter().map(Arc::new).collect();
+    let watch = match (uplink.kind, taps.first()) {
+        (UplinkKind::Macvtap, Some(first)) => Watch::Queue(first.clone()),
+        (UplinkKind::AfPacket | UplinkKind::AfXdp, Some(first)) => {
+            Watch::PacketSockets(first.clone(), SocketDrops::of(taps.clone()))
+        }
+        _ => Watch::Nothing,
+    };
+    let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| Queue {
+        egress: Box::new(TapEgress::new(meter.clone(), tap.clone(), features)),
+        ingress: Box::new(TapIngress::new(meter.clone(), tap, buffers)),
+    };
+    Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch))
+}
+
+fn of_nic(uplink: &Uplink, nic: XdpNic, meter: &Arc<Meter>) -> io::Result<(Vec<Queue>, Watch)> {
+    let XdpNic { queues, watch, in_driver } = nic;
+    let sockets: Vec<_> = queues.iter().map(uplink::XdpNicQueue::socket).collect();
+    let zero_copy = sockets.iter().filter(|socket| socket.is_zero_copy()).count();
+    info!(
+        device = uplink.device,
+        in_driver,
+        queues = sockets.len(),
+        zero_copy,
+        "is taken over by AF_XDP: the host's network stack gets none of its frames"
+    );
+    let queue = |queue: uplink::XdpNicQueue| {
+        let (ingress, egress) = queue.split(meter)?;
+        Ok(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
+    };
+    let queues = queues.into_iter().map(queue).collect::<io::Result<_>>()?;
+    Ok((queues, Watch::Nic { watch, sockets }))
+}
+
+/// What is seen of a device beside its frames.
+pub(super) enum Watch {
+    /// A read says when it was deleted.
+    Nothing,
+    /// No read says so.
+    Queue(Arc<TapQueue>),
+    /// The same, and they may have had no room for frames.
+    PacketSockets(Arc<TapQueue>, SocketDrops),
+    /// A NIC that is taken over, and its sockets.
+    Nic { watch: XdpNicWatch, sockets: Vec<Arc<XdpNicSocket>> },
+}
+
+impl Watch {
+    /// Looks at the device. Returns the name of the interface if it was deleted.
+    pub(super) fn look(&self) -> Option<&str> {
+        let (is_deleted, name) = match self {
+            Self::Nothing => return None,
+            Self::Queue(queue) | Self::PacketSockets(queue, _) => {
+                (queue.is_deleted(), queue.name())
+            }
+            Self::Nic { watch, .. } => {
+                watch.look_at_mtu();
+                (watch.is_deleted(), watch.name())
+            }
+        };
+        is_deleted.then_some(name)
+    }
+
+    /// Frames that the kernel dropped because sockets were full.
+    pub(super) fn socket_drops(&self) -> Option<u64> {
+        match self {
+            Self::Nothing | Self::Queue(_) => None,
+            Self::PacketSockets(_, drops) => Some(drops.read()),
+            Self::Nic { sockets, .. } => Some(sockets.iter().map(|one| one.dropped()).sum()),
+        }
+    }
+
+    /// The AF_XDP sockets.
+    pub(super) fn xdp(&self) -> Vec<XdpQueueStatus> {
+        let Self::Nic { sockets, .. } = self else { return Vec::new() };
+        let status = |socket: &Arc<XdpNicSocket>| XdpQueueStatus {
+            queue: socket.queue(),
+            zero_copy: socket.is_zero_copy(),
+            dropped: socket.dropped(),
+        };
+        sockets.iter().map(status).collect()
+    }
+}
+
+/// Receive buffers for each queue, and `spare` ones where guests may keep them. Warns once if the
+/// kernel gives no 2 MiB pages.
+pub(super) fn buffers(uplink: &Uplink, queues: usize, spare: usize) -> io::Result<Vec<Buffers>> {
+    let options = BufferOptions {
+        large: uplink.large_receive,
+        zeroed_pages: uplink.receive_buffers == ReceiveBuffers::ZeroedPages,
+        huge_pages: uplink.huge_pages,
+    };
+    let make = |_| match spare {
+        // A frame in separate pages cannot be kept in one piece.
+        1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
+        _ => Buffers::new(options),
+    };
+    let buffers = (0..queues).map(make).collect::<io::Result<Vec<_>>>()?;
+    if uplink.huge_pages
+        && let Some(error) = buffers.iter().find_map(|buffers| buffers.populate_huge().err())
+    {
+        warn!(
+            uplink = uplink.name, %error,
+            "its buffers have pages of 4 KiB, because the kernel gave none of 2 MiB; check \
+             /sys/kernel/mm/transparent_hugepage/enabled, or set huge_pages = false"
+        );
+    }
+    Ok(buffers)
+}

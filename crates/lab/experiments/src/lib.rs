@@ -43,6 +43,7 @@ pub const DOCUMENTS: &[Kind] = &[
             "bench isolation",
             "bench restart",
             "bench sandbox",
+            "bench uplink",
             "bench scale",
             "bench vhost",
             "demo",

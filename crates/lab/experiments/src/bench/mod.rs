@@ -19,6 +19,7 @@ mod sandbox;
 mod scale;
 mod show;
 mod stream;
+mod uplink;
 mod vhost;
 mod virtio;
 
@@ -54,6 +55,8 @@ pub enum BenchCommand {
     Restart(restart::RestartArgs),
     /// What the daemon's filter of system calls costs each frame to an uplink.
     Sandbox(sandbox::SandboxArgs),
+    /// What a frame between a guest and a NIC costs, by each kind of uplink.
+    Uplink(uplink::UplinkArgs),
     /// Many guests: idle, sending at once, and what each costs.
     Scale(scale::ScaleArgs),
     /// Virtual machines' ports beside DPDK's testpmd: frames per second, round trips, idle CPU.
@@ -84,6 +87,7 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
         Bench::Restart(args) => bench(&args.common, || restart::run(args).map(Shown::from)),
         Bench::Sandbox(args) => bench(&args.common, || sandbox::run(args).map(Shown::from)),
+        Bench::Uplink(args) => bench(&args.common, || uplink::run(args).map(Shown::from)),
         Bench::Scale(args) => bench(&args.common, || scale::run(args)),
         Bench::Vhost(args) => bench(&args.common, || vhost::run(args)),
         Bench::HostileGuest(args) => isolation::hostile_guest(args),

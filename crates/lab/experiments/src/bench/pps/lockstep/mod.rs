@@ -9,6 +9,7 @@ mod host;
 mod mark;
 mod netif;
 mod network;
+mod nics;
 mod open;
 mod sockets;
 mod uplinks;
@@ -28,6 +29,7 @@ use crate::output;
 use window::Counts;
 
 pub use network::enter;
+pub use nics::{Direction, NicKind, NicPath, Times};
 pub use open::path;
 pub use window::{PathKind, Size, Window, carry};
 

@@ -24,28 +24,37 @@ pub fn tap(large: bool) -> Result<TapQueue, String> {
     };
     let mut queues = Tap::open(NAME, 1, offload).map_err(text)?;
     let queue = queues.pop().ok_or("a tap without a queue")?;
-    // Without IPv6 there are no solicitations.
-    std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6"), "1").or_else(
-        |error| {
-            if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(text(error)) }
-        },
-    )?;
+    no_ipv6(NAME)?;
     let mut command = lab::command("ip").map_err(text)?;
     command.args(["link", "set", "dev", NAME, "mtu", "1500", "up"]);
     let done = command.status().map_err(text)?;
     if done.success() { Ok(queue) } else { Err(format!("ip link set {NAME} up: {done}")) }
 }
 
-/// Sends frames into the tap from behind.
+/// Without IPv6 an interface sends no solicitations.
+pub fn no_ipv6(interface: &str) -> Result<(), String> {
+    let switch = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    match std::fs::write(switch, "1") {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(text(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Sends frames into the tap from behind, or by another interface.
 pub struct Station {
     socket: TapQueue,
     bytes: Vec<u8>,
 }
 
 impl Station {
-    /// Sends this frame.
+    /// Sends this frame into the tap.
     pub fn new(sample: &Sample) -> Result<Self, String> {
-        let socket = packet::open(NAME, 1).map_err(text)?.pop().ok_or("no socket")?;
+        Self::behind(NAME, sample)
+    }
+
+    /// Sends this frame by an interface.
+    pub fn behind(interface: &str, sample: &Sample) -> Result<Self, String> {
+        let socket = packet::open(interface, 1).map_err(text)?.pop().ok_or("no socket")?;
         let bytes = [&sample.vnet_header()[..], &sample.bytes].concat();
         Ok(Self { socket, bytes })
     }

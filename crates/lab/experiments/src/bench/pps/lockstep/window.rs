@@ -103,7 +103,8 @@ impl Size {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// The name of a row.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Small => "64",
             Self::Full => "1514",

@@ -168,10 +168,12 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
 /// Takes a NIC over.
 fn take_over(uplink: &Uplink) -> Result<Device, String> {
     let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
+    // That says if there is no such device.
+    netns::inside(namespace, || packet::interface_index(device).map_err(text))?;
     keep_tags(namespace, device);
+    netns::bring_up(namespace, device, &[])?;
     let open = || XdpNic::open(device, uplink.huge_pages).map_err(text);
     let nic = netns::inside(namespace, open)?;
-    netns::bring_up(namespace, device, &[])?;
     let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
     let (shared, for_guests) = (Shared::Nic(nic), ForGuests::Nothing);
     Ok(Device { shared, for_guests, macvtap: None, interface })

@@ -153,7 +153,8 @@ pub struct XdpNic {
 }
 
 impl XdpNic {
-    /// Takes the interface `name` of the calling thread's network namespace over, until all queues are dropped. Their memory has pages
+    /// Takes the interface `name` of the calling thread's network namespace over, until all queues are dropped. It should be up: drivers
+    /// give a queue its buffers when they start it. The queues' memory has pages
     /// of 2 MiB if there are some and they are wanted.
     ///
     /// # Errors
@@ -174,8 +175,8 @@ impl XdpNic {
                 |error| matches!(error, SocketError::Taken),
                 || bound(&memory, interface, number),
             );
-            let queue = socket.and_then(|socket| {
-                XdpNicQueue::new(socket, memory, number, watch.shared_mtu(), &program)
+            let queue = socket.and_then(|bound| {
+                XdpNicQueue::new(bound, memory, number, watch.shared_mtu(), &program)
             });
             let queue = queue.map_err(XdpNicError::of_socket(name, number))?;
             program
@@ -250,14 +251,18 @@ fn memory(huge_pages: bool) -> io::Result<Region> {
     Ok(memory)
 }
 
-/// A socket that has a receive queue.
-fn bound(memory: &Region, interface: u32, queue: u32) -> Result<Socket, SocketError> {
+/// A socket that has a receive queue, and its fill ring, in which all buffers for frames in are.
+fn bound(memory: &Region, interface: u32, queue: u32) -> Result<(Socket, FillRing), SocketError> {
     let socket = Socket::open(memory, SIZES)?;
     // Where the kernel copies, all buffers may be under way.
     sys::packet::set_send_room(socket.as_fd(), SEND_ROOM).map_err(failed("SO_SNDBUFFORCE"))?;
+    let mut fill = socket.map(socket.fill(), |socket, place| FillRing::map(socket, place))?;
+    // Before it is bound: a driver with zero copy takes some at once, and virtio-net waits for ever if there are none.
+    (0..u64::from(RX_BUFFERS)).for_each(|n| fill.push(n * PAGE_SIZE as u64));
+    fill.publish();
     // The kernel chooses zero copy where the driver can.
     socket.bind(interface, queue, SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP)?;
-    Ok(socket)
+    Ok((socket, fill))
 }
 
 /// One queue of a NIC that is taken over.
@@ -274,13 +279,12 @@ pub struct XdpNicQueue {
 
 impl XdpNicQueue {
     fn new(
-        socket: Socket,
+        (socket, fill): (Socket, FillRing),
         memory: Region,
         queue: u32,
         mtu: Arc<AtomicU32>,
         program: &Arc<Program>,
     ) -> Result<Self, SocketError> {
-        let fill = socket.map(socket.fill(), |socket, place| FillRing::map(socket, place))?;
         let rx = socket.map(socket.rx(), |socket, place| RxRing::map(socket, place))?;
         let tx = socket.map(socket.tx(), |socket, place| TxRing::map(socket, place))?;
         let completion =
@@ -296,7 +300,7 @@ impl XdpNicQueue {
         self.socket.clone()
     }
 
-    /// Its two sides. Buffers for frames that come in are posted.
+    /// Its two sides.
     ///
     /// # Errors
     /// The process is out of descriptors.

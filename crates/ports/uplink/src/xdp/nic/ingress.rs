@@ -7,7 +7,7 @@ use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, WIND
 use rustix::net::RecvFlags;
 use shm::Region;
 
-use super::{RX_BUFFERS, XdpNicSocket};
+use super::XdpNicSocket;
 use crate::xdp::frame::read;
 use crate::xdp::ring::{FillRing, RxRing};
 
@@ -30,11 +30,7 @@ impl XdpNicIngress {
         fill: FillRing,
         rx: RxRing,
     ) -> Self {
-        let buffers = [0; WINDOW];
-        let mut this = Self { socket, memory, fill, rx, window: Window::new(), buffers };
-        (0..u64::from(RX_BUFFERS)).for_each(|n| this.fill.push(n * PAGE_SIZE as u64));
-        this.publish();
-        this
+        Self { socket, memory, fill, rx, window: Window::new(), buffers: [0; WINDOW] }
     }
 
     /// Takes the next frame into the window. Returns whether there was one.

@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ lab-xen-device: deps build ## Boot Xen in QEMU and let its own scripts put guest
 lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out
 	$(SUDO) target/release/qemulab --json out/lab-qemu.json
+
+lab-zero-copy: deps build ## Boot a machine whose network card and pvnet, inside it, share memory (AF_XDP, zero copy)
+	@mkdir -p out
+	$(SUDO) target/release/qemulab --zero-copy --json out/lab-zero-copy.json
 
 lab-ovn: deps build ## Put guests of two hosts' pvnet on OVN's logical switches, move one, and kill a pvnet
 	@mkdir -p out

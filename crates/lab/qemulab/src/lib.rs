@@ -7,6 +7,8 @@
 //!  pvnet guest ── context ── pvnet nic ──┘
 //! ```
 //!
+//! [`ZeroCopy`] is the other way round: a machine in which pvnet runs, whose card it shares memory with.
+//!
 //! A [`Testbed`] has the daemon and what is not a virtual machine. [`Testbed::boot`] adds a machine. [`Day`] is an operator's day
 //! with all of them.
 //!
@@ -26,6 +28,7 @@ mod recorder;
 mod setup;
 mod testbed;
 mod traffic;
+mod zero_copy;
 
 pub use daemon::{Daemon, Holdings, pvnet};
 pub use day::Day;
@@ -33,6 +36,7 @@ pub use device::{Device, Side};
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};
 pub use xenlab::{Error, Result};
+pub use zero_copy::ZeroCopy;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lab::{Interrupt, Progress};
-use qemulab::{Day, Error, Result, pvnet};
+use qemulab::{Day, Error, Result, ZeroCopy, pvnet};
 use xenlab::{Emulator, Images, Suite, default_cache, scenario};
 
 /// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
@@ -17,6 +17,9 @@ use xenlab::{Emulator, Images, Suite, default_cache, scenario};
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
+    /// Instead, run pvnet inside a machine, with the machine's card as its uplink by AF_XDP with zero copy.
+    #[arg(long, conflicts_with_all = ["suite", "step"])]
+    zero_copy: bool,
     /// A QEMU: `installed`, `10` (fetched from Debian if the installed one is another) or a path; repeatable
     /// [default: installed and 10].
     #[arg(long, value_name = "WHICH")]
@@ -56,7 +59,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let cache =
         std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
     let pvnet = pvnet(cli.pvnet.as_deref())?;
-    let images = Images::prepare(suite, &cache, cli.quiet)?;
+    let images = match cli.zero_copy {
+        true => ZeroCopy::images(&cache, cli.quiet)?,
+        false => Images::prepare(suite, &cache, cli.quiet)?,
+    };
     let mut emulators: Vec<(u32, Emulator)> = Vec::new();
     let named = cli.qemu.iter().map(String::as_str);
     let all = if cli.qemu.is_empty() { EMULATORS.to_vec() } else { named.collect() };
@@ -73,10 +79,15 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }
     }
     let day = Day::choose(&cli.step)?;
-    let progress = Progress::new(day.steps() * emulators.len(), cli.quiet);
+    let each = if cli.zero_copy { ZeroCopy::STEPS } else { day.steps() };
+    let progress = Progress::new(each * emulators.len(), cli.quiet);
     let mut steps = Vec::new();
     for (version, emulator) in &emulators {
-        for mut step in day.run(&images, emulator, &pvnet, &progress)? {
+        let done = match cli.zero_copy {
+            true => ZeroCopy::run(&images, emulator, &pvnet, &progress)?,
+            false => day.run(&images, emulator, &pvnet, &progress)?,
+        };
+        for mut step in done {
             step.what = format!("QEMU {version}: {}", step.what);
             steps.push(step);
         }

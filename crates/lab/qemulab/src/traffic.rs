@@ -115,13 +115,18 @@ pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<S
 pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     let receiver = to.spawn(&format!("nc -l -p {FILE_PORT} | sha256sum"))?;
     scenario::listens(to, FILE_PORT)?;
-    let address = address.to_owned();
-    let sent = from.inside(move || {
-        let stream = connect(&address)?;
-        send(&stream, mib)
-    })?;
+    let sent = send_from(from, address, mib)?;
     let printed = receiver.wait(COMMAND)?.text;
     Ok(printed.split_whitespace().next() == Some(sent.as_str()))
+}
+
+/// Sends `mib` MiB from a namespace to an address at which somebody listens, or will soon. Returns their digest.
+///
+/// # Errors
+/// [`Error::Lab`]
+pub(crate) fn send_from(from: &Namespace, address: &str, mib: u32) -> Result<String> {
+    let address = address.to_owned();
+    Ok(from.inside(move || send(&connect(&address)?, mib))?)
 }
 
 /// Sends `mib` MiB from a namespace to an address in another one. Both ends have the same digest then.

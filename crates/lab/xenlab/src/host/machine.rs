@@ -1,6 +1,7 @@
 //! A virtual machine without Xen: Debian's kernel and programs under QEMU, as on a KVM host.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use lab::{Process, TempDir};
@@ -34,6 +35,8 @@ pub struct MachineConfig {
     pub devices: Vec<String>,
     /// Files of this machine to copy into it.
     pub files: Vec<HostFile>,
+    /// The network namespace of this machine that QEMU runs in; the caller's if there is none.
+    pub namespace: Option<String>,
     /// Whether it waits for another machine's state instead of booting (live migration).
     pub is_incoming: bool,
     /// How long booting may take.
@@ -50,6 +53,7 @@ impl MachineConfig {
             memory_mib: 256,
             devices: Vec::new(),
             files: Vec::new(),
+            namespace: None,
             is_incoming: false,
             limit: Duration::from_secs(300),
         }
@@ -93,7 +97,10 @@ impl Machine {
         let agent = Port::new(folder.path(), AGENT_PORT)?;
         let monitor = Port::new(folder.path(), MONITOR_PORT)?;
 
-        let mut command = emulator.command()?;
+        let mut command = match &config.namespace {
+            None => emulator.command()?,
+            Some(namespace) => inside(namespace, &emulator.command()?)?,
+        };
         let (memory, vcpus) = (config.memory_mib.to_string(), config.vcpus.to_string());
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", &vcpus, "-m", &memory]);
         let backend = format!("memory-backend-memfd,id=ram,size={memory}M,share=on");
@@ -201,6 +208,21 @@ impl Machine {
         let console = console::tail(&self.log);
         Err(Error::Boot { what: self.name().to_owned(), cause, console })
     }
+}
+
+/// The same command in a network namespace.
+fn inside(namespace: &str, command: &Command) -> Result<Command> {
+    let mut inside = lab::command("ip")?;
+    // The variables are for the program, not for `ip`: they may name other libraries.
+    inside.args(["netns", "exec", namespace, "env"]);
+    for (name, value) in command.get_envs() {
+        let mut pair = name.to_owned();
+        pair.push("=");
+        pair.push(value.unwrap_or_default());
+        inside.arg(pair);
+    }
+    inside.arg(command.get_program()).args(command.get_args());
+    Ok(inside)
 }
 
 /// Writes the archive that it boots from: dom0's programs, with another init.

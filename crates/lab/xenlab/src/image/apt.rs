@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Dependencies that only an installation needs, and language runtimes that nothing here uses.
-const UNNEEDED: [&str; 22] = [
+const UNNEEDED: [&str; 21] = [
     "adduser",
     "coreutils",
     "cpio",
@@ -27,7 +27,6 @@ const UNNEEDED: [&str; 22] = [
     "libpam",
     "libperl",
     "libpython",
-    "linux-base",
     "linux-sysctl",
     "passwd",
     "perl",

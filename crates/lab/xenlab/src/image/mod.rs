@@ -97,7 +97,7 @@ impl Images {
         self.folder.join("vmlinux")
     }
 
-    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; [`Edition::Base`] does not have it.
+    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; only [`Edition::Network`] and [`Edition::Libvirt`] have it.
     #[must_use]
     pub fn boot_image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
@@ -130,6 +130,8 @@ pub enum Edition {
     Network,
     /// As `Network`, and libvirt.
     Libvirt,
+    /// As `Base`, with the newest kernel of the release's backports.
+    Backports,
 }
 
 impl Edition {
@@ -139,14 +141,15 @@ impl Edition {
             Self::Base => suite.name().to_owned(),
             Self::Network => format!("{suite}-network"),
             Self::Libvirt => format!("{suite}-libvirt"),
+            Self::Backports => format!("{suite}-backports"),
         }
     }
 
     /// The parts of a domain's root.
     fn parts(self, kind: Kind) -> &'static [&'static root::Plan] {
         match (self, kind) {
-            (Self::Base, Kind::Dom0) => &[&root::DOM0],
-            (Self::Base, Kind::DomU) => &[&root::DOMU],
+            (Self::Base | Self::Backports, Kind::Dom0) => &[&root::DOM0],
+            (Self::Base | Self::Backports, Kind::DomU) => &[&root::DOMU],
             (Self::Network, Kind::Dom0) => &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR],
             (Self::Libvirt, Kind::Dom0) => {
                 &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR, &root::LIBVIRT]
@@ -155,6 +158,16 @@ impl Edition {
                 &[&root::DOMU, &root::HOTPLUG, &root::DEVD]
             }
         }
+    }
+
+    /// The pocket whose packages are preferred.
+    fn pocket(self, suite: Suite) -> Option<String> {
+        (self == Self::Backports).then(|| format!("{suite}-backports"))
+    }
+
+    /// Whether it has an operator's network tools.
+    fn has_network(self) -> bool {
+        matches!(self, Self::Network | Self::Libvirt)
     }
 }
 
@@ -194,7 +207,7 @@ fn packages(edition: Edition, suite: Suite) -> Vec<String> {
         "xenstore-utils",
     ];
     let network = ["bash", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
-    let network = network.iter().filter(|_| edition != Edition::Base);
+    let network = network.iter().filter(|_| edition.has_network());
     let libvirt = ["libvirt-clients", "libvirt-daemon-driver-xen"];
     let libvirt = libvirt.iter().filter(|_| edition == Edition::Libvirt);
     let others = others.iter().chain(network).chain(libvirt).map(|name| (*name).to_owned());
@@ -230,7 +243,7 @@ fn build(edition: Edition, suite: Suite, downloads: &Path, new: &Path, quiet: bo
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
     progress.step(format!("fetch the package lists of {suite}"));
-    let apt = Apt::update(suite, &folder("apt")?)?;
+    let apt = Apt::update_with(suite, edition.pocket(suite), &folder("apt")?)?;
     let packages = apt.closure(&packages(edition, suite))?;
     progress.step(format!("download {} packages", packages.len()));
     let files = apt.download(&packages, downloads)?;
@@ -266,15 +279,21 @@ pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The kernel. Since Linux 7 Debian has it beside its modules.
+fn vmlinuz(stage: &Path, release: &str) -> PathBuf {
+    let beside = stage.join(format!("usr/lib/modules/{release}/vmlinuz"));
+    if beside.is_file() { beside } else { stage.join(format!("boot/vmlinuz-{release}")) }
+}
+
 fn make(edition: Edition, suite: Suite, stage: &Path, images: &Images) -> Result<()> {
     let write =
         |path: PathBuf, bytes: &[u8]| std::fs::write(&path, bytes).map_err(Error::path(path));
     let xen = stage.join(format!("boot/xen-{}-amd64.gz", suite.xen()));
     write(images.xen(), &kernel::read_unpacked(&xen)?)?;
     let modules = Modules::find(stage)?;
-    let vmlinuz = stage.join(format!("boot/vmlinuz-{}", modules.release()));
+    let vmlinuz = vmlinuz(stage, modules.release());
     kernel::unpack(&vmlinuz, &images.kernel())?;
-    if edition != Edition::Base {
+    if edition.has_network() {
         std::fs::copy(&vmlinuz, images.boot_image()).map_err(Error::path(&vmlinuz))?;
     }
     for kind in Kind::ALL {

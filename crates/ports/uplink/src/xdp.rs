@@ -15,7 +15,7 @@ mod ring;
 mod socket;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shm::Region;
@@ -30,15 +30,21 @@ use frame::LONGEST;
 pub use guest::ingress::{XdpCounts, XdpIngress};
 pub use guest::{XdpSocket, XdpSocketError};
 pub use nic::egress::XdpNicEgress;
+pub use nic::error::XdpNicError;
 pub use nic::ingress::XdpNicIngress;
 pub use nic::watch::XdpNicWatch;
-pub use nic::{XdpNic, XdpNicError, XdpNicQueue, XdpNicSocket};
+pub use nic::{XdpNic, XdpNicQueue, XdpNicSocket};
 
 /// `XDP_FLAGS_SKB_MODE`: the network stack runs the program, for a driver that cannot.
 const IN_STACK: u32 = 1 << 1;
 
 /// Far longer than the kernel needs for a frame, where it cannot say when it is done.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// The kernel frees a program and a socket some time after the process that had them has ended.
+const FREED: Duration = Duration::from_secs(2);
+/// The time between two tries meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A program that an interface runs as long as this is open.
 #[derive(Debug)]
@@ -49,16 +55,35 @@ struct Link {
 }
 
 impl Link {
-    /// Fails with `BUSY` or `EXIST` if the interface has another program.
+    /// Fails with an error that [`is_taken`] if the interface has another program.
     fn attach(program: &OwnedFd, interface: u32) -> rustix::io::Result<Self> {
         let attach = |flags| bpf::attach(program.as_fd(), interface, AttachType::Xdp, flags);
-        let (fd, in_driver) = match attach(0) {
-            Err(errno @ (Errno::BUSY | Errno::EXIST)) => return Err(errno),
+        let (fd, in_driver) = match patiently(is_taken, || attach(0)) {
+            Err(errno) if is_taken(&errno) => return Err(errno),
             // The driver cannot, or not with this MTU.
             Err(_) => (attach(IN_STACK)?, false),
             Ok(fd) => (fd, true),
         };
         Ok(Self { _fd: fd, in_driver })
+    }
+}
+
+/// Whether an interface has another program.
+fn is_taken(errno: &Errno) -> bool {
+    matches!(*errno, Errno::BUSY | Errno::EXIST)
+}
+
+/// Tries again while something `is_busy` that a process which has ended had.
+fn patiently<T, E>(
+    is_busy: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && start.elapsed() < FREED => std::thread::sleep(PAUSE),
+            result => return result,
+        }
     }
 }
 
@@ -105,9 +130,9 @@ impl Xdp {
             .map_err(steering::failed("BPF_MAP_CREATE of a map of sockets"))?;
         let program = program::xdp(stations.number(), sockets.number(), LONGEST.into());
         let program = steering::load(ProgramType::Xdp, &program)?;
-        let link = Link::attach(&program, interface).map_err(|errno| match errno {
-            Errno::BUSY | Errno::EXIST => XdpError::Taken { name: name.into() },
-            errno => steering::failed("BPF_LINK_CREATE")(errno).into(),
+        let link = Link::attach(&program, interface).map_err(|errno| match is_taken(&errno) {
+            true => XdpError::Taken { name: name.into() },
+            false => steering::failed("BPF_LINK_CREATE")(errno).into(),
         })?;
         Ok(Self { interface, stations, sockets, link })
     }

@@ -68,10 +68,6 @@ pub(super) fn nics() -> Vec<Check> {
         packet::open(LEFT, 1).map_err(text)?;
         Ok("a socket was opened".to_owned())
     });
-    let taken = in_it(&pair, || {
-        let nic = XdpNic::open(LEFT, false).map_err(text)?;
-        Ok(format!("a NIC with {} receive queues was taken over", nic.queues.len()))
-    });
     let xdp = in_it(&pair, || {
         let xdp = Xdp::attach(LEFT, 1, 1).map_err(text)?;
         let len = 16 * PageSize::Small.bytes();
@@ -79,6 +75,10 @@ pub(super) fn nics() -> Vec<Check> {
         let region = Region::map(&file, 0, len).map_err(text)?;
         xdp.open(0, &region).map_err(text)?;
         Ok("a program and a socket were attached".to_owned())
+    });
+    let taken = in_it(&pair, || {
+        let nic = XdpNic::open(LEFT, false).map_err(text)?;
+        Ok(format!("a NIC with {} receive queues was taken over", nic.queues.len()))
     });
     let macvtap = macvtap(&pair);
     let steering = in_it(&pair, || {

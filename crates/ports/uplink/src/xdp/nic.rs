@@ -4,6 +4,7 @@
 //! can (zero copy), the NIC itself reads and writes that memory; else the kernel copies.
 
 pub(super) mod egress;
+pub(super) mod error;
 pub(super) mod ingress;
 pub(super) mod watch;
 
@@ -12,24 +13,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use hypervisor::{Meter, PAGE_SIZE};
 use port::SEGMENTS_MAX;
-use rustix::io::Errno;
 use rustix::net::xdp::SocketAddrXdpFlags;
 use shm::Region;
 
-use super::Link;
 use super::frame::LONGEST;
 use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
 use super::socket::{Sizes, Socket, SocketError, failed};
-use crate::packet::{self, DeviceError};
+use super::{Link, is_taken, patiently};
+use crate::packet;
 use crate::steering::program;
 use crate::sys;
 use crate::sys::bpf::{self, Map, MapType, ProgramType};
 
 use egress::XdpNicEgress;
+use error::XdpNicError;
 use ingress::XdpNicIngress;
 use watch::XdpNicWatch;
 
@@ -52,94 +52,6 @@ const SIZES: Sizes =
 const BEYOND_MTU: u32 = 14 + 2 * 4;
 /// The longest MTU.
 const MTU_MAX: u32 = LONGEST as u32 - BEYOND_MTU;
-
-/// The kernel frees a program and a socket some time after the process that had them has ended.
-const FREED: Duration = Duration::from_secs(2);
-/// The time between two tries meanwhile.
-const PAUSE: Duration = Duration::from_millis(10);
-
-/// Why a NIC is not taken over, and what to do about it.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum XdpNicError {
-    /// The interface cannot be used.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Its frames may be longer than a buffer.
-    #[error(
-        "{name} has an MTU of {mtu}, and an AF_XDP buffer holds frames of {MTU_MAX}: lower it (ip link set {name} mtu 1500), or set \
-         kind = \"af-packet\""
-    )]
-    TooLong {
-        /// The interface.
-        name: String,
-        /// Its MTU in bytes.
-        mtu: u32,
-    },
-    /// There is another program.
-    #[error(
-        "{name} has another XDP program: see `ip link show {name}`, take it off (ip link set {name} xdp off), or set \
-         kind = \"af-packet\""
-    )]
-    TakenProgram {
-        /// The interface.
-        name: String,
-    },
-    /// Another socket has a receive queue.
-    #[error("receive queue {queue} of {name} has an AF_XDP socket of another program: end it")]
-    TakenQueue {
-        /// The interface.
-        name: String,
-        /// The receive queue.
-        queue: u32,
-    },
-    /// The kernel does not keep the buffers in place.
-    #[error(
-        "the kernel does not keep {mib} MiB in place for receive queue {queue} of {name} ({errno}): raise the limit (ulimit -l, \
-         LimitMEMLOCK= of a unit), or run with CAP_IPC_LOCK"
-    )]
-    Memory {
-        /// The interface.
-        name: String,
-        /// The receive queue.
-        queue: u32,
-        /// How much.
-        mib: usize,
-        /// The kernel's error.
-        errno: Errno,
-    },
-    /// A step failed for another reason.
-    #[error(
-        "AF_XDP on {name}: {step} failed: {error}; it needs CONFIG_XDP_SOCKETS, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and kind = \
-         \"af-packet\" does without"
-    )]
-    System {
-        /// The interface.
-        name: String,
-        /// The step.
-        step: &'static str,
-        /// The kernel's error.
-        error: String,
-    },
-}
-
-impl XdpNicError {
-    fn system<E: std::fmt::Display>(name: &str, step: &'static str) -> impl Fn(E) -> Self {
-        move |error| Self::System { name: name.to_owned(), step, error: error.to_string() }
-    }
-
-    fn of_socket(name: &str, queue: u32) -> impl Fn(SocketError) -> Self {
-        move |error| {
-            let name = name.to_owned();
-            match error {
-                SocketError::Taken => Self::TakenQueue { name, queue },
-                SocketError::Memory(errno) => {
-                    Self::Memory { name, queue, mib: (BUFFERS * PAGE_SIZE) >> 20, errno }
-                }
-                SocketError::System { step, error } => Self::System { name, step, error },
-            }
-        }
-    }
-}
 
 /// A NIC that is taken over.
 #[derive(Debug)]
@@ -189,20 +101,6 @@ impl XdpNic {
     }
 }
 
-/// Tries again while something `is_busy` that a process which has ended had.
-fn patiently<T, E>(
-    is_busy: impl Fn(&E) -> bool,
-    mut attempt: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Err(error) if is_busy(&error) && start.elapsed() < FREED => std::thread::sleep(PAUSE),
-            result => return result,
-        }
-    }
-}
-
 /// The program that hands frames over, which runs as long as a queue is there.
 #[derive(Debug)]
 struct Program {
@@ -218,9 +116,7 @@ impl Program {
         let program = program::xdp_all(sockets.number());
         let program =
             bpf::load_program(ProgramType::Xdp, &program).map_err(failed("BPF_PROG_LOAD"))?;
-        let is_busy = |errno: &Errno| matches!(*errno, Errno::BUSY | Errno::EXIST);
-        let link = patiently(is_busy, || Link::attach(&program, interface));
-        let link = link.map_err(|errno| match is_busy(&errno) {
+        let link = Link::attach(&program, interface).map_err(|errno| match is_taken(&errno) {
             true => XdpNicError::TakenProgram { name: name.to_owned() },
             false => failed("BPF_LINK_CREATE")(errno),
         })?;

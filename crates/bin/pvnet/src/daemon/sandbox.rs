@@ -287,6 +287,9 @@ mod tests {
         let xdp = "kind = \"af-xdp\"\ndevice = \"eth0\"\nqueues = \"per-guest\"\n";
         let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
         assert_eq!(kept(&format!("{uplink}{xdp}")), all | CapabilitySet::IPC_LOCK);
+        // Its sockets are open, and have all their memory.
+        let taken = xdp.replace("queues = \"per-guest\"\n", "");
+        assert_eq!(kept(&format!("{uplink}{taken}")), CapabilitySet::empty());
         let client =
             "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/x\"\nmode = \"client\"\n";
         assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);

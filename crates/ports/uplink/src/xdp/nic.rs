@@ -65,9 +65,9 @@ pub struct XdpNic {
 }
 
 impl XdpNic {
-    /// Takes the interface `name` of the calling thread's network namespace over, until all queues are dropped. It should be up: drivers
-    /// give a queue its buffers when they start it. The queues' memory has pages
-    /// of 2 MiB if there are some and they are wanted.
+    /// Takes the interface `name` of the calling thread's network namespace over, until all queues are dropped. It should be up:
+    /// drivers give a queue its buffers when they start it. The queues' memory has pages of 2 MiB if those are wanted, and there
+    /// are some.
     ///
     /// # Errors
     /// See [`XdpNicError`].

@@ -13,6 +13,9 @@ use crate::pages::PageSize;
 /// How often the kernel is asked for a large page when it says that another time would do.
 const COLLAPSE_TRIES: u32 = 8;
 
+/// `MADV_COLLAPSE` (Linux 6.1), which libc does not know with musl.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 impl Region {
     /// Private zeroed memory of `len` bytes: a buffer that only this process sees.
     pub fn anonymous(len: usize) -> io::Result<Self> {
@@ -283,7 +286,7 @@ impl Region {
         let mut tries = 0;
         loop {
             // SAFETY: as above; pages are copied into larger ones, their contents stay.
-            if unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } == 0 {
+            if unsafe { libc::madvise(address.cast(), len, MADV_COLLAPSE) } == 0 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();

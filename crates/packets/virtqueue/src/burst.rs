@@ -111,7 +111,7 @@ impl BurstDriver {
     /// The device is asked for no notifications until the first [`arm`](Self::arm).
     ///
     /// # Panics
-    /// The memory is no slice of another region, or the size is no power of two.
+    /// The memory is no slice of another region, the size is no power of two, or a part is not aligned.
     #[must_use]
     pub fn new(
         memory: &Region,
@@ -121,6 +121,8 @@ impl BurstDriver {
         buffers: Buffers,
     ) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
+        let is_aligned = [at.descriptors, at.driver, at.device].map(|part| part.is_multiple_of(16));
+        assert_eq!(is_aligned, [true; 3], "the parts of a ring");
         let memory = memory.share().expect("a slice");
         let ids: Box<[u16]> = (0..size).collect();
         let driver = Self {
@@ -212,8 +214,10 @@ impl BurstDriver {
     #[inline]
     #[must_use = "a device that is not notified may sleep for ever"]
     pub fn offer(&mut self, count: u16, len: u32) -> bool {
-        for _ in 0..count.min(self.free()) {
-            self.push(len);
+        let count = count.min(self.free());
+        match self.layout {
+            Layout::Split => (0..count).for_each(|_| self.push_as::<false>(len)),
+            Layout::Packed => (0..count).for_each(|_| self.push_as::<true>(len)),
         }
         self.publish()
     }
@@ -222,30 +226,34 @@ impl BurstDriver {
     /// nothing where no buffer is [free](Self::free).
     #[inline]
     pub fn push(&mut self, len: u32) {
-        if self.free() == 0 {
-            return;
+        match self.layout {
+            _ if self.free() == 0 => {}
+            Layout::Split => self.push_as::<false>(len),
+            Layout::Packed => self.push_as::<true>(len),
         }
+    }
+
+    /// Offers a buffer that is free.
+    #[inline]
+    fn push_as<const IS_PACKED: bool>(&mut self, len: u32) {
         let n = self.offered;
         let slot = self.slot(n);
         let id = self.free[slot];
         let write = if self.buffers.are_writable { u64::from(flag::WRITE) } else { 0 };
         let address = self.buffers.address + u64::from(id) * u64::from(self.buffers.stride);
-        match self.layout {
-            Layout::Split => {
-                let at = Self::offset(self.at.descriptors, usize::from(id) * DESCRIPTOR_LEN);
-                let _ = self.memory.write(at, [address, u64::from(len) | write << 32]);
-                if self.shown[slot] != id {
-                    self.store(self.at.driver, 4 + 2 * slot, id);
-                }
+        if IS_PACKED {
+            let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN);
+            let _ = self.memory.write_words::<_, 8>(at, address);
+            let lap = if self.wrap(n) { AVAILABLE } else { USED };
+            let word = u64::from(len) | u64::from(id) << 32 | write << 48 | lap;
+            if let Ok(place) = self.memory.atomic_u64(at + 8) {
+                place.store(word, Ordering::Release);
             }
-            Layout::Packed => {
-                let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN);
-                let _ = self.memory.write(at, address);
-                let lap = if self.wrap(n) { AVAILABLE } else { USED };
-                let word = u64::from(len) | u64::from(id) << 32 | write << 48 | lap;
-                if let Ok(place) = self.memory.atomic_u64(at + 8) {
-                    place.store(word, Ordering::Release);
-                }
+        } else {
+            let at = Self::offset(self.at.descriptors, usize::from(id) * DESCRIPTOR_LEN);
+            let _ = self.memory.write_words::<_, 8>(at, [address, u64::from(len) | write << 32]);
+            if self.shown[slot] != id {
+                self.store(self.at.driver, 4 + 2 * slot, id);
             }
         }
         self.shown[slot] = id;
@@ -275,11 +283,43 @@ impl BurstDriver {
     /// See [`BadReturn`].
     #[inline]
     pub fn take(&mut self) -> Result<Option<Returned>, BadReturn> {
+        match self.layout {
+            Layout::Split => self.take_as::<false>(),
+            Layout::Packed => self.take_as::<true>(),
+        }
+    }
+
+    /// Takes up to `most` buffers that the device has returned, shows each one to `each`, and [puts it back](Self::put_back): what it
+    /// holds stays until it is offered again. Returns how many there were.
+    ///
+    /// # Errors
+    /// See [`BadReturn`]. Those before the bad one were put back.
+    #[inline]
+    pub fn recycle(&mut self, most: u16, each: impl FnMut(Returned)) -> Result<u16, BadReturn> {
+        match self.layout {
+            Layout::Split => self.recycle_as::<false>(most, each),
+            Layout::Packed => self.recycle_as::<true>(most, each),
+        }
+    }
+
+    #[inline]
+    fn recycle_as<const IS_PACKED: bool>(
+        &mut self,
+        most: u16,
+        mut each: impl FnMut(Returned),
+    ) -> Result<u16, BadReturn> {
+        for count in 0..most {
+            let Some(returned) = self.take_as::<IS_PACKED>()? else { return Ok(count) };
+            self.put_back(returned.id);
+            each(returned);
+        }
+        Ok(most)
+    }
+
+    #[inline]
+    fn take_as<const IS_PACKED: bool>(&mut self) -> Result<Option<Returned>, BadReturn> {
         let slot = self.slot(self.taken);
-        let entry = match self.layout {
-            Layout::Split => self.split_entry(slot)?,
-            Layout::Packed => self.packed_entry(slot),
-        };
+        let entry = if IS_PACKED { self.packed_entry(slot) } else { self.split_entry(slot)? };
         let Some((id, written)) = entry else { return Ok(None) };
         let (id, written) = match self.is_in_order {
             true => self.next_in_order(slot, id, written)?,
@@ -315,7 +355,7 @@ impl BurstDriver {
             return Ok(Some((end.into(), 0)));
         }
         // Setup has checked the bounds.
-        let entry = self.memory.read(Self::offset(self.at.device, 4 + 8 * slot));
+        let entry = self.memory.read_words::<_, 4>(Self::offset(self.at.device, 4 + 8 * slot));
         let [id, written]: [u32; 2] = entry.unwrap_or([u32::MAX, 0]);
         Ok(Some((id, written)))
     }
@@ -331,7 +371,8 @@ impl BurstDriver {
         }
         let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN + 8);
         let word = self.memory.atomic_u64(at).map_or(0, |word| word.load(Ordering::Acquire));
-        if [word & AVAILABLE != 0, word & USED != 0] != [self.wrap(self.taken); 2] {
+        let used = if self.wrap(self.taken) { AVAILABLE | USED } else { 0 };
+        if word & (AVAILABLE | USED) != used {
             return None;
         }
         let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);

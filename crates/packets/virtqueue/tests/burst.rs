@@ -188,6 +188,26 @@ fn what_the_device_did_not_have_does_not_come_back() {
 }
 
 #[test]
+fn recycled_buffers_are_free_again_up_to_a_bad_one() {
+    for layout in [Layout::Split, Layout::Packed] {
+        let (mut driver, region) = alone(layout, true);
+        let _ = driver.offer(SIZE, 100);
+        for (n, written) in [(0, 10), (1, 11), (2, 12), (3, 101)] {
+            give_back(&region, layout, n, n.into(), written);
+        }
+        let mut seen = Vec::new();
+        let mut recycle = |most| {
+            let count = driver.recycle(most, |returned| seen.push((returned.id, returned.written)));
+            (count, driver.free())
+        };
+        assert_eq!(recycle(2), (Ok(2), 2), "{layout:?}");
+        let too_long = BadReturn::TooLong { written: 101, len: 100 };
+        assert_eq!(recycle(SIZE), (Err(too_long), 3), "{layout:?}");
+        assert_eq!(seen, [(0, 10), (1, 11), (2, 12)]);
+    }
+}
+
+#[test]
 fn a_used_index_that_jumps_or_goes_back_is_noticed() {
     for (offered, index) in [(0, 1), (2, 3), (2, 0xffff), (SIZE, SIZE + 1)] {
         let (mut driver, region) = alone(Layout::Split, false);
@@ -249,11 +269,14 @@ proptest! {
                 let _ = driver.offer(u16::from(what >> 4), 100);
             }
             for _ in 0..=SIZE {
-                let Ok(taken) = driver.take() else { return Ok(()) };
+                let mut taken = None;
+                let Ok(count) = driver.recycle(1, |returned| taken = Some(returned)) else {
+                    return Ok(());
+                };
+                prop_assert_eq!(usize::from(count), taken.iter().count());
                 let Some(Returned { id, offset, written }) = taken else { break };
                 prop_assert!(std::mem::take(&mut is_out[usize::from(id)]));
                 prop_assert!(offset + written as usize <= LEN && written <= 100);
-                driver.put_back(id);
             }
             let _ = driver.arm();
         }

@@ -28,12 +28,17 @@ use crate::work::Work;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A worker that does not sleep looks for events of its other queues once per this many rounds with work,
+/// A worker that does not sleep, while some of its queues do, looks for their events once per this many rounds with work,
 const LOOK_EVERY: u32 = 16;
-/// where a yield of its CPU counts as so many. Rounds without work take a tenth of the time that such a look takes,
-const YIELD_ROUNDS: u32 = 4;
-/// or when this time has passed.
-const LOOK_AFTER: Duration = Duration::from_micros(200);
+/// or when this time has passed. Rounds without work take a tenth of the time that such a look takes.
+const LOOK_AFTER: Duration = Duration::from_micros(50);
+/// Where no queue sleeps, it looks for commands after this time,
+const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
+/// or after this one together with a yield of its CPU: one frame then waits for both.
+const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
+/// Rounds without work of which only the first one reads the clock, which takes as long as the round. A frame that the last of
+/// them finds came up to three rounds after the time that is taken for its arrival: a tenth of a microsecond.
+const ROUNDS_PER_CLOCK: u32 = 4;
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
 /// in a series of round trips its next frame comes after other queues' frames.
 const LINGER: u32 = 4;
@@ -65,8 +70,12 @@ pub(crate) struct Worker {
     /// Whether it is worth polling before sleep.
     poller: Poller,
     yields: Yields,
-    /// Rounds with work since the last look for events, and yields.
+    /// When events were last looked for, the rounds with work since then, and whether the CPU was yielded.
+    looked: Instant,
     rounds: u32,
+    has_yielded: bool,
+    /// Rounds without work since the last one with work, or since a yield, whose length nobody knows.
+    dry_rounds: u32,
     /// When frames that wait for room were last tried again.
     retried: Instant,
     /// Nothing is carried until it is resumed.
@@ -76,6 +85,8 @@ pub(crate) struct Worker {
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
+    /// Whether a queue slept in that round, whose next frames are announced by an event.
+    sleeps: bool,
 }
 
 impl Worker {
@@ -102,13 +113,17 @@ impl Worker {
             held: Held::default(),
             poller: Poller::new(shared.poll),
             yields: Yields::default(),
+            looked: Instant::now(),
             rounds: 0,
+            has_yielded: false,
+            dry_rounds: 0,
             shared,
             retried: Instant::now(),
             is_paused: false,
             unended: None,
             active: 0,
             least_debt: Duration::ZERO,
+            sleeps: false,
         };
         Ok((worker, sender))
     }
@@ -146,25 +161,37 @@ impl Worker {
 
     fn run(&mut self) {
         let mut events = Vec::with_capacity(64);
-        let mut looked = Instant::now();
+        let mut now = Instant::now();
         loop {
-            let now = Instant::now();
+            if self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
+                now = Instant::now();
+            }
             self.carrier.begin(now);
             let has_work = self.round(now);
             self.held.flush(self.carrier.now, !has_work);
             self.rounds += u32::from(has_work);
-            let active = has_work || self.polls_on(now);
-            let timeout = match active {
-                true if self.rounds < LOOK_EVERY && now - looked < LOOK_AFTER => continue,
+            self.dry_rounds = if has_work { 0 } else { self.dry_rounds + 1 };
+            let timeout = match has_work || self.polls_on(now) {
+                true if !self.is_look_due(now) => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            self.rounds = 0;
-            looked = now;
+            (self.looked, self.rounds, self.dry_rounds) = (Instant::now(), 0, 0);
+            self.has_yielded = false;
         }
+    }
+
+    /// Whether a worker that does not sleep looks for events now.
+    fn is_look_due(&self, now: Instant) -> bool {
+        let after = match self.has_yielded {
+            _ if self.sleeps => LOOK_AFTER,
+            true => LOOK_WITH_YIELD,
+            false => LOOK_AFTER_ALONE,
+        };
+        self.sleeps && self.rounds >= LOOK_EVERY || now - self.looked >= after
     }
 
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
@@ -176,7 +203,9 @@ impl Worker {
         // Room is announced by events, which a worker that polls hears late.
         let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
         if !blocked && self.poller.is_worth_polling(now) {
-            self.rounds += if self.yields.after_look(now) { YIELD_ROUNDS } else { 0 };
+            if self.yields.after_look(now) {
+                (self.has_yielded, self.dry_rounds) = (true, 0);
+            }
             return true;
         }
         for index in 0..self.slots.len() {
@@ -196,12 +225,14 @@ impl Worker {
         let shared = self.active > 1;
         let least = std::mem::take(&mut self.least_debt);
         let mut began = now;
-        (self.active, self.least_debt) = (0, Duration::MAX);
+        (self.active, self.least_debt, self.sleeps) = (0, Duration::MAX, false);
         let mut has_work = false;
         for index in 0..self.slots.len() {
-            let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
+            let Some(slot) = &mut self.slots[index] else { continue };
+            if !slot.active {
+                self.sleeps |= matches!(slot.work, Work::Carry { .. });
                 continue;
-            };
+            }
             if shared && !slot.account.has_turn(least) {
                 has_work = true;
             } else {

@@ -80,7 +80,8 @@ impl Generator {
         self.sender.queue.tx.reclaim().map_err(text)?;
         for _ in 0..BATCH {
             let number = self.sent.to_le_bytes();
-            let write = |region: &shm::Region, start| region.write(start + NUMBER, number);
+            let write =
+                |region: &shm::Region, start| region.write_words::<_, 8>(start + NUMBER, number);
             if !self.sender.send_filled(len, |region, start| write(region, start).map_err(text))? {
                 break;
             }
@@ -100,7 +101,8 @@ impl Generator {
             else {
                 break;
             };
-            let number = u64::from_le_bytes(region.read(offset + NUMBER).map_err(text)?);
+            let number =
+                u64::from_le_bytes(region.read_words::<_, 8>(offset + NUMBER).map_err(text)?);
             if number != self.received || first != usize::from(len) {
                 return Err(format!(
                     "frame {number} of {first} bytes instead of {}",
@@ -127,5 +129,5 @@ impl Generator {
     }
 }
 
-/// The offset of a frame's number: after the Ethernet header.
-const NUMBER: usize = 14;
+/// The offset of a frame's number: behind the Ethernet header, at a multiple of 8.
+const NUMBER: usize = 16;

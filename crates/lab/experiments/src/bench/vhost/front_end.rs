@@ -135,7 +135,7 @@ impl Pair {
         while quiet.elapsed() < QUIET {
             for guest in &mut self.guests {
                 guest.reclaim()?;
-                while guest.receive()?.is_some() {
+                while guest.receive(BATCH, |_, _| ())? > 0 {
                     quiet = Instant::now();
                 }
                 guest.post()?;
@@ -198,16 +198,17 @@ impl Pair {
 
     #[inline]
     fn receive(&mut self, len: u16) -> std::result::Result<(), String> {
-        let receiver = &mut self.guests[1];
-        for _ in 0..BATCH {
-            let Some((number, written)) = receiver.receive()? else { break };
-            if number != self.received || written != u32::from(len) {
-                let expected = self.received;
-                return Err(format!(
-                    "frame {number} of {written} bytes in place of frame {expected}"
-                ));
+        let Self { guests: [_, receiver], received, .. } = self;
+        let mut wrong = None;
+        receiver.receive(BATCH, |number, written| {
+            if (number, written) != (*received, u32::from(len)) {
+                wrong.get_or_insert((number, written, *received));
             }
-            self.received += 1;
+            *received += 1;
+        })?;
+        if let Some((number, written, expected)) = wrong {
+            let why = format!("frame {number} of {written} bytes in place of frame {expected}");
+            return Err(why);
         }
         receiver.post()
     }
@@ -245,7 +246,7 @@ fn exchange(guests: &mut [Guest; 2], from: usize, to: usize) -> std::result::Res
     }
     let end = Instant::now() + Duration::from_millis(20);
     while Instant::now() < end {
-        if guests[to].receive()?.is_some() {
+        if guests[to].receive(1, |_, _| ())? > 0 {
             guests[to].post()?;
             return Ok(true);
         }
@@ -259,7 +260,7 @@ fn cross(guests: &mut [Guest; 2], from: usize, to: usize) -> std::result::Result
     guests[from].send(0, 1, 64)?;
     let mut looks = 0u32;
     let mut end = None;
-    while guests[to].receive()?.is_none() {
+    while guests[to].receive(1, |_, _| ())? == 0 {
         looks += 1;
         // The clock is looked at now and then: it takes as long as many looks at a ring.
         if looks.is_multiple_of(1 << 16)

@@ -127,7 +127,7 @@ impl Guest {
     pub fn send(&mut self, first: u64, count: u16, len: u16) -> Result<(), String> {
         for n in 0..count {
             let at = self.tx.buffer(n) + HEADER + NUMBER;
-            self.memory.write(at, first + u64::from(n)).map_err(text)?;
+            self.memory.write_words::<_, 8>(at, first + u64::from(n)).map_err(text)?;
         }
         if self.tx.offer(count, u32::from(len) + HEADER_LEN) {
             self.kick(1)?;
@@ -138,19 +138,20 @@ impl Guest {
     /// Takes back the buffers of frames that were sent.
     #[inline]
     pub fn reclaim(&mut self) -> Result<(), String> {
-        while let Some(returned) = self.tx.take().map_err(text)? {
-            self.tx.put_back(returned.id);
-        }
-        Ok(())
+        self.tx.recycle(RING, |_| ()).map(drop).map_err(text)
     }
 
-    /// Takes a frame's number and its length. Its buffer is posted again by [`post`](Self::post).
+    /// Takes up to `most` frames, and shows the number and the length of each to `each`. Returns how many there were. Their buffers
+    /// are posted again by [`post`](Self::post).
     #[inline]
-    pub fn receive(&mut self) -> Result<Option<(u64, u32)>, String> {
-        let Some(returned) = self.rx.take().map_err(text)? else { return Ok(None) };
-        self.rx.put_back(returned.id);
-        let number = self.memory.read(returned.offset + HEADER + NUMBER).map_err(text)?;
-        Ok(Some((number, returned.written.saturating_sub(HEADER_LEN))))
+    pub fn receive(&mut self, most: u16, mut each: impl FnMut(u64, u32)) -> Result<u16, String> {
+        let Self { rx, memory, .. } = self;
+        let taken = rx.recycle(most, |returned| {
+            let number = memory.read_words::<_, 8>(returned.offset + HEADER + NUMBER);
+            // All buffers lie in the memory.
+            each(number.unwrap_or(u64::MAX), returned.written.saturating_sub(HEADER_LEN));
+        });
+        taken.map_err(text)
     }
 
     /// Posts the buffers of all frames that were taken.

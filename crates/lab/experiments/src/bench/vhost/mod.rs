@@ -48,6 +48,9 @@ pub struct VhostArgs {
     /// Measure frames per second only, not round trips and idle back-ends.
     #[arg(long)]
     pub rate_only: bool,
+    /// Layouts of the rings.
+    #[arg(long, value_enum, value_name = "LAYOUT,…", value_delimiter = ',', default_values_t = LAYOUTS)]
+    pub layouts: Vec<RingLayout>,
     /// Compare with no rival.
     #[arg(long)]
     pub alone: bool,
@@ -96,7 +99,7 @@ pub fn run(args: &VhostArgs) -> Result<Shown> {
     drop(progress);
     testbed.cpus.leave()?;
     let notes = testbed.notes(args);
-    let benchmark = testbed.rounds.finish("vhost", &testbed.ratios());
+    let benchmark = testbed.rounds.finish("vhost", &testbed.ratios(&args.layouts));
     let table = table::table(&benchmark);
     let mut page = Report::new("pvnet bench vhost");
     page.lead(&notes);
@@ -109,7 +112,7 @@ impl Testbed {
         let cpus = Cpus::take_two()?;
         let contenders = Contender::all(args.other.as_ref(), args.alone);
         let mut subjects = Vec::new();
-        for layout in LAYOUTS {
+        for &layout in &args.layouts {
             for contender in &contenders {
                 let back_end = contender.start(&cpus, &args.daemon)?;
                 let name = contender.name(layout);
@@ -210,13 +213,13 @@ impl Testbed {
     }
 
     /// What is divided by what: this program's rows by those of each other with the same layout, and the netif guests by testpmd.
-    fn ratios(&self) -> Vec<(&'static str, &'static str)> {
+    fn ratios(&self, layouts: &[RingLayout]) -> Vec<(&'static str, &'static str)> {
         let ours = |layout| Contender::Pvnet.name(layout);
         let mut ratios = Vec::new();
         for rival in self.contenders.iter().filter(|rival| **rival != Contender::Pvnet) {
-            ratios.extend(LAYOUTS.map(|layout| (ours(layout), rival.name(layout))));
+            ratios.extend(layouts.iter().map(|layout| (ours(*layout), rival.name(*layout))));
         }
-        ratios.extend(LAYOUTS.map(|layout| (NETIF, Contender::Testpmd.name(layout))));
+        ratios.extend(layouts.iter().map(|layout| (NETIF, Contender::Testpmd.name(*layout))));
         ratios
     }
 }

@@ -18,7 +18,9 @@ use crate::{
     XdpNicIngress, XdpNicSocket, XdpNicWatch, packet,
 };
 
-/// Buffers of a queue for frames that go out.
+/// Buffers of a queue for frames that come in.
+const RX_BUFFERS: usize = 1024;
+/// Those for frames that go out.
 const TX_BUFFERS: usize = 512;
 
 /// A veth pair with `queues` receive queues each, of which `nic0` is the uplink's end. Returns the other end.
@@ -163,6 +165,27 @@ fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
 
 #[test]
 fn tags_are_part_of_a_frame_and_a_short_one_is_padded_with_zeroes() {
+/// What finds no buffer is counted once, though the kernel's statistics have it in two places.
+#[test]
+fn a_frame_without_a_buffer_is_one_drop() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        for number in 0..RX_BUFFERS + 100 {
+            outside.send(&bytes(60, number));
+        }
+        let deadline = Instant::now() + LIMIT;
+        while queues[0].socket.dropped() < 100 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut taken = 0;
+        while taken < RX_BUFFERS {
+            taken += take(&mut queues[0].ingress).len();
+        }
+        assert_eq!((taken, queues[0].socket.dropped()), (RX_BUFFERS, 100));
+    });
+}
+
     in_own_network(|| {
         let mut outside = wire(1, 1500);
         let (mut queues, _watch) = take_over();

@@ -366,3 +366,7 @@ fn errors_name_the_cause_and_the_next_step() {
         assert!(long.to_string().contains("3818") && long.to_string().contains("af-packet"));
     });
 }
+        ip("link add rx2 numrxqueues 2 numtxqueues 1 type veth peer name rx1");
+        let fewer = error("rx2");
+        let counts = matches!(fewer, XdpNicError::FewToSend { receive: 2, transmit: 1, .. });
+        assert!(counts && fewer.to_string().contains("ethtool -L rx2 rx 1"), "{fewer}");

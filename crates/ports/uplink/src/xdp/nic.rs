@@ -78,8 +78,7 @@ impl XdpNic {
         if mtu > MTU_MAX {
             return Err(XdpNicError::TooLong { name: name.to_owned(), mtu });
         }
-        let count = packet::receive_queues(name)?;
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let count = count_queues(name)?;
         let program = Arc::new(Program::attach(name, interface, count)?);
         let open = |number| {
             let memory = memory(huge_pages).map_err(XdpNicError::system(name, "memory"))?;
@@ -100,6 +99,18 @@ impl XdpNic {
         Ok(Self { queues, watch, in_driver: program.link.in_driver })
     }
 }
+/// How many queues a NIC has that receive. Each of them also sends.
+fn count_queues(name: &str) -> Result<u32, XdpNicError> {
+    let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    let receive = number(packet::receive_queues(name)?);
+    let transmit = number(packet::transmit_queues(name)?);
+    // The kernel binds such a socket, and sends its frames by a queue that is not there.
+    match transmit < receive {
+        true => Err(XdpNicError::FewToSend { name: name.to_owned(), receive, transmit }),
+        false => Ok(receive),
+    }
+}
+
 
 /// The program that hands frames over, which runs as long as a queue is there.
 #[derive(Debug)]

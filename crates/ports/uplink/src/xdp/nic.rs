@@ -6,6 +6,7 @@
 pub(super) mod egress;
 pub(super) mod error;
 pub(super) mod ingress;
+mod looks;
 pub(super) mod watch;
 
 use std::ffi::c_int;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hypervisor::{Meter, PAGE_SIZE};
-use port::SEGMENTS_MAX;
 use rustix::net::xdp::SocketAddrXdpFlags;
 use shm::Region;
 
@@ -37,7 +37,6 @@ use watch::XdpNicWatch;
 const RX_BUFFERS: u32 = 1024;
 /// Buffers for frames that go out.
 const TX_BUFFERS: u32 = 512;
-const _: () = assert!(TX_BUFFERS as usize > SEGMENTS_MAX, "else a frame would wait for ever");
 const BUFFERS: usize = (RX_BUFFERS + TX_BUFFERS) as usize;
 
 /// Bytes of as many packets of the kernel's as frames go out at a time, each with what the kernel needs beside it.
@@ -99,6 +98,7 @@ impl XdpNic {
         Ok(Self { queues, watch, in_driver: program.link.in_driver })
     }
 }
+
 /// How many queues a NIC has that receive. Each of them also sends.
 fn count_queues(name: &str) -> Result<u32, XdpNicError> {
     let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
@@ -110,7 +110,6 @@ fn count_queues(name: &str) -> Result<u32, XdpNicError> {
         false => Ok(receive),
     }
 }
-
 
 /// The program that hands frames over, which runs as long as a queue is there.
 #[derive(Debug)]

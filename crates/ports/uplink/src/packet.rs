@@ -85,6 +85,14 @@ pub fn receive_queues(name: &str) -> Result<usize, DeviceError> {
     sysfs::receive_queues(name).map_err(DeviceError::new(name, "the count of its receive queues"))
 }
 
+/// How many transmit queues it has.
+///
+/// # Errors
+/// See [`DeviceError`].
+pub(crate) fn transmit_queues(name: &str) -> Result<usize, DeviceError> {
+    sysfs::transmit_queues(name).map_err(DeviceError::new(name, "the count of its transmit queues"))
+}
+
 /// Opens `sockets` packet sockets for all frames of the interface `name` in the calling thread's network namespace. They share
 /// its frames by flow.
 ///

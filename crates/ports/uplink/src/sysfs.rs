@@ -25,6 +25,11 @@ pub(crate) fn receive_queues(name: &str) -> Result<usize> {
     Ok(entries(&folder(name, "queues")?, "rx-")?.len())
 }
 
+/// How many transmit queues an interface has.
+pub(crate) fn transmit_queues(name: &str) -> Result<usize> {
+    Ok(entries(&folder(name, "queues")?, "tx-")?.len())
+}
+
 /// A folder of an interface.
 fn folder(name: &str, folder: &str) -> Result<OwnedFd> {
     match anew(name, folder) {

@@ -18,8 +18,12 @@ use crate::{
     XdpNicIngress, XdpNicSocket, XdpNicWatch, packet,
 };
 
-/// Buffers of a queue for frames that go out.
+/// Buffers of a queue for frames that come in.
+const RX_BUFFERS: usize = 1024;
+/// Those for frames that go out.
 const TX_BUFFERS: usize = 512;
+/// Segments of one call.
+const SEGMENTS: u16 = 128;
 
 /// A veth pair with `queues` receive queues each, of which `nic0` is the uplink's end. Returns the other end.
 fn wire(queues: u32, mtu: u32) -> Outside {
@@ -161,6 +165,27 @@ fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
     });
 }
 
+/// What finds no buffer is counted once, though the kernel's statistics have it in two places.
+#[test]
+fn a_frame_without_a_buffer_is_one_drop() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        for number in 0..RX_BUFFERS + 100 {
+            outside.send(&bytes(60, number));
+        }
+        let deadline = Instant::now() + LIMIT;
+        while queues[0].socket.dropped() < 100 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut taken = 0;
+        while taken < RX_BUFFERS {
+            taken += take(&mut queues[0].ingress).len();
+        }
+        assert_eq!((taken, queues[0].socket.dropped()), (RX_BUFFERS, 100));
+    });
+}
+
 #[test]
 fn tags_are_part_of_a_frame_and_a_short_one_is_padded_with_zeroes() {
     in_own_network(|| {
@@ -283,17 +308,132 @@ fn frames_wait_for_a_nic_that_is_down_but_not_for_ever() {
         assert_eq!(offers[0].outcome, Outcome::Dropped(DropReason::Stalled));
         assert!(queue.egress.is_stalled());
         ip("link set nic0 up");
-        let deadline = Instant::now() + LIMIT;
-        while queue.egress.flush(ms(501), true).is_some() {
-            assert!(Instant::now() < deadline, "the NIC takes no frames");
+        let mut now = ms(600);
+        while let Some(due) = queue.egress.flush(now, true) {
+            assert!(now < LIMIT, "the NIC takes no frames");
+            now = due;
         }
-        assert!(is_rung());
+        assert!(is_rung() && !queue.egress.is_stalled());
         outside.take(TX_BUFFERS);
         for _ in 0..2 * TX_BUFFERS / WINDOW {
             assert_eq!(queue.offer(body, &[&frame; WINDOW]), [Outcome::Delivered; WINDOW]);
             outside.take(WINDOW);
         }
         assert!(!queue.egress.is_stalled());
+    });
+}
+
+/// Has frames fill the buffers of a NIC that is down, up to so many.
+fn fill(queue: &mut Queue, body: Body<'_>, frame: &Frame, mut count: usize) {
+    while count > 0 {
+        let now = count.min(WINDOW);
+        assert_eq!(queue.offer(body, &vec![frame; now]), vec![Outcome::Delivered; now]);
+        count -= now;
+    }
+}
+
+/// However often it is asked for frames and notifications, it looks at a full queue when that is due. What it drops costs no system
+/// call.
+#[test]
+fn a_full_queue_is_looked_at_by_the_time() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        let sent = bytes(1000, 1);
+        let sender = Sender::new(&platform(), &sent);
+        let (frame, body) = (whole(&sender, &sent), Body::Regions(&sender.regions));
+        ip("link set nic0 down");
+        fill(queue, body, &frame, TX_BUFFERS);
+        assert_eq!(queue.offer(body, &[&frame]), [Outcome::Waiting]);
+        let due = queue.egress.flush(Duration::ZERO, false).unwrap();
+        ip("link set nic0 up");
+        let before = due - Duration::from_micros(1);
+        for _ in 0..20 {
+            assert_eq!(queue.egress.flush(before, true), Some(due));
+            let mut offers = [Offer::new(&frame)];
+            queue.egress.deliver(body, &mut offers, before).unwrap();
+            assert_eq!(offers[0].outcome, Outcome::Waiting);
+        }
+        assert!(outside.is_empty());
+        queue.egress.flush(due, false);
+        assert_eq!(outside.take(TX_BUFFERS).len(), TX_BUFFERS);
+        // With buffers left, a frame that is dropped does not send those before it.
+        queue.egress.flush(due + Duration::from_secs(1), false);
+        ip("link set nic0 down");
+        fill(queue, body, &frame, 1);
+        ip("link set nic0 up");
+        assert_eq!(queue.send(&bytes(1515, 0)), Outcome::Dropped(DropReason::TooLarge));
+        assert!(outside.is_empty());
+        fill(queue, body, &frame, 1);
+        assert_eq!(outside.take(2).len(), 2);
+    });
+}
+
+/// A shortage of buffers ends when those that were under way have come back. The next one is another: its frames wait.
+#[test]
+fn a_shortage_ends_when_the_nic_has_sent_all() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        let (single, many) = (bytes(1000, 1), tcp_frame(10_000));
+        let sender = Sender::new(&platform(), &single);
+        let (frame, body) = (whole(&sender, &single), Body::Regions(&sender.regions));
+        let of_many = Sender::new(&platform(), &many);
+        // 100 segments, and 12 buffers are left.
+        let large = of_many.mapped(&many, Some(Gso { size: 100, ..tso() }));
+        let mut now = Duration::ZERO;
+        for _ in 0..3 {
+            ip("link set nic0 down");
+            fill(queue, body, &frame, TX_BUFFERS - 12);
+            for wait in [0, 190] {
+                let mut offers = [Offer::new(&large)];
+                let now = now + Duration::from_millis(wait);
+                let body = Body::Regions(&of_many.regions);
+                queue.egress.deliver(body, &mut offers, now).unwrap();
+                assert_eq!(offers[0].outcome, Outcome::Waiting, "{now:?}");
+            }
+            ip("link set nic0 up");
+            now += Duration::from_secs(1);
+            while queue.egress.flush(now, true).is_some() {
+                now += Duration::from_millis(1);
+                assert!(now.subsec_millis() < 900, "the NIC takes no frames");
+            }
+            outside.take(TX_BUFFERS - 12);
+        }
+    });
+}
+
+/// A call makes so many segments, and the next one goes on behind them.
+#[test]
+fn a_frame_of_many_segments_is_sent_in_parts() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let queue = &mut queues[0];
+        let bytes = tcp_frame(12_000);
+        let sender = Sender::new(&platform(), &bytes);
+        let gso = |size| Gso { size, ..tso() };
+        let body = Body::Regions(&sender.regions);
+        // 150 segments, 30, 30.
+        let [large, small] = [80, 400].map(|size| sender.mapped(&bytes, Some(gso(size))));
+        let partial = |segments| Outcome::Partial { segments };
+        let outcomes = queue.offer(body, &[&large, &small]);
+        assert_eq!(outcomes, [partial(SEGMENTS), Outcome::Waiting]);
+        let expected = segments(&bytes, gso(80));
+        assert_eq!(outside.take(SEGMENTS.into()), expected[..SEGMENTS.into()]);
+        // 22, 30, 30, 30, and no room for another 30.
+        let mut offers = [&large, &small, &small, &small, &small, &small].map(Offer::new);
+        offers[0].sent = SEGMENTS;
+        queue.egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+        let outcomes = offers.map(|offer| offer.outcome);
+        assert_eq!(outcomes[..4], [Outcome::Delivered; 4]);
+        assert_eq!(outcomes[4..], [partial(0), Outcome::Waiting]);
+        let small = segments(&bytes, gso(400));
+        let expected = [&expected[SEGMENTS.into()..], &small, &small, &small].concat();
+        assert_eq!(outside.take(expected.len()), expected);
+        assert_eq!(queue.egress.flush(Duration::ZERO, false), None, "nothing waits for room");
     });
 }
 
@@ -337,6 +477,10 @@ fn errors_name_the_cause_and_the_next_step() {
             let taken = error("nic0").to_string();
             assert!(taken.contains("another XDP program") && taken.contains("xdp off"), "{taken}");
         }
+        ip("link add rx2 numrxqueues 2 numtxqueues 1 type veth peer name rx1");
+        let fewer = error("rx2");
+        let counts = matches!(fewer, XdpNicError::FewToSend { receive: 2, transmit: 1, .. });
+        assert!(counts && fewer.to_string().contains("ethtool -L rx2 rx 1"), "{fewer}");
         ip("link set nic0 mtu 3819");
         let long = error("nic0");
         assert!(matches!(long, XdpNicError::TooLong { mtu: 3819, .. }), "{long}");

@@ -6,6 +6,7 @@
 pub(super) mod egress;
 pub(super) mod error;
 pub(super) mod ingress;
+mod looks;
 pub(super) mod watch;
 
 use std::ffi::c_int;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hypervisor::{Meter, PAGE_SIZE};
-use port::SEGMENTS_MAX;
 use rustix::net::xdp::SocketAddrXdpFlags;
 use shm::Region;
 
@@ -37,7 +37,6 @@ use watch::XdpNicWatch;
 const RX_BUFFERS: u32 = 1024;
 /// Buffers for frames that go out.
 const TX_BUFFERS: u32 = 512;
-const _: () = assert!(TX_BUFFERS as usize > SEGMENTS_MAX, "else a frame would wait for ever");
 const BUFFERS: usize = (RX_BUFFERS + TX_BUFFERS) as usize;
 
 /// Bytes of as many packets of the kernel's as frames go out at a time, each with what the kernel needs beside it.
@@ -78,8 +77,7 @@ impl XdpNic {
         if mtu > MTU_MAX {
             return Err(XdpNicError::TooLong { name: name.to_owned(), mtu });
         }
-        let count = packet::receive_queues(name)?;
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let count = count_queues(name)?;
         let program = Arc::new(Program::attach(name, interface, count)?);
         let open = |number| {
             let memory = memory(huge_pages).map_err(XdpNicError::system(name, "memory"))?;
@@ -98,6 +96,18 @@ impl XdpNic {
         };
         let queues = (0..count).map(open).collect::<Result<_, _>>()?;
         Ok(Self { queues, watch, in_driver: program.link.in_driver })
+    }
+}
+
+/// How many queues a NIC has that receive. Each of them also sends.
+fn count_queues(name: &str) -> Result<u32, XdpNicError> {
+    let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    let receive = number(packet::receive_queues(name)?);
+    let transmit = number(packet::transmit_queues(name)?);
+    // The kernel binds such a socket, and sends its frames by a queue that is not there.
+    match transmit < receive {
+        true => Err(XdpNicError::FewToSend { name: name.to_owned(), receive, transmit }),
+        false => Ok(receive),
     }
 }
 

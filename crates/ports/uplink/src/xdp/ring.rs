@@ -64,7 +64,7 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel wants to be told of what is in the ring.
+    /// Whether the kernel wants to be told of what is in the ring. Ask after [`publish`](Self::publish).
     fn needs_wakeup(&self) -> bool {
         self.flags.is_some_and(|flags| self.load(flags) & NEED_WAKEUP != 0)
     }
@@ -176,6 +176,11 @@ impl TxRing {
     /// Adds a frame. The caller never adds more than there is room for: its buffers are at most the ring's size.
     pub(super) fn push(&mut self, frame: Descriptor) {
         self.0.push(frame);
+    }
+
+    /// Whether frames were added that the kernel does not see.
+    pub(super) fn has_unpublished(&self) -> bool {
+        self.0.load(self.0.producer) != self.0.index
     }
 
     /// The kernel sees what was added.

@@ -6,20 +6,28 @@ use std::time::Duration;
 use hypervisor::{Counted, Meter, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    ALL_SEGMENTS, Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, Finisher, Frame,
-    Linear, Offer, Outcome, SEGMENTS_MAX, ScatterList,
+    Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, Finisher, Frame, Linear,
+    Offer, Outcome, ScatterList,
 };
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shm::{Piece, Region};
 
+use super::looks::Looks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
 use crate::xdp::ring::{CompletionRing, Descriptor, TxRing};
 
 /// Bytes of the shortest Ethernet frame, without its checksum. Not every driver pads what it finds in a buffer.
 const SHORTEST: usize = 60;
-/// Frames that wait are offered again after this, and after twice as long each time that no buffer has come back.
-const LOOK: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(50)];
+/// Segments of one [`deliver`](Egress::deliver): others wait for the queue's lock, and for the worker, until it returns. A frame of 64 KiB
+/// in segments of the usual MTU needs a third of them.
+const SEGMENTS: u16 = 128;
+/// So many buffers that come back end a shortage of them. There are at least as many under way when one begins, so it ends at the latest
+/// when the NIC has sent all of them.
+const PACE: u64 = (TX_BUFFERS - SEGMENTS as u32) as u64;
+const _: () = assert!(TX_BUFFERS > SEGMENTS as u32, "else a frame would wait for ever");
+/// Frames that the kernel sends for one call, where it copies (`TX_BATCH_SIZE`).
+const KERNELS_BATCH: u32 = 32;
 const TOO_LARGE: Outcome = Outcome::Dropped(DropReason::TooLarge);
 
 /// The write side of a queue. The NIC has no offloads for AF_XDP, so all frames are finished here.
@@ -34,8 +42,10 @@ pub struct XdpNicEgress {
     /// Announces buffers after a frame was left waiting.
     room: Arc<Doorbell>,
     waits: bool,
-    /// The time between two looks at a queue that is full.
-    look: Duration,
+    /// At the queue while it is full: the kernel announces neither buffers that come back nor that it takes frames again.
+    looks: Looks,
+    /// Segments that were made in this call.
+    cut: usize,
     meter: Arc<Meter>,
 }
 
@@ -48,6 +58,8 @@ struct Wire {
     completion: CompletionRing,
     /// Buffers that hold no frame. The last one is used next: it is in the cache.
     free: Vec<u64>,
+    /// The MTU in this call, in bytes.
+    mtu: usize,
     /// Buffers that came back since the beginning.
     sent: u64,
 }
@@ -65,14 +77,15 @@ impl XdpNicEgress {
         let free = buffers.map(|n| n * PAGE_SIZE as u64).collect();
         let note = meter.clone();
         Ok(Self {
-            wire: Wire { socket, memory, tx, completion, free, sent: 0 },
+            wire: Wire { socket, memory, tx, completion, free, mtu: 0, sent: 0 },
             finisher: Finisher::new(Features::NONE, move |what, n| note.note(what, n)),
             linear: Linear::default(),
             copies_singly: false,
             supply: BufferSupply::default(),
             room: Arc::new(Doorbell::new()?),
             waits: false,
-            look: LOOK[0],
+            looks: Looks::new(),
+            cut: 0,
             meter: meter.clone(),
         })
     }
@@ -81,9 +94,10 @@ impl XdpNicEgress {
     fn offer(&mut self, body: Body<'_>, offers: &[Offer<'_>], now: Duration) -> Outcome {
         let frame = offers[0].frame;
         let need = self.finisher.need(frame);
-        let buffers = if need == Need::Segment { frame.packets() as usize } else { 1 };
-        // A frame of more segments is refused.
-        if !self.wire.has_room(buffers.min(SEGMENTS_MAX)) {
+        if let (Need::Segment, Some(gso)) = (need, frame.gso) {
+            return self.offer_segments(body, &offers[0], gso, now);
+        }
+        if !self.has_room(1, now) {
             return self.supply.without_room(self.wire.sent, now);
         }
         self.send(body, offers, need).map_or_else(|outcome| outcome, |()| Outcome::Delivered)
@@ -92,12 +106,43 @@ impl XdpNicEgress {
     fn send(&mut self, body: Body<'_>, offers: &[Offer<'_>], need: Need) -> Result<(), Outcome> {
         let frame = offers[0].frame;
         let beyond = frame.headers.l3_offset.into();
-        match (need, frame.gso) {
-            (Need::Segment, Some(gso)) => self.segment(body, frame, gso),
+        match need {
             _ if self.wire.is_too_long(frame.len as usize, beyond) => Err(TOO_LARGE),
-            (Need::Nothing, _) => self.copy(body, offers),
+            Need::Nothing => self.copy(body, offers),
             _ => self.wire.push(self.finisher.complete(frame, body)?),
         }
+    }
+
+    /// Whether there are so many buffers. Looks for them if it is worth it.
+    fn has_room(&mut self, buffers: usize, now: Duration) -> bool {
+        self.wire.free.len() >= buffers || self.finds_room(buffers, now)
+    }
+
+    #[cold]
+    fn finds_room(&mut self, buffers: usize, now: Duration) -> bool {
+        if !self.looks.are_due(now) {
+            return false;
+        }
+        self.look(now);
+        let has_room = self.wire.free.len() >= buffers;
+        if has_room {
+            self.looks.renew();
+        }
+        has_room
+    }
+
+    /// Has the kernel send, and takes the buffers that come back. Where it copies, these may be there at once.
+    fn look(&mut self, now: Duration) {
+        let before = self.wire.sent;
+        self.wire.publish();
+        self.reclaim();
+        self.looks.looked(self.wire.sent != before, now);
+    }
+
+    /// Takes the buffers of frames that were sent, and notices the end of a shortage.
+    fn reclaim(&mut self) {
+        self.wire.reclaim();
+        self.supply.delivered(self.wire.sent, PACE);
     }
 
     /// Sends the first of these frames as it is.
@@ -130,15 +175,46 @@ impl XdpNicEgress {
         meter.note(Counted::DriverBytes, linear.fill(frames, body));
     }
 
-    /// Sends all segments of a frame. There are buffers for them.
-    fn segment(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Outcome> {
+    /// Sends the next segments of a frame, as many as this call may, or has it wait.
+    #[inline(never)]
+    fn offer_segments(
+        &mut self,
+        body: Body<'_>,
+        offer: &Offer<'_>,
+        gso: Gso,
+        now: Duration,
+    ) -> Outcome {
+        let left = offer.frame.packets().saturating_sub(offer.sent.into()).max(1) as usize;
+        // A frame that fits in one call is not divided among two: that costs another copy.
+        if self.cut > 0 && self.cut + left > SEGMENTS.into() {
+            return Outcome::Partial { segments: offer.sent };
+        }
+        let next = left.min(SEGMENTS.into());
+        if !self.has_room(next, now) {
+            return self.supply.without_room(self.wire.sent, now);
+        }
+        self.cut += next;
+        self.segment(body, offer, gso).unwrap_or_else(|outcome| outcome)
+    }
+
+    /// Sends the next segments of a frame. There are buffers for them.
+    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>, gso: Gso) -> Result<Outcome, Outcome> {
         let Self { wire, finisher, .. } = self;
+        let frame = offer.frame;
+        let sent = offer.sent.saturating_add(SEGMENTS);
+        let part = usize::from(offer.sent)..usize::from(sent);
         let beyond = frame.headers.l3_offset.into();
         let send = |bytes: &[u8]| match wire.is_too_long(bytes.len(), beyond) {
             true => Err(TOO_LARGE),
             false => wire.push(bytes),
         };
-        finisher.contiguous_segments(frame, gso, body, false, ALL_SEGMENTS, send).map(drop)
+        let behind = finisher.contiguous_segments(frame, gso, body, false, part, send)?;
+        Ok(if behind == 0 { Outcome::Delivered } else { Outcome::Partial { segments: sent } })
+    }
+
+    /// Whether something is to be done that nothing announces.
+    fn is_held_up(&self) -> bool {
+        self.waits || self.supply.is_stalled() || self.wire.tx.needs_wakeup()
     }
 }
 
@@ -151,20 +227,25 @@ impl Egress for XdpNicEgress {
     ) -> Result<(), Broken> {
         self.linear.clear();
         self.copies_singly = false;
+        self.cut = 0;
+        // All frames of the call go by the same one.
+        self.wire.mtu = self.wire.socket.mtu() as usize;
         // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
         if self.wire.free.len() < TX_BUFFERS as usize / 2 {
-            self.wire.reclaim();
+            self.reclaim();
         }
-        self.supply.delivered(self.wire.sent, TX_BUFFERS.into());
         for n in 0..offers.len() {
             let outcome = self.offer(body, &offers[n..], now);
             offers[n].outcome = outcome;
             if outcome.is_offered_again() {
-                self.waits = true;
+                self.waits |= outcome == Outcome::Waiting;
                 break;
             }
         }
-        self.wire.publish();
+        // Those that were dropped are no reason for a system call.
+        if self.wire.tx.has_unpublished() {
+            self.wire.publish();
+        }
         Ok(())
     }
 
@@ -172,24 +253,19 @@ impl Egress for XdpNicEgress {
         true
     }
 
-    /// Looks after a queue that is full: the kernel announces neither buffers that come back nor that it takes frames again.
+    /// Looks after a queue that is full, when a look is due: that a worker is idle empties no queue.
     fn flush(&mut self, now: Duration, _: bool) -> Option<Duration> {
-        if !self.waits && !self.wire.tx.needs_wakeup() {
+        if !self.is_held_up() {
             return None;
         }
-        let before = self.wire.sent;
-        self.wire.kick();
-        self.wire.reclaim();
-        self.look = match self.wire.sent == before {
-            true => (self.look * 2).min(LOOK[1]),
-            false => LOOK[0],
-        };
-        if self.waits && self.wire.free.len() >= SEGMENTS_MAX {
+        if self.looks.are_due(now) {
+            self.look(now);
+        }
+        if self.waits && self.wire.free.len() >= SEGMENTS.into() {
             self.waits = false;
             self.room.ring();
         }
-        let is_done = !self.waits && !self.wire.tx.needs_wakeup();
-        (!is_done).then(|| now + self.look)
+        self.is_held_up().then(|| self.looks.due())
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {
@@ -205,17 +281,7 @@ impl Wire {
     /// Whether a packet is longer than the NIC takes: `len` bytes, of which so many are in front of it.
     fn is_too_long(&self, len: usize, beyond: usize) -> bool {
         let beyond = beyond.min(BEYOND_MTU as usize);
-        len > PAGE_SIZE || len.saturating_sub(beyond) > self.socket.mtu() as usize
-    }
-
-    /// Whether there are so many buffers.
-    fn has_room(&mut self, buffers: usize) -> bool {
-        if self.free.len() < buffers {
-            // Where the kernel copies, these come back at once.
-            self.publish();
-            self.reclaim();
-        }
-        self.free.len() >= buffers
+        len > PAGE_SIZE || len.saturating_sub(beyond) > self.mtu
     }
 
     /// Takes the buffers of frames that were sent.
@@ -275,9 +341,12 @@ impl Wire {
         self.kick();
     }
 
-    /// Tells the kernel of frames, if it wants to be told. Where it copies, it sends 32 for each call.
+    /// Tells the kernel of frames, if it wants to be told: where it copies, once for each batch of its own.
     fn kick(&self) {
-        while self.tx.needs_wakeup() {
+        for _ in 0..TX_BUFFERS / KERNELS_BATCH {
+            if !self.tx.needs_wakeup() {
+                return;
+            }
             let before = self.tx.position();
             let sent = rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT);
             if sent != Err(Errno::AGAIN) || self.tx.position() == before {

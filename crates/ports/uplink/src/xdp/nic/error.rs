@@ -24,6 +24,19 @@ pub enum XdpNicError {
         /// Its MTU in bytes.
         mtu: u32,
     },
+    /// A socket sends by the queue in which it receives, and there is none of that number.
+    #[error(
+        "{name} has {receive} receive queues and {transmit} transmit queues, and an AF_XDP socket has one of each: give it as many \
+         of both (ethtool -L {name} rx {transmit}, or `combined` if `ethtool -l {name}` says so), or set kind = \"af-packet\""
+    )]
+    FewToSend {
+        /// The interface.
+        name: String,
+        /// Its receive queues.
+        receive: u32,
+        /// Its transmit queues, which are fewer.
+        transmit: u32,
+    },
     /// There is another program.
     #[error(
         "{name} has another XDP program: see `ip link show {name}`, take it off (ip link set {name} xdp off), or set \

@@ -158,7 +158,7 @@ deb: ## Build Debian packages in out/
 	$(CARGO) build --release --locked -p pvnet -p pvscope -p scope-plugin
 	scripts/deb
 
-static: ## Build pvnet without shared libraries
+static: ## Build pvnet without shared libraries, for musl
 	scripts/static
 
 sbom: ## Write the list of all crates in pvnet (CycloneDX) to out/

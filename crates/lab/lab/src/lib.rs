@@ -59,5 +59,5 @@ pub use sysctl::Sysctl;
 pub use temp_dir::TempDir;
 pub use threads::{ThreadTime, thread_times, user_time};
 pub use tools::{command, preflight};
-pub use transfer::{Transfer, transfer_file};
+pub use transfer::{Transfer, transfer_file, transfer_translated_file};
 pub use veth::{Endpoint, VethBridge};

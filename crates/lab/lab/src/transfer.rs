@@ -26,6 +26,8 @@ pub struct Transfer {
     pub duration: Duration,
     /// The digest of both ends, in hexadecimal.
     pub sha256: String,
+    /// Where it comes from, as its receiver sees it.
+    pub source: IpAddr,
 }
 
 /// The result at one end.
@@ -33,6 +35,8 @@ struct Seen {
     bytes: u64,
     sha256: String,
     duration: Duration,
+    /// The address of the other end.
+    peer: IpAddr,
 }
 
 /// Sends a file of `bytes` pseudo-random bytes, the same for the same `seed`, over TCP from one namespace to `address`
@@ -48,20 +52,35 @@ pub fn transfer_file(
     seed: u64,
 ) -> Result<Transfer> {
     let address = address.into();
+    transfer_translated_file(from, to, (address, address), bytes, seed)
+}
+
+/// The same where a router translates addresses: `to` listens at the first of two addresses, and `from` connects to the second.
+///
+/// # Errors
+/// As [`transfer_file`].
+pub fn transfer_translated_file(
+    from: &Namespace,
+    to: &Namespace,
+    (own, address): (IpAddr, IpAddr),
+    bytes: u64,
+    seed: u64,
+) -> Result<Transfer> {
     let limit = Duration::from_secs(15 + bytes / SLOWEST);
     let deadline = Deadline::new(format!("a transfer of {bytes} bytes to {address}"), limit);
 
     let (ready, listening) = mpsc::channel();
     let waiting = deadline.clone();
     let receiver = to.thread(move || {
-        let listener = listen(address)?;
+        let listener = listen(own)?;
         // The receiver exists: it waits for this, or for the channel to close.
         let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
         receive(&accept(&listener, &waiting)?, &waiting)
     })?;
-    let Ok(destination) = listening.recv() else {
+    let Ok(listener) = listening.recv() else {
         return Err(join(receiver).err().unwrap_or(Error::Interrupted));
     };
+    let destination = SocketAddr::new(address, listener.port());
 
     let sending = deadline.clone();
     let sent = from.thread(move || send(destination, bytes, seed, &sending)).and_then(join);
@@ -129,22 +148,21 @@ fn send(to: SocketAddr, bytes: u64, seed: u64, deadline: &Deadline) -> Result<Se
         left -= length as u64;
     }
     stream.shutdown(Shutdown::Write).map_err(Error::io("cannot finish sending"))?;
-    Ok(Seen { bytes, sha256: hexadecimal(&digest.finalize()), duration: start.elapsed() })
+    let sha256 = hexadecimal(&digest.finalize());
+    Ok(Seen { bytes, sha256, duration: start.elapsed(), peer: to.ip() })
 }
 
 fn receive(stream: &TcpStream, deadline: &Deadline) -> Result<Seen> {
     let start = Instant::now();
+    let peer = stream.peer_addr().map_err(Error::io("cannot learn the sender's address"))?.ip();
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
     let mut bytes = 0;
     loop {
         let count = deadline.retry(|| (&mut &*stream).read(&mut chunk))?;
         if count == 0 {
-            return Ok(Seen {
-                bytes,
-                sha256: hexadecimal(&digest.finalize()),
-                duration: start.elapsed(),
-            });
+            let sha256 = hexadecimal(&digest.finalize());
+            return Ok(Seen { bytes, sha256, duration: start.elapsed(), peer });
         }
         digest.update(&chunk[..count]);
         bytes += count as u64;
@@ -157,6 +175,7 @@ fn compare(sent: &Seen, received: Seen) -> Result<Transfer> {
             bytes: received.bytes,
             duration: received.duration,
             sha256: received.sha256,
+            source: received.peer,
         });
     }
     Err(Error::Corrupted {
@@ -201,6 +220,7 @@ mod tests {
             bytes,
             sha256: sha256.to_owned(),
             duration: Duration::ZERO,
+            peer: IpAddr::from([192, 0, 2, 1]),
         };
         assert!(compare(&seen(5, "aa"), seen(5, "aa")).is_ok());
         for received in [seen(5, "ab"), seen(4, "aa")] {

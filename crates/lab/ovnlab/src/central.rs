@@ -9,6 +9,8 @@ use crate::programs::{LIMIT, Programs};
 pub(crate) const ADDRESS: &str = "172.31.0.1";
 /// Its port.
 pub(crate) const PORT: u16 = 6642;
+/// OVN's name for the network that the hosts' own interface is in.
+pub(crate) const PHYSICAL: &str = "physical";
 
 /// The central host, whose bridge `u` is the network between the hosts.
 pub(crate) struct Central {

@@ -1,5 +1,6 @@
 //! Guests: processes that join the pvnet of a host.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +29,11 @@ impl Guest {
         Ok(Self { plan, process: None, namespace })
     }
 
+    /// The same with DHCP.
+    pub(crate) fn asking(self) -> Self {
+        Self { plan: self.plan.asking(), ..self }
+    }
+
     /// The same, attached in this way.
     pub(crate) fn attached(self, attachment: Attachment) -> Self {
         Self { plan: self.plan.attached(attachment), ..self }
@@ -37,6 +43,9 @@ impl Guest {
     pub(crate) fn join(&mut self, pvnet: &Path, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
         self.start(pvnet, host.daemon.folder())?;
+        if self.plan.asks {
+            return Ok(());
+        }
         let router = self.plan.router.to_string();
         self.namespace.ip(&["route", "replace", "default", "via", &router])?;
         Ok(())
@@ -61,18 +70,35 @@ impl Guest {
         host.unbind(&self.plan)
     }
 
-    /// Whether it reaches another one within a few attempts: the first packet to a new neighbour may be lost.
+    /// Whether it reaches another one within a few attempts.
     pub(crate) fn reaches(&self, to: &Self, arguments: &[&str]) -> Result<bool> {
-        for _ in 0..8 {
-            let mut ping = self.namespace.exec("ping")?;
-            ping.args(["-q", "-n", "-c", "1", "-W", "1"]).args(arguments);
-            ping.arg(to.plan.address.to_string());
-            match lab::run(ping, LIMIT) {
-                Ok(_) => return Ok(true),
-                Err(lab::Error::Failed { .. }) => Interrupt::sleep(PAUSE)?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(false)
+        reaches(&self.namespace, to.plan.address, arguments)
     }
+
+    /// Whether an address answers one of two echoes.
+    pub(crate) fn reaches_at_once(&self, to: Ipv4Addr, arguments: &[&str]) -> Result<bool> {
+        let mut ping = self.namespace.exec("ping")?;
+        ping.args(["-q", "-n", "-c", "2", "-i", "0.2", "-W", "1"])
+            .args(arguments)
+            .arg(to.to_string());
+        match lab::run(ping, LIMIT) {
+            Ok(_) => Ok(true),
+            Err(lab::Error::Failed { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether an address is reached within a few attempts: the first packet to a new neighbour may be lost.
+pub(crate) fn reaches(from: &Namespace, to: Ipv4Addr, arguments: &[&str]) -> Result<bool> {
+    for _ in 0..8 {
+        let mut ping = from.exec("ping")?;
+        ping.args(["-q", "-n", "-c", "1", "-W", "1"]).args(arguments).arg(to.to_string());
+        match lab::run(ping, LIMIT) {
+            Ok(_) => return Ok(true),
+            Err(lab::Error::Failed { .. }) => Interrupt::sleep(PAUSE)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(false)
 }

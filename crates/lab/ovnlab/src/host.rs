@@ -62,9 +62,10 @@ impl Host {
         let ids = format!(
             "external_ids:system-id={name} external_ids:hostname={name} external_ids:ovn-remote=tcp:{}:{} \
              external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip={address} \
-             external_ids:ovn-bridge-datapath-type=netdev",
+             external_ids:ovn-bridge-datapath-type=netdev external_ids:ovn-bridge-mappings={}:br-phy",
             central::ADDRESS,
-            central::PORT
+            central::PORT,
+            central::PHYSICAL
         );
         vsctl(programs, &socket, &format!("--no-wait set open . {ids}"))?;
         let attachment = guests.first().map_or(Attachment::Device, |plan| plan.attachment);

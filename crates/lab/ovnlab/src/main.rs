@@ -12,8 +12,8 @@ use qemulab::pvnet;
 use xenlab::{Suite, default_cache, scenario};
 
 /// Starts OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and does
-/// with them what operators do: switches, routes, access rules, a port that moves to the other host, a pvnet that is killed. A third
-/// host has a vhost-user port of an Open vSwitch with DPDK in place of devices.
+/// with them what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed. A
+/// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
 ///
 /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
 #[derive(Parser)]
@@ -71,6 +71,7 @@ fn start(cli: &Cli) -> Result<ExitCode> {
         cost::show(&benchmark, json)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let programs = programs.with_machines(Suite::of_this_machine(), &cache, cli.quiet)?;
     let progress = Progress::new(STEPS, cli.quiet);
     let steps = run(&programs, &pvnet, Form::Whole, &progress)?;
     progress.finish();

@@ -39,6 +39,11 @@ impl Central {
         })
     }
 
+    /// A host is gone for good. Until it knows that, it waits for what that host has not done.
+    pub(crate) fn forget(&self, name: &str) -> Result<()> {
+        self.south(&format!("chassis-del {name}")).map(drop)
+    }
+
     /// Waits until all hosts have what the northbound database says.
     pub(crate) fn sync(&self) -> Result<()> {
         self.north("--wait=hv sync").map(drop)

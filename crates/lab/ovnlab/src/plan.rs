@@ -17,6 +17,10 @@ pub(crate) enum Attachment {
     Switch,
     /// The same, with what OVN's userspace datapath leaves of them: no offloads, and packets of [`MTU`].
     PlainSwitch,
+    /// A virtual machine, whose port has a device in the integration bridge.
+    Machine,
+    /// A context of a card, whose wire is a device in the integration bridge.
+    Card,
 }
 
 /// What a guest is, wherever it runs.
@@ -35,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) router: Ipv4Addr,
     /// What it may send, in 10⁶ bits per second.
     pub(crate) rate: Option<u32>,
+    /// Whether OVN tells it its address, its MTU and its router. pvnet then knows none of them.
+    pub(crate) asks: bool,
 }
 
 impl Plan {
@@ -49,7 +55,13 @@ impl Plan {
             address: Ipv4Addr::new(10, switch, 0, number),
             router: Ipv4Addr::new(10, switch, 0, 1),
             rate,
+            asks: false,
         }
+    }
+
+    /// The same with DHCP.
+    pub(crate) fn asking(self) -> Self {
+        Self { asks: true, ..self }
     }
 
     /// The same behind a vhost-user port.
@@ -65,25 +77,63 @@ impl Plan {
         }
     }
 
-    /// Its table in pvnet's configuration. OVN has its own guard of sources; the switch in user space takes frames with finished
-    /// checksums only.
-    pub(crate) fn table(&self) -> String {
-        let Self { name, device, mac, address, rate, .. } = self;
+    /// Its tables in pvnet's configuration, whose files are in a folder.
+    pub(crate) fn table(&self, folder: &Path) -> String {
+        match self.attachment {
+            Attachment::Machine => self.machine(folder),
+            Attachment::Card => self.card(),
+            _ => self.guest(),
+        }
+    }
+
+    fn guest(&self) -> String {
+        let Self { rate, attachment, .. } = self;
         let rate =
             rate.map_or_else(String::new, |rate| format!("limit.ingress = {{ mbps = {rate} }}\n"));
-        let common = format!(
-            "[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\naddresses = [\"{address}/24\"]\nguard = \"off\"\n{rate}"
-        );
-        let own = match self.attachment {
-            Attachment::VhostUser | Attachment::Switch => String::new(),
+        let own = match attachment {
             Attachment::PlainSwitch => {
                 format!("checksum_offload = false\ntcp_segmentation_offload = false\nmtu = {MTU}\n")
             }
-            Attachment::Device => format!(
-                "attach = \"device\"\ndevice = \"{device}\"\ndevice_capabilities = \"none\"\nmtu = {MTU}\n"
-            ),
+            Attachment::Device => self.device(),
+            _ => String::new(),
         };
-        common + &own
+        format!("{}guard = \"off\"\n{rate}{own}", self.process())
+    }
+
+    /// What every process guest has.
+    fn process(&self) -> String {
+        let Self { name, mac, address, asks, .. } = self;
+        let addresses =
+            if *asks { String::new() } else { format!("addresses = [\"{address}/24\"]\n") };
+        format!("[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\n{addresses}")
+    }
+
+    /// The device in the integration bridge. OVN has its own guard of sources; the switch in user space takes frames with finished
+    /// checksums only.
+    fn device(&self) -> String {
+        let Self { device, asks, .. } = self;
+        let mtu = if *asks { String::new() } else { format!("mtu = {MTU}\n") };
+        format!("attach = \"device\"\ndevice = \"{device}\"\ndevice_capabilities = \"none\"\n{mtu}")
+    }
+
+    fn machine(&self, folder: &Path) -> String {
+        let table = self.vhost_user().table(folder);
+        format!("{table}guard = \"off\"\n{}", self.device())
+    }
+
+    /// The device of a virtual machine.
+    pub(crate) fn vhost_user(&self) -> qemulab::Device {
+        let (name, mac) = (self.name.clone(), self.mac.clone());
+        qemulab::Device { name, mac, queues: 1, side: qemulab::Side::Pvnet, packed: false }
+    }
+
+    /// The card has the name of its logical port.
+    fn card(&self) -> String {
+        let Self { port, device, .. } = self;
+        format!(
+            "[[nic]]\nname = \"{port}\"\nwire = {{ tap = \"{device}\", checksum_offload = false }}\n{}nic = \"{port}\"\n",
+            self.process()
+        )
     }
 
     /// The table of the port that it is behind, if there is one. Guests are told the MTU that this port has.
@@ -100,7 +150,7 @@ impl Plan {
 
 /// pvnet's configuration for these guests, whose files are in a folder.
 pub(crate) fn configuration(folder: &Path, guests: &[Plan]) -> String {
-    let tables: String = guests.iter().map(Plan::table).collect();
+    let tables: String = guests.iter().map(|plan| plan.table(folder)).collect();
     let uplinks: String = guests.iter().filter_map(|plan| plan.uplink(folder)).collect();
     format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{uplinks}{tables}")
 }

@@ -5,12 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use lab::{Namespace, Process};
-use xenlab::{Error, Result, Suite};
+use xenlab::{Emulator, Error, Images, Result, Suite};
 
 use crate::steps::Form;
 
 /// The packages whose programs are used.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
+    "busybox-static",
     "openvswitch-common",
     "openvswitch-switch",
     "ovn-common",
@@ -20,7 +21,7 @@ const PACKAGES: [&str; 7] = [
     "xen-utils-common",
 ];
 /// How many of them the short form needs.
-const SHORT: usize = 5;
+const SHORT: usize = 6;
 /// Where programs are.
 const FOLDERS: [&str; 4] =
     ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch", "usr/lib/openvswitch-switch-dpdk"];
@@ -31,6 +32,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 #[derive(Clone, Debug)]
 pub struct Programs {
     root: PathBuf,
+    machines: Option<(Images, Emulator)>,
 }
 
 impl Programs {
@@ -40,14 +42,30 @@ impl Programs {
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, form: Form, quiet: bool) -> Result<Self> {
-        const WHOLE: &str = "ovn-dpdk";
+        const WHOLE: &str = "ovn-whole";
         let has_all = cache.join(WHOLE).join(suite.name()).is_dir();
         let (name, packages) = match form {
-            Form::Short if !has_all => ("ovn", &PACKAGES[..SHORT]),
+            Form::Short if !has_all => ("ovn-short", &PACKAGES[..SHORT]),
             _ => (WHOLE, &PACKAGES[..]),
         };
         let root = xenlab::unpacked_packages(suite, cache, name, packages, quiet)?;
-        Ok(Self { root })
+        Ok(Self { root, machines: None })
+    }
+
+    /// The same with what a virtual machine boots from, which the whole form needs. Made of packages too, unless an earlier call has
+    /// done so.
+    ///
+    /// # Errors
+    /// Those of [`Images::prepare`]; [`lab::Error::MissingTool`] without QEMU.
+    pub fn with_machines(self, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
+        let images = Images::prepare(suite, cache, quiet)?;
+        let emulator = Emulator::any("qemu-system-x86_64")?;
+        Ok(Self { machines: Some((images, emulator)), ..self })
+    }
+
+    /// What a virtual machine boots from.
+    pub(crate) fn machines(&self) -> Result<&(Images, Emulator)> {
+        self.machines.as_ref().ok_or_else(|| content("the lab", "it was started without images"))
     }
 
     /// A file of the packages.
@@ -89,6 +107,8 @@ impl Programs {
                 command.env(format!("{suite}_{kind}"), folder);
             }
         }
+        // DPDK's.
+        command.env("RUNTIME_DIRECTORY", folder);
         command.args(arguments);
         Ok(Process::capture(command)?)
     }

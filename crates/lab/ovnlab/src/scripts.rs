@@ -15,8 +15,8 @@ const BACKEND: &str = "/local/domain/0/backend/vif/21/0";
 /// A store in a folder. The scripts read and write it by these two programs.
 const READ: &str = "#!/bin/sh\nfor key; do cat \"$STORE$key\" || exit 1; done\n";
 const WRITE: &str = "#!/bin/sh\nwhile [ $# -ge 2 ]; do mkdir -p \"$STORE${1%/*}\" && echo \"$2\" >\"$STORE$1\"; shift 2; done\n";
-/// The scripts log to a folder that only a Xen host has. They see one in a mount namespace.
-const INSIDE: &str = "mount -t tmpfs log /var/log && mkdir /var/log/xen && exec \"$@\"";
+/// The scripts log to a folder that only a Xen host has. They see one in a mount namespace. Without -n the machine would keep /run/mount.
+const INSIDE: &str = "mount -n -t tmpfs log /var/log && mkdir /var/log/xen && exec \"$@\"";
 
 struct Store {
     folder: TempDir,

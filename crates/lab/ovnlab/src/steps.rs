@@ -9,10 +9,13 @@ use lab::{Namespace, Progress};
 use xenlab::scenario::{self, Step};
 use xenlab::{Error, Result};
 
+use crate::dhcp;
+use crate::kinds;
+use crate::nat;
 use crate::plan::MTU;
 use crate::programs::{Programs, until};
 use crate::scripts;
-use crate::testbed::Testbed;
+use crate::testbed::{A, B, P11, P12, P21, Testbed};
 use crate::vhost_user;
 
 type StepFn = fn(&mut Testbed) -> Result<(String, bool)>;
@@ -27,7 +30,7 @@ pub enum Form {
 }
 
 /// The steps, in order, each with the shortest form that has it.
-const ALL: [(&str, StepFn, Form); 11] = [
+const ALL: [(&str, StepFn, Form); 14] = [
     ("two hosts and a central one, two logical switches and a router", network, Form::Short),
     ("guests of both hosts' pvnet are logical ports", bind, Form::Short),
     ("one switch, over the tunnel", switched, Form::Short),
@@ -35,9 +38,16 @@ const ALL: [(&str, StepFn, Form); 11] = [
     ("frames of the largest size, and files both ways", largest, Form::Short),
     ("a forged source is dropped", forged, Form::Whole),
     ("an ACL drops new connections and lets replies in", access, Form::Whole),
+    ("an address from OVN's DHCP", dhcp::run, Form::Short),
+    (
+        "NAT at the router's gateway: guests reach the outside, and the outside one of them",
+        nat::run,
+        Form::Short,
+    ),
     ("a port moves to the other host under a TCP stream", moves, Form::Whole),
     ("a host's pvnet is killed and started again under a TCP stream", kill, Form::Short),
     ("a guest behind a vhost-user port of Open vSwitch with DPDK", vhost_user::run, Form::Whole),
+    ("a virtual machine and a card's guest are logical ports", kinds::run, Form::Whole),
     ("Xen's own hotplug scripts, unmodified, on a device", scripts::run, Form::Whole),
 ];
 
@@ -74,14 +84,6 @@ pub fn run(
     })
 }
 
-/// Guests by number.
-const P11: usize = 0;
-const P12: usize = 1;
-const P21: usize = 2;
-/// Hosts by number.
-const A: usize = 0;
-const B: usize = 1;
-
 fn network(testbed: &mut Testbed) -> Result<(String, bool)> {
     testbed.make_network()?;
     let count =
@@ -99,6 +101,11 @@ fn bind(testbed: &mut Testbed) -> Result<(String, bool)> {
 /// Whether a guest answers another one within a few attempts.
 fn answers(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
     testbed.guests[from].reaches(&testbed.guests[to], arguments)
+}
+
+/// Whether a guest answers another one at once.
+fn at_once(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
+    testbed.guests[from].reaches_at_once(testbed.guests[to].plan.address, arguments)
 }
 
 fn echoes(testbed: &Testbed, from: usize, to: usize) -> Result<(String, bool)> {
@@ -149,22 +156,10 @@ fn forged(testbed: &mut Testbed) -> Result<(String, bool)> {
     let forged = "10.1.0.99";
     let own = &testbed.guests[P11].namespace;
     own.ip(&["address", "add", &format!("{forged}/24"), "dev", "eth0"])?;
-    let passes = answers_once(testbed, P11, P12, &["-I", forged])?;
+    let passes = at_once(testbed, P11, P12, &["-I", forged])?;
     own.ip(&["address", "delete", &format!("{forged}/24"), "dev", "eth0"])?;
     let still = answers(testbed, P11, P12, &[])?;
     Ok((format!("forged: {passes}; its own: {still}"), !passes && still))
-}
-
-/// Whether one of two echoes is answered.
-fn answers_once(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
-    let mut ping = testbed.guests[from].namespace.exec("ping")?;
-    ping.args(["-q", "-n", "-c", "2", "-i", "0.2", "-W", "1"]).args(arguments);
-    ping.arg(testbed.guests[to].plan.address.to_string());
-    match lab::run(ping, Duration::from_secs(20)) {
-        Ok(_) => Ok(true),
-        Err(lab::Error::Failed { .. }) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn access(testbed: &mut Testbed) -> Result<(String, bool)> {
@@ -176,7 +171,7 @@ fn access(testbed: &mut Testbed) -> Result<(String, bool)> {
     rule("to-lport", "1000", "outport", "drop")?;
     rule("from-lport", "1001", "inport", "allow-related")?;
     testbed.central.sync()?;
-    let inbound = answers_once(testbed, P11, P12, &[])?;
+    let inbound = at_once(testbed, P11, P12, &[])?;
     let outbound = answers(testbed, P12, P11, &[])?;
     testbed.central.north("acl-del s1")?;
     testbed.central.sync()?;
@@ -218,7 +213,9 @@ fn moves(testbed: &mut Testbed) -> Result<(String, bool)> {
     testbed.guests[P12].leave(&testbed.hosts[B])?;
     testbed.join(P12, A)?;
     let (seen, whole) = joined(stream)?;
-    Ok((format!("{seen}, from b to a"), whole && !was_over))
+    let outside = nat::reaches_guest(testbed)?;
+    let seen = format!("{seen}, from b to a; its address outside moved with it: {outside}");
+    Ok((seen, whole && !was_over && outside))
 }
 
 fn kill(testbed: &mut Testbed) -> Result<(String, bool)> {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lab::Namespace;
 use xenlab::Result;
 
 use crate::central::Central;
@@ -12,13 +13,24 @@ use crate::programs::Programs;
 /// The rate of the guest whose streams must not be over too soon, in 10⁶ bits per second.
 const SLOW: u32 = 80;
 
-/// One central host, two others, and three guests.
+/// Guests by number; the last one has its address from OVN.
+pub(crate) const P11: usize = 0;
+pub(crate) const P12: usize = 1;
+pub(crate) const P21: usize = 2;
+pub(crate) const P14: usize = 3;
+/// Hosts by number.
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
+
+/// One central host, two others, and four guests.
 pub struct Testbed {
     pub(crate) programs: Programs,
     pub(crate) pvnet: PathBuf,
     // Dropped in this order: guests before their hosts, and these before what they talk to.
-    pub(crate) guests: [Guest; 3],
+    pub(crate) guests: [Guest; 4],
     pub(crate) hosts: [Host; 2],
+    /// A host beyond the router's gateway, once there is one.
+    pub(crate) outside: Option<Namespace>,
     pub(crate) central: Central,
 }
 
@@ -29,13 +41,14 @@ impl Testbed {
     /// [`xenlab::Error::Lab`] without root, and with the words of a program that fails.
     pub fn start(programs: &Programs, pvnet: &Path) -> Result<Self> {
         let central = Central::start(programs)?;
-        let guests =
-            [Guest::new(1, 11, Some(SLOW))?, Guest::new(1, 12, None)?, Guest::new(2, 21, None)?];
+        let new = |switch, number| Guest::new(switch, number, None);
+        let first = Guest::new(1, 11, Some(SLOW))?;
+        let guests = [first, new(1, 12)?, new(2, 21)?, new(1, 14)?.asking()];
         let plans: Vec<_> = guests.iter().map(|guest| guest.plan.clone()).collect();
         let host = |name, address| Host::start(programs, pvnet, &central, name, address, &plans);
         let hosts = [host("a", "172.31.0.11")?, host("b", "172.31.0.12")?];
         let (programs, pvnet) = (programs.clone(), pvnet.to_owned());
-        Ok(Self { programs, pvnet, guests, hosts, central })
+        Ok(Self { programs, pvnet, guests, hosts, outside: None, central })
     }
 
     /// Makes the logical network: two switches, a router, and a port for each guest.

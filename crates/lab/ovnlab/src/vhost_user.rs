@@ -32,5 +32,8 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     host.daemon.restart()?;
     let again = guest.reaches(other, &[])?;
     guest.leave(&host)?;
+    let name = host.name;
+    drop(host);
+    testbed.central.forget(name)?;
     Ok((format!("{MTU} bytes pass: {first}; 2 files; after a kill: {again}"), first && again))
 }

@@ -1,4 +1,5 @@
-//! A short form of `make lab-ovn`: two hosts under OVN, with a guest's file over the tunnel, and a pvnet that is killed under a TCP stream.
+//! A short form of `make lab-ovn`: two hosts under OVN, with a guest's file over the tunnel, DHCP, NAT, and a pvnet that is killed under a TCP
+//! stream.
 //!
 //! Needs namespaces and, the first time, Debian's mirrors. Without them, see [`lab::needed`].
 
@@ -21,5 +22,5 @@ fn guests_of_two_hosts_are_ports_of_a_logical_switch_and_outlive_their_pvnet() {
         return;
     }
     let steps = steps().unwrap_or_else(|error| panic!("{error}"));
-    assert!(steps.len() == 5 && steps.iter().all(|step| step.passed), "{steps:#?}");
+    assert!(steps.len() == 7 && steps.iter().all(|step| step.passed), "{steps:#?}");
 }

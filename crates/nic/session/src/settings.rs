@@ -24,4 +24,6 @@ pub struct WireSettings {
     pub namespace: Option<String>,
     /// IP addresses for the device.
     pub addresses: Vec<String>,
+    /// Whether the stack behind the device finishes checksums; otherwise the card does.
+    pub checksum_offload: bool,
 }

@@ -37,6 +37,8 @@ impl Look {
 /// A tap whose stack is at the other end of the wire.
 pub(super) struct TapWire {
     tap: TapQueue,
+    /// What the stack does with frames that it gets.
+    features: Features,
     look: Look,
 }
 
@@ -53,7 +55,7 @@ impl TapWire {
 
     /// Opens the tap and brings it up.
     pub(super) fn open(card: &str, settings: &WireSettings) -> Result<Self, String> {
-        let WireSettings { tap: name, namespace, addresses } = settings;
+        let WireSettings { tap: name, namespace, addresses, checksum_offload } = settings;
         // Frames of the MTU, as on a wire. Their checksums are finished by whoever needs them: a card's hardware would.
         let offload = TapOffload { csum: true, ..TapOffload::NONE };
         let open = || Tap::open(name, 1, offload).map_err(text);
@@ -62,8 +64,13 @@ impl TapWire {
         netns::set_mac(namespace.as_deref(), name, &mac)?;
         netns::bring_up(namespace.as_deref(), name, addresses)?;
         let tap = taps.into_iter().next().ok_or("a tap without a queue")?;
-        Ok(Self { tap, look: Look::default() })
+        Ok(Self { tap, features: features(*checksum_offload), look: Look::default() })
     }
+}
+
+/// What a stack does with frames, whether it finishes checksums or not: a switch in user space takes finished ones only.
+fn features(checksums: bool) -> Features {
+    Features { csum_v4: checksums, csum_v6: checksums, tagged: checksums, ..Features::NONE }
 }
 
 /// The address of the stack at the other end: the same for each process that is this card, so that its neighbours
@@ -85,7 +92,7 @@ impl AsFd for TapWire {
 
 impl Wire for TapWire {
     fn features(&self) -> Features {
-        Features { csum_v4: true, csum_v6: true, tagged: true, ..Features::NONE }
+        self.features
     }
 
     fn send(&mut self, head: &[u8], body: &[u8], metadata: Metadata) -> Sent {
@@ -152,6 +159,12 @@ mod tests {
         assert!(!look.is_due());
         look.now += LOOK_EVERY / 2;
         assert!(look.is_due());
+    }
+
+    #[test]
+    fn a_stack_that_finishes_no_checksums_gets_no_blank_ones() {
+        assert!(features(true).csum_v4 && features(true).csum_v6);
+        assert_eq!(features(false), Features::NONE);
     }
 
     #[test]

@@ -46,6 +46,13 @@ fn a_card_gives_contexts_to_guests_in_their_order() {
 }
 
 #[test]
+fn the_host_finishes_checksums_of_a_wire_unless_that_is_left_to_the_card() {
+    let finishes = |text: &str| parse(text).unwrap().nics[0].wire.checksum_offload;
+    assert!(finishes(NIC));
+    assert!(!finishes(&NIC.replace("\"w0\"", "\"w0\", checksum_offload = false")));
+}
+
+#[test]
 fn a_card_and_an_uplink_can_defer_unmappings() {
     let protection = "protection = { iommu = \"deferred\" }\n";
     let uplink = format!(

@@ -165,8 +165,8 @@ impl NicCard {
     /// What the card's process is told of itself.
     pub(super) fn settings(&self) -> Settings {
         let Nic { contexts, rate_mbps, tso, wire, .. } = &self.nic;
-        let Wire { tap, namespace, addresses } = wire.clone();
-        let wire = WireSettings { tap, namespace, addresses };
+        let Wire { tap, namespace, addresses, checksum_offload } = wire.clone();
+        let wire = WireSettings { tap, namespace, addresses, checksum_offload };
         Settings { contexts: *contexts, rate_mbps: *rate_mbps, tso: *tso, wire }
     }
 

@@ -1,0 +1,81 @@
+//! Addresses from OVN's DHCP server, by a client that distributions have.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use lab::{Namespace, TempDir};
+use xenlab::{Error, Result};
+
+use crate::central::Central;
+use crate::plan::{MTU, Plan};
+use crate::programs::{LIMIT, Programs};
+use crate::testbed::{B, P11, P14, P21, Testbed};
+
+/// What busybox's client does with a lease, as a distribution's script would: address, MTU and router.
+pub(crate) const SCRIPT: &str = r#"#!/bin/sh
+set -e
+ip link set "$interface" up
+case "$1" in
+bound | renew)
+    ip address replace "$ip/$mask" dev "$interface"
+    ip link set "$interface" mtu "$mtu"
+    ip route replace default via "$router"
+    ;;
+esac
+"#;
+/// The client's arguments: one lease, within some seconds. The script's path follows.
+pub(crate) const CLIENT: &str = "udhcpc -i eth0 -f -q -n -t 10 -T 1 -O mtu -s";
+
+impl Central {
+    /// Has OVN tell a guest its address, its MTU and its router.
+    pub(crate) fn offer(&self, plan: &Plan) -> Result<()> {
+        let [_, switch, ..] = plan.address.octets();
+        let (router, port) = (plan.router, &plan.port);
+        let create = format!(
+            "create DHCP_Options cidr=10.{switch}.0.0/24 options:server_id={router} \
+             options:server_mac=\"0e:00:00:00:0{switch}:01\" options:lease_time=3600 options:router={router} \
+             options:mtu={MTU}"
+        );
+        let options = self.north(&create)?;
+        self.north(&format!("lsp-set-dhcpv4-options {port} {}", options.trim()))?;
+        self.sync()
+    }
+}
+
+/// A guest asks for its address.
+pub(crate) fn ask(programs: &Programs, guest: &Namespace) -> Result<()> {
+    let folder = TempDir::new()?;
+    let script = folder.path().join("lease");
+    let failed = |cause| Error::Path { path: script.clone(), cause };
+    std::fs::write(&script, SCRIPT).map_err(failed)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    let mut client = guest.exec(&programs.file("usr/bin/busybox").to_string_lossy())?;
+    client.args(CLIENT.split(' ')).arg(&script);
+    lab::run(client, LIMIT).map(drop).map_err(Error::from)
+}
+
+/// Whether a guest has what OVN's server tells it. `shown` is what `ip` shows of its addresses, its interface and its routes.
+pub(crate) fn has_lease(plan: &Plan, shown: &str) -> bool {
+    let address = format!("inet {}/24", plan.address);
+    let (mtu, router) = (format!("mtu {MTU}"), format!("default via {}", plan.router));
+    [address, mtu, router].iter().all(|words| shown.contains(words))
+}
+
+/// A guest of which pvnet knows no address joins, asks, and reaches the others.
+pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
+    testbed.central.offer(&testbed.guests[P14].plan)?;
+    testbed.join(P14, B)?;
+    let guest = &testbed.guests[P14];
+    ask(&testbed.programs, &guest.namespace)?;
+    let shown = guest.namespace.ip(&["address", "show", "dev", "eth0"])?;
+    let routes = guest.namespace.ip(&["route", "show"])?;
+    let has_lease = has_lease(&guest.plan, &(shown + &routes));
+    // Without the headers of IPv4 and ICMP.
+    let payload = (MTU - 28).to_string();
+    let largest = guest.reaches(&testbed.guests[P11], &["-M", "do", "-s", &payload])?;
+    let routed = guest.reaches(&testbed.guests[P21], &[])?;
+    let address = guest.plan.address;
+    let seen = format!(
+        "{address}, MTU and router: {has_lease}; {MTU} bytes pass: {largest}; routed: {routed}"
+    );
+    Ok((seen, has_lease && largest && routed))
+}

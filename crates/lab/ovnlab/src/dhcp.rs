@@ -3,27 +3,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use lab::{Namespace, TempDir};
+use xenlab::scenario::lease;
 use xenlab::{Error, Result};
 
 use crate::central::Central;
 use crate::plan::{MTU, Plan};
 use crate::programs::{LIMIT, Programs};
 use crate::testbed::{B, P11, P14, P21, Testbed};
-
-/// What busybox's client does with a lease, as a distribution's script would: address, MTU and router.
-pub(crate) const SCRIPT: &str = r#"#!/bin/sh
-set -e
-ip link set "$interface" up
-case "$1" in
-bound | renew)
-    ip address replace "$ip/$mask" dev "$interface"
-    ip link set "$interface" mtu "$mtu"
-    ip route replace default via "$router"
-    ;;
-esac
-"#;
-/// The client's arguments: one lease, within some seconds. The script's path follows.
-pub(crate) const CLIENT: &str = "udhcpc -i eth0 -f -q -n -t 10 -T 1 -O mtu -s";
 
 impl Central {
     /// Has OVN tell a guest its address, its MTU and its router.
@@ -46,10 +32,10 @@ pub(crate) fn ask(programs: &Programs, guest: &Namespace) -> Result<()> {
     let folder = TempDir::new()?;
     let script = folder.path().join("lease");
     let failed = |cause| Error::Path { path: script.clone(), cause };
-    std::fs::write(&script, SCRIPT).map_err(failed)?;
+    std::fs::write(&script, lease::SCRIPT).map_err(failed)?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).map_err(failed)?;
     let mut client = guest.exec(&programs.file("usr/bin/busybox").to_string_lossy())?;
-    client.args(CLIENT.split(' ')).arg(&script);
+    client.args(lease::CLIENT).args(["eth0", "-s"]).arg(&script);
     lab::run(client, LIMIT).map(drop).map_err(Error::from)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use control_socket::PortState;
 use lab::Process;
 use qemulab::{COMMAND, Peer};
+use xenlab::scenario::lease;
 use xenlab::{Machine, MachineConfig, Result};
 
 use crate::central::Central;
@@ -117,12 +118,7 @@ fn boot(programs: &Programs, host: &Host, plan: &Plan) -> Result<Machine> {
     let config = MachineConfig::new(&plan.name);
     let config = plan.vhost_user().plug(config, emulator, host.daemon.folder())?;
     let machine = Machine::boot(images, emulator, &config)?;
-    let (script, client) = (dhcp::SCRIPT, dhcp::CLIENT);
-    let ask = format!(
-        "until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done\n\
-         cat >/run/lease <<'END'\n{script}END\nchmod 755 /run/lease\n{client} /run/lease"
-    );
-    machine.run(&ask, COMMAND)?;
+    lease::ask(machine.shell(), "eth0")?;
     Ok(machine)
 }
 

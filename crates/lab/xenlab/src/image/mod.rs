@@ -126,9 +126,9 @@ impl Images {
 pub enum Edition {
     /// The toolstack, and what most experiments need.
     Base,
-    /// Also the toolstack's own hotplug scripts, an operator's network tools, Open vSwitch and an emulator for HVM guests.
+    /// Also the toolstack's own hotplug scripts, an operator's network tools, Open vSwitch, OVN and an emulator for HVM guests.
     Network,
-    /// As `Network`, and libvirt.
+    /// As `Network` with libvirt in place of OVN.
     Libvirt,
     /// As `Base`, with the newest kernel of the release's backports.
     Backports,
@@ -150,7 +150,9 @@ impl Edition {
         match (self, kind) {
             (Self::Base | Self::Backports, Kind::Dom0) => &[&root::DOM0],
             (Self::Base | Self::Backports, Kind::DomU) => &[&root::DOMU],
-            (Self::Network, Kind::Dom0) => &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR],
+            (Self::Network, Kind::Dom0) => {
+                &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR, &root::OVN]
+            }
             (Self::Libvirt, Kind::Dom0) => {
                 &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR, &root::LIBVIRT]
             }
@@ -208,9 +210,12 @@ fn packages(edition: Edition, suite: Suite) -> Vec<String> {
     ];
     let network = ["bash", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
     let network = network.iter().filter(|_| edition.has_network());
+    let ovn = ["ovn-central", "ovn-host"];
+    let ovn = ovn.iter().filter(|_| edition == Edition::Network);
     let libvirt = ["libvirt-clients", "libvirt-daemon-driver-xen"];
     let libvirt = libvirt.iter().filter(|_| edition == Edition::Libvirt);
-    let others = others.iter().chain(network).chain(libvirt).map(|name| (*name).to_owned());
+    let others =
+        others.iter().chain(network).chain(ovn).chain(libvirt).map(|name| (*name).to_owned());
     versioned.into_iter().chain(others).collect()
 }
 

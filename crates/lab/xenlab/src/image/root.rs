@@ -138,6 +138,19 @@ pub(super) const OPERATOR: Plan = Plan {
     ],
 };
 
+/// OVN, both its central part and a host's.
+pub(super) const OVN: Plan = Plan {
+    programs: &[
+        "usr/bin/ovn-controller",
+        "usr/bin/ovn-nbctl",
+        "usr/bin/ovn-northd",
+        "usr/share/ovn/ovn-nb.ovsschema",
+        "usr/share/ovn/ovn-sb.ovsschema",
+    ],
+    xen_programs: &[],
+    modules: &[],
+};
+
 /// libvirt, with its driver for Xen alone.
 pub(super) const LIBVIRT: Plan = Plan {
     programs: &[

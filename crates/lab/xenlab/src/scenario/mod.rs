@@ -16,6 +16,7 @@ mod domains;
 mod frontend;
 mod guest_copy;
 mod hostile;
+pub mod lease;
 mod platform;
 mod queues;
 mod step;

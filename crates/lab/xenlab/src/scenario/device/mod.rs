@@ -7,6 +7,7 @@ mod libvirt;
 mod lifecycle;
 mod netback;
 mod open_vswitch;
+mod ovn;
 mod restart;
 mod route;
 mod testbed;
@@ -37,6 +38,8 @@ pub enum DevicePart {
     GuestTypes,
     /// pvnet beside the kernel's backend.
     Netback,
+    /// Guests as logical ports of OVN, with pvnet in dom0.
+    Ovn,
     /// libvirt as the toolstack, with pvnet in dom0.
     Libvirt,
     /// The same, with pvnet in a driver domain.
@@ -45,11 +48,12 @@ pub enum DevicePart {
 
 impl DevicePart {
     /// All parts.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Dom0,
         Self::DriverDomain,
         Self::GuestTypes,
         Self::Netback,
+        Self::Ovn,
         Self::Libvirt,
         Self::LibvirtDomain,
     ];
@@ -71,14 +75,18 @@ impl DevicePart {
     pub fn edition(self) -> Edition {
         match self {
             Self::Libvirt | Self::LibvirtDomain => Edition::Libvirt,
-            Self::Dom0 | Self::DriverDomain | Self::GuestTypes | Self::Netback => Edition::Network,
+            Self::Dom0 | Self::DriverDomain | Self::GuestTypes | Self::Netback | Self::Ovn => {
+                Edition::Network
+            }
         }
     }
 
     fn backend(self) -> Backend {
         match self {
             Self::DriverDomain | Self::LibvirtDomain => Backend::PvnetDomain,
-            Self::Dom0 | Self::GuestTypes | Self::Netback | Self::Libvirt => Backend::Pvnet,
+            Self::Dom0 | Self::GuestTypes | Self::Netback | Self::Ovn | Self::Libvirt => {
+                Backend::Pvnet
+            }
         }
     }
 
@@ -88,6 +96,7 @@ impl DevicePart {
             Self::DriverDomain => &DRIVER_DOMAIN,
             Self::GuestTypes => &GUEST_TYPES,
             Self::Netback => &NETBACK,
+            Self::Ovn => &OVN,
             Self::Libvirt | Self::LibvirtDomain => &LIBVIRT,
         }
     }
@@ -100,6 +109,7 @@ impl fmt::Display for DevicePart {
             Self::DriverDomain => "driver-domain",
             Self::GuestTypes => "guest-types",
             Self::Netback => "netback",
+            Self::Ovn => "ovn",
             Self::Libvirt => "libvirt",
             Self::LibvirtDomain => "libvirt-domain",
         })
@@ -158,6 +168,13 @@ const GUEST_TYPES: [(&str, StepFn); 2] =
 const NETBACK: [(&str, StepFn); 2] = [
     ("one guest with an interface of each backend, on one bridge", netback::connected),
     ("the same traffic through each in turn", netback::compared),
+];
+
+const OVN: [(&str, StepFn); 4] = [
+    CREATE,
+    ("interfaces are logical ports, whose guests have their addresses from OVN", ovn::connected),
+    ("an access rule holds, and the ports go with the interfaces", ovn::protected),
+    SHUTDOWN,
 ];
 
 const LIBVIRT: [(&str, StepFn); 8] = [

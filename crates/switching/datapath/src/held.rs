@@ -32,17 +32,21 @@ impl Held {
         }
     }
 
-    /// Has notifications sent that are due, or all that need not wait for more frames if the worker `is_idle`.
+    /// Has notifications sent that are due, or all that need not wait for more frames if the worker `is_idle`. Returns whether there
+    /// was any such queue.
     #[inline]
-    pub(crate) fn flush(&mut self, now: Duration, is_idle: bool) {
+    pub(crate) fn flush(&mut self, now: Duration, is_idle: bool) -> bool {
+        let mut has_flushed = false;
         self.0.retain_mut(|entry| {
             if !is_idle && now < entry.due {
                 return true;
             }
+            has_flushed = true;
             let due = entry.port.flush(entry.queue, now, is_idle);
             entry.due = due.unwrap_or(entry.due);
             due.is_some()
         });
+        has_flushed
     }
 
     /// When the first of them is due.

@@ -37,8 +37,8 @@ const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
 /// or after this one together with a yield of its CPU: one frame then waits for both.
 const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
 /// Rounds without work of which only the first one reads the clock, which takes as long as the round. A frame that the last of
-/// them finds came up to three rounds after the time that is taken for its arrival: a tenth of a microsecond.
-const ROUNDS_PER_CLOCK: u32 = 4;
+/// them finds came up to seven rounds after the time that is taken for its arrival: a fifth of a microsecond.
+const ROUNDS_PER_CLOCK: u32 = 8;
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
 /// in a series of round trips its next frame comes after other queues' frames.
 const LINGER: u32 = 4;
@@ -82,6 +82,8 @@ pub(crate) struct Worker {
     is_paused: bool,
     /// The queue whose last turn ended after the last look at the clock.
     unended: Option<(usize, Instant)>,
+    /// When the last turn of the last round ended, if the clock was read then: the next round begins.
+    ended: Option<Instant>,
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
@@ -121,6 +123,7 @@ impl Worker {
             retried: Instant::now(),
             is_paused: false,
             unended: None,
+            ended: None,
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
@@ -163,12 +166,16 @@ impl Worker {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
         loop {
-            if self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
-                now = Instant::now();
-            }
+            now = match self.ended.take() {
+                Some(ended) => ended,
+                None if self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK) => Instant::now(),
+                None => now,
+            };
             self.carrier.begin(now);
             let has_work = self.round(now);
-            self.held.flush(self.carrier.now, !has_work);
+            if self.held.flush(self.carrier.now, !has_work) {
+                self.ended = None;
+            }
             self.rounds += u32::from(has_work);
             self.dry_rounds = if has_work { 0 } else { self.dry_rounds + 1 };
             let timeout = match has_work || self.polls_on(now) {
@@ -180,7 +187,7 @@ impl Worker {
                 return;
             }
             (self.looked, self.rounds, self.dry_rounds) = (Instant::now(), 0, 0);
-            self.has_yielded = false;
+            (self.has_yielded, self.ended) = (false, None);
         }
     }
 
@@ -250,6 +257,7 @@ impl Worker {
                     began = now;
                     self.slots[index].iter_mut().for_each(|slot| slot.account.charge(took));
                     self.turn_ended(now);
+                    self.ended = Some(now);
                 }
             }
             if let Some(slot) = self.slots[index].as_ref().filter(|slot| slot.active) {

@@ -292,6 +292,36 @@ fn a_driver_without_buffers_is_told_again_of_those_that_there_are() {
     });
 }
 
+/// Queues that the NIC gets later have no socket, and the watch goes by the interface and not by its name.
+#[test]
+fn a_nic_that_changes_is_seen_whatever_its_name_is() {
+    in_own_network(|| {
+        let mut outside = wire(2, 1500);
+        let channels = |count| {
+            let arguments = ["-L", "nic0", "rx", count, "tx", count];
+            let ethtool = Command::new("ethtool").args(arguments).status().unwrap();
+            assert!(ethtool.success());
+        };
+        let ethtool = Command::new("ethtool").args(["-L", "pv0", "tx", "1"]).status().unwrap();
+        assert!(ethtool.success());
+        channels("1");
+        let (mut queues, watch) = take_over();
+        assert_eq!((queues.len(), watch.unserved_queues()), (1, 0));
+        channels("2");
+        assert_eq!(watch.unserved_queues(), 1);
+        ip("link set nic0 down");
+        ip("link set nic0 name renamed");
+        ip("link add nic0 mtu 1000 type veth peer name nic1");
+        ["renamed", "pv0"].iter().for_each(|name| ip(&format!("link set {name} mtu 3000 up")));
+        watch.look_at_mtu();
+        assert_eq!(watch.unserved_queues(), 1);
+        assert_eq!(queues[0].send(&bytes(3014, 0)), Outcome::Delivered);
+        assert_eq!(outside.take(1), [bytes(3014, 0)]);
+        ip("link delete renamed");
+        assert_eq!(watch.unserved_queues(), 0);
+    });
+}
+
 /// A daemon that was killed and comes back has the NIC again.
 #[test]
 fn a_nic_is_given_back_and_may_be_taken_again() {

@@ -97,6 +97,17 @@ impl Watch {
         is_deleted.then_some(name)
     }
 
+    /// What is wrong with the device although it is there, and what to do about it.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let Self::Nic { watch, sockets } = self else { return None };
+        let (name, served) = (watch.name(), sockets.len());
+        let unserved = std::num::NonZeroU32::new(watch.unserved_queues())?;
+        Some(format!(
+            "{name} has {unserved} receive queue(s) more than when it was taken over, whose frames go to the host: take them away \
+             (ethtool -L {name}, back to {served}), or restart pvnet"
+        ))
+    }
+
     /// Frames that the kernel dropped because sockets were full.
     pub(super) fn socket_drops(&self) -> Option<u64> {
         match self {

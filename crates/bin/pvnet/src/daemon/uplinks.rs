@@ -1,6 +1,7 @@
 //! The uplinks of the configuration.
 
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use datapath::{Datapath, Port};
@@ -26,6 +27,9 @@ use crate::netns;
 /// takes the driver domain's time instead. A ring's worth, so that one guest can be late by a ring.
 const SPARE_BUFFERS: usize = 256;
 
+/// The time between two looks at what a device's driver says.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// An uplink.
 pub(super) struct PluggedUplink {
     pub(super) config: Uplink,
@@ -48,6 +52,9 @@ pub(super) struct PluggedUplink {
     is_deleted: bool,
     /// Whether somebody has taken its tap out of its bridge.
     is_astray: bool,
+    /// What else is wrong with its device, which is there, and when it was looked at.
+    complaint: Option<String>,
+    looked: Instant,
 }
 
 impl PluggedUplink {
@@ -65,6 +72,8 @@ impl PluggedUplink {
             watch: Watch::Nothing,
             is_deleted: false,
             is_astray: false,
+            complaint: None,
+            looked: Instant::now(),
         }
     }
 
@@ -146,6 +155,24 @@ impl PluggedUplink {
             self.is_deleted = true;
         }
         self.look_for_bridge();
+        self.look_for_complaints();
+    }
+
+    /// Notes if part of what its device has does not come here.
+    fn look_for_complaints(&mut self) {
+        // Not at each event: the kernel asks the driver, under the lock of all interfaces.
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
+        let complaint = self.watch.complaint();
+        if complaint != self.complaint {
+            match &complaint {
+                Some(complaint) => warn!(uplink = self.name(), complaint, "frames go elsewhere"),
+                None => info!(uplink = self.name(), "all frames come here again"),
+            }
+            self.complaint = complaint;
+        }
     }
 
     /// Notes if its tap was taken out of its bridge, which may have been deleted and made again.
@@ -164,13 +191,13 @@ impl PluggedUplink {
         }
     }
 
-    /// Why it reaches nobody although its device is there.
+    /// Why its frames go astray although its device is there.
     pub(super) fn astray(&self) -> Option<Reason> {
         let Uplink { tap, bridge, .. } = &self.config;
-        let bridge = bridge.as_ref().filter(|_| self.is_astray)?;
-        Some(Reason::DeviceFailed(format!(
-            "{tap} is not in bridge {bridge} any more: ip link set {tap} master {bridge}"
-        )))
+        let bridge = bridge.as_ref().filter(|_| self.is_astray).map(|bridge| {
+            format!("{tap} is not in bridge {bridge} any more: ip link set {tap} master {bridge}")
+        });
+        bridge.or_else(|| self.complaint.clone()).map(Reason::DeviceFailed)
     }
 
     /// Plugs in queues: a card serves its context, or a back-end its rings.
@@ -355,6 +382,8 @@ fn attach_one(
         watch,
         is_deleted: false,
         is_astray: false,
+        complaint: None,
+        looked: Instant::now(),
     })
 }
 

@@ -327,6 +327,32 @@ fn a_nic_that_is_taken_over_is_free_again_when_the_daemon_ends() {
     wire.ping(of_host);
 }
 
+/// Frames of receive queues that a NIC gets after it was taken over go past pvnet, which says so.
+#[test]
+fn queues_that_a_nic_gets_later_are_reported() {
+    if !able(&["ip", "ethtool"]) {
+        return;
+    }
+    let wire = Wire::new();
+    let peer = ["peer", "name", "nic3", "numrxqueues", "2", "numtxqueues", "1"];
+    let add = ["link", "add", "nic2", "numrxqueues", "2", "numtxqueues", "2", "type", "veth"];
+    wire.host.ip(&[&add[..], &peer[..]].concat()).unwrap();
+    let channels = |count| {
+        let mut command = wire.host.exec("ethtool").unwrap();
+        command.args(["-L", "nic2", "rx", count, "tx", count]);
+        lab::run(command, LIMIT).unwrap();
+    };
+    channels("1");
+    let testbed = Testbed::start(0, &wire.uplink("af-xdp", "").replace("nic0", "nic2"));
+    let reason = || uplink(&testbed)["reason"].to_string();
+    assert_eq!(reason(), "null");
+    channels("2");
+    wait("the complaint", || reason().contains("1 receive queue(s) more"));
+    assert!(reason().contains("ethtool -L nic2") && uplink(&testbed)["state"] == "up");
+    channels("1");
+    wait("its end", || reason() == "null");
+}
+
 /// A guest that sends more than the wire takes has its share of the NIC's buffers, and no more.
 #[test]
 fn a_guest_that_floods_the_wire_delays_no_other() {

@@ -13,6 +13,10 @@ const SIOCGIFFLAGS: Opcode = 0x8913;
 const SIOCGIFMTU: Opcode = 0x8921;
 const SIOCSIFMTU: Opcode = 0x8922;
 const SIOCSIFHWADDR: Opcode = 0x8924;
+const SIOCETHTOOL: Opcode = 0x8946;
+
+/// `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+const GET_CHANNELS: u32 = 0x3c;
 
 /// `IFF_UP` of `linux/if.h`.
 const UP: u16 = 1;
@@ -36,6 +40,27 @@ struct AddressRequest {
     rest: [u8; 16],
 }
 
+/// `struct ifreq` with a pointer to what is asked of the driver.
+#[repr(C)]
+struct DriverRequest {
+    name: [u8; IFNAMSIZ],
+    data: *mut Channels,
+    rest: [u8; 16],
+}
+
+/// `struct ethtool_channels`: how many queues of each kind there may be, and there are.
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+const _: () = assert!(size_of::<DriverRequest>() == size_of::<InterfaceRequest>());
 const _: () = assert!(
     size_of::<MtuRequest>() == size_of::<InterfaceRequest>()
         && size_of::<AddressRequest>() == size_of::<InterfaceRequest>()
@@ -67,6 +92,16 @@ pub(crate) fn mtu_by(socket: BorrowedFd<'_>, name: [u8; IFNAMSIZ]) -> Result<u32
     // mutably for the call.
     unsafe { ioctl(socket, Updater::<SIOCGIFMTU, _>::new(&mut request)) }?;
     Ok(request.mtu.cast_unsigned())
+}
+
+/// How many receive queues an interface of a socket's namespace has, if its driver says so.
+pub(crate) fn receive_queues_by(socket: BorrowedFd<'_>, name: [u8; IFNAMSIZ]) -> Result<u32> {
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = DriverRequest { name, data: &raw mut channels, rest: [0; 16] };
+    // SAFETY: SIOCETHTOOL reads one `struct ifreq`, and reads and writes what its pointer leads to: for this command a
+    // `struct ethtool_channels`, whose layout and size `Channels` has. Both live until the call returns, and nobody else uses them.
+    unsafe { ioctl(socket, Updater::<SIOCETHTOOL, _>::new(&mut request)) }?;
+    Ok(channels.receive.saturating_add(channels.combined))
 }
 
 /// Sets the MTU of an interface, in bytes.

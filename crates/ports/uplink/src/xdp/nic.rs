@@ -72,12 +72,12 @@ impl XdpNic {
     /// See [`XdpNicError`].
     pub fn open(name: &str, huge_pages: bool) -> Result<Self, XdpNicError> {
         let interface = packet::interface_index(name)?;
-        let watch = XdpNicWatch::open(name, interface)?;
+        let count = count_queues(name)?;
+        let watch = XdpNicWatch::open(name, interface, count)?;
         let mtu = watch.mtu();
         if mtu > MTU_MAX {
             return Err(XdpNicError::TooLong { name: name.to_owned(), mtu });
         }
-        let count = count_queues(name)?;
         let program = Arc::new(Program::attach(name, interface, count)?);
         let open = |number| {
             let memory = memory(huge_pages).map_err(XdpNicError::system(name, "memory"))?;

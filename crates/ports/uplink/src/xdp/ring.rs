@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::net::xdp::XdpRingOffset;
 use shm::Region;
@@ -64,7 +64,15 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel wants to be told of what is in the ring. Ask after [`publish`](Self::publish).
+    /// Publishes our index of a ring whose other side may want to be [told](Self::needs_wakeup).
+    fn announce(&self, index: usize) {
+        self.publish(index);
+        // The kernel sets its flag and then looks at our index. If we looked at the flag before the index can be seen, both could
+        // miss the other's, and nobody would look again.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the kernel wants to be told of what is in the ring.
     fn needs_wakeup(&self) -> bool {
         self.flags.is_some_and(|flags| self.load(flags) & NEED_WAKEUP != 0)
     }
@@ -136,12 +144,23 @@ impl FillRing {
 
     /// The kernel sees what was added.
     pub(super) fn publish(&self) {
-        self.0.publish(self.0.producer);
+        self.0.announce(self.0.producer);
     }
 
-    /// Whether a driver has run out of buffers, and waits to be told of new ones.
+    /// Whether a driver has run out of buffers, and waits to be told of those that are in the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
-        self.0.needs_wakeup()
+        self.0.needs_wakeup() && !self.0.is_consumed()
+    }
+
+    /// How many buffers the kernel has not taken.
+    pub(super) fn len(&self) -> u32 {
+        self.0.index.wrapping_sub(self.0.load(self.0.consumer))
+    }
+
+    /// What a driver that runs out of buffers does, or one that has some again.
+    #[cfg(test)]
+    pub(super) fn set_needs_wakeup(&self, needs: bool) {
+        self.0.memory.write(self.0.flags.unwrap(), u32::from(needs)).unwrap();
     }
 }
 
@@ -185,7 +204,7 @@ impl TxRing {
 
     /// The kernel sees what was added.
     pub(super) fn publish(&self) {
-        self.0.publish(self.0.producer);
+        self.0.announce(self.0.producer);
     }
 
     /// Where the kernel is.

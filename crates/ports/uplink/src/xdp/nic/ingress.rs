@@ -1,15 +1,19 @@
 //! Frames of a receive queue of a NIC that is taken over.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hypervisor::PAGE_SIZE;
 use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, WINDOW, Window};
 use rustix::net::RecvFlags;
 use shm::Region;
 
-use super::XdpNicSocket;
+use super::{RX_BUFFERS, XdpNicSocket};
 use crate::xdp::frame::read;
 use crate::xdp::ring::{FillRing, RxRing};
+
+/// The time until a driver without buffers is told again of those that there are: at first, and at most.
+const AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
 
 /// The read side of a queue.
 pub struct XdpNicIngress {
@@ -21,6 +25,7 @@ pub struct XdpNicIngress {
     window: Window,
     /// The buffer of each frame in hand, by slot of the window.
     buffers: [u64; WINDOW],
+    again: Duration,
 }
 
 impl XdpNicIngress {
@@ -30,7 +35,8 @@ impl XdpNicIngress {
         fill: FillRing,
         rx: RxRing,
     ) -> Self {
-        Self { socket, memory, fill, rx, window: Window::new(), buffers: [0; WINDOW] }
+        let (window, buffers, again) = (Window::new(), [0; WINDOW], AGAIN[0]);
+        Self { socket, memory, fill, rx, window, buffers, again }
     }
 
     /// Takes the next frame into the window. Returns whether there was one.
@@ -54,13 +60,26 @@ impl XdpNicIngress {
         true
     }
 
-    /// The kernel gets the buffers that were pushed. A driver that has run out of them is told.
-    fn publish(&self) {
-        self.fill.publish();
+    /// Tells a driver that has run out of buffers of those in the ring.
+    fn wake_driver(&self) {
         if self.fill.needs_wakeup() {
             // It says nothing of the queue: a NIC that is gone is noticed elsewhere.
             let _ = rustix::net::recv(&*self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
         }
+    }
+
+    /// Whether the driver may be without a buffer although there are some. Then no frame comes, and no event.
+    fn is_starved(&self) -> bool {
+        // With zero copy it asks to be told after it has found none. If it has none of all, it may be about to ask.
+        let in_hand = u32::try_from(self.window.order().len()).unwrap_or(0);
+        let has_none = || self.fill.len() + in_hand >= RX_BUFFERS;
+        self.fill.needs_wakeup() || self.socket.is_zero_copy() && has_none()
+    }
+
+    /// Its driver runs out of buffers, or has some again.
+    #[cfg(test)]
+    pub(crate) fn set_starved(&self, is_starved: bool) {
+        self.fill.set_needs_wakeup(is_starved);
     }
 }
 
@@ -92,12 +111,26 @@ impl Ingress for XdpNicIngress {
         let order = window.order().iter().map(|slot| usize::from(*slot));
         order.filter(|slot| outcomes[*slot].is_final()).for_each(|slot| fill.push(buffers[slot]));
         window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());
-        self.publish();
+        self.fill.publish();
+        self.wake_driver();
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
+        if self.window.is_full() {
+            return Ok(Armed::Asleep);
+        }
+        // A driver may have asked after the last look.
+        self.wake_driver();
         // A frame that comes after this makes an edge.
-        let has_work = !self.window.is_full() && !self.rx.is_empty();
-        Ok(if has_work { Armed::Ready } else { Armed::Asleep })
+        if !self.rx.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        if !self.is_starved() {
+            self.again = AGAIN[0];
+            return Ok(Armed::Asleep);
+        }
+        let again = Instant::now() + self.again;
+        self.again = (self.again * 2).min(AGAIN[1]);
+        Ok(Armed::Until(again))
     }
 }

@@ -4,6 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::io::Errno;
+use rustix::net::netdevice::index_to_name;
+
 use crate::packet::{self, DeviceError};
 use crate::sys;
 use crate::tap::raw_name;
@@ -12,20 +15,23 @@ use crate::tap::raw_name;
 #[derive(Debug)]
 pub struct XdpNicWatch {
     name: String,
-    raw_name: [u8; sys::IFNAMSIZ],
+    interface: u32,
+    /// Receive queues that have a socket: those with smaller numbers.
+    served: u32,
     /// A packet socket without frames: an AF_XDP socket neither knows the interface's state nor asks for other addresses' frames.
     socket: OwnedFd,
     mtu: Arc<AtomicU32>,
 }
 
 impl XdpNicWatch {
-    pub(super) fn open(name: &str, interface: u32) -> Result<Self, DeviceError> {
+    pub(super) fn open(name: &str, interface: u32, served: u32) -> Result<Self, DeviceError> {
         let raw_name =
             raw_name(name).map_err(|_| DeviceError::Missing { name: name.to_owned() })?;
         let socket = packet::open_without_frames(name, interface)?;
         let mtu = sys::interface::mtu_by(socket.as_fd(), raw_name)
             .map_err(DeviceError::new(name, "SIOCGIFMTU"))?;
-        Ok(Self { name: name.to_owned(), raw_name, socket, mtu: Arc::new(mtu.into()) })
+        let (name, mtu) = (name.to_owned(), Arc::new(mtu.into()));
+        Ok(Self { name, interface, served, socket, mtu })
     }
 
     /// The interface's name.
@@ -43,9 +49,24 @@ impl XdpNicWatch {
 
     /// Has the queues drop frames that are longer than the MTU is by now, and no others.
     pub fn look_at_mtu(&self) {
-        if let Ok(mtu) = sys::interface::mtu_by(self.socket.as_fd(), self.raw_name) {
+        let ask = |name| sys::interface::mtu_by(self.socket.as_fd(), name);
+        if let Ok(mtu) = self.raw_name().and_then(ask) {
             self.mtu.store(mtu, Ordering::Relaxed);
         }
+    }
+
+    /// Receive queues without a socket, which the NIC has got since it was taken over. Their frames go to the network stack.
+    #[must_use]
+    pub fn unserved_queues(&self) -> u32 {
+        let ask = |name| sys::interface::receive_queues_by(self.socket.as_fd(), name);
+        // A driver that does not say how many there are can hardly change it.
+        self.raw_name().and_then(ask).map_or(0, |queues| queues.saturating_sub(self.served))
+    }
+
+    /// The interface's name by now. Another one may have the old name.
+    fn raw_name(&self) -> rustix::io::Result<[u8; sys::IFNAMSIZ]> {
+        let name = index_to_name(&self.socket, self.interface)?;
+        raw_name(&name).map_err(|_| Errno::NODEV)
     }
 
     pub(super) fn mtu(&self) -> u32 {

@@ -39,10 +39,10 @@ struct About {
     format: u32,
     what: String,
     qemu: String,
-    /// Bytes of the state: a file that was cut short is no snapshot.
-    bytes: u64,
+    /// The length of the state: a file that was cut short is no snapshot.
+    length: u64,
     /// Bytes of the disk that it takes: it has holes.
-    on_disk: u64,
+    bytes: u64,
     /// What the machine had printed, by console.
     printed: Vec<String>,
 }
@@ -93,10 +93,10 @@ impl Store {
         save(&state)?;
         let size = fs::metadata(&state).map_err(Error::path(&state))?;
         // Linux counts blocks of 512 bytes, whatever the file system's are.
-        let (bytes, on_disk) = (size.len(), size.len().min(size.blocks() * 512));
+        let (length, bytes) = (size.len(), size.len().min(size.blocks() * 512));
         let Identity { what, qemu, .. } = identity;
         let (what, qemu) = (what.clone(), qemu.clone());
-        let about = About { format: FORMAT, what, qemu, bytes, on_disk, printed };
+        let about = About { format: FORMAT, what, qemu, length, bytes, printed };
         let text = serde_json::to_vec(&about).map_err(|error| Error::Usage(error.to_string()))?;
         let file = unfinished.path().join(ABOUT);
         fs::write(&file, text).map_err(Error::path(&file))?;
@@ -150,9 +150,9 @@ impl Snapshot {
     fn read(folder: &Path) -> Option<Self> {
         let file = folder.join(ABOUT);
         let about: About = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
-        let bytes = fs::metadata(folder.join(STATE)).ok()?.len();
+        let length = fs::metadata(folder.join(STATE)).ok()?.len();
         let used = fs::metadata(&file).ok()?.modified().ok()?;
-        let is_whole = about.format == FORMAT && about.bytes == bytes;
+        let is_whole = about.format == FORMAT && about.length == length;
         is_whole.then(|| Self { folder: folder.to_owned(), about, used })
     }
 
@@ -178,7 +178,7 @@ impl Snapshot {
 
     /// The bytes of the disk that it takes.
     pub fn bytes(&self) -> u64 {
-        self.about.on_disk
+        self.about.bytes
     }
 
     /// When it was used last.

@@ -16,13 +16,14 @@ pub type Pins = [Option<Pin>; 4];
 pub const NO_PINS: Pins = [None; 4];
 
 /// The pages of 4 KiB used last, in front of all TLBs. Their entries are pinned there, and the TLBs learn of their uses
-/// only when they are unpinned.
+/// only when they are unpinned. Whoever makes a page hot keeps its pins.
 #[derive(Debug)]
 pub struct HotPages {
     slots: Box<[Slot; SLOTS]>,
     /// When each was used.
     used: [u64; 2 * PAGES],
-    pages: [Page; 2 * PAGES],
+    /// The slot of each.
+    pages: [usize; 2 * PAGES],
     /// How many there are, of each side.
     count: [usize; 2],
     /// Counts uses.
@@ -40,21 +41,13 @@ struct Slot {
 
 const NONE: u8 = u8::MAX;
 
-/// A hot page.
-#[derive(Clone, Copy, Debug)]
-struct Page {
-    slot: usize,
-    /// Its entries in TLBs.
-    pins: Pins,
-}
-
 impl HotPages {
     /// No hot page.
     pub fn new() -> Self {
         Self {
             slots: Box::new([Slot { frame: 0, number: NONE }; SLOTS]),
             used: [0; 2 * PAGES],
-            pages: [Page { slot: 0, pins: NO_PINS }; 2 * PAGES],
+            pages: [0; 2 * PAGES],
             count: [0; 2],
             now: 0,
         }
@@ -77,25 +70,26 @@ impl HotPages {
         self.slots[slot % SLOTS].number != NONE
     }
 
-    /// Makes the page in a slot hot, in place of the least recently used one. Returns the pins of the page that it
-    /// replaces, and where its own are kept.
-    pub fn insert(&mut self, side: Side, slot: usize, frame: u64) -> (Pins, &mut Pins) {
+    /// Makes the page in a slot hot, in place of the least recently used one. Returns the slot of the page that it replaces, if
+    /// it does.
+    pub fn insert(&mut self, side: Side, slot: usize, frame: u64) -> Option<usize> {
         let first = side as usize * PAGES;
         let count = &mut self.count[side as usize];
-        let number = if *count < PAGES {
+        let (number, replaced) = if *count < PAGES {
             *count += 1;
-            first + *count - 1
+            (first + *count - 1, None)
         } else {
             let used = &self.used[first..first + PAGES];
-            let oldest = (0..PAGES).min_by_key(|number| used[*number]).unwrap_or(0);
-            self.slots[self.pages[first + oldest].slot].number = NONE;
-            first + oldest
+            let oldest = first + (0..PAGES).min_by_key(|number| used[*number]).unwrap_or(0);
+            let replaced = self.pages[oldest];
+            self.slots[replaced].number = NONE;
+            (oldest, Some(replaced))
         };
         self.now += 1;
         self.used[number] = self.now;
+        self.pages[number] = slot;
         self.slots[slot % SLOTS] = Slot { frame, number: u8::try_from(number).unwrap_or(NONE) };
-        let before = std::mem::replace(&mut self.pages[number], Page { slot, pins: NO_PINS });
-        (before.pins, &mut self.pages[number].pins)
+        replaced
     }
 
     /// Corrects where the page in a slot lies.
@@ -109,18 +103,14 @@ impl HotPages {
         self.slots[slot % SLOTS].frame
     }
 
-    /// Removes all hot pages of a side. Returns their pins, the least recently used page first.
-    pub fn take_all(&mut self, side: Side) -> impl Iterator<Item = Pin> + use<> {
+    /// Removes all hot pages of a side. Returns their slots, the least recently used page first.
+    pub fn take_all(&mut self, side: Side) -> impl Iterator<Item = usize> + use<> {
         let first = side as usize * PAGES;
         let count = std::mem::take(&mut self.count[side as usize]);
         let mut order: [usize; PAGES] = std::array::from_fn(|number| first + number);
         order[..count].sort_unstable_by_key(|number| self.used[*number]);
-        let mut taken = [NO_PINS; PAGES];
-        for (taken, number) in taken.iter_mut().zip(&order[..count]) {
-            let page = &mut self.pages[*number];
-            self.slots[page.slot].number = NONE;
-            *taken = std::mem::take(&mut page.pins);
-        }
-        taken.into_iter().flatten().flatten()
+        let slots = order.map(|number| self.pages[number]);
+        slots[..count].iter().for_each(|slot| self.slots[*slot].number = NONE);
+        slots.into_iter().take(count)
     }
 }

@@ -31,7 +31,8 @@ pub struct Outcome {
 struct MappedPage {
     page: u64,
     mapping: Mapping,
-    /// The TLB entries of the page that was last used in this slot: hints, as they may be of another page by now.
+    /// The TLB entries of the page that was last used in this slot: pinned if the page is hot, else hints, as they may be of
+    /// another page by now.
     pins: Pins,
 }
 
@@ -154,15 +155,16 @@ impl Model {
     }
 
     /// Uses a page that is not hot, and makes it hot. Returns the TLBs that missed.
-    #[cold]
+    #[inline(never)]
     fn use_cold_page(&mut self, slot: usize) -> TlbSet {
         let side = if slot < PAGE_SLOTS { Side::Code } else { Side::Data };
-        let (mapped, tlbs) = (&mut self.pages[slot % SLOTS], &mut self.tlbs[side as usize]);
-        let MappedPage { page, mapping, pins: hints } = *mapped;
-        let (replaced, pins) = self.hot_pages.insert(side, slot, mapping.frame);
-        replaced.into_iter().flatten().for_each(|pin| tlbs.unpin(pin));
-        let missed = tlbs.pin(page, mapping, self.tag, hints, pins);
-        mapped.pins = *pins;
+        let tlbs = &mut self.tlbs[side as usize];
+        let MappedPage { page, mapping, .. } = self.pages[slot % SLOTS];
+        if let Some(replaced) = self.hot_pages.insert(side, slot, mapping.frame) {
+            unpin(tlbs, &self.pages[replaced % SLOTS].pins);
+        }
+        // The pins are changed in place: reading them as a whole would stall until they have left the store buffer.
+        let missed = tlbs.pin(page, mapping, self.tag, &mut self.pages[slot % SLOTS].pins);
         if side == Side::Data && self.cached.is_some() {
             self.keep_translation(slot, missed);
         }
@@ -171,8 +173,8 @@ impl Model {
 
     /// Unpins the entries of all hot pages of a side, so that the TLBs know the order of their uses.
     fn unpin_all(&mut self, side: Side) {
-        for pin in self.hot_pages.take_all(side) {
-            self.tlbs[side as usize].unpin(pin);
+        for slot in self.hot_pages.take_all(side) {
+            unpin(&mut self.tlbs[side as usize], &self.pages[slot % SLOTS].pins);
         }
     }
 
@@ -288,6 +290,11 @@ impl Model {
             tlbs.invalidate(address, tags);
         }
     }
+}
+
+/// Unpins the entries of a page.
+fn unpin(tlbs: &mut Tlbs, pins: &Pins) {
+    pins.iter().flatten().for_each(|pin| tlbs.unpin(*pin));
 }
 
 const NO_GLOBAL: TlbSet = TlbSet::of(Policy::NoGlobal);

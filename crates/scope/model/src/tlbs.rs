@@ -2,7 +2,7 @@
 
 use crate::address_space::Region;
 use crate::geometry::TLB_ENTRIES;
-use crate::hot_pages::{Pin, Pins};
+use crate::hot_pages::{NO_PINS, Pin, Pins};
 use crate::keys::{self, GLOBAL};
 use crate::mapping::Mapping;
 use crate::paging::PageSize;
@@ -54,17 +54,13 @@ impl Tlbs {
         if is_large { &mut self.large } else { &mut self.small }
     }
 
-    /// Uses a page of the address space `space`, and pins its entries. `pins` receives them; `hints` are those that it had
-    /// when it was pinned before, which may be stale. Returns the TLBs that missed.
-    pub fn pin(
-        &mut self,
-        page: u64,
-        mapping: Mapping,
-        space: u16,
-        hints: Pins,
-        pins: &mut Pins,
-    ) -> TlbSet {
-        let Some(size) = mapping.size else { return TlbSet::NONE };
+    /// Uses a page of the address space `space`, and pins its entries. `pins` receives them; those that it had when it was
+    /// pinned before are hints, which may be stale. Returns the TLBs that missed.
+    pub fn pin(&mut self, page: u64, mapping: Mapping, space: u16, pins: &mut Pins) -> TlbSet {
+        let Some(size) = mapping.size else {
+            *pins = NO_PINS;
+            return TlbSet::NONE;
+        };
         let (address, mut missed) = (page << 12, TlbSet::NONE);
         let global = global_under(address, mapping.global);
         let own_size = TlbSet::ALL.without(mapping.large);
@@ -76,10 +72,11 @@ impl Tlbs {
         ];
         for (slot, (size, tag, tlbs)) in groups.into_iter().enumerate() {
             if !tlbs.intersects(self.modelled) {
+                pins[slot] = None;
                 continue;
             }
             let is_large = size != PageSize::Small;
-            let hint = hints[slot].map(|(_, entry)| entry);
+            let hint = pins[slot].map(|(_, entry)| entry);
             let key = keys::key(address, size, tag);
             let (entry, these) = self.of(is_large).pin(key, tlbs, hint);
             pins[slot] = entry.map(|entry| (is_large, entry));

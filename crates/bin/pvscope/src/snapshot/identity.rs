@@ -9,7 +9,7 @@ use crate::digest::hex;
 use crate::error::{Error, Result};
 
 /// The version of the files.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// Stands for the folder that is another one in each run.
 const FOLDER: &str = "FOLDER";
 

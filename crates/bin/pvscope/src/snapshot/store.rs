@@ -1,6 +1,7 @@
 //! The folder of snapshots: what is kept, and how much of it.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -38,7 +39,9 @@ struct About {
     format: u32,
     what: String,
     qemu: String,
-    /// Bytes of the state: a file that was cut short is no snapshot.
+    /// The length of the state: a file that was cut short is no snapshot.
+    length: u64,
+    /// Bytes of the disk that it takes: it has holes.
     bytes: u64,
     /// What the machine had printed, by console.
     printed: Vec<String>,
@@ -88,10 +91,12 @@ impl Store {
         let unfinished = lab::TempDir::inside(&self.folder)?;
         let state = unfinished.path().join(STATE);
         save(&state)?;
-        let bytes = fs::metadata(&state).map_err(Error::path(&state))?.len();
+        let size = fs::metadata(&state).map_err(Error::path(&state))?;
+        // Linux counts blocks of 512 bytes, whatever the file system's are.
+        let (length, bytes) = (size.len(), size.len().min(size.blocks() * 512));
         let Identity { what, qemu, .. } = identity;
         let (what, qemu) = (what.clone(), qemu.clone());
-        let about = About { format: FORMAT, what, qemu, bytes, printed };
+        let about = About { format: FORMAT, what, qemu, length, bytes, printed };
         let text = serde_json::to_vec(&about).map_err(|error| Error::Usage(error.to_string()))?;
         let file = unfinished.path().join(ABOUT);
         fs::write(&file, text).map_err(Error::path(&file))?;
@@ -111,10 +116,10 @@ impl Store {
 
     /// Removes what is no snapshot, and of the others those that exceed so many bytes, except `newest`.
     fn make_room(&self, newest: &Snapshot, kept: u64) {
-        let mut left = kept.saturating_sub(newest.about.bytes);
+        let mut left = kept.saturating_sub(newest.bytes());
         let all = self.all();
         for other in all.iter().filter(|other| other.folder != newest.folder) {
-            match left.checked_sub(other.about.bytes) {
+            match left.checked_sub(other.bytes()) {
                 Some(rest) => left = rest,
                 None => drop(other.remove()),
             }
@@ -134,7 +139,7 @@ impl Store {
         for snapshot in self.all() {
             if names.is_empty() || names.iter().any(|name| snapshot.name().starts_with(name)) {
                 snapshot.remove()?;
-                removed = (removed.0 + 1, removed.1 + snapshot.about.bytes);
+                removed = (removed.0 + 1, removed.1 + snapshot.bytes());
             }
         }
         Ok(removed)
@@ -145,9 +150,9 @@ impl Snapshot {
     fn read(folder: &Path) -> Option<Self> {
         let file = folder.join(ABOUT);
         let about: About = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
-        let bytes = fs::metadata(folder.join(STATE)).ok()?.len();
+        let length = fs::metadata(folder.join(STATE)).ok()?.len();
         let used = fs::metadata(&file).ok()?.modified().ok()?;
-        let is_whole = about.format == FORMAT && about.bytes == bytes;
+        let is_whole = about.format == FORMAT && about.length == length;
         is_whole.then(|| Self { folder: folder.to_owned(), about, used })
     }
 
@@ -171,7 +176,7 @@ impl Snapshot {
         &self.about.qemu
     }
 
-    /// Its size in bytes.
+    /// The bytes of the disk that it takes.
     pub fn bytes(&self) -> u64 {
         self.about.bytes
     }

@@ -265,7 +265,7 @@ impl GuestRx {
         }
         let Some(outcome) = written? else { return Ok(None) };
         if outcome == Outcome::Delivered {
-            self.singles.take();
+            self.singles.take(&self.regions);
             self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
             self.used += 1;
             self.supply.delivered(self.used, self.pace);

@@ -7,6 +7,9 @@ use wire::virtio_net::VirtioNetHdrMrgRxbuf;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
+/// So many buffers before it is written, a buffer is fetched once more: the guest's CPU, which reads the one before, fetches it too, and
+/// a line that both have is as slow to write as one that is missing.
+const AGAIN: usize = 6;
 /// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
 const LINES: [usize; 2] = [0, 64];
 
@@ -34,16 +37,19 @@ impl Singles {
         regions: &[Region],
         wanted: usize,
     ) -> Result<(), Broken> {
-        if self.next < self.end {
-            return Ok(());
-        }
+        if self.next < self.end { Ok(()) } else { self.refill(queue, regions, wanted) }
+    }
+
+    #[inline(never)]
+    fn refill(
+        &mut self,
+        queue: &mut Queue,
+        regions: &[Region],
+        wanted: usize,
+    ) -> Result<(), Broken> {
         let place = &mut self.all[..wanted.min(AHEAD)];
         (self.next, self.end) = (0, queue.pop_singles(true, place).map_err(Broken::new)?);
-        for Single { buffer, .. } in &self.all[..self.end] {
-            let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-            let region = &regions[usize::from(buffer.region)];
-            LINES.iter().for_each(|line| region.prefetch_for_write(at.saturating_add(*line)));
-        }
+        self.all[..self.end].iter().for_each(|single| fetch(regions, single));
         Ok(())
     }
 
@@ -55,8 +61,11 @@ impl Singles {
 
     /// The next one is used.
     #[inline]
-    pub(crate) fn take(&mut self) {
+    pub(crate) fn take(&mut self, regions: &[Region]) {
         self.next += 1;
+        if let Some(single) = self.all[..self.end].get(self.next + AGAIN) {
+            fetch(regions, single);
+        }
     }
 
     /// Puts back those that are left.
@@ -68,6 +77,14 @@ impl Singles {
             queue.put_back_singles(u16::try_from(left).unwrap_or(0));
         }
     }
+}
+
+/// Starts to fetch the first lines of a buffer, for writing.
+#[inline]
+fn fetch(regions: &[Region], Single { buffer, .. }: &Single) {
+    let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+    let region = &regions[usize::from(buffer.region)];
+    LINES.iter().for_each(|line| region.prefetch_for_write(at.saturating_add(*line)));
 }
 
 /// Writes a frame and its metadata into a buffer with room for both. None if the sender's platform has no addresses for

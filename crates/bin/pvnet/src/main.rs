@@ -24,6 +24,7 @@ mod save;
 mod schema;
 mod signals;
 mod status;
+mod stdout;
 mod steering_rule;
 mod top;
 
@@ -292,6 +293,7 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    stdout::end_when_it_is_closed();
     // An experiment reports its interrupt itself.
     lab::exit_code("pvnet", dispatch(cli.command), |_| false)
 }

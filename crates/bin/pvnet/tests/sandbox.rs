@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
@@ -45,6 +46,19 @@ fn a_daemon_gives_up_what_it_does_not_need_and_carries_frames() {
     assert_all(pid, "Seccomp:", "2");
     assert_all(pid, "NoNewPrivs:", "1");
     assert!(testbed.daemon.stderr().contains("files that it does not need are out of reach"));
+}
+
+#[test]
+fn a_group_gets_the_control_socket_of_a_daemon_without_capabilities() {
+    if !able(&[]) {
+        return;
+    }
+    let group = rustix::process::getgid().as_raw() + 1;
+    let mut testbed = Testbed::start(1, &format!("control_group = {group}"));
+    testbed.daemon.says("ready", LIMIT).unwrap();
+    let socket = testbed.folder().join("control.sock");
+    assert_eq!(std::fs::metadata(socket).unwrap().gid(), group);
+    assert_all(testbed.daemon.pid(), "CapEff:", "0000000000000000");
 }
 
 #[test]

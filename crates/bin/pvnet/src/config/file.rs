@@ -45,6 +45,22 @@ impl ConfigFile {
         Ok(Self { path, overrides: self.overrides.clone() })
     }
 
+    /// [Reads](Self::read) it while a daemon runs, whose ports become what it says.
+    ///
+    /// # Errors
+    /// Also if it is empty, as a file is whose writer has not ended or found no room: a reload would remove all ports. And if it is no
+    /// regular file: a pipe would be waited for.
+    pub fn read_again(&self) -> Result<Loaded, Error> {
+        let unread = |source| Error::Read { path: self.path.clone(), source };
+        let file = std::fs::metadata(&self.path).map_err(unread)?;
+        let reason = match file.len() {
+            _ if !file.is_file() => "is no regular file",
+            0 => "is empty",
+            _ => return self.read(),
+        };
+        Err(unread(std::io::Error::other(reason)))
+    }
+
     /// Reads it, applies the changes of the command line, and checks the result.
     pub fn read(&self) -> Result<Loaded, Error> {
         let Self { path, overrides } = self;
@@ -93,5 +109,24 @@ impl Config {
     pub fn of_tables(tables: &Table) -> Result<Self, String> {
         let config = config_of(tables)?;
         config.check().map(|()| config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lab::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_being_written_removes_no_ports() {
+        let folder = TempDir::new().unwrap();
+        let file = ConfigFile::new(folder.path().join("pvnet.toml"), Vec::new());
+        std::fs::write(file.path(), "").unwrap();
+        assert!(file.read_again().unwrap_err().to_string().ends_with("pvnet.toml: is empty"));
+        std::fs::write(file.path(), "[daemon]\nmeter = true\n").unwrap();
+        assert!(file.read_again().unwrap().config.daemon.meter);
+        let device = ConfigFile::new("/dev/null".into(), Vec::new());
+        assert!(device.read_again().unwrap_err().to_string().ends_with("is no regular file"));
     }
 }

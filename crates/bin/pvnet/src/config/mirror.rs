@@ -23,7 +23,7 @@ pub struct Mirror {
     pub files: Option<u32>,
     /// Which frames are written to files, in the language of `pvnet capture`.
     pub filter: Option<String>,
-    /// The most bytes of a frame that are copied; 0 for all.
+    /// The most bytes of a frame that are copied; 0 for all. A copy to a port has the first 128 in any case.
     #[serde(default)]
     pub snaplen: u32,
 }

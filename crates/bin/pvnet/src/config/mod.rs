@@ -185,6 +185,16 @@ impl Config {
         for uplink in &self.uplinks {
             let of_uplink = |reason| format!("uplink {:?}: {reason}", uplink.name);
             uplink.check().map_err(of_uplink)?;
+            let shares =
+                |other: &&Uplink| other.name != uplink.name && other.place() == uplink.place();
+            if uplink.nic.is_none()
+                && let Some(other) = self.uplinks.iter().find(shares)
+            {
+                let other = &other.name;
+                return Err(of_uplink(format!(
+                    "uplink {other:?} has its device or socket already"
+                )));
+            }
             let Some(nic) = &uplink.nic else { continue };
             if self.nics.iter().all(|other| other.name != *nic) {
                 return Err(of_uplink(format!("there is no [[nic]] with the name {nic:?}")));

@@ -1,6 +1,6 @@
 //! `[[uplink]]`: a tap or a NIC, and what it can do, a port of another switch, or a card's context.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use offload::Features;
 use port::Coalescing;
@@ -159,6 +159,11 @@ impl Uplink {
             UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => self.check_device(),
             UplinkKind::VirtioUser => self.check_socket(),
         }
+    }
+
+    /// What it is at: no two uplinks can be at the same. Of a card's context only the card says so.
+    pub fn place(&self) -> (Option<&str>, [&str; 2], &Path) {
+        (self.namespace.as_deref(), [&self.tap, &self.device], &self.socket)
     }
 
     fn check_bridge(&self) -> Result<(), String> {

@@ -24,9 +24,11 @@ pub(super) fn request(
             return Err("what is not the configuration yet can only be tried".to_owned());
         }
         Change::Reload { candidate } => {
-            let file = if candidate { file.candidate() } else { Ok(file.clone()) };
-            let loaded = file.and_then(|file| file.read()).map_err(|error| error.to_string())?;
-            Source::File(Box::new(loaded))
+            let loaded = match candidate {
+                true => file.candidate().and_then(|file| file.read()),
+                false => file.read_again(),
+            };
+            Source::File(Box::new(loaded.map_err(|error| error.to_string())?))
         }
         change => Source::Command(change),
     };

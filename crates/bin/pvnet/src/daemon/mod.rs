@@ -78,6 +78,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     let devices = uplinks::open_devices(config)?;
     device::make_all(config)?;
     let readiness = Readiness::from_environment();
+    server::join_group(config);
     let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
@@ -11,7 +11,10 @@ use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 use hypervisor::DomId;
 use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Gid;
 use rustix::net::SocketType;
+use rustix::process::getgroups;
+use rustix::thread::set_thread_groups;
 
 use crate::config::{Config, ConfigFile};
 use crate::daemon::change;
@@ -26,6 +29,29 @@ use crate::daemon::thread::{spawn, spawn_for_client};
 const CLIENTS_MAX: usize = 64;
 /// How long the control thread has for a status: less than its client waits.
 const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
+
+/// Joins the group that the control socket will have, if the process may: whoever owns a file may give it to a group that they are in,
+/// without the capability that the sandbox takes.
+pub(super) fn join_group(config: &Config) {
+    let Some(group) = config.daemon.control_group.map(Gid::from_raw) else { return };
+    let mut groups = getgroups().unwrap_or_default();
+    if !groups.contains(&group) {
+        groups.push(group);
+        // If it may not, the socket's group says so, unless it is the process's own.
+        let _ = set_thread_groups(&groups);
+    }
+}
+
+fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let wanted = Some(Gid::from_raw(group));
+    rustix::fs::chown(path, None, wanted).map_err(|error| {
+        let reason = format!(
+            "control_group: {error}: the daemon's user must be in the group {group} \
+             (SupplementaryGroups= in its unit)"
+        );
+        io::Error::new(io::Error::from(error).kind(), reason)
+    })
+}
 
 /// The listening socket. Dropping it removes its file.
 pub(super) struct Server {
@@ -47,9 +73,7 @@ impl Server {
         let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
         let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
         if let Some(group) = config.daemon.control_group {
-            let group = Some(rustix::fs::Gid::from_raw(group));
-            let changed = rustix::fs::chown(&path, None, group).map_err(std::io::Error::from);
-            changed.map_err(Error::path(&path))?;
+            give_to_group(&path, group).map_err(Error::path(&path))?;
         }
         let file = file.clone();
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.

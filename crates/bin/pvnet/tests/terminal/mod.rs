@@ -1,9 +1,9 @@
 //! `pvnet top` on a terminal of 80 columns and 24 lines: tmux is the terminal.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::testbed::{LIMIT, Testbed, able, wait};
+use crate::testbed::{LIMIT, Testbed, able, pvnet, wait};
 
 /// A terminal with a program in it, which ends with this value.
 struct Terminal {
@@ -107,4 +107,22 @@ fn top_sorts_filters_and_gives_the_terminal_back() {
     assert!(screen.contains("ended 0"), "{screen}");
     let screen = terminal.shows(" icanon");
     assert!(screen.contains(" echo ") && !screen.contains("-icanon"), "{screen}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for (stdout, reason) in [
+        (Stdio::from(full), "pvnet: standard output: No space left on device (os error 28)\n"),
+        (closed.into(), ""),
+    ] {
+        let mut command = pvnet();
+        command.args(["run", "--check", "--config"]);
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/pvnet.toml"));
+        let output = command.stdout(stdout).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), reason);
+        assert_eq!(output.status.code(), Some(1));
+    }
 }

@@ -34,6 +34,21 @@ fn an_uplink_may_be_a_nic() {
 }
 
 #[test]
+fn two_uplinks_are_not_at_one_device() {
+    let other = |lines: &str| format!("{UP}[[uplink]]\nname = \"other\"\n{lines}");
+    parse(&other("tap = \"up1\"\n")).unwrap();
+    parse(&other("tap = \"up0\"\nnamespace = \"n\"\n")).unwrap();
+    let (lo, xdp) =
+        ("device = \"lo\"\nkind = \"af-packet\"\n", "kind = \"af-xdp\"\ndevice = \"lo\"\n");
+    for text in
+        [other("tap = \"up0\"\n"), other(&format!("{lo}[[uplink]]\nname = \"third\"\n{xdp}"))]
+    {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains("has its device or socket already"), "{error}");
+    }
+}
+
+#[test]
 fn a_tap_may_be_in_a_bridge() {
     let bridged = format!("{UP}bridge = \"br0\"\n");
     assert_eq!(parse(&bridged).unwrap().uplinks[0].bridge.as_deref(), Some("br0"));

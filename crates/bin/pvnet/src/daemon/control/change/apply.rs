@@ -115,12 +115,8 @@ impl Control {
 
     /// Whether an old uplink still has the device or the socket of this one.
     pub(super) fn holds_device_of(&self, uplink: &Uplink) -> bool {
-        let device = |uplink: &Uplink| {
-            let Uplink { namespace, tap, device, socket, .. } = uplink.clone();
-            (namespace, tap, device, socket)
-        };
         let is_held =
-            |other: &PluggedUplink| other.is_open() && device(&other.config) == device(uplink);
+            |other: &PluggedUplink| other.is_open() && other.config.place() == uplink.place();
         self.uplinks.iter().any(is_held)
     }
 

@@ -326,6 +326,19 @@ fn what_a_guest_agreed_on_changes_when_it_connects_again() {
     wait("the guest's return", || domain(&testbed).is_some_and(|now| Some(now) != before));
     testbed.ping(0, 1);
     assert!(steps(&change(&testbed, &["reload"]).unwrap()).is_empty());
+    let queues = |testbed: &Testbed| {
+        let mut list = testbed.guests[0].namespace.exec("ls").unwrap();
+        let listed = list.arg("/sys/class/net/eth0/queues").output().unwrap();
+        String::from_utf8_lossy(&listed.stdout).matches("tx-").count()
+    };
+    for count in [1, 2] {
+        let before = domain(&testbed);
+        let set = ["port", "set", &red, &format!("queues={count}"), "--reconnect"];
+        change(&testbed, &set).unwrap();
+        wait("the guest's return", || domain(&testbed).is_some_and(|now| Some(now) != before));
+        testbed.ping(0, 1);
+        wait("so many queues", || queues(&testbed) == count);
+    }
 }
 
 #[test]

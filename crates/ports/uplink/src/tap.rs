@@ -168,11 +168,11 @@ impl Tap {
     }
 
     /// As [`open`](Self::open), of a kind to which any number of queues can be added, also if it is opened with one: a tap that
-    /// persists can then be opened again with another number.
+    /// persists, or that has other queues already, can then be opened again with another number.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`TapError::NotMultiQueue`] if it persists and is of the other kind.
-    pub(crate) fn open_multi_queue(
+    pub fn open_multi_queue(
         name: &str,
         queues: usize,
         offload: TapOffload,

@@ -35,6 +35,8 @@ pub(super) struct StackEnd<'a> {
     pub(super) poll: Duration,
     /// Those queues of an earlier session whose tap the stack has configured.
     pub(super) kept: Option<Vec<StackQueue>>,
+    /// Whether there may be a later session, with another number of queues.
+    pub(super) may_rejoin: bool,
 }
 
 /// An interface. Its frames are carried while its device is open and until it is dropped or
@@ -264,13 +266,14 @@ fn stack_queues(
     offload: TapOffload,
     stack: &mut StackEnd<'_>,
 ) -> Result<Vec<StackQueue>, String> {
-    let Some(kept) = stack.kept.take() else { return open_taps(mac, queues, offload, stack) };
-    // The stack spreads its frames over all of them.
-    if kept.len() != queues {
-        let name = &stack.name;
-        return Err(format!("{name} has {} queues, and the daemon serves {queues}", kept.len()));
-    }
+    let Some(mut kept) = stack.kept.take() else { return open_taps(mac, queues, offload, stack) };
+    // The stack spreads its frames over all that are open. Those beyond go when the copies of the earlier session do.
+    kept.truncate(queues);
     kept.iter().try_for_each(|queue| queue.tap.set_offload(offload)).map_err(text)?;
+    if let Some(missing @ 1..) = queues.checked_sub(kept.len()) {
+        let more = Tap::open_multi_queue(&stack.name, missing, offload).map_err(text)?;
+        kept.extend(more.into_iter().map(StackQueue::new));
+    }
     Ok(kept)
 }
 
@@ -281,8 +284,12 @@ fn open_taps(
     offload: TapOffload,
     stack: &StackEnd<'_>,
 ) -> Result<Vec<StackQueue>, String> {
-    let StackEnd { name, namespace, addresses, .. } = stack;
-    let taps = Tap::open(name, queues, offload).map_err(text)?;
+    let StackEnd { name, namespace, addresses, may_rejoin, .. } = stack;
+    let taps = match may_rejoin {
+        true => Tap::open_multi_queue(name, queues, offload),
+        false => Tap::open(name, queues, offload),
+    };
+    let taps = taps.map_err(text)?;
     netns::set_mac(*namespace, name, &mac.to_string())?;
     if namespace.is_some() {
         // The system's own stack is its operator's.

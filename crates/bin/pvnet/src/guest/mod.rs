@@ -186,13 +186,14 @@ fn open_links(
     let mut kept = kept.iter().map(again);
     let mut links = Vec::with_capacity(names.len());
     let pool = vif::copy_pool(guest, &**store, vifs, options)?;
+    let may_rejoin = !options.rejoin.is_zero();
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
         let offloads = vif::features(&**store, handle).without(options.without);
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
         let (namespace, poll) = (Some(namespace), options.poll);
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
+        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
@@ -201,7 +202,7 @@ fn open_links(
         let offloads = Features::ALL.without(options.without);
         let (namespace, poll) = (Some(namespace), options.poll);
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
+        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
         links.push(Link::open_context(context, stack)?);
     }
     Ok(links)
@@ -246,7 +247,8 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
     let poll = options.poll;
-    let stack = StackEnd { name, namespace: None, offloads, addresses, poll, kept: None };
+    let (namespace, kept, may_rejoin) = (None, None, false);
+    let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
     let mut link = vif::open(&guest, &store, handle, stack, options, None)?;
     link.keep_mapped();
     println!("vif {handle} is up: {}", link.name());

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use control_socket::{Change, ChangeReport, ChangeRequest, control_socket};
+use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, control_socket};
 
 use crate::args::DaemonArgs;
 use crate::error;
@@ -150,12 +150,18 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
 }
 
 fn read(file: &std::path::Path) -> Result<String, String> {
-    let mut text = String::new();
-    match file.to_str() {
-        Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| text),
-        _ => std::fs::read_to_string(file),
+    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
+    let source: Box<dyn Read> = match file.to_str() {
+        Some("-") => Box::new(std::io::stdin()),
+        _ => Box::new(std::fs::File::open(file).map_err(failed)?),
+    };
+    // The daemon takes no longer request.
+    let mut text = Vec::new();
+    source.take(REQUEST_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > REQUEST_MAX {
+        return Err(format!("{}: more than {REQUEST_MAX} bytes", file.display()));
     }
-    .map_err(|error| format!("{}: {error}", file.display()))
+    String::from_utf8(text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// A table of this kind with these keys.
@@ -233,6 +239,12 @@ fn text(report: &ChangeReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        assert!(read("/dev/zero".as_ref()).unwrap_err().ends_with("more than 16384 bytes"));
+        assert_eq!(read("/dev/null".as_ref()).unwrap(), "");
+    }
 
     #[test]
     fn keys_make_a_table() {

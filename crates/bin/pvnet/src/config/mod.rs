@@ -117,6 +117,11 @@ pub struct Config {
     pub nics: Vec<Nic>,
 }
 
+/// The default of many keys.
+fn yes() -> bool {
+    true
+}
+
 /// The longest name of a guest, uplink or card, which is also the name of a namespace or port.
 const NAME_MAX: usize = 32;
 
@@ -187,22 +192,13 @@ impl Config {
             uplink.check().map_err(of_uplink)?;
             let shares =
                 |other: &&Uplink| other.name != uplink.name && other.place() == uplink.place();
-            if uplink.nic.is_none()
-                && let Some(other) = self.uplinks.iter().find(shares)
-            {
-                let other = &other.name;
-                return Err(of_uplink(format!(
-                    "uplink {other:?} has its device or socket already"
-                )));
+            if let Some(Uplink { name, .. }) = self.uplinks.iter().find(shares) {
+                let reason = format!("uplink {name:?} has its device, socket or context already");
+                return Err(of_uplink(reason));
             }
             let Some(nic) = &uplink.nic else { continue };
             if self.nics.iter().all(|other| other.name != *nic) {
                 return Err(of_uplink(format!("there is no [[nic]] with the name {nic:?}")));
-            }
-            if self.uplinks.iter().filter(|other| other.nic.as_ref() == Some(nic)).count() > 1 {
-                return Err(of_uplink(format!(
-                    "another uplink has the context of {nic:?} already"
-                )));
             }
         }
         for guest in &self.guests {

@@ -53,12 +53,8 @@ pub struct Wire {
     #[serde(default)]
     pub addresses: Vec<String>,
     /// Whether the host's end finishes checksums, as Linux does; otherwise the card does.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub checksum_offload: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// `coalescing`: interrupts come after so many frames, or so many microseconds after the first; 0 is not by number, or not by

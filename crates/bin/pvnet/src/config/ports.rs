@@ -44,10 +44,10 @@ pub struct Port {
     #[serde(default)]
     pub config_space: bool,
     /// Partial checksums.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub checksum_offload: bool,
     /// TCP frames beyond the MTU.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub tcp_segmentation_offload: bool,
     /// UDP frames beyond the MTU: by default, where TCP's are allowed.
     pub udp_segmentation_offload: Option<bool>,
@@ -68,7 +68,7 @@ pub struct Port {
     /// The MTU of a new device.
     pub mtu: Option<u16>,
     /// Whether it carries frames; otherwise it drops them, and its link is down.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub enabled: bool,
     /// The VLAN of all its frames, which have no tags.
     pub vlan: Option<u16>,
@@ -119,10 +119,6 @@ impl From<SocketMode> for Mode {
 
 fn one() -> u16 {
     1
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Port {

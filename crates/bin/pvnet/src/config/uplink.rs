@@ -55,7 +55,7 @@ pub struct Uplink {
     #[serde(default)]
     pub mode: SocketMode,
     /// Whether packed rings are accepted.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub packed: bool,
     /// The card whose first context it is.
     pub nic: Option<String>,
@@ -77,7 +77,7 @@ pub struct Uplink {
     #[serde(default)]
     pub capabilities: Capabilities,
     /// Whether frames beyond the MTU arrive unsegmented.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub large_receive: bool,
     /// The memory that frames are read into.
     #[serde(default)]
@@ -100,7 +100,7 @@ pub struct Uplink {
     #[serde(default)]
     pub limit: Limits,
     /// Whether it carries frames; otherwise it drops them.
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     pub enabled: bool,
     /// The VLAN of all its frames, which have no tags.
     pub vlan: Option<u16>,
@@ -161,9 +161,10 @@ impl Uplink {
         }
     }
 
-    /// What it is at: no two uplinks can be at the same. Of a card's context only the card says so.
-    pub fn place(&self) -> (Option<&str>, [&str; 2], &Path) {
-        (self.namespace.as_deref(), [&self.tap, &self.device], &self.socket)
+    /// What it is at: no two uplinks can be at the same.
+    pub fn place(&self) -> (Option<&str>, [&str; 2], &Path, Option<&str>) {
+        let Self { namespace, tap, device, socket, nic, .. } = self;
+        (namespace.as_deref(), [tap, device], socket, nic.as_deref())
     }
 
     fn check_bridge(&self) -> Result<(), String> {
@@ -358,10 +359,6 @@ pub enum UplinkKind {
     VirtioUser,
     /// A card's context that is kept for the driver domain.
     Cdna,
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[cfg(test)]

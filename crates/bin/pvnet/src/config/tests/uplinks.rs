@@ -38,13 +38,22 @@ fn two_uplinks_are_not_at_one_device() {
     let other = |lines: &str| format!("{UP}[[uplink]]\nname = \"other\"\n{lines}");
     parse(&other("tap = \"up1\"\n")).unwrap();
     parse(&other("tap = \"up0\"\nnamespace = \"n\"\n")).unwrap();
-    let (lo, xdp) =
-        ("device = \"lo\"\nkind = \"af-packet\"\n", "kind = \"af-xdp\"\ndevice = \"lo\"\n");
-    for text in
-        [other("tap = \"up0\"\n"), other(&format!("{lo}[[uplink]]\nname = \"third\"\n{xdp}"))]
-    {
+    let at_nic = |kind: &str| format!("device = \"eth0\"\nkind = \"{kind}\"\n");
+    let third = |lines: &str| format!("[[uplink]]\nname = \"third\"\n{lines}");
+    let card = |number: u8, name: &str| {
+        let wire = format!("[[nic]]\nname = \"{name}\"\nwire = {{ tap = \"w{number}\" }}\n");
+        (wire, format!("kind = \"cdna\"\nnic = \"{name}\"\nmac = \"02:00:00:00:00:0{number}\"\n"))
+    };
+    let [(wire, context), (other_wire, other_context)] = [card(1, "card0"), card(2, "card1")];
+    let cards = other(&context) + &third(&other_context) + &wire + &other_wire;
+    parse(&cards).unwrap();
+    for text in [
+        other("tap = \"up0\"\n"),
+        other(&at_nic("af-packet")) + &third(&at_nic("af-xdp")),
+        other(&context) + &third(&context.replace(":01", ":03")) + &wire,
+    ] {
         let error = parse(&text).unwrap_err();
-        assert!(error.contains("has its device or socket already"), "{error}");
+        assert!(error.contains("has its device, socket or context already"), "{error}");
     }
 }
 

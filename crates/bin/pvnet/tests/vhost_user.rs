@@ -150,21 +150,23 @@ impl Bed {
 
     /// Carries frames in both directions with this layout, and ends the session.
     fn drive(&self, pair: u8, mode: Mode, layout: Layout) {
-        let ports = [2 * pair, 2 * pair + 1];
-        let peers = [ports[1], ports[0]];
-        let mut testpmd = self.testpmd(&ports, &peers, mode, layout, FORWARD);
-        for _ in 1..TRIES {
-            if self.carries_within(&mut [&mut testpmd], ports[0], ports[1], TRY) {
-                break;
-            }
-            // Its one burst was lost: the other port was not served yet.
+        let [one, other] = [2 * pair, 2 * pair + 1];
+        let start = || self.testpmd(&[one, other], &[other, one], mode, layout, FORWARD);
+        let mut testpmd = start();
+        let carries = |testpmd: &mut Process| {
+            self.carries_within(&mut [testpmd], one, other, TRY)
+                && self.carries_within(&mut [testpmd], other, one, TRY)
+        };
+        let mut tries = 1;
+        // Of the one burst in each direction, what came before the port that it is for was served is lost.
+        while !carries(&mut testpmd) {
+            assert!(tries < TRIES, "no frames: {layout:?}, {:?}", self.ports());
+            tries += 1;
             end(&mut testpmd);
-            testpmd = self.testpmd(&ports, &peers, mode, layout, FORWARD);
+            testpmd = start();
         }
-        self.carries(&mut [&mut testpmd], ports[0], ports[1]);
-        self.carries(&mut [&mut testpmd], ports[1], ports[0]);
         let are = |state: &str| {
-            let names = ports.map(|port| format!("vm{port}"));
+            let names = [one, other].map(|port| format!("vm{port}"));
             self.ports()
                 .iter()
                 .filter(|port| names.iter().any(|name| port["name"] == **name))

@@ -1,8 +1,8 @@
 //! What passes a tap, recorded and read by tshark.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lab::{Namespace, Process, TempDir};
+use lab::{Error, Interrupt, Namespace, Process, TempDir};
 use xenlab::Result;
 
 /// How long tshark may take to start.
@@ -32,10 +32,20 @@ impl Recorder {
     /// Records the frames of a device in a namespace.
     pub(crate) fn start(namespace: &Namespace, device: &str) -> Result<Self> {
         let folder = TempDir::new()?;
+        let file = folder.path().join("wire.pcapng");
         let mut command = namespace.exec("tshark")?;
-        command.args(["-q", "-i", device, "-w"]).arg(folder.path().join("wire.pcapng"));
+        command.args(["-q", "-i", device, "-w"]).arg(&file);
         let mut tshark = Process::capture(command)?;
         tshark.says("Capturing on", START)?;
+        // It says so before it opens the device, and makes the file after that.
+        let start = Instant::now();
+        while !file.exists() {
+            if start.elapsed() > START {
+                let what = "tshark, which has opened no device yet,".to_owned();
+                return Err(Error::TimedOut { what, limit: START }.into());
+            }
+            Interrupt::sleep(Duration::from_millis(10))?;
+        }
         Ok(Self { tshark, folder })
     }
 

@@ -1,6 +1,7 @@
 //! A thread that owns ingress queues and tasks: polls those with work, and sleeps when none has work.
 
 mod commands;
+mod looks;
 
 use std::io;
 use std::num::NonZeroU64;
@@ -23,22 +24,12 @@ use crate::held::Held;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
+use looks::Looks;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A worker that does not sleep, while some of its queues do, looks for their events once per this many rounds with work,
-const LOOK_EVERY: u32 = 16;
-/// or when this time has passed. Rounds without work take a tenth of the time that such a look takes.
-const LOOK_AFTER: Duration = Duration::from_micros(50);
-/// Where no queue sleeps, it looks for commands after this time,
-const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
-/// or after this one together with a yield of its CPU: one frame then waits for both.
-const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
-/// Rounds without work of which only the first one reads the clock, which takes as long as the round. A frame that the last of
-/// them finds came up to seven rounds after the time that is taken for its arrival: a fifth of a microsecond.
-const ROUNDS_PER_CLOCK: u32 = 8;
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
 /// in a series of round trips its next frame comes after other queues' frames.
 const LINGER: u32 = 4;
@@ -70,12 +61,8 @@ pub(crate) struct Worker {
     /// Whether it is worth polling before sleep.
     poller: Poller,
     yields: Yields,
-    /// When events were last looked for, the rounds with work since then, and whether the CPU was yielded.
-    looked: Instant,
-    rounds: u32,
-    has_yielded: bool,
-    /// Rounds without work since the last one with work, or since a yield, whose length nobody knows.
-    dry_rounds: u32,
+    /// When it looks for events while it does not sleep.
+    looks: Looks,
     /// When frames that wait for room were last tried again.
     retried: Instant,
     /// Nothing is carried until it is resumed.
@@ -115,10 +102,7 @@ impl Worker {
             held: Held::default(),
             poller: Poller::new(shared.poll),
             yields: Yields::default(),
-            looked: Instant::now(),
-            rounds: 0,
-            has_yielded: false,
-            dry_rounds: 0,
+            looks: Looks::new(Instant::now()),
             shared,
             retried: Instant::now(),
             is_paused: false,
@@ -168,7 +152,7 @@ impl Worker {
         loop {
             now = match self.ended.take() {
                 Some(ended) => ended,
-                None if self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK) => Instant::now(),
+                None if self.looks.reads_clock() => Instant::now(),
                 None => now,
             };
             self.carrier.begin(now);
@@ -176,29 +160,17 @@ impl Worker {
             if self.held.flush(self.carrier.now, !has_work) {
                 self.ended = None;
             }
-            self.rounds += u32::from(has_work);
-            self.dry_rounds = if has_work { 0 } else { self.dry_rounds + 1 };
+            self.looks.round_ended(has_work);
             let timeout = match has_work || self.polls_on(now) {
-                true if !self.is_look_due(now) => continue,
+                true if !self.looks.is_due(now, self.sleeps) => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looked, self.rounds, self.dry_rounds) = (Instant::now(), 0, 0);
-            (self.has_yielded, self.ended) = (false, None);
+            (self.looks, self.ended) = (Looks::new(Instant::now()), None);
         }
-    }
-
-    /// Whether a worker that does not sleep looks for events now.
-    fn is_look_due(&self, now: Instant) -> bool {
-        let after = match self.has_yielded {
-            _ if self.sleeps => LOOK_AFTER,
-            true => LOOK_WITH_YIELD,
-            false => LOOK_AFTER_ALONE,
-        };
-        self.sleeps && self.rounds >= LOOK_EVERY || now - self.looked >= after
     }
 
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
@@ -211,7 +183,7 @@ impl Worker {
         let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
         if !blocked && self.poller.is_worth_polling(now) {
             if self.yields.after_look(now) {
-                (self.has_yielded, self.dry_rounds) = (true, 0);
+                self.looks.yielded();
             }
             return true;
         }

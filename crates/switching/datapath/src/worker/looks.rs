@@ -1,0 +1,179 @@
+//! When a worker that does not sleep looks for events, and when it reads the clock.
+
+use std::time::{Duration, Instant};
+
+/// While some of its queues sleep, a worker looks for their events once per this many rounds with work,
+const LOOK_EVERY: u32 = 16;
+/// or when this time has passed. Rounds without work take a tenth of the time that such a look takes.
+const LOOK_AFTER: Duration = Duration::from_micros(50);
+/// Where no queue sleeps, it looks for commands after this time,
+const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
+/// or after this one together with a yield of its CPU: one frame then waits for both.
+const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
+/// Rounds without work of which only the first one reads the clock, which takes as long as the round. A frame that the last of
+/// them finds came up to seven rounds after the time that is taken for its arrival: a fifth of a microsecond.
+const ROUNDS_PER_CLOCK: u32 = 8;
+
+/// What a worker has done since it last looked for events.
+pub(super) struct Looks {
+    /// When that was.
+    last: Instant,
+    /// Rounds with work since then.
+    rounds: u32,
+    /// Whether the CPU was yielded since then.
+    has_yielded: bool,
+    /// Rounds without work since the last one with work, or since a yield, whose length nobody knows.
+    dry_rounds: u32,
+}
+
+impl Looks {
+    /// It has just looked.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { last: now, rounds: 0, has_yielded: false, dry_rounds: 0 }
+    }
+
+    /// Whether the next round reads the clock; otherwise it takes the time of the round before.
+    #[inline]
+    pub(super) fn reads_clock(&self) -> bool {
+        self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK)
+    }
+
+    /// A round has ended.
+    #[inline]
+    pub(super) fn round_ended(&mut self, has_work: bool) {
+        self.rounds += u32::from(has_work);
+        self.dry_rounds = if has_work { 0 } else { self.dry_rounds + 1 };
+    }
+
+    /// The CPU was yielded.
+    #[inline]
+    pub(super) fn yielded(&mut self) {
+        (self.has_yielded, self.dry_rounds) = (true, 0);
+    }
+
+    /// Whether it looks now. `sleeps` says whether a queue sleeps, whose next frames are announced by an event.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant, sleeps: bool) -> bool {
+        let after = match self.has_yielded {
+            _ if sleeps => LOOK_AFTER,
+            true => LOOK_WITH_YIELD,
+            false => LOOK_AFTER_ALONE,
+        };
+        sleeps && self.rounds >= LOOK_EVERY || now - self.last >= after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROSECOND: Duration = Duration::from_micros(1);
+
+    /// A worker that always has another round.
+    #[derive(Clone, Copy)]
+    struct Rounds {
+        length: Duration,
+        has_work: bool,
+        sleeps: bool,
+        /// After how much time it yields its CPU, again and again.
+        yields: Option<Duration>,
+    }
+
+    impl Rounds {
+        /// The times between its looks, in twenty thousand rounds.
+        fn times(self) -> Vec<Duration> {
+            let mut time = Instant::now();
+            let (mut looks, mut looked, mut yielded) = (Looks::new(time), time, time);
+            let (mut now, mut times) = (time, Vec::new());
+            for _ in 0..20_000 {
+                if looks.reads_clock() {
+                    now = time;
+                }
+                looks.round_ended(self.has_work);
+                if self.yields.is_some_and(|yields| now - yielded >= yields) {
+                    yielded = now;
+                    looks.yielded();
+                }
+                if looks.is_due(now, self.sleeps) {
+                    times.push(time - looked);
+                    (looked, looks) = (time, Looks::new(time));
+                }
+                time += self.length;
+            }
+            times
+        }
+
+        /// Asserts that so much time is between any two looks: at most so many rounds more as do not read the clock.
+        fn look_after(self, after: Duration) {
+            let (times, late) = (self.times(), self.length * 8);
+            assert!(times.len() > 1);
+            for time in times {
+                assert!(after <= time && time < after + late, "{time:?} in place of {after:?}");
+            }
+        }
+    }
+
+    fn rounds(length: Duration, has_work: bool, sleeps: bool) -> Rounds {
+        Rounds { length, has_work, sleeps, yields: None }
+    }
+
+    #[test]
+    fn a_queue_that_sleeps_is_heard_after_16_rounds_with_work() {
+        for length in [MICROSECOND / 10, MICROSECOND, MICROSECOND * 3] {
+            let times = rounds(length, true, true).times();
+            // The first look was no round.
+            assert_eq!(times[0], length * 15);
+            assert!(times.len() > 600 && times[1..].iter().all(|time| *time == length * 16));
+        }
+    }
+
+    #[test]
+    fn a_queue_that_sleeps_is_heard_after_50_us() {
+        for yields in [None, Some(MICROSECOND * 10)] {
+            for has_work in [false, true] {
+                let long = rounds(MICROSECOND * 5, has_work, true);
+                Rounds { yields, ..long }.look_after(MICROSECOND * 50);
+            }
+            let dry = rounds(MICROSECOND / 10, false, true);
+            Rounds { yields, ..dry }.look_after(MICROSECOND * 50);
+        }
+    }
+
+    #[test]
+    fn where_no_queue_sleeps_commands_are_heard_after_500_us() {
+        for length in [MICROSECOND / 10, MICROSECOND, MICROSECOND * 5] {
+            for has_work in [false, true] {
+                rounds(length, has_work, false).look_after(MICROSECOND * 500);
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_comes_with_a_yield_after_250_us() {
+        let alone = rounds(MICROSECOND / 2, false, false);
+        // Later yields have a look with them, and of earlier ones the first after the time.
+        for (yields, after) in [(300, 300), (400, 400), (100, 250), (10, 250)] {
+            let yields = Some(MICROSECOND * yields);
+            Rounds { yields, ..alone }.look_after(MICROSECOND * after);
+        }
+    }
+
+    #[test]
+    fn of_eight_rounds_without_work_one_reads_the_clock() {
+        let mut looks = Looks::new(Instant::now());
+        let mut reads = |has_work, count| {
+            let reads = |_| {
+                let reads = looks.reads_clock();
+                looks.round_ended(has_work);
+                usize::from(reads)
+            };
+            (0..count).map(reads).sum::<usize>()
+        };
+        assert_eq!([reads(true, 80), reads(false, 80), reads(false, 1)], [80, 10, 1]);
+        assert_eq!(reads(false, 3), 0);
+        // The one after a round with work.
+        assert_eq!([reads(true, 1), reads(false, 1), reads(false, 6)], [0, 1, 0]);
+        looks.yielded();
+        assert!(looks.reads_clock());
+    }
+}

@@ -21,7 +21,7 @@ use testbed::{Testbed, able, holdings, wait};
 const FRAMES: u64 = 2000;
 
 /// How often testpmd sends its burst, and how long the frames may then take.
-const TRIES: u32 = 3;
+const TRIES: u32 = 8;
 const TRY: Duration = Duration::from_secs(20);
 
 /// What testpmd does with the frames of its ports.

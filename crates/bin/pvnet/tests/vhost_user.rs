@@ -21,11 +21,11 @@ use testbed::{Testbed, able, holdings, wait};
 const FRAMES: u64 = 2000;
 
 /// How often testpmd sends its burst, and how long the frames may then take.
-const TRIES: u32 = 8;
+const TRIES: u32 = 3;
 const TRY: Duration = Duration::from_secs(20);
 
 /// What testpmd does with the frames of its ports.
-const FORWARD: &str = "--forward-mode=mac --tx-first";
+const FORWARD: &str = "--interactive --forward-mode=mac";
 const SEND: &str = "--forward-mode=txonly";
 const RECEIVE: &str = "--forward-mode=rxonly";
 
@@ -100,7 +100,7 @@ impl Bed {
         for (n, peer) in peers.iter().enumerate() {
             command.arg(format!("--eth-peer={n},{}", mac(*peer)));
         }
-        Process::capture(command).unwrap()
+        Process::converse(command).unwrap()
     }
 
     fn ports(&self) -> Vec<Value> {
@@ -168,20 +168,21 @@ impl Bed {
     /// Carries frames in both directions with this layout, and ends the session.
     fn drive(&self, pair: u8, mode: Mode, layout: Layout) {
         let [one, other] = [2 * pair, 2 * pair + 1];
-        let start = || self.testpmd(&[one, other], &[other, one], mode, layout, FORWARD);
-        let mut testpmd = start();
-        let silent = |testpmd: &mut Process| {
+        let mut testpmd = self.testpmd(&[one, other], &[other, one], mode, layout, FORWARD);
+        [one, other].iter().for_each(|port| self.until_up(&format!("vm{port}")));
+        let mut tries = 0;
+        loop {
+            // A burst in each direction, which then goes round.
+            testpmd.say("start tx_first").unwrap();
             let mut directions = [(one, other), (other, one)].into_iter();
-            directions.find(|(from, to)| !self.carries_within(&mut [testpmd], *from, *to, TRY))
-        };
-        let mut tries = 1;
-        // Of the one burst in each direction, what came before the port that it is for was served is lost.
-        while let Some((from, _)) = silent(&mut testpmd) {
+            let is_silent =
+                |(from, to): &(u8, u8)| !self.carries_within(&mut [&mut testpmd], *from, *to, TRY);
+            let Some((from, _)) = directions.find(is_silent) else { break };
+            // What came before the worker served the port that it is for is lost.
             assert!(!self.has_forgotten(from), "vm{from}: {layout:?}, {:?}", self.ports());
-            assert!(tries < TRIES, "no frames: {layout:?}, {:?}", self.ports());
             tries += 1;
-            end(&mut testpmd);
-            testpmd = start();
+            assert!(tries < TRIES, "no frames: {layout:?}, {:?}", self.ports());
+            testpmd.say("stop").unwrap();
         }
         let are = |state: &str| {
             let names = [one, other].map(|port| format!("vm{port}"));

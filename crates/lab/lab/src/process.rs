@@ -6,7 +6,7 @@ use crate::{Error, Interrupt, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -40,10 +40,14 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Io`] if it does not start.
-    pub fn spawn(mut command: Command) -> Result<Self> {
+    pub fn spawn(command: Command) -> Result<Self> {
+        Self::start(command, Stdio::null())
+    }
+
+    fn start(mut command: Command, stdin: Stdio) -> Result<Self> {
         let name = display(&command);
         // In a new process group, so that Ctrl-C reaches only this process, which then stops its children in order.
-        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = command.stdin(stdin).process_group(0).spawn();
         let child = child.map_err(Error::io(format!("cannot start `{name}`")))?;
         Ok(Self { child, name, captured: None })
     }
@@ -52,12 +56,36 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Io`] if it does not start.
-    pub fn capture(mut command: Command) -> Result<Self> {
+    pub fn capture(command: Command) -> Result<Self> {
+        Self::start_captured(command, Stdio::null())
+    }
+
+    /// The same of a command that [reads lines](Self::say).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it does not start.
+    pub fn converse(command: Command) -> Result<Self> {
+        Self::start_captured(command, Stdio::piped())
+    }
+
+    fn start_captured(mut command: Command, stdin: Stdio) -> Result<Self> {
         let captured = Captured::new().map_err(Error::io("cannot make a file in memory"))?;
         captured.attach(&mut command).map_err(Error::io("cannot share a file in memory"))?;
-        let mut process = Self::spawn(command)?;
+        let mut process = Self::start(command, stdin)?;
         process.captured = Some(captured);
         Ok(process)
+    }
+
+    /// Writes a line to the standard input of a process that [reads lines](Self::converse).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it reads none any more.
+    pub fn say(&mut self, line: &str) -> Result<()> {
+        let said = match &mut self.child.stdin {
+            Some(stdin) => writeln!(stdin, "{line}"),
+            None => Err(io::Error::other("its standard input is closed")),
+        };
+        said.map_err(Error::io(format!("cannot tell `{}` anything", self.name)))
     }
 
     /// The process id.
@@ -308,6 +336,17 @@ mod tests {
     #[test]
     fn output_is_returned() {
         assert_eq!(run(shell("echo out; echo err >&2"), LIMIT).expect("success"), "out\n");
+    }
+
+    #[test]
+    fn a_process_is_told_lines_and_says_so_once_it_has_ended() {
+        let mut process = Process::converse(shell("read a; read b; echo $b $a")).unwrap();
+        process.say("one").unwrap();
+        process.say("two").unwrap();
+        assert!(process.wait(LIMIT).unwrap().success());
+        assert_eq!(process.stdout(), "two one\n");
+        let message = process.say("three").unwrap_err().to_string();
+        assert!(message.starts_with("cannot tell `"), "{message}");
     }
 
     #[test]

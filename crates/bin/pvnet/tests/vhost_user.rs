@@ -21,8 +21,8 @@ use testbed::{Testbed, able, holdings, wait};
 const FRAMES: u64 = 2000;
 
 /// How often testpmd sends its burst, and how long the frames may then take.
-const TRIES: u32 = 3;
-const TRY: Duration = Duration::from_secs(20);
+const TRIES: u32 = 12;
+const TRY: Duration = Duration::from_secs(5);
 
 /// What testpmd does with the frames of its ports.
 const FORWARD: &str = "--interactive --forward-mode=mac";

@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -155,8 +155,24 @@ doc: ## Build the API documentation, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 deb: ## Build Debian packages in out/
+	rm -f out/pvnet_*.deb out/pvscope_*.deb
 	$(CARGO) build --release --locked -p pvnet -p pvscope -p scope-plugin
 	scripts/deb
+
+# What an upgrade begins with: the same programs under an earlier version.
+OLDER := 0~older
+deb-older: deb
+	OUT=out/older scripts/deb $(PVNET) $(OLDER)
+
+deb-test: deb-older ## Build the Debian packages, check them by lintian, install, upgrade under traffic, remove (about a minute)
+	scripts/deb-lint out/pvnet_*.deb out/pvscope_*.deb
+	$(SUDO) scripts/deb-test out/older/pvnet_*.deb out/pvnet_*.deb
+
+deb-test-systemd: deb-older ## The same with systemd as PID 1, in a container: units, watchdog, exposure (needs Debian's mirrors)
+	$(SUDO) scripts/deb-test-systemd out/older/pvnet_*.deb out/pvnet_*.deb $(IMAGE)
+
+container-image: deb ## Make a container image of the Debian package, without a registry (needs Debian's mirrors)
+	$(SUDO) scripts/container-image out/pvnet_*.deb $(IMAGE)
 
 static: ## Build pvnet without shared libraries, for musl
 	scripts/static

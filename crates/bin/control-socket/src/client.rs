@@ -1,7 +1,8 @@
 //! The client's side.
 
 use std::fmt;
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -81,11 +82,12 @@ pub fn capture(
 }
 
 fn send(socket: &Path, request: &Request) -> Result<UnixStream, String> {
-    let no_daemon = |error| {
-        format!(
+    let no_daemon = |error: Error| match error.kind() {
+        ErrorKind::PermissionDenied => not_permitted(socket),
+        _ => format!(
             "no daemon at {}: {error}; start one with `pvnet run --config FILE`",
             socket.display()
-        )
+        ),
     };
     let line = format!("{request}\n");
     if line.len() as u64 > REQUEST_MAX {
@@ -102,6 +104,29 @@ fn send(socket: &Path, request: &Request) -> Result<UnixStream, String> {
         }
         Err(error) => Err(no_daemon(error)),
     }
+}
+
+/// What a user needs who may not use the socket. If the folder is closed to the user as well, its group is the one to be in.
+fn not_permitted(socket: &Path) -> String {
+    let group = socket.ancestors().find_map(|path| std::fs::metadata(path).ok());
+    let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
+    let group = group.map_or_else(String::new, |found| {
+        format!(", or a member of the group {}", group_name(&groups, found.gid()))
+    });
+    format!("no permission to use {}: be root{group}", socket.display())
+}
+
+/// The groups of this machine.
+const GROUPS: &str = "/etc/group";
+
+/// The name of a group in a text as group(5) says, or its number.
+fn group_name(groups: &str, number: u32) -> String {
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    let name = lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then_some(name)
+    });
+    name.map_or_else(|| number.to_string(), str::to_owned)
 }
 
 /// All that the daemon answers. One that refuses without reading the request resets the connection after its reason.
@@ -178,6 +203,18 @@ mod tests {
             assert_eq!(said, vec![Err("too many clients".to_owned()); 40]);
             std::fs::remove_file(&socket).unwrap();
         }
+    }
+
+    #[test]
+    fn who_has_no_permission_hears_which_group_has() {
+        let folder = Folder::new("group");
+        let gid = std::fs::metadata(&folder.0).unwrap().gid();
+        let said = not_permitted(&folder.0.join("closed").join("control.sock"));
+        let groups = std::fs::read_to_string(GROUPS).unwrap();
+        let name = group_name(&groups, gid);
+        assert!(said.ends_with(&format!("be root, or a member of the group {name}")), "{said}");
+        let groups = "root:x:0:\nvms:x:107:red,blue\n";
+        assert_eq!([group_name(groups, 107), group_name(groups, 7)], ["vms", "7"]);
     }
 
     #[test]

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use document::Document;
 use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use schemars::JsonSchema;
+use serde::Serialize;
 use wire::ethernet::MacAddr;
 use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
@@ -29,13 +32,52 @@ pub struct VifArgs {
     backend_domain: u16,
 }
 
+/// An interface that was made or removed.
+#[derive(Serialize, JsonSchema)]
+pub struct AttachDocument {
+    /// The domain's number.
+    domain: u16,
+    /// The interface's number in the guest.
+    vif: u32,
+    /// The backend's type.
+    backend: String,
+    /// The driver domain's number.
+    backend_domain: u16,
+    /// Whether the interface is there, and connected. Otherwise it was removed.
+    attached: bool,
+    /// Its MAC address, while it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
+    /// Whether it was removed although the guest did not close it.
+    forced: bool,
+}
+
+impl Document for AttachDocument {
+    const SCHEMA: &str = "pvnet-attach/1";
+}
+
+impl AttachDocument {
+    fn new(nodes: &VifNodes, mac: Option<MacAddr>, forced: bool) -> Self {
+        let VifNodes { backend, kind, domain, handle } = nodes;
+        Self {
+            domain: domain.0,
+            vif: *handle,
+            backend: kind.clone(),
+            backend_domain: backend.0,
+            attached: mac.is_some(),
+            mac: mac.map(|mac| mac.to_string()),
+            forced,
+        }
+    }
+}
+
 /// The time limit for both ends to connect or close.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The first half of Xen's addresses.
 const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
 
 /// Gives a domain an interface, and waits until it is connected.
-pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
+pub fn attach(args: &VifArgs, mac: Option<MacAddr>, json: bool) -> Result<(), String> {
     let store = connect()?;
     let nodes = args.nodes(&*store)?;
     if store.read(None, &format!("{}/backend", nodes.frontend_path())).is_ok() {
@@ -49,6 +91,11 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
     nodes.create(&*store, &mac.to_string()).map_err(text)?;
     let state = format!("{}/state", nodes.backend_path());
     match wait_for(&*store, &state, |state| state == Some(XenbusState::Connected)) {
+        Ok(()) if json => {
+            let document = AttachDocument::new(&nodes, Some(mac), false);
+            print!("{}", document::line(&document).map_err(text)?);
+            Ok(())
+        }
         Ok(()) => {
             println!("vif {} of domain {} is up: mac {mac}", args.vif, args.domain);
             Ok(())
@@ -69,7 +116,7 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
 }
 
 /// Removes an interface, after the guest has closed it or after the time limit.
-pub fn detach(args: &VifArgs) -> Result<(), String> {
+pub fn detach(args: &VifArgs, json: bool) -> Result<(), String> {
     let store = connect()?;
     let nodes = args.nodes(&*store)?;
     match nodes.ask_to_close(&*store) {
@@ -84,12 +131,20 @@ pub fn detach(args: &VifArgs) -> Result<(), String> {
     }
     let state = format!("{}/state", nodes.backend_path());
     let closed = |state| matches!(state, Some(XenbusState::Closed) | None);
-    match wait_for(&*store, &state, closed) {
-        Ok(()) => {}
+    let forced = match wait_for(&*store, &state, closed) {
+        Ok(()) => false,
         Err(WaitError::Store(error)) => return Err(text(error)),
-        Err(WaitError::At(_)) => eprintln!("the guest does not close it; removing it anyway"),
+        Err(WaitError::At(_)) => true,
+    };
+    if forced {
+        eprintln!("the guest does not close it; removing it anyway");
     }
-    nodes.remove(&*store).map_err(text)
+    nodes.remove(&*store).map_err(text)?;
+    if json {
+        let document = AttachDocument::new(&nodes, None, forced);
+        print!("{}", document::line(&document).map_err(text)?);
+    }
+    Ok(())
 }
 
 impl VifArgs {
@@ -156,5 +211,26 @@ fn wait_for(
         let mut fds = [PollFd::from_borrowed_fd(store.event_fd(), PollFlags::IN)];
         // An interrupted wait starts again.
         let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_are_as_the_schema_says() {
+        let (backend, domain) = (DomId(0), DomId(7));
+        let nodes = VifNodes { backend, kind: "pvnet".to_owned(), domain, handle: 1 };
+        let mac = MacAddr([0x00, 0x16, 0x3e, 0, 0, 1]);
+        let schema = document::schema::<AttachDocument>();
+        for (mac, forced) in [(Some(mac), false), (None, true)] {
+            let line = document::line(&AttachDocument::new(&nodes, mac, forced)).unwrap();
+            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(document::errors(&schema, &json), [""; 0]);
+            assert_eq!((&json["domain"], &json["vif"]), (&7.into(), &1.into()));
+            assert_eq!(json["attached"], mac.is_some());
+            assert_eq!(json.get("mac").is_some(), mac.is_some());
+        }
     }
 }

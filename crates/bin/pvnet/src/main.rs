@@ -8,6 +8,7 @@ mod balloon;
 mod capture;
 mod change;
 mod config;
+mod config_check;
 mod context;
 mod daemon;
 mod doctor;
@@ -82,6 +83,9 @@ enum Command {
         /// Only check the configuration, and print its errors.
         #[arg(long)]
         check: bool,
+        /// With --check: print one JSON object; a configuration with an error is one too.
+        #[arg(long, requires = "check")]
+        json: bool,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -127,9 +131,18 @@ enum Command {
         /// Its MAC address [default: a random one of Xen's].
         #[arg(long)]
         mac: Option<MacAddr>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Remove an interface that `pvnet attach` created.
-    Detach(VifArgs),
+    Detach {
+        #[command(flatten)]
+        vif: VifArgs,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a command inside a guest.
     Exec {
         /// The guest's name.
@@ -289,7 +302,7 @@ struct GuestArgs {
 }
 
 /// The exit code for an error in the configuration or command line, the same as clap's.
-const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -303,7 +316,10 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         log::start(LogFormat::Text);
     }
     match command {
-        Command::Run { config, set, check, log } => run(&ConfigFile::new(config, set), check, &log),
+        Command::Run { config, set, check: true, json, .. } => {
+            config_check::run(&ConfigFile::new(config, set), json)
+        }
+        Command::Run { config, set, log, .. } => run(&ConfigFile::new(config, set), &log),
         Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface, log }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
@@ -317,8 +333,10 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Frontend { vif, interface, log } => {
             service(&log, || guest::run_on_xen(vif, &interface.options()))
         }
-        Command::Attach { vif, mac } => attach::attach(&vif, mac).map(|()| ExitCode::SUCCESS),
-        Command::Detach(vif) => attach::detach(&vif).map(|()| ExitCode::SUCCESS),
+        Command::Attach { vif, mac, json } => {
+            attach::attach(&vif, mac, json).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Detach { vif, json } => attach::detach(&vif, json).map(|()| ExitCode::SUCCESS),
         Command::Exec { name, command } => exec(&name, &command),
         Command::Status { daemon, json } => {
             status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
@@ -354,15 +372,11 @@ fn service(log: &LogArgs, run: impl FnOnce() -> Result<(), String>) -> Result<Ex
     log::serve(log.format(), |log| log.spawn().and_then(|()| run()))
 }
 
-fn run(file: &ConfigFile, check: bool, log: &LogArgs) -> Result<ExitCode, String> {
+fn run(file: &ConfigFile, log: &LogArgs) -> Result<ExitCode, String> {
     match file.read() {
         Err(error) => {
             eprintln!("pvnet: {error}");
             Ok(ExitCode::from(USAGE))
-        }
-        Ok(_) if check => {
-            println!("{}: valid", file.path().display());
-            Ok(ExitCode::SUCCESS)
         }
         Ok(loaded) => {
             let format = log.log_format.unwrap_or(loaded.config.daemon.log);

@@ -7,11 +7,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use control_socket::{Change, ChangeReport, ChangeRequest, PortKind, Status};
 
 use crate::config::{Config, Platform, candidate, edit_text};
+
+/// For how long a command waits for others that are saving.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether a change is written to the file.
 #[derive(Args)]
@@ -52,7 +58,11 @@ impl SaveArgs {
         };
         let saving = Saving::new(&path, change, &status)?;
         let expected = dry_run(socket, change.clone())?;
-        let (expected, found) = (saving.keys(&expected), saving.would_change(socket)?);
+        let found = saving.would_change(socket).map_err(|error| match &self.config {
+            Some(path) => not_the_daemons(path, &status, &error),
+            None => error,
+        })?;
+        let expected = saving.keys(&expected);
         let other = found.iter().find(|step| !expected.contains(step));
         if let Some((name, key)) = other {
             let what = if key.is_empty() { String::new() } else { format!(" {key} of") };
@@ -67,10 +77,19 @@ impl SaveArgs {
 
 impl Saving {
     fn new(path: &Path, change: &Change, status: &Status) -> Result<Self, String> {
+        Self::wait(path, change, status, PATIENCE)
+    }
+
+    fn wait(
+        path: &Path,
+        change: &Change,
+        status: &Status,
+        patience: Duration,
+    ) -> Result<Self, String> {
         let failed = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
         let file = std::fs::canonicalize(path).map_err(|error| failed(path, error))?;
         let beside = candidate(&file).map_err(|error| failed(&file, error))?;
-        let mut candidate = Candidate::create(&beside)?;
+        let mut candidate = Candidate::create(&beside, patience)?;
         let before = std::fs::read_to_string(&file).map_err(|error| failed(&file, error))?;
         let of_file = |words| format!("{}: {words}", file.display());
         let served = served(&before, status);
@@ -119,6 +138,14 @@ impl Saving {
         })?;
         Ok(path)
     }
+}
+
+/// Why a file that the command names cannot be the configuration's. The daemon looks for the new file beside its own.
+fn not_the_daemons(path: &Path, status: &Status, error: &str) -> String {
+    let (path, own) = (path.display(), &status.config);
+    format!(
+        "is {path} the file of the daemon, which has read {own}? It finds no valid new file beside that: {error}: nothing was changed"
+    )
 }
 
 fn dry_run(socket: &Path, change: Change) -> Result<ChangeReport, String> {
@@ -172,12 +199,26 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn create(path: &Path) -> Result<Self, String> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    /// Waits for other commands that are saving, at most for so long.
+    fn create(path: &Path, patience: Duration) -> Result<Self, String> {
+        let start = Instant::now();
+        let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = loop {
+            match open() {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists
+                        && start.elapsed() < patience =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                result => break result,
+            }
+        };
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => format!(
-                "{} is there: another command is saving, or was interrupted; then remove it",
-                path.display()
+                "{} is still there after {} s: another command is saving, or was interrupted; then remove it",
+                path.display(),
+                patience.as_secs()
             ),
             _ => format!("{}: {error}: nothing was changed", path.display()),
         })?;
@@ -235,7 +276,8 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let saving = Saving::new(&link, &setting(), &Status::default()).unwrap();
         assert_eq!(saving.names, ["up"]);
-        let error = Saving::new(&link, &setting(), &Status::default()).err().unwrap();
+        let error =
+            Saving::wait(&link, &setting(), &Status::default(), Duration::ZERO).err().unwrap();
         assert!(error.contains("another command is saving"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), TEXT);
         let Saving { candidate, .. } = saving;
@@ -257,6 +299,26 @@ mod tests {
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(of_daemon(&status).unwrap_err().contains("--config"));
         assert!(of_daemon(&Status::default()).unwrap_err().contains("--config"));
+    }
+
+    #[test]
+    fn commands_that_save_wait_for_one_another() {
+        let folder = lab::TempDir::new().unwrap();
+        let file = folder.path().join("pvnet.toml");
+        std::fs::write(&file, TEXT).unwrap();
+        let first = Saving::new(&file, &setting(), &Status::default()).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let saving = Saving::new(&file, &setting(), &Status::default())?;
+                Ok::<_, String>(saving.before)
+            });
+            // Long enough for the other thread to find the file.
+            std::thread::sleep(5 * PAUSE);
+            assert!(!second.is_finished(), "it waits");
+            first.candidate.replace(&file).unwrap();
+            let before = second.join().unwrap().unwrap();
+            assert_eq!(before, format!("{TEXT}enabled = false\n"), "what the first has written");
+        });
     }
 
     #[test]

@@ -7,7 +7,9 @@ use document::Kind;
 use report::SchemaArgs;
 use serde_json::Value;
 
+use crate::attach::AttachDocument;
 use crate::balloon::BalloonDocument;
+use crate::config_check::CheckDocument;
 use crate::doctor::DoctorDocument;
 use crate::error;
 use crate::mirrors::MirrorDocument;
@@ -34,6 +36,8 @@ const OWN: &[Kind] = &[
     Kind::of::<MirrorDocument>("mirror", &["mirror list"]),
     Kind::of::<RevokeDocument>("revoke", &["revoke"]),
     Kind::of::<BalloonDocument>("balloon", &["balloon"]),
+    Kind::of::<AttachDocument>("attach", &["attach", "detach"]),
+    Kind::of::<CheckDocument>("check", &["run"]),
     Kind::of::<DoctorDocument>("doctor", &["doctor"]),
     // At SIGUSR1, not with an option.
     Kind::of::<GuestReport>("guest", &["guest", "frontend"]),

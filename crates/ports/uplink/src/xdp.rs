@@ -49,7 +49,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A program that an interface runs as long as this is open.
 #[derive(Debug)]
 struct Link {
-    _fd: OwnedFd,
+    fd: OwnedFd,
+    /// The number of its program, if the kernel says so.
+    program: Option<u32>,
     /// The driver runs it, and not later the network stack.
     in_driver: bool,
 }
@@ -64,7 +66,35 @@ impl Link {
             Err(_) => (attach(IN_STACK)?, false),
             Ok(fd) => (fd, true),
         };
-        Ok(Self { _fd: fd, in_driver })
+        let program = LinkInfo::read(&fd).map(|info| info.program);
+        Ok(Self { fd, program, in_driver })
+    }
+
+    /// Whether the interface still runs this program: an administrator can take it off, or put another into the link.
+    fn is_attached(&self) -> bool {
+        let is_this = |info: LinkInfo| Some(info.program) == self.program && info.interface != 0;
+        // Where the kernel does not say, nothing can be found wrong.
+        self.program.is_none() || LinkInfo::read(&self.fd).is_none_or(is_this)
+    }
+}
+
+/// What `/proc` says of a link.
+struct LinkInfo {
+    program: u32,
+    /// 0 once it is detached.
+    interface: u32,
+}
+
+impl LinkInfo {
+    fn read(link: &OwnedFd) -> Option<Self> {
+        let path = format!("/proc/self/fdinfo/{}", link.as_raw_fd());
+        let text = std::fs::read_to_string(path).ok()?;
+        let number = |name| {
+            let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+            let (_, value) = fields.find(|(field, _)| *field == name)?;
+            value.trim().parse().ok()
+        };
+        Some(Self { program: number("prog_id")?, interface: number("ifindex")? })
     }
 }
 

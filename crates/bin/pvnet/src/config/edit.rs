@@ -42,7 +42,7 @@ fn add(tables: &mut Table, text: &str) -> Result<Vec<String>, String> {
             }
         };
         for table in &new {
-            let name = name_of(table).ok_or_else(|| format!("a [[{kind}]] has no name"))?;
+            let name = name_of(table).ok_or_else(|| nameless(&kind, table))?;
             if all_names(tables).any(|other| other == name) || names.iter().any(|n| n == name) {
                 let hint = if kind == MIRROR { "" } else { "; `pvnet port set` changes it" };
                 return Err(format!("the name {name:?} is in use{hint}"));
@@ -178,6 +178,16 @@ fn name_of(table: &Value) -> Option<&str> {
     table.get("name")?.as_str()
 }
 
+/// Why a table has no name.
+fn nameless(kind: &str, table: &Value) -> String {
+    match table.get("name") {
+        None => format!("a [[{kind}]] has no name"),
+        Some(name) => {
+            format!("the name of a [[{kind}]] is a string, and {name} is none: name = \"{kind}1\"")
+        }
+    }
+}
+
 /// The names of all tables that have one.
 fn all_names(tables: &Table) -> impl Iterator<Item = &str> {
     let arrays = tables.values().filter_map(Value::as_array);
@@ -232,6 +242,7 @@ mod tests {
         for (text, said) in [
             ("", "nothing to add"),
             ("[[uplink]]\ntap = \"x\"\n", "has no name"),
+            ("[[guest]]\nname = 5\n", "is a string, and 5 is none"),
             ("[[uplink]]\nname = \"red\"\ntap = \"x\"\n", "\"red\" is in use"),
             ("[daemon]\nworkers = 2\n", "not daemon"),
             ("[[uplink]]\nname = \"x\"\ncolour = 1\n", "colour"),
@@ -288,7 +299,8 @@ mod tests {
         );
         for (name, key, value, said) in [
             ("blue", "limit", "{}", "no port \"blue\""),
-            ("red", "colour", "1", "colour"),
+            ("red", "colour", "1", "`colour`"),
+            ("red", "colour", "1", "its interface's keys: mac, addresses, queues"),
             ("red", "name", "x", "keeps its name"),
             ("red", "limit.colour", "1", "colour"),
             ("red", "limit..x", "1", "not a key"),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-use super::{Config, Error, Override, shorthand};
+use super::{Config, Error, Override, guest, shorthand};
 
 /// A file, and the changes of the command line.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub(super) fn changed(tables: &mut Table, set: &Override) -> Result<Config, Stri
 }
 
 fn config_of(tables: &Table) -> Result<Config, String> {
-    tables.clone().try_into().map_err(|error| error.to_string().trim_end().to_owned())
+    tables.clone().try_into().map_err(|error| guest::said(&error))
 }
 
 impl Config {

@@ -116,6 +116,23 @@ impl Guest {
     }
 }
 
+/// What is wrong with the tables. A key that a guest's table does not know may be meant for its interface, whose keys can be there too.
+pub(super) fn said(error: &toml::de::Error) -> String {
+    let mut said = error.to_string().trim_end().to_owned();
+    let message = error.message();
+    // No other table has this key.
+    if message.starts_with("unknown field") && message.contains("`token_file`") {
+        let of_vif = Vif::KEYS.join(", ");
+        let of_context = Context::KEYS.iter().filter(|key| !Vif::KEYS.contains(key));
+        let of_context: Vec<_> = of_context.copied().collect();
+        said += &format!(
+            "\nA guest with one interface may have its interface's keys: {of_vif}; or a context's: {}",
+            of_context.join(", ")
+        );
+    }
+    said
+}
+
 /// The name of the port of a guest's vif: the guest's, with the vif's number from the second vif on.
 pub fn vif_name(guest: &str, handle: u32) -> String {
     match handle {

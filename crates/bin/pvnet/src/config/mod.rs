@@ -62,7 +62,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// It is not TOML, or not what pvnet expects. The error has line and column.
-    #[error("{path}: {source}")]
+    #[error("{path}: {}", guest::said(.source))]
     Parse {
         /// The file.
         path: PathBuf,

@@ -101,6 +101,11 @@ impl Watch {
     pub(super) fn complaint(&self) -> Option<String> {
         let Self::Nic { watch, sockets } = self else { return None };
         let (name, served) = (watch.name(), sockets.len());
+        if sockets.first().is_some_and(|socket| !socket.has_program()) {
+            return Some(format!(
+                "{name} does not run pvnet's XDP program any more, so its frames go to the host: restart pvnet"
+            ));
+        }
         let unserved = std::num::NonZeroU32::new(watch.unserved_queues())?;
         Some(format!(
             "{name} has {unserved} receive queue(s) more than when it was taken over, whose frames go to the host: take them away \

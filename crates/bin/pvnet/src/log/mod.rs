@@ -6,7 +6,8 @@ mod line;
 
 use std::process::ExitCode;
 
-use tracing::error;
+use tracing::level_filters::LevelFilter;
+use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -38,7 +39,10 @@ pub fn serve(
 
 /// Starts the log.
 pub fn start(format: LogFormat) -> LogLimit {
-    let filter = EnvFilter::try_from_env("PVNET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let text = std::env::var(LEVELS).unwrap_or_default();
+    let filter = filter(&text);
+    let refused = filter.is_none().then_some(text);
+    let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
     let limit = LogLimit::default();
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Line(format));
     let lines = match format {
@@ -49,5 +53,38 @@ pub fn start(format: LogFormat) -> LogLimit {
         }
     };
     tracing_subscriber::registry().with(filter).with(limit.clone()).with(lines).init();
+    if let Some(text) = refused {
+        warn!(target: OPERATOR, value = text, "{LEVELS} is not off, error, warn, info, debug or trace, or TARGET=LEVEL, or several with commas; info is used");
+    }
     limit
+}
+
+/// The variable with the levels that are written.
+const LEVELS: &str = "PVNET_LOG";
+
+/// The levels that a text asks for; none if it is wrong. A word alone must be a level: taken for a target, a level that is misspelt would silence all others.
+fn filter(text: &str) -> Option<EnvFilter> {
+    let text = if text.trim().is_empty() { "info" } else { text };
+    let is_level = |word: &str| word.is_empty() || word.parse::<LevelFilter>().is_ok();
+    // A space is part of a span's fields at most.
+    let is_directive =
+        |part: &str| part.contains('=') && (part.contains('[') || !part.contains(' '));
+    let known = text.split(',').map(str::trim).all(|part| is_level(part) || is_directive(part));
+    known.then(|| EnvFilter::try_new(text).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn levels_that_are_misspelt_are_refused() {
+        for right in ["", "info", "warn", "DEBUG", "pvnet=debug", "info,pvnet::daemon=trace", "off"]
+        {
+            assert!(filter(right).is_some(), "{right}");
+        }
+        for wrong in ["garbage", "wran", "pvnet=loud", "info,pvnet", "info pvnet=debug"] {
+            assert!(filter(wrong).is_none(), "{wrong}");
+        }
+    }
 }

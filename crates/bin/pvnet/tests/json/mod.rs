@@ -90,6 +90,25 @@ fn what_commands_print_is_as_their_schemas_say() {
 }
 
 #[test]
+fn a_configuration_that_is_checked_is_valid_or_has_an_error() {
+    let folder = lab::TempDir::new().unwrap();
+    let file = folder.path().join("pvnet.toml");
+    for (text, error) in
+        [("[daemon]\nworkers = 1\n", None), ("[daemon]\nwrokers = 1\n", Some("wrokers"))]
+    {
+        std::fs::write(&file, text).unwrap();
+        let mut command = pvnet();
+        command.args(["run", "--check", "--json", "--config"]).arg(&file);
+        let code = command.status().unwrap().code();
+        assert_eq!(code, Some(if error.is_some() { 2 } else { 0 }));
+        let document = check("check", command);
+        assert_eq!(document["valid"], error.is_none());
+        let said = document["error"].as_str();
+        assert_eq!(said.map(|said| said.contains("wrokers")), error.map(|_| true), "{document}");
+    }
+}
+
+#[test]
 fn the_report_of_a_bench_is_as_its_schema_says() {
     let folder = lab::TempDir::new().unwrap();
     let file = folder.path().join("pps.json");

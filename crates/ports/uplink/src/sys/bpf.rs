@@ -17,6 +17,8 @@ mod command {
     pub(super) const MAP_DELETE_ELEM: u32 = 3;
     pub(super) const PROG_LOAD: u32 = 5;
     pub(super) const LINK_CREATE: u32 = 28;
+    #[cfg(test)]
+    pub(super) const LINK_DETACH: u32 = 34;
 }
 
 /// What a map is (`enum bpf_map_type`).
@@ -224,6 +226,13 @@ pub(crate) fn attach(
     };
     // SAFETY: it is the command's attribute, and has no addresses.
     descriptor(unsafe { bpf(command::LINK_CREATE, &attribute) }?)
+}
+
+/// Takes a program off its interface although its descriptor is open, as `bpftool link detach` does.
+#[cfg(test)]
+pub(crate) fn detach(link: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the command's attribute is the descriptor alone, and has no addresses.
+    unsafe { bpf(command::LINK_DETACH, &number(link)) }.map(drop)
 }
 
 /// Has a tap choose the queue of each frame by a program, which it keeps.

@@ -13,6 +13,7 @@ use port_testing::segments;
 use super::egress::{Sender, tso};
 use super::network::{LIMIT, in_own_network, ip, take};
 use super::{platform, tcp_frame};
+use crate::sys::bpf;
 use crate::tap::TapQueue;
 use crate::{
     BufferOptions, Buffers, TapEgress, TapIngress, Xdp, XdpNic, XdpNicEgress, XdpNicError,
@@ -324,6 +325,21 @@ fn a_nic_that_changes_is_seen_whatever_its_name_is() {
         assert_eq!(outside.take(1), [bytes(3014, 0)]);
         ip("link delete renamed");
         assert_eq!(watch.unserved_queues(), 0);
+    });
+}
+
+/// An administrator takes the program off: frames go to the network stack from then on.
+#[test]
+fn a_program_that_is_taken_off_is_seen() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, watch) = take_over();
+        outside.send(&bytes(100, 0));
+        take(&mut queues[0].ingress);
+        assert!(queues[0].socket.has_program());
+        bpf::detach(queues[0].socket.link()).unwrap();
+        assert!(!queues[0].socket.has_program());
+        assert!(!watch.is_deleted());
     });
 }
 

@@ -196,7 +196,7 @@ impl XdpNicQueue {
         let completion =
             socket.map(socket.completion(), |socket, place| CompletionRing::map(socket, place))?;
         let is_zero_copy = socket.is_zero_copy();
-        let socket = XdpNicSocket { socket, queue, is_zero_copy, mtu, _program: program.clone() };
+        let socket = XdpNicSocket { socket, queue, is_zero_copy, mtu, program: program.clone() };
         Ok(Self { socket: Arc::new(socket), memory: [memory].into(), fill, rx, tx, completion })
     }
 
@@ -226,7 +226,7 @@ pub struct XdpNicSocket {
     is_zero_copy: bool,
     /// The interface's, in bytes.
     mtu: Arc<AtomicU32>,
-    _program: Arc<Program>,
+    program: Arc<Program>,
 }
 
 impl XdpNicSocket {
@@ -246,6 +246,17 @@ impl XdpNicSocket {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.socket.dropped()
+    }
+
+    /// Whether the NIC still runs the program that hands frames over.
+    #[must_use]
+    pub fn has_program(&self) -> bool {
+        self.program.link.is_attached()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn link(&self) -> BorrowedFd<'_> {
+        self.program.link.fd.as_fd()
     }
 
     /// Bytes of the longest packet that the NIC takes.

@@ -35,9 +35,9 @@ use crate::recorder::{Recorder, SharedCounts};
 use crate::stage::Stage;
 use crate::trace::{TraceEvent, block_word};
 
-/// Blocks of at most so many instructions always have their own callback: QEMU translates a single instruction again, with
-/// callbacks for its accesses only, when it accesses a device.
-const SHORT: usize = 2;
+/// Blocks of so many instructions always have their own callback: QEMU translates a single instruction again, with callbacks for
+/// its accesses only, when it accesses a device.
+const SINGLE: usize = 1;
 /// The number of messages.
 const MESSAGES: usize = 16;
 /// The number of the highest page.
@@ -145,7 +145,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         };
         let mode = Mode::of(address, level);
         let block = self.block(address, (code, &instructions), mode, &accesses);
-        let own_callback = own_callback || code.len() <= SHORT;
+        let own_callback = own_callback || code.len() == SINGLE;
         instrument(block, &accesses, (own_callback, self.functions.is_some()), |members| {
             self.indexed.push((block, Extent::of(&members)));
             self.message.members.push((block, members));

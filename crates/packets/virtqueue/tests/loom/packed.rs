@@ -159,7 +159,7 @@ impl Device {
             let offset = single.buffer.offset;
             assert_eq!(offset, address(n), "a chain was lost, doubled or seen too early");
         }
-        let count = taken.len() as u16;
+        let count = u16::try_from(taken.len()).unwrap();
         if count >= needs {
             self.complete(&taken);
         } else if self.case.takes_singles {
@@ -223,7 +223,7 @@ impl Device {
 
 /// The place of chain number `n`, which is one descriptor, as an event suppression has it.
 fn bits(n: u16) -> u16 {
-    n % SIZE | if is_even_lap(n) { 1 << 15 } else { 0 }
+    (n % SIZE) | if is_even_lap(n) { 1 << 15 } else { 0 }
 }
 
 fn is_even_lap(n: u16) -> bool {
@@ -291,7 +291,8 @@ impl Driver {
     /// Takes all chains that have come back.
     fn take(&mut self) {
         while let Some(tail) = self.used() {
-            let id = (tail >> 32) as u16;
+            let [a, b, c, d, id @ .., _, _] = tail.to_le_bytes();
+            let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             if self.case.is_in_order {
                 // It stands for all up to this one.
                 while self.taken % SIZE != id {
@@ -299,7 +300,7 @@ impl Driver {
                 }
             } else {
                 assert_eq!(id, self.taken % SIZE, "a chain was lost or doubled");
-                assert_eq!(tail as u32, written(self.taken), "a chain was seen too early");
+                assert_eq!(len, written(self.taken), "a chain was seen too early");
             }
             self.taken += 1;
             assert!(self.taken <= self.offered, "a chain came back that was not offered");

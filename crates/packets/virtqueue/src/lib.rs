@@ -41,6 +41,7 @@ mod position;
 mod queue;
 mod split;
 mod taken;
+mod words;
 
 pub use buffer::Buffer;
 pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
@@ -51,3 +52,4 @@ pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
 pub use memory::{GuestMemory, MemoryError, Range};
 pub use queue::{Mark, Queue};
+pub use words::{PackedWords, RegionWords};

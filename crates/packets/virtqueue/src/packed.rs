@@ -1,16 +1,14 @@
 //! The packed ring.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
-use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
+use crate::chain::{DESCRIPTORS_MAX, Descriptor, flag, is_single};
 use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
-use crate::layout::Parts;
-use crate::memory::Area;
 use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Entry, Taken};
+use crate::words::{PackedWords, RegionWords};
 use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
 
 /// `RING_EVENT_FLAGS_*`.
@@ -20,19 +18,10 @@ mod event {
     pub(super) const AT: u16 = 2;
 }
 
-/// Bytes from a descriptor's start to its length, id and flags.
-const LENGTH: usize = 8;
-const FLAGS: usize = 14;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 #[derive(Debug)]
-pub(crate) struct PackedQueue {
+pub(crate) struct PackedQueue<W> {
     memory: Arc<GuestMemory>,
-    descriptors: Area,
-    driver: Area,
-    device: Area,
+    words: W,
     size: u16,
     options: Options,
     /// Where the next chain begins.
@@ -55,10 +44,8 @@ pub(crate) struct PackedQueue {
     is_logged: bool,
 }
 
-impl PackedQueue {
-    /// Starts from `position`: the next available and the next used descriptor, as vhost-user has them. Where they
-    /// differ, chains that an earlier device took but did not return are taken again. A log of a device that did not stop
-    /// knows better.
+impl PackedQueue<RegionWords> {
+    /// A ring in the guest's memory.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
         at: RingAddresses,
@@ -72,6 +59,23 @@ impl PackedQueue {
         if !(1..=SIZE_MAX).contains(&size) {
             return Err(bad);
         }
+        let words = RegionWords::find(&memory, at, size)?;
+        Self::over(words, memory, size, position, options, log)
+    }
+}
+
+impl<W: PackedWords> PackedQueue<W> {
+    /// Starts from `position`: the next available and the next used descriptor, as vhost-user has them. Where they
+    /// differ, chains that an earlier device took but did not return are taken again. A log of a device that did not stop
+    /// knows better.
+    pub(crate) fn over(
+        words: W,
+        memory: Arc<GuestMemory>,
+        size: u16,
+        position: u32,
+        options: Options,
+        log: Option<InflightLog>,
+    ) -> Result<Self, SetupError> {
         let [available, used] = zerocopy::transmute!(position.to_le());
         // A front-end that knows of one position only leaves the other one zero.
         let bits: u16 = if used == 0 { available } else { used };
@@ -81,13 +85,10 @@ impl PackedQueue {
         if start.index >= size {
             return Err(SetupError::Position(position));
         }
-        let [descriptors, driver, device] = Parts::packed(size).find(&memory, at)?;
         let is_logged = log.is_some() || memory.is_logged();
         let mut queue = Self {
             memory,
-            descriptors,
-            driver,
-            device,
+            words,
             size,
             options,
             next: start,
@@ -163,8 +164,7 @@ impl PackedQueue {
         if self.memory.is_logged() {
             let mut index = old;
             while index != self.taken.first() {
-                let at = usize::from(start.index) * DESCRIPTOR_LEN;
-                self.descriptors.mark(&self.memory, at, DESCRIPTOR_LEN);
+                self.words.mark_descriptor(&self.memory, start.index);
                 start = start.advance(self.taken.get(index).descriptors, self.size);
                 index = index.wrapping_add(1);
             }
@@ -181,11 +181,6 @@ impl PackedQueue {
         bits | bits << 16
     }
 
-    #[inline]
-    fn at(&self, index: u16) -> usize {
-        self.descriptors.start + usize::from(index) * DESCRIPTOR_LEN
-    }
-
     /// Whether the driver has made the descriptor `ahead` places after the next one available. What follows is
     /// read after its flags.
     #[inline]
@@ -195,8 +190,7 @@ impl PackedQueue {
             return false;
         }
         let place = self.next.advance(ahead, self.size);
-        let word = self.descriptors.region.atomic_u16(self.at(place.index) + FLAGS);
-        place.is_available(word.map_or(0, |word| word.load(Ordering::Acquire)))
+        place.is_available(self.words.flags(place.index))
     }
 
     #[inline]
@@ -214,10 +208,11 @@ impl PackedQueue {
         let mut position = self.next;
         let most = free.min(DESCRIPTORS_MAX);
         for count in 1..=most {
-            let read = self.descriptors.region.read_words::<_, 8>(self.at(position.index));
+            let read = self.words.descriptor(position.index);
             let missing = Broken::NoSuchDescriptor { index: position.index, size: self.size };
             // The id and the flags are where a split descriptor has its flags and the next index.
-            let Descriptor { address, len, flags: id, next: flags } = read.map_err(|_| missing)?;
+            let Descriptor { address, len, flags: id, next: flags } =
+                zerocopy::transmute!(read.ok_or(missing)?);
             if flags & flag::INDIRECT != 0 {
                 if !self.options.indirect || flags & flag::NEXT != 0 {
                     return Err(Broken::Indirect);
@@ -247,22 +242,21 @@ impl PackedQueue {
         let free = usize::from(self.size - self.occupied);
         let mut count = 0;
         for single in singles.iter_mut().take(free) {
-            let at = self.at(self.next.index);
+            let at = self.next.index;
             // Length, id and flags are one read. The address is read after the flags.
-            let Ok(word) = self.descriptors.region.atomic_u64(at + LENGTH) else { break };
-            let word = u64::from_le(word.load(Ordering::Acquire)).to_le_bytes();
-            let [a, b, c, d, id @ .., e, f] = word;
+            let Some(tail) = self.words.tail(at) else { break };
+            let [a, b, c, d, id @ .., e, f] = u64::from_le(tail).to_le_bytes();
             let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             let flags = u16::from_le_bytes([e, f]);
             // Of another chain this was a glance: `pop` reads it and decides.
             if !self.next.is_available(flags) || !is_single(flags, is_writable) || id >= self.size {
                 break;
             }
-            if is_writable && (count == 0 || at.is_multiple_of(LINE)) {
+            if is_writable {
                 // Its used descriptor is written to the same place.
-                self.descriptors.region.prefetch_for_write(at);
+                self.words.prefetch(at, count == 0);
             }
-            let Ok(address) = self.descriptors.region.read_words::<_, 8>(at) else { break };
+            let Some(address) = self.words.address(at) else { break };
             let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };
             self.next = self.next.advance(1, self.size);
             *single = Single { index: self.taken.push(id, 1), buffer };
@@ -315,7 +309,7 @@ impl PackedQueue {
         if self.is_logged {
             self.log_published(old, start);
         }
-        fence(Ordering::SeqCst);
+        self.words.full_barrier();
         self.driver_wants(start, descriptors)
     }
 
@@ -362,18 +356,14 @@ impl PackedQueue {
     #[inline]
     fn write_used(&self, place: Position, entry: Entry) {
         let flags = place.used_flags() | if entry.written > 0 { flag::WRITE } else { 0 };
-        let word = u64::from(entry.written) | u64::from(entry.id) << 32 | u64::from(flags) << 48;
-        // Setup has checked the bounds.
-        if let Ok(place) = self.descriptors.region.atomic_u64(self.at(place.index) + LENGTH) {
-            place.store(word.to_le(), Ordering::Release);
-        }
+        let tail = u64::from(entry.written) | u64::from(entry.id) << 32 | u64::from(flags) << 48;
+        self.words.set_tail(place.index, tail.to_le());
     }
 
     /// Whether the driver wants a notification for `count` used descriptors from `start` on. Its wish is read
     /// once.
     fn driver_wants(&self, start: Position, count: u16) -> bool {
-        let word = self.driver.region.atomic_u32(self.driver.start);
-        let wish = word.map_or(0, |word| word.load(Ordering::Relaxed)).to_le_bytes();
+        let wish = self.words.driver_event().to_le_bytes();
         let [at, flags] = [[wish[0], wish[1]], [wish[2], wish[3]]].map(u16::from_le_bytes);
         match flags & 3 {
             event::DISABLE => false,
@@ -398,7 +388,7 @@ impl PackedQueue {
             false => (0, event::ENABLE),
         };
         self.set_device_event(wish);
-        fence(Ordering::SeqCst);
+        self.words.full_barrier();
         self.is_available(self.seen)
     }
 
@@ -412,11 +402,9 @@ impl PackedQueue {
         }
         self.device_event = (at, flags);
         let ([a, b], [c, d]) = (at.to_le_bytes(), flags.to_le_bytes());
-        if let Ok(word) = self.device.region.atomic_u32(self.device.start) {
-            word.store(u32::from_le_bytes([a, b, c, d]), Ordering::Release);
-        }
+        self.words.set_device_event(u32::from_le_bytes([a, b, c, d]));
         if self.memory.is_logged() {
-            self.device.mark(&self.memory, 0, 4);
+            self.words.mark_device_event(&self.memory);
         }
     }
 }

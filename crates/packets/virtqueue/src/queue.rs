@@ -6,20 +6,21 @@ use crate::inflight::InflightLog;
 use crate::packed::PackedQueue;
 use crate::position::Position;
 use crate::split::SplitQueue;
+use crate::words::{PackedWords, RegionWords};
 use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError, Single};
 
-/// The device's end of a ring.
+/// The device's end of a ring. `W` is where the words of a packed ring lie.
 #[derive(Debug)]
-pub struct Queue {
-    ring: Ring,
+pub struct Queue<W = RegionWords> {
+    ring: Ring<W>,
     /// Whether the driver is notified in any case: an earlier device may have ended before it notified.
     notifies_once: bool,
 }
 
 #[derive(Debug)]
-enum Ring {
+enum Ring<W> {
     Split(SplitQueue),
-    Packed(PackedQueue),
+    Packed(PackedQueue<W>),
 }
 
 /// A moment of a [`Queue`], to which it can [return](Queue::put_back).
@@ -66,6 +67,23 @@ impl Queue {
             }
         };
         Ok(Self { ring, notifies_once: true })
+    }
+}
+
+impl<W: PackedWords> Queue<W> {
+    /// Attaches to a packed ring of `size` descriptors with these words: loom's model of one.
+    ///
+    /// # Errors
+    /// The position is not in the ring.
+    pub fn over(
+        words: W,
+        memory: Arc<GuestMemory>,
+        size: u16,
+        position: u32,
+        options: Options,
+    ) -> Result<Self, SetupError> {
+        let ring = PackedQueue::over(words, memory, size, position, options, None)?;
+        Ok(Self { ring: Ring::Packed(ring), notifies_once: true })
     }
 
     /// The same queue for a driver that has accepted `VIRTIO_F_IN_ORDER` or not. If it has, one used descriptor of a packed

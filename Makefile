@@ -164,7 +164,7 @@ OLDER := 0~older
 deb-older: deb
 	OUT=out/older scripts/deb $(PVNET) $(OLDER)
 
-deb-test: deb-older ## Build the Debian packages, check them by lintian, install, upgrade under traffic, remove (about a minute)
+deb-test: deb-older ## Build the Debian packages, check them by lintian, install, upgrade under traffic, remove (a minute once built)
 	scripts/deb-lint out/pvnet_*.deb out/pvscope_*.deb
 	$(SUDO) scripts/deb-test out/older/pvnet_*.deb out/pvnet_*.deb
 

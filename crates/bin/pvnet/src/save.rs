@@ -77,19 +77,25 @@ impl SaveArgs {
 
 impl Saving {
     fn new(path: &Path, change: &Change, status: &Status) -> Result<Self, String> {
-        Self::wait(path, change, status, PATIENCE)
+        let start = Instant::now();
+        let pause = || {
+            std::thread::sleep(PAUSE);
+            start.elapsed() < PATIENCE
+        };
+        Self::wait(path, change, status, pause)
     }
 
+    /// The same. As long as another command is saving, `pause` waits, and says whether to look again.
     fn wait(
         path: &Path,
         change: &Change,
         status: &Status,
-        patience: Duration,
+        pause: impl FnMut() -> bool,
     ) -> Result<Self, String> {
         let failed = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
         let file = std::fs::canonicalize(path).map_err(|error| failed(path, error))?;
         let beside = candidate(&file).map_err(|error| failed(&file, error))?;
-        let mut candidate = Candidate::create(&beside, patience)?;
+        let mut candidate = Candidate::create(&beside, pause)?;
         let before = std::fs::read_to_string(&file).map_err(|error| failed(&file, error))?;
         let of_file = |words| format!("{}: {words}", file.display());
         let served = served(&before, status);
@@ -199,26 +205,19 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Waits for other commands that are saving, at most for so long.
-    fn create(path: &Path, patience: Duration) -> Result<Self, String> {
-        let start = Instant::now();
+    /// Waits for other commands that are saving, see [`Saving::wait`].
+    fn create(path: &Path, mut pause: impl FnMut() -> bool) -> Result<Self, String> {
         let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = loop {
-            match open() {
-                Err(error)
-                    if error.kind() == io::ErrorKind::AlreadyExists
-                        && start.elapsed() < patience =>
-                {
-                    std::thread::sleep(PAUSE);
-                }
-                result => break result,
-            }
-        };
+        let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+        let mut file = open();
+        while file.as_ref().is_err_and(is_there) && pause() {
+            file = open();
+        }
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => format!(
                 "{} is still there after {} s: another command is saving, or was interrupted; then remove it",
                 path.display(),
-                patience.as_secs()
+                PATIENCE.as_secs()
             ),
             _ => format!("{}: {error}: nothing was changed", path.display()),
         })?;
@@ -276,8 +275,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let saving = Saving::new(&link, &setting(), &Status::default()).unwrap();
         assert_eq!(saving.names, ["up"]);
-        let error =
-            Saving::wait(&link, &setting(), &Status::default(), Duration::ZERO).err().unwrap();
+        let error = Saving::wait(&link, &setting(), &Status::default(), || false).err().unwrap();
         assert!(error.contains("another command is saving"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), TEXT);
         let Saving { candidate, .. } = saving;
@@ -306,19 +304,17 @@ mod tests {
         let folder = lab::TempDir::new().unwrap();
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, TEXT).unwrap();
-        let first = Saving::new(&file, &setting(), &Status::default()).unwrap();
-        std::thread::scope(|scope| {
-            let second = scope.spawn(|| {
-                let saving = Saving::new(&file, &setting(), &Status::default())?;
-                Ok::<_, String>(saving.before)
-            });
-            // Long enough for the other thread to find the file.
-            std::thread::sleep(5 * PAUSE);
-            assert!(!second.is_finished(), "it waits");
-            first.candidate.replace(&file).unwrap();
-            let before = second.join().unwrap().unwrap();
-            assert_eq!(before, format!("{TEXT}enabled = false\n"), "what the first has written");
+        let mut first = Some(Saving::new(&file, &setting(), &Status::default()).unwrap());
+        let mut pauses = 0;
+        let second = Saving::wait(&file, &setting(), &Status::default(), || {
+            pauses += 1;
+            if let Some(first) = first.take_if(|_| pauses == 3) {
+                first.candidate.replace(&file).unwrap();
+            }
+            true
         });
+        assert_eq!(second.unwrap().before, format!("{TEXT}enabled = false\n"));
+        assert_eq!(pauses, 3);
     }
 
     #[test]

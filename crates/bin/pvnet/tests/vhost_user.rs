@@ -100,7 +100,7 @@ impl Bed {
         for (n, peer) in peers.iter().enumerate() {
             command.arg(format!("--eth-peer={n},{}", mac(*peer)));
         }
-        Process::converse(command).unwrap()
+        Process::interactive(command).unwrap()
     }
 
     fn ports(&self) -> Vec<Value> {
@@ -150,6 +150,7 @@ impl Bed {
 
     /// Whether frames of a port from which none come wait in its rings, so that a look without a notification brings them.
     fn has_forgotten(&self, port: u8) -> bool {
+        // No frame waits as long as a second for its worker, unless it is forgotten.
         let frames = || {
             std::thread::sleep(Duration::from_secs(1));
             self.frames(port, "ingress")
@@ -173,7 +174,7 @@ impl Bed {
         let mut tries = 0;
         loop {
             // A burst in each direction, which then goes round.
-            testpmd.say("start tx_first").unwrap();
+            testpmd.write_line("start tx_first").unwrap();
             let mut directions = [(one, other), (other, one)].into_iter();
             let is_silent =
                 |(from, to): &(u8, u8)| !self.carries_within(&mut [&mut testpmd], *from, *to, TRY);
@@ -182,7 +183,7 @@ impl Bed {
             assert!(!self.has_forgotten(from), "vm{from}: {layout:?}, {:?}", self.ports());
             tries += 1;
             assert!(tries < TRIES, "no frames: {layout:?}, {:?}", self.ports());
-            testpmd.say("stop").unwrap();
+            testpmd.write_line("stop").unwrap();
         }
         let are = |state: &str| {
             let names = [one, other].map(|port| format!("vm{port}"));

@@ -5,10 +5,12 @@ use crate::interrupt::SLICE;
 use crate::{Error, Interrupt, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,11 +62,11 @@ impl Process {
         Self::start_captured(command, Stdio::null())
     }
 
-    /// The same of a command that [reads lines](Self::say).
+    /// The same of a command that [reads lines](Self::write_line).
     ///
     /// # Errors
     /// [`Error::Io`] if it does not start.
-    pub fn converse(command: Command) -> Result<Self> {
+    pub fn interactive(command: Command) -> Result<Self> {
         Self::start_captured(command, Stdio::piped())
     }
 
@@ -76,16 +78,16 @@ impl Process {
         Ok(process)
     }
 
-    /// Writes a line to the standard input of a process that [reads lines](Self::converse).
+    /// Writes a line to the standard input of a process that [reads lines](Self::interactive).
     ///
     /// # Errors
     /// [`Error::Io`] if it reads none any more.
-    pub fn say(&mut self, line: &str) -> Result<()> {
-        let said = match &mut self.child.stdin {
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
+        let written = match &mut self.child.stdin {
             Some(stdin) => writeln!(stdin, "{line}"),
             None => Err(io::Error::other("its standard input is closed")),
         };
-        said.map_err(Error::io(format!("cannot tell `{}` anything", self.name)))
+        written.map_err(Error::io(format!("cannot write to `{}`", self.name)))
     }
 
     /// The process id.
@@ -125,18 +127,38 @@ impl Process {
     /// # Errors
     /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`], and [`Error::Failed`] if it ends without them.
     pub fn says(&mut self, words: &str, limit: Duration) -> Result<()> {
+        let has_said = |process: &Self| {
+            [process.stdout(), process.stderr()].iter().any(|output| output.contains(words))
+        };
+        self.until(has_said, format_args!("said {words:?}"), limit)
+    }
+
+    /// Waits until it has made a file.
+    ///
+    /// # Errors
+    /// As [`says`](Self::says).
+    pub fn makes(&mut self, file: &Path, limit: Duration) -> Result<()> {
+        self.until(|_| file.exists(), format_args!("made {}", file.display()), limit)
+    }
+
+    fn until(
+        &mut self,
+        has_done: impl Fn(&Self) -> bool,
+        what: Arguments<'_>,
+        limit: Duration,
+    ) -> Result<()> {
         let end = Instant::now() + limit;
         loop {
-            // In this order: it may say them and end.
+            // In this order: it may do so and end.
             let ended = self.ended()?;
-            if [self.stdout(), self.stderr()].iter().any(|output| output.contains(words)) {
+            if has_done(self) {
                 return Ok(());
             }
             if let Some(status) = ended {
                 return Err(self.failed(status));
             }
             if Instant::now() > end {
-                let what = format!("`{}`, which has not said {words:?} yet,", self.name);
+                let what = format!("`{}`, which has not {what} yet,", self.name);
                 return Err(Error::TimedOut { what, limit });
             }
             Interrupt::sleep(LISTEN)?;
@@ -339,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_lines_and_says_so_once_it_has_ended() {
-        let mut process = Process::converse(shell("read a; read b; echo $b $a")).unwrap();
-        process.say("one").unwrap();
-        process.say("two").unwrap();
+    fn lines_are_read_until_the_process_has_ended() {
+        let mut process = Process::interactive(shell("read a; read b; echo $b $a")).unwrap();
+        process.write_line("one").unwrap();
+        process.write_line("two").unwrap();
         assert!(process.wait(LIMIT).unwrap().success());
         assert_eq!(process.stdout(), "two one\n");
-        let message = process.say("three").unwrap_err().to_string();
-        assert!(message.starts_with("cannot tell `"), "{message}");
+        let message = process.write_line("three").unwrap_err().to_string();
+        assert!(message.starts_with("cannot write to `"), "{message}");
     }
 
     #[test]

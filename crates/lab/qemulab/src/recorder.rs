@@ -1,8 +1,8 @@
 //! What passes a tap, recorded and read by tshark.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lab::{Error, Interrupt, Namespace, Process, TempDir};
+use lab::{Namespace, Process, TempDir};
 use xenlab::Result;
 
 /// How long tshark may take to start.
@@ -38,14 +38,7 @@ impl Recorder {
         let mut tshark = Process::capture(command)?;
         tshark.says("Capturing on", START)?;
         // It says so before it opens the device, and makes the file after that.
-        let start = Instant::now();
-        while !file.exists() {
-            if start.elapsed() > START {
-                let what = "tshark, which has opened no device yet,".to_owned();
-                return Err(Error::TimedOut { what, limit: START }.into());
-            }
-            Interrupt::sleep(Duration::from_millis(10))?;
-        }
+        tshark.makes(&file, START)?;
         Ok(Self { tshark, folder })
     }
 

@@ -103,7 +103,7 @@ impl Watch {
         let (name, served) = (watch.name(), sockets.len());
         if sockets.first().is_some_and(|socket| !socket.has_program()) {
             return Some(format!(
-                "{name} does not run pvnet's XDP program any more, so its frames go to the host: restart pvnet"
+                "{name} does not run pvnet's XDP program any more, so its frames go to the host"
             ));
         }
         let unserved = std::num::NonZeroU32::new(watch.unserved_queues())?;

@@ -119,10 +119,8 @@ impl UplinkTestbed {
         let mut tshark = self.outside.exec("tshark").unwrap();
         tshark.args(["-q", "-B", "64", "-i", "out0", "-f", "tcp", "-w"]).arg(&file);
         let mut tshark = Process::capture(tshark).unwrap();
-        wait("the start of the capture", || {
-            assert!(tshark.ended().unwrap().is_none(), "{}", tshark.stderr());
-            tshark.stderr().contains("Capturing on") && file.exists()
-        });
+        tshark.says("Capturing on", LIMIT).unwrap();
+        tshark.makes(&file, LIMIT).unwrap();
         work();
         wait("the end of the capture", || file.metadata().unwrap().len() > bytes);
         tshark.stop().unwrap();

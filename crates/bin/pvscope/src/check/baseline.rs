@@ -9,7 +9,7 @@ use super::provenance::Provenance;
 use crate::error::{Error, Result};
 
 /// The first line.
-const TITLE: &str = "# pvscope check, version 2: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
+const TITLE: &str = "# pvscope check, version 3: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
 
 /// Windows, and what their numbers depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +44,9 @@ impl Baseline {
             let _ = writeln!(text, "\nwindow {name} {}", window.bytes);
             for (module, count) in &window.instructions {
                 let _ = writeln!(text, "instructions {count:.2} {module}");
+            }
+            for (module, count) in &window.l1_misses {
+                let _ = writeln!(text, "l1-misses {count:.3} {module}");
             }
             for (what, count) in &window.misses {
                 let _ = writeln!(text, "misses {count:.3} {what}");
@@ -91,6 +94,7 @@ impl Baseline {
             let (value, name) = rest.split_once(' ').ok_or_else(wrong)?;
             let counts = match key {
                 "instructions" => &mut window.instructions,
+                "l1-misses" => &mut window.l1_misses,
                 "misses" => &mut window.misses,
                 "function" => &mut window.functions,
                 "missed" => &mut window.missed,
@@ -114,7 +118,8 @@ mod tests {
         let window = Measured {
             bytes: 64,
             instructions: [("pvnet".to_owned(), 812.25), ("kernel".to_owned(), 12.5)].into(),
-            misses: [("l1".to_owned(), 3.125)].into(),
+            l1_misses: [("pvnet".to_owned(), 3.125)].into(),
+            misses: [("dtlb".to_owned(), 1.5)].into(),
             counts: [("hypercalls".to_owned(), 128)].into(),
             functions: [("pvnet ring::FrontRing<Tx, P>::take".to_owned(), 33.5)].into(),
             missed: [("kernel schedule".to_owned(), 0.125)].into(),

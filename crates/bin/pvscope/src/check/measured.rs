@@ -1,6 +1,7 @@
 //! What a window took, per frame.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use scope_model::{Costs, Counters, LAYOUT_TLBS, LAYOUTS};
 use scope_result::{Block, BlockMisses, Function, Mode, Recording};
@@ -15,7 +16,9 @@ pub struct Measured {
     pub bytes: u64,
     /// Instructions per frame, by module: `pvnet`, `kernel`, `rest`.
     pub instructions: BTreeMap<String, f64>,
-    /// Misses of caches and TLBs and model cycles, per frame.
+    /// L1 misses per frame, by module.
+    pub l1_misses: BTreeMap<String, f64>,
+    /// Misses of the DTLB and model cycles, per frame.
     pub misses: BTreeMap<String, f64>,
     /// Hypercalls, notifications and what else the bench counts, for all frames.
     pub counts: BTreeMap<String, u64>,
@@ -25,7 +28,10 @@ pub struct Measured {
     pub missed: BTreeMap<String, f64>,
 }
 
-/// The module of code for the gate.
+/// The modules of code for the gate.
+const MODULES: [&str; 3] = ["pvnet", "kernel", "rest"];
+
+/// The module of a function.
 fn module(mode: Mode, function: &Function) -> &'static str {
     match mode {
         Mode::User if function.module == "pvnet" => "pvnet",
@@ -34,11 +40,18 @@ fn module(mode: Mode, function: &Function) -> &'static str {
     }
 }
 
-/// What a function took, per frame.
+/// What a function or a module took, per frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     instructions: f64,
     lines: f64,
+}
+
+impl AddAssign for Taken {
+    fn add_assign(&mut self, other: Self) {
+        self.instructions += other.instructions;
+        self.lines += other.lines;
+    }
 }
 
 impl Measured {
@@ -51,37 +64,34 @@ impl Measured {
     ) -> Self {
         let frames = frames.max(1);
         let per_frame = |count: u64| count as f64 / frames as f64;
+        let mean = |count: u64| per_frame(count) / LAYOUTS as f64;
         let missed = misses_of_blocks(recording);
         let mut total = Counters::default();
-        let mut all = BlockMisses::default();
-        let mut instructions: BTreeMap<String, f64> =
-            ["pvnet", "kernel", "rest"].map(|name| (name.to_owned(), 0.0)).into();
+        let mut pages = 0;
+        let mut modules = BTreeMap::from(MODULES.map(|name| (name, Taken::default())));
         let mut functions = BTreeMap::<String, Taken>::new();
         for (block, missed) in recording.blocks.iter().zip(missed) {
             let counters = block.total();
             let (part, name) = name(recording, block);
-            let executed = per_frame(counters.instructions);
-            *instructions.entry(part.to_owned()).or_default() += executed;
-            let function = functions.entry(name).or_default();
-            function.instructions += executed;
-            function.lines += per_frame(missed.lines) / LAYOUTS as f64;
+            let taken =
+                Taken { instructions: per_frame(counters.instructions), lines: mean(missed.lines) };
+            *modules.entry(part).or_default() += taken;
+            *functions.entry(name).or_default() += taken;
             total += &counters;
-            all.lines += missed.lines;
-            all.pages += missed.pages;
+            pages += missed.pages;
         }
-        let mean = |count: u64| per_frame(count) / LAYOUTS as f64;
         let misses = [
-            ("l1", mean(all.lines)),
-            ("dtlb", mean(all.pages) / LAYOUT_TLBS as f64),
+            ("dtlb", mean(pages) / LAYOUT_TLBS as f64),
             ("cycles", Costs::default().cycles(&total) / frames as f64),
         ];
         Self {
             bytes: bytes / frames,
-            instructions,
+            instructions: by_module(&modules, |of| of.instructions),
+            l1_misses: by_module(&modules, |of| of.lines),
             misses: misses.map(|(name, count)| (name.to_owned(), count)).into(),
             counts,
-            functions: largest(&functions, per_frame(total.instructions), |of| of.instructions),
-            missed: largest(&functions, mean(all.lines), |of| of.lines),
+            functions: largest(&functions, |of| of.instructions),
+            missed: largest(&functions, |of| of.lines),
         }
     }
 }
@@ -101,12 +111,16 @@ fn name(recording: &Recording, block: &Block) -> (&'static str, String) {
     (part, format!("{} {name}", if part == "rest" { &*function.module } else { part }))
 }
 
+fn by_module(modules: &BTreeMap<&str, Taken>, of: impl Fn(&Taken) -> f64) -> BTreeMap<String, f64> {
+    modules.iter().map(|(name, taken)| ((*name).to_owned(), of(taken))).collect()
+}
+
 /// The functions with more than a share of the whole.
 fn largest(
     functions: &BTreeMap<String, Taken>,
-    whole: f64,
     of: impl Fn(&Taken) -> f64,
 ) -> BTreeMap<String, f64> {
+    let whole: f64 = functions.values().map(&of).sum();
     let counts = functions.iter().map(|(name, taken)| (name.clone(), of(taken)));
     counts.filter(|(_, count)| *count > 0.0 && *count >= whole * SHARE).collect()
 }
@@ -150,7 +164,8 @@ mod tests {
             assert!((map[name] - value).abs() < 1e-9, "{name}: {map:?}");
         };
         close(&measured.instructions, "pvnet", 4.0);
-        close(&measured.misses, "l1", 3.0);
+        close(&measured.l1_misses, "pvnet", 3.0);
+        close(&measured.l1_misses, "kernel", 0.0);
         close(&measured.misses, "dtlb", 0.5);
         close(&measured.missed, "pvnet f", 3.0);
     }

@@ -63,7 +63,7 @@ fn tables(windows: &BTreeMap<String, Measured>) -> String {
 }
 
 fn row(path: &str, frames: u64, window: &Measured) -> String {
-    let Measured { instructions, misses, counts, .. } = window;
+    let Measured { instructions, l1_misses, misses, counts, .. } = window;
     let of = |map: &BTreeMap<String, f64>, name: &str| map.get(name).copied().unwrap_or_default();
     let per_frame =
         |name: &str| counts.get(name).copied().unwrap_or_default() as f64 / frames as f64;
@@ -73,7 +73,7 @@ fn row(path: &str, frames: u64, window: &Measured) -> String {
         of(instructions, "pvnet"),
         of(instructions, "kernel"),
         of(instructions, "rest"),
-        of(misses, "l1"),
+        l1_misses.values().sum::<f64>(),
         of(misses, "dtlb"),
         per_frame("hypercalls"),
         per_frame("notifications"),

@@ -1,13 +1,12 @@
 //! Guests with persistent grants.
 
-mod common;
-
-use common::{Guest, Host, PERSISTENT, frame, receive, send, wait_until};
 use hypervisor::Counted;
 use netback::{GrantReuse, RxChannel, TxChannel};
 use netfront::{Config, ControlError};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
+
+use crate::common::{Guest, Host, PERSISTENT, frame, receive, send, wait_until};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -98,7 +97,7 @@ fn in_steady_state_nearly_every_page_is_found_mapped() {
                 cross(&mut a, &mut b, &frame(B, A, len, n));
                 cross(&mut b, &mut a, &frame(A, B, len, n));
             }
-            [&a, &b].map(common::Guest::grant_usage)
+            [&a, &b].map(Guest::grant_usage)
         };
         // Most pages of the rings are used for the first time here.
         let before = exchange(0);

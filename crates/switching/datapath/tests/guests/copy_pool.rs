@@ -1,16 +1,15 @@
 //! A guest whose interfaces share one set of receive buffers (Menon et al. 2006, §4.2).
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Host, frame, receive, send, wait_until};
 use hypervisor::Counted;
 use machine::{DRIVER_DOMAIN, toolstack};
 use netback::{Anonymous, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Config, CopyPool, Frontend};
 use offload::Features;
 use xenstore::Store;
+
+use crate::common::{Host, frame, receive, send, wait_until};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const MACS: [&str; 2] = ["02:00:00:00:00:b0", "02:00:00:00:00:b1"];

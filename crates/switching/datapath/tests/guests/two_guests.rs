@@ -1,12 +1,7 @@
 //! Frames between guests, through real rings, grants, events and the switch.
 
-mod common;
-
 use std::net::{IpAddr, SocketAddr};
 
-use common::{
-    Guest, Host, frame, receive, receive_hashed, receive_whole, send, send_as, wait_for, wait_until,
-};
 use netback::{RxChannel, TxChannel};
 use netfront::{FlowHash, HashConfig, RING_LEN};
 use offload::{Checksum, Gso, GsoKind, complete_checksum};
@@ -14,6 +9,10 @@ use port_testing::segments;
 use switch::{Membership, Tagging, VlanId};
 use wire::headers::Headers;
 use wire::netif::{HashKind, header_channel};
+
+use crate::common::{
+    Guest, Host, frame, receive, receive_hashed, receive_whole, send, send_as, wait_for, wait_until,
+};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -195,7 +194,7 @@ fn flows_spread_over_queues_and_each_stays_in_order() {
     };
     let mut seen = [(); 64].map(|()| None::<(usize, u32)>);
     let mut received = 0;
-    let mut take = |b: &mut common::Guest, received: &mut u32| {
+    let mut take = |b: &mut Guest, received: &mut u32| {
         for queue in 0..4 {
             while let Some(got) = receive(&mut b.queues[queue]) {
                 let flow = usize::from(u16::from_be_bytes([got[34], got[35]]));

@@ -1,16 +1,15 @@
 //! A guest that sleeps is notified of its frames: of all, of several at once, and of one at once.
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use common::{Guest, Host, frame, receive, send, wait_until};
 use hypervisor::EventChannel;
 use port::Coalescing;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::common::{Guest, Host, frame, receive, send, wait_until};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];

@@ -1,15 +1,14 @@
 //! Guests that want pages back which the backend keeps mapped: they ask, and wait for the confirmation.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Guest, Host, frame, receive, send, wait_until};
 use hypervisor::Guest as _;
 use machine::DRIVER_DOMAIN;
 use netdev::Queue as _;
 use netfront::{Config, ConnectError};
 use wire::netif::GrefMapping;
+
+use crate::common::{Guest, Host, frame, receive, send, wait_until};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];

@@ -1,16 +1,15 @@
 //! Backends are killed with frames in flight, and others continue. The frontends do not notice.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{Guest, Host, Platform, frame, receive, send, wait_until};
 use netback::{RxChannel, TxChannel};
 use offload::{Checksum, Gso, GsoKind};
 use port::{Budget, Egress, Ingress, Offer, Outcome, Received, WINDOW};
 use proptest::prelude::*;
 use xenstore::XenbusState;
+
+use crate::common::{Guest, Host, Platform, frame, receive, send, wait_until};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];

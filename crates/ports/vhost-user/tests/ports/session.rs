@@ -1,17 +1,16 @@
 //! Sessions: the messages of front-ends, in order and out of order.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use common::{
+use port::Outcome;
+use shm::PageSize;
+
+use crate::common::{
     FrontEnd, GUEST, LEN, LINUX, MQ, PROTOCOL_MEM_SLOTS, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm,
     message, new_eventfd, pass, plain, ring_at, tcp,
 };
-use port::Outcome;
-use shm::PageSize;
 
 fn memfd(pages: usize) -> File {
     shm::create_memfd("test", pages, PageSize::Small).unwrap().into()

@@ -1,14 +1,13 @@
 //! Frames between two virtual machines: bytes and offload metadata, in every layout.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
+use port::{Armed, DropReason, Outcome};
+
+use crate::common::{
     EVENT_IDX, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO6, LINUX, MRG_RXBUF, RING_PACKED,
     VERSION_1, Vm, pass, pass_at, plain, tcp, tcp_v6, tso, tso_v6, was_notified,
 };
-use port::{Armed, DropReason, Outcome};
 
 /// Every layout that drivers use.
 const LAYOUTS: [u64; 6] = [

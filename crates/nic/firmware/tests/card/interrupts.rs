@@ -1,14 +1,13 @@
 //! When the hypervisor is interrupted for a context, and when a guest must ring.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::guest::{Guest, mac, usual};
 use cdna::{ContextId, Direction, Enable, Mailbox, vectors};
-use common::guest::{Guest, mac, usual};
-use common::{Host, PEER, frame};
 use firmware::{Config, Next};
 use proptest::prelude::*;
+
+use crate::common::{Host, PEER, frame};
 
 const GUEST: u8 = 33;
 

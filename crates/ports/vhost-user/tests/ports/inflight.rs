@@ -1,13 +1,14 @@
 //! The log of inflight descriptors, as front-ends ask for it and bring it back.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use common::{FrontEnd, LINUX, RING_PACKED, SIZE, Vm, message, options, pass, plain, ring_at, tcp};
 use port::{Outcome, Queue};
 use virtqueue::driver::Driver;
+
+use crate::common::{
+    FrontEnd, LINUX, RING_PACKED, SIZE, Vm, message, options, pass, plain, ring_at, tcp,
+};
 
 /// Asks for the memory of a log. Returns the message that brings it back, and the file.
 fn ask(front: &mut FrontEnd) -> (Vec<u8>, OwnedFd) {

@@ -1,13 +1,12 @@
 //! Unsegmented UDP between two virtual machines.
 
-mod common;
+use port::{DropReason, Outcome};
+use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 
-use common::{
+use crate::common::{
     GUEST_CSUM, GUEST_USO4, GUEST_USO6, HOST_USO, LINUX, RING_PACKED, Vm, pass, plain, udp, udp_v6,
     uso,
 };
-use port::{DropReason, Outcome};
-use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 
 const SENDS: u64 = LINUX | HOST_USO;
 

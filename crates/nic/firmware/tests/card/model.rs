@@ -1,16 +1,15 @@
 //! The card against a naive model: any sequence of frames, buffers, arrivals, and changes of owner.
 
-mod common;
-
 use std::collections::VecDeque;
 
+use crate::common::guest::{Guest, mac, usual};
 use cdna::message::Permissions;
 use cdna::{ContextId, Direction, Flags, ring};
-use common::guest::{Guest, mac, usual};
-use common::{Host, PEER, frame};
 use firmware::{Config, Next};
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
+
+use crate::common::{Host, PEER, frame};
 
 const GUESTS: u8 = 3;
 

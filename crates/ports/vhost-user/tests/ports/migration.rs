@@ -1,16 +1,15 @@
 //! The log of dirty pages: each page of the guest that the device wrote has its bit.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use common::{
+use port::Outcome;
+use shm::PageSize;
+
+use crate::common::{
     EVENT_IDX, GUEST, GUEST_CSUM, GUEST_TSO4, LEN, LINUX, LOG_ALL, RING_PACKED, Vm, message, pass,
     plain, tcp, tso,
 };
-use port::Outcome;
-use shm::PageSize;
 
 /// Guest addresses start above 4 GiB, and the log has a bit for each page from 0 on.
 const LOG_LEN: u64 = (GUEST + LEN as u64) / 4096 / 8;

@@ -1,14 +1,13 @@
 //! Hostile guests: what they write stops their own context, with the reason, and no other.
 
-mod common;
-
+use crate::common::guest::{Guest, MEMORY_LEN, mac, usual};
 use cdna::message::Permissions;
 use cdna::{ContextId, Descriptor, Direction, Flags, Mailbox, Reason, Status, ring};
-use common::guest::{Guest, MEMORY_LEN, mac, usual};
-use common::{Host, PEER, frame};
 use firmware::{Config, Next};
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
+
+use crate::common::{Host, PEER, frame};
 
 const BAD: u8 = 1;
 const GOOD: u8 = 2;

@@ -1,21 +1,20 @@
 //! What a front-end may ask of the device beside its rings.
 
-mod common;
-
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
-    FrontEnd, GUEST, LIMIT, LINUX, RING_PACKED, SIZE, Served, USER, Vm, message, pass, plain,
-    ring_at, tcp,
-};
 use port::Outcome;
 use shm::PageSize;
 use vhost_user::Link;
 use virtqueue::driver::Driver;
+
+use crate::common::{
+    FrontEnd, GUEST, LIMIT, LINUX, RING_PACKED, SIZE, Served, USER, Vm, message, pass, plain,
+    ring_at, tcp,
+};
 
 /// `VIRTIO_F_RING_RESET`
 const RING_RESET: u64 = 1 << 40;
@@ -155,7 +154,7 @@ fn a_ring_is_reset_alone() {
         // The driver makes the ring anew, and the other one stays.
         let start = usize::try_from(ring_at(0, 1).descriptors).unwrap();
         red.memory.zero(start, 0x8000).unwrap();
-        red.tx = Driver::new(&red.memory, ring_at(0, 1), SIZE, common::options(features));
+        red.tx = Driver::new(&red.memory, ring_at(0, 1), SIZE, crate::common::options(features));
         let base = if features & RING_PACKED != 0 { 0x8000 } else { 0 };
         red.front.ring(1, SIZE.into(), ring_at(USER, 1), base);
         red.front.doorbell(message::SET_VRING_KICK, 1, &red.kicks[1]);

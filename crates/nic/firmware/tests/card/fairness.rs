@@ -1,12 +1,11 @@
 //! How contexts share the wire.
 
-mod common;
-
 use std::time::Duration;
 
-use common::guest::{Guest, mac, usual};
-use common::{Host, PEER, frame};
+use crate::common::guest::{Guest, mac, usual};
 use firmware::Config;
+
+use crate::common::{Host, PEER, frame};
 
 /// Keeps a guest's ring full of frames of one length.
 fn refill(guest: &mut Guest, number: u8, len: usize) {

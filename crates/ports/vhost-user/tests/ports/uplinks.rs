@@ -1,13 +1,10 @@
 //! Unsegmented UDP of a virtual machine, through the switch to taps. Needs root, for a network namespace, and is skipped with a
 //! message without it.
 
-mod common;
-
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{FrontEnd, HOST_USO, LEN, LINUX, Served, Vm, udp, uso};
 use datapath::{Config, Datapath, Port};
 use hypervisor::{Counted, Meter};
 use lab::Namespace;
@@ -19,6 +16,8 @@ use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
 use vhost_user::Device;
 use wire::checksum::{Sum, pseudo_v4};
 use wire::ethernet::MacAddr;
+
+use crate::common::{FrontEnd, HOST_USO, LEN, LINUX, Served, Vm, udp, uso};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PAYLOAD: usize = 3000;

@@ -1,12 +1,11 @@
 //! Contexts that are taken from their owners.
 
-mod common;
-
+use crate::common::guest::{Guest, MEMORY_LEN, mac, usual};
 use cdna::message::{Assignment, Permissions, Protection};
 use cdna::{ContextId, Direction, Enable, Flags, Report, Statistics, Status};
-use common::guest::{Guest, MEMORY_LEN, mac, usual};
-use common::{Host, PEER, frame};
 use firmware::Config;
+
+use crate::common::{Host, PEER, frame};
 
 const GUEST: u8 = 1;
 const OTHER: u8 = 2;

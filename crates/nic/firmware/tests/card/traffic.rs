@@ -1,16 +1,15 @@
 //! Frames between guests, and between guests and the wire.
 
-mod common;
-
+use crate::common::guest::{Guest, mac, usual};
 use cdna::message::Permissions;
 use cdna::{ContextId, Direction, DropReason, Enable, Flags, Mailbox, Status};
-use common::guest::{Guest, mac, usual};
-use common::{Host, PEER, frame};
 use firmware::{Config, Metadata, Next};
 use offload::{Checksum, Features, Gso};
 use wire::checksum::{Sum, pseudo_v4};
 use wire::ethernet::MacAddr;
 use wire::netif::GsoKind;
+
+use crate::common::{Host, PEER, frame};
 
 /// The addresses of the two guests.
 const A: MacAddr = mac(1);

@@ -1,14 +1,13 @@
 //! Frames that were merged from segments, on their way to a virtual machine.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{LINUX, MRG_RXBUF, RING_PACKED, Vm, tcp};
 use offload::{Checksum, Gso, GsoKind};
 use port::{Body, FRAME_MAX, Frame, HEADER_MAX, Merging, Offer, Outcome, Piece};
 use shm::Region;
+
+use crate::common::{LINUX, MRG_RXBUF, RING_PACKED, Vm, tcp};
 
 /// Bytes of a segment's headers, and of its payload.
 const HEADER: usize = 54;
@@ -75,6 +74,6 @@ fn a_merged_frame_is_no_longer_than_half_a_ring_has_room_for() {
         (merging.longest, merging.features.tso_v4)
     };
     assert_eq!(longest(LINUX), (FRAME_MAX, true));
-    assert_eq!(longest(LINUX & !common::GUEST_TSO4), (FRAME_MAX, false));
+    assert_eq!(longest(LINUX & !crate::common::GUEST_TSO4), (FRAME_MAX, false));
     assert_eq!(longest(LINUX & !MRG_RXBUF), (FRAME_MAX, true));
 }

@@ -1,0 +1,13 @@
+//! Ports of virtual machines, driven by a front-end and a driver of virtqueues.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod device;
+mod frames;
+mod inflight;
+mod merged;
+mod migration;
+mod session;
+mod udp;
+mod uplinks;

@@ -83,6 +83,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_document_is_in_the_table_of_the_operations_page() {
+        let page = include_str!("../../../../docs/operations.md");
+        for Kind { id, .. } in kinds() {
+            assert!(page.contains(&format!("`{id}`")), "{id} is not in docs/operations.md");
+        }
+    }
+
     /// Every object with named fields, and all that is below it.
     fn objects<'a>(schema: &'a Value, found: &mut Vec<&'a Value>) {
         if schema.get("properties").is_some() {

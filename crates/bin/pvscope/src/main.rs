@@ -19,6 +19,7 @@ mod filter;
 mod guest_report;
 mod image_symbols;
 mod link;
+mod list;
 mod manual;
 mod mark;
 mod model_args;
@@ -43,11 +44,10 @@ mod workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::report::{SchemaArgs, Table};
+use ::report::SchemaArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use error::{Error, Result};
 use lab::Interrupt;
-use workload::Workload;
 
 /// Runs a whole machine (Xen, dom0, guests) in QEMU, and shows what every function of it costs in
 /// instructions, cache misses and TLB misses, for every packet.
@@ -88,7 +88,7 @@ enum Command {
     /// Show or remove the machines that are saved at their first marks.
     Snapshots(snapshot::SnapshotsArgs),
     /// Show what can be profiled.
-    List,
+    List(list::ListArgs),
     /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
     Schema(SchemaArgs),
     /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
@@ -119,7 +119,7 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
         Command::Snapshots(args) => snapshot::run(args),
-        Command::List => list(),
+        Command::List(args) => list::run(args),
         Command::Schema(args) => schema(args),
         Command::Manual { folder } => manual::write(Cli::command(), folder),
     };
@@ -128,14 +128,4 @@ fn execute(command: &Command) -> Result<ExitCode> {
 
 fn schema(args: &SchemaArgs) -> Result<()> {
     report::show(&args.text(schema::KINDS.into_iter()).map_err(Error::Usage)?)
-}
-
-fn list() -> Result<()> {
-    let table = Table::new().left("workload").left("what it is");
-    let ready = Workload::ALL.iter().map(|workload| (workload.name, workload.about));
-    let table = ready.chain(custom::FORMS).fold(table, |mut table, (name, about)| {
-        table.row([name.to_owned(), about.to_owned()]);
-        table
-    });
-    report::show(&table.render(false))
 }

@@ -1,12 +1,16 @@
 //! The programs that mark the begin and the end of a recording, and the script that prints a guest's report.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use document::Document;
+use schemars::JsonSchema;
 use scope_recorder::{MARK_BEGIN, MARK_END, TIME_STAMP};
+use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::report::{json, show};
 
 /// A shell function that prints a guest's report: symbols of modules, and mappings of programs. Its text is part of what the
 /// lab's guests execute, so any change of it changes recordings.
@@ -19,20 +23,41 @@ pub struct MarksArgs {
     /// The folder to write to, which is created if missing.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Print a JSON document instead of the files' names.
+    #[arg(long)]
+    json: bool,
 }
 
-/// Writes the programs and the script.
+/// What was written, for programs.
+#[derive(JsonSchema, Serialize)]
+pub struct MarksData {
+    /// The paths of the programs and of the script.
+    files: Vec<String>,
+}
+
+impl Document for MarksData {
+    const SCHEMA: &'static str = "pvscope-marks/1";
+}
+
+/// Runs the command.
 pub fn run(args: &MarksArgs) -> Result<()> {
-    std::fs::create_dir_all(&args.folder).map_err(Error::path(&args.folder))?;
+    let data = write(&args.folder)?;
+    show(&if args.json { json(&data)? } else { data.files.join("\n") + "\n" })
+}
+
+/// Writes the programs and the script into a folder.
+fn write(folder: &Path) -> Result<MarksData> {
+    std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
     let script = ("pvscope-tell".to_owned(), SCRIPT.replace("TELL", TELL).into_bytes());
+    let mut files = Vec::new();
     for (name, bytes) in programs().into_iter().chain([script]) {
-        let path = args.folder.join(name);
+        let path = folder.join(name);
         report::write_atomic(&path, &bytes).map_err(|error| Error::Usage(error.to_string()))?;
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&path, mode).map_err(Error::path(&path))?;
-        crate::report::show(&format!("{}\n", path.display()))?;
+        files.push(path.display().to_string());
     }
-    Ok(())
+    Ok(MarksData { files })
 }
 
 /// The names of the programs in the guest, and their files.
@@ -95,10 +120,14 @@ mod tests {
     #[test]
     fn programs_and_script_are_written_and_the_script_works() {
         let folder = lab::TempDir::new().unwrap();
-        let args = MarksArgs { folder: folder.path().join("new/marks") };
-        run(&args).unwrap();
-        let file = |name: &str| args.folder.join(name);
-        assert!(file("mark-begin").is_file() && file("mark-end").is_file());
+        let folder = folder.path().join("new/marks");
+        let data = write(&folder).unwrap();
+        let value = serde_json::from_str(&json(&data).unwrap()).unwrap();
+        assert_eq!(document::errors(&document::schema::<MarksData>(), &value), [""; 0]);
+        let file = |name: &str| folder.join(name);
+        let names = ["mark-begin", "mark-end", "pvscope-tell"];
+        assert_eq!(data.files, names.map(|name| file(name).display().to_string()));
+        assert!(names.iter().all(|name| file(name).is_file()));
         let tell = |words: &[&str]| {
             std::process::Command::new(file("pvscope-tell")).args(words).output().unwrap()
         };

@@ -69,7 +69,7 @@ impl<'a> LineRow<'a> {
 
 /// The modelled processor.
 #[derive(JsonSchema, Serialize)]
-struct Model {
+pub struct Model {
     preset: &'static str,
     l1_bytes: usize,
     l2_bytes: usize,
@@ -80,7 +80,8 @@ struct Model {
 }
 
 impl Model {
-    fn new(config: &Config) -> Self {
+    /// The processor of these sizes.
+    pub fn new(config: &Config) -> Self {
         Self {
             preset: config.preset.name(),
             l1_bytes: config.l1_bytes,

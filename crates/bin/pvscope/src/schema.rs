@@ -2,15 +2,19 @@
 
 use document::Kind;
 
+use crate::calibrate::CalibrateData;
 use crate::calls::CallsData;
 use crate::check::CheckData;
 use crate::diff::Diff;
+use crate::list::ListData;
+use crate::mark::MarksData;
 use crate::packet::{DistributionData, PacketData};
 use crate::report_data::ReportData;
 use crate::repro::Document;
+use crate::snapshot::SnapshotsData;
 
 /// All kinds of documents.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 12] = [
     Kind::of::<ReportData<'_>>("report", &["report"]),
     Kind::of::<CallsData>("calls", &["calls"]),
     Kind::of::<PacketData<'_>>("packet", &["packet"]),
@@ -19,6 +23,10 @@ pub const KINDS: [Kind; 8] = [
     Kind::of::<CheckData<'_>>("check", &["check"]),
     Kind::of::<Document>("repro", &["repro"]),
     Kind::of::<report::Benchmark>("bench", &["bench"]),
+    Kind::of::<CalibrateData>("calibrate", &["calibrate"]),
+    Kind::of::<MarksData>("marks", &["marks"]),
+    Kind::of::<SnapshotsData>("snapshots", &["snapshots"]),
+    Kind::of::<ListData>("list", &["list"]),
 ];
 
 #[cfg(test)]
@@ -31,10 +39,18 @@ mod tests {
     #[test]
     fn every_command_that_prints_json_has_a_schema() {
         let commands = report::json_commands(&Cli::command());
-        assert!(commands.len() >= 7, "{commands:?}");
+        assert!(commands.len() >= 11, "{commands:?}");
         for command in &commands {
             let found = KINDS.iter().any(|kind| kind.commands.contains(&&**command));
             assert!(found, "`pvscope {command} --json` has no schema");
+        }
+    }
+
+    #[test]
+    fn every_document_is_in_the_table_of_the_operations_page() {
+        let page = include_str!("../../../../docs/operations.md");
+        for Kind { id, .. } in KINDS {
+            assert!(page.contains(&format!("`{id}`")), "{id} is not in docs/operations.md");
         }
     }
 

@@ -50,6 +50,8 @@ pub const DOCUMENTS: &[Kind] = &[
         ],
     ),
     Kind::of::<load::Outcome>("load", &["load client"]),
+    Kind::of::<load::Sent>("load-source", &["load source"]),
+    Kind::of::<load::Arrived>("load-sink", &["load sink"]),
     Kind::of::<repro::Menon06>("repro-menon06", &["repro menon06"]),
     Kind::of::<repro::Willmann07>("repro-willmann07", &["repro willmann07"]),
     Kind::of::<repro::Xenserver7>("repro-xenserver7", &["repro xenserver7"]),

@@ -45,7 +45,9 @@ mod tests {
             let found = KINDS.iter().any(|kind| kind.commands.contains(&&**command));
             assert!(found, "`xenlab {command} --json` has no schema");
         }
+        let page = include_str!("../../../../docs/operations.md");
         for Kind { name, id, schema, .. } in KINDS {
+            assert!(page.contains(&format!("`{id}`")), "{id} is not in docs/operations.md");
             assert_eq!(schema()["properties"]["schema"]["const"], id);
             assert_eq!(id, format!("lab-{name}/1"));
         }

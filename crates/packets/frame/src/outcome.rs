@@ -38,11 +38,13 @@ pub enum DropReason {
     Vlan,
     /// It is for a multicast group that its receiver does not want.
     NotWanted,
+    /// It is for a station that is not known, and there is no other port that it could be flooded to.
+    NoPort,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -59,6 +61,7 @@ impl DropReason {
         Self::SetDown,
         Self::Vlan,
         Self::NotWanted,
+        Self::NoPort,
     ];
 
     /// The reason's name in metrics.
@@ -81,6 +84,7 @@ impl DropReason {
             Self::SetDown => "set_down",
             Self::Vlan => "vlan",
             Self::NotWanted => "not_wanted",
+            Self::NoPort => "no_port",
         }
     }
 }

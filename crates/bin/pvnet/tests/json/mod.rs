@@ -109,6 +109,25 @@ fn a_configuration_that_is_checked_is_valid_or_has_an_error() {
 }
 
 #[test]
+fn both_ends_of_a_stream_of_datagrams_print_json_alone() {
+    let mut command = pvnet();
+    command.args(["load", "sink", "--listen", "127.0.0.1:0", "--json", "-"]);
+    let mut sink = lab::Process::capture(command).unwrap();
+    sink.says("listening on 127.0.0.1:", LIMIT).unwrap();
+    let said = sink.stderr();
+    let port = said.trim().rsplit(':').next().unwrap();
+    let mut command = pvnet();
+    command.args(["load", "source", "127.0.0.1", "--port", port, "--seconds", "1", "--json", "-"]);
+    let sent = check("load-source", command);
+    assert!(sent["datagrams"].as_u64() > Some(0) && sent["refused"] == 0, "{sent}");
+    sink.stop().unwrap();
+    let arrived: Value = serde_json::from_str(&sink.stdout()).unwrap();
+    assert_eq!(document::errors(&schema("load-sink"), &arrived), [""; 0]);
+    assert!(arrived["received"].as_u64() > Some(0), "{arrived}");
+    assert!(arrived["sent"].as_u64() <= sent["datagrams"].as_u64(), "{arrived} {sent}");
+}
+
+#[test]
 fn the_report_of_a_bench_is_as_its_schema_says() {
     let folder = lab::TempDir::new().unwrap();
     let file = folder.path().join("pps.json");

@@ -69,7 +69,7 @@ impl Kernel {
         matches!(self, Scattered(_) | Copied(_))
     }
 
-    /// Its name.
+    /// Its name, without a mark of those that check costs.
     pub fn name(self) -> String {
         let size = |bytes: usize| match bytes >> 20 {
             0 => format!("{} KiB", bytes >> 10),
@@ -81,8 +81,8 @@ impl Kernel {
             Read(bytes) => format!("read in order, {}", size(bytes)),
             Locked => "locked addition".to_owned(),
             SystemCall => "getppid".to_owned(),
-            Scattered(bytes) => format!("* list, scattered, {}", size(bytes)),
-            Copied(bytes) => format!("* copy of {SEGMENT} bytes, out of {}", size(bytes)),
+            Scattered(bytes) => format!("list, scattered, {}", size(bytes)),
+            Copied(bytes) => format!("copy of {SEGMENT} bytes, out of {}", size(bytes)),
         }
     }
 

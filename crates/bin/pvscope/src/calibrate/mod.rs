@@ -5,6 +5,7 @@
 //!     └─────► predict: model cycles ──────┴─► errors ──► fit: costs of this host ──► TOML for --costs
 //! ```
 
+mod data;
 mod fit;
 mod host;
 mod kernel;
@@ -18,7 +19,8 @@ use scope_model::{Config, Costs};
 
 use crate::error::{Error, Result};
 use crate::model_args::{CostArgs, ModelArgs};
-use crate::report::show;
+use crate::report::{json, show};
+pub use data::CalibrateData;
 use kernel::Kernel;
 use predict::Predictions;
 
@@ -32,6 +34,9 @@ pub struct CalibrateArgs {
     /// Write the costs of this host to FILE, for --costs.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Print a JSON document instead.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -40,39 +45,41 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let costs = args.costs.read(&config)?;
     let cycle = host::cycle();
     let measured = Kernel::all().map(|kernel| host::nanoseconds(&kernel) / cycle);
-    let calibration = Calibration::new(config, costs, measured);
-    show(&format!(
-        "This host: {:.2} GHz, by a chain of multiplications. Model {}: {config}; pages of 4 KiB.\n\n{}",
-        1.0 / cycle,
-        config.preset.name(),
-        calibration.text()
-    ))?;
+    let calibration = Calibration::new(config, costs, 1.0 / cycle, measured);
+    show(&if args.json { json(&CalibrateData::new(&calibration))? } else { calibration.text() })?;
     if let Some(path) = &args.out {
-        let text = calibration.toml(1.0 / cycle);
-        ::report::write_atomic(path, text.as_bytes())
+        ::report::write_atomic(path, calibration.toml().as_bytes())
             .map_err(|error| Error::Usage(error.to_string()))?;
-        show(&format!("Costs of this host: {}\n", path.display()))?;
+        if !args.json {
+            show(&format!("Costs of this host: {}\n", path.display()))?;
+        }
     }
     Ok(())
 }
 
 /// The kernels' cycles on a host and in a model.
 struct Calibration {
+    config: Config,
+    gigahertz: f64,
     measured: [f64; Kernel::COUNT],
     model: [f64; Kernel::COUNT],
     fitted: [f64; Kernel::COUNT],
     costs: Costs,
+    fitted_costs: Costs,
 }
 
 impl Calibration {
-    fn new(config: Config, costs: Costs, measured: [f64; Kernel::COUNT]) -> Self {
+    fn new(config: Config, costs: Costs, gigahertz: f64, measured: [f64; Kernel::COUNT]) -> Self {
         let predictions = Predictions::new(config);
-        let fitted = fit::fit(&measured, &predictions, costs);
+        let fitted_costs = fit::fit(&measured, &predictions, costs);
         Self {
+            config,
+            gigahertz,
             measured,
             model: predictions.cycles(&costs),
-            fitted: predictions.cycles(&fitted),
-            costs: fitted,
+            fitted: predictions.cycles(&fitted_costs),
+            costs,
+            fitted_costs,
         }
     }
 
@@ -99,25 +106,32 @@ impl Calibration {
             let host = self.measured[number];
             let cells =
                 |cycles: f64| [human(cycles), format!("{:+.0} %", 100.0 * (cycles / host - 1.0))];
-            let names = [kernel.name(), kernel.unit().to_owned(), human(host)];
+            let mark = if kernel.is_check() { "* " } else { "" };
+            let name = format!("{mark}{}", kernel.name());
+            let names = [name, kernel.unit().to_owned(), human(host)];
             let [model, fitted] = [self.model, self.fitted].map(|model| cells(model[number]));
             table.row(names.into_iter().chain(model).chain(fitted));
             table
         });
         format!(
-            "{}\nError of the kernels marked *, to which no cost is fitted: {:.0} % with these costs, {:.0} % with the fitted \
+            "This host: {:.2} GHz, by a chain of multiplications. Model {}: {}; pages of 4 KiB.\n\n\
+             {}\nError of the kernels marked *, to which no cost is fitted: {:.0} % with these costs, {:.0} % with the fitted \
              ones. An instruction's cost is not fitted, and neither are {}: no program of a user can execute them alone.\n\
              Fitted: {}.\n",
+            self.gigahertz,
+            self.config.preset.name(),
+            self.config,
             table.render(false),
             100.0 * self.error(&self.model),
             100.0 * self.error(&self.fitted),
             fit::UNMEASURED.join(", "),
-            self.costs
+            self.fitted_costs
         )
     }
 
-    fn toml(&self, gigahertz: f64) -> String {
-        let costs = toml::to_string(&self.costs).unwrap_or_default();
+    fn toml(&self) -> String {
+        let costs = toml::to_string(&self.fitted_costs).unwrap_or_default();
+        let gigahertz = self.gigahertz;
         format!(
             "# `pvscope calibrate` at {gigahertz:.2} GHz. Error of kernels to which no cost is fitted: {:.0} %.\n\
              # Not measured: instruction, {}.\n{costs}",
@@ -143,19 +157,19 @@ mod tests {
         (truth.tlb2_hit, truth.page_walk) = (12.0, 70.0);
         (truth.event.locked, truth.event.syscall) = (30.0, 250.0);
         let measured = Predictions::new(config).cycles(&truth);
-        let calibration = Calibration::new(config, preset, measured);
+        let calibration = Calibration::new(config, preset, 3.0, measured);
         let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.02;
         for (fitted, truth) in [
-            (calibration.costs.l2_hit, truth.l2_hit),
-            (calibration.costs.l3_hit, truth.l3_hit),
-            (calibration.costs.memory, truth.memory),
-            (calibration.costs.l2_sequential, truth.l2_sequential),
-            (calibration.costs.l3_sequential, truth.l3_sequential),
-            (calibration.costs.memory_sequential, truth.memory_sequential),
-            (calibration.costs.tlb2_hit, truth.tlb2_hit),
-            (calibration.costs.page_walk, truth.page_walk),
-            (calibration.costs.event.locked, truth.event.locked),
-            (calibration.costs.event.syscall, truth.event.syscall),
+            (calibration.fitted_costs.l2_hit, truth.l2_hit),
+            (calibration.fitted_costs.l3_hit, truth.l3_hit),
+            (calibration.fitted_costs.memory, truth.memory),
+            (calibration.fitted_costs.l2_sequential, truth.l2_sequential),
+            (calibration.fitted_costs.l3_sequential, truth.l3_sequential),
+            (calibration.fitted_costs.memory_sequential, truth.memory_sequential),
+            (calibration.fitted_costs.tlb2_hit, truth.tlb2_hit),
+            (calibration.fitted_costs.page_walk, truth.page_walk),
+            (calibration.fitted_costs.event.locked, truth.event.locked),
+            (calibration.fitted_costs.event.syscall, truth.event.syscall),
         ] {
             assert!(near(fitted, truth), "{fitted} is not {truth}");
         }
@@ -163,8 +177,24 @@ mod tests {
         assert!(calibration.error(&calibration.model) > 0.1);
         let text = calibration.text();
         assert!(text.contains("hypercall") && text.contains('*'), "{text}");
-        let costs: Costs = toml::from_str(&calibration.toml(3.0)).expect("valid");
+        let costs: Costs = toml::from_str(&calibration.toml()).expect("valid");
         assert!(near(costs.memory, truth.memory));
+        let value = serde_json::from_str(&json(&CalibrateData::new(&calibration)).expect("JSON"));
+        let value: serde_json::Value = value.expect("JSON");
+        assert_eq!(document::errors(&document::schema::<CalibrateData>(), &value), [""; 0]);
+        let kernels = value["kernels"].as_array().expect("a list");
+        assert_eq!(kernels.len(), Kernel::COUNT);
+        let checks = kernels.iter().filter(|kernel| kernel["is_check"] == true);
+        assert_eq!(checks.count(), 4);
+        let cost = |costs: &str| value[costs]["memory"].as_f64().expect("a number");
+        assert!(near(cost("fitted_costs"), truth.memory));
+        assert!(near(cost("costs"), preset.memory));
+        // Every cost that is not fitted is one.
+        for name in value["not_fitted"].as_array().expect("a list") {
+            let name = name.as_str().expect("a text").replace('.', "/");
+            let place = format!("/fitted_costs/{name}");
+            assert!(value.pointer(&place).is_some_and(serde_json::Value::is_number), "{place}");
+        }
     }
 
     /// What the host measures is positive and finite: how long it takes is the host's business.

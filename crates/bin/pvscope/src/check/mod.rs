@@ -43,7 +43,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Print the result as JSON.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "update")]
     json: bool,
     #[command(flatten)]
     machine: MachineArgs,

@@ -16,6 +16,6 @@ mod start;
 mod store;
 
 pub use identity::Identity;
-pub use list::{SnapshotsArgs, run};
+pub use list::{SnapshotsArgs, SnapshotsData, run};
 pub use start::{Machine, Running, STEPS, SnapshotArgs};
 pub use store::Snapshot;

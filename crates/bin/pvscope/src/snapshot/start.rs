@@ -211,8 +211,7 @@ impl<'a> Machine<'a> {
             None => self.boot(store, &name, plugin, (watch, progress))?,
         };
         if let Booted::Saved(snapshot) = &booted {
-            let all = store.all();
-            let sizes = sizes(store, all.len(), all.iter().map(Snapshot::bytes).sum());
+            let sizes = sizes(store, &store.all());
             let megabytes = megabytes(snapshot.bytes());
             progress.note(&format!("from the snapshot {name} of {megabytes} MB ({sizes})"));
         }

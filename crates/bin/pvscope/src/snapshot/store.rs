@@ -130,18 +130,16 @@ impl Store {
         files.for_each(|file| drop(fs::remove_file(file)));
     }
 
-    /// Removes all snapshots, or those whose names begin so. Returns how many they were, and their bytes.
+    /// Removes all snapshots, or those whose names begin so. Returns what they were.
     ///
     /// # Errors
     /// If one cannot be removed.
-    pub fn clear(&self, names: &[String]) -> Result<(usize, u64)> {
-        let mut removed = (0, 0);
-        for snapshot in self.all() {
-            if names.is_empty() || names.iter().any(|name| snapshot.name().starts_with(name)) {
-                snapshot.remove()?;
-                removed = (removed.0 + 1, removed.1 + snapshot.bytes());
-            }
-        }
+    pub fn clear(&self, names: &[String]) -> Result<Vec<Snapshot>> {
+        let is_meant = |snapshot: &Snapshot| {
+            names.is_empty() || names.iter().any(|name| snapshot.name().starts_with(name))
+        };
+        let removed: Vec<_> = self.all().into_iter().filter(is_meant).collect();
+        removed.iter().try_for_each(Snapshot::remove)?;
         Ok(removed)
     }
 }
@@ -251,8 +249,12 @@ mod tests {
         store.make_room(&store.find("newest").unwrap(), 250);
         assert_eq!(names(), ["older", "newest"]);
         assert!(!folder.path().join("of-an-earlier-version").exists());
-        assert_eq!(store.clear(&["old".to_owned()]).unwrap(), (1, 100));
-        assert_eq!(store.clear(&[]).unwrap(), (1, 100));
+        let clear = |begin: &[String]| -> Vec<String> {
+            store.clear(begin).unwrap().iter().map(Snapshot::name).collect()
+        };
+        assert_eq!(clear(&["old".to_owned()]), ["older"]);
+        assert_eq!(names(), ["newest"]);
+        assert_eq!(clear(&[]), ["newest"]);
         assert!(names().is_empty());
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use super::balance::Balance;
 use super::events::{Events, Interest};
 use super::outcome::Outcome;
 use super::pace::Pace;
+use super::result::ResultArgs;
 use super::socket::{PORT, failed, request, set_congestion};
 use crate::error::{Error, Result};
 use crate::output;
@@ -54,9 +54,8 @@ pub struct ClientArgs {
     /// Let each connection be as fast as it can, instead of keeping all at the same number of bytes.
     #[arg(long)]
     pub unbalanced: bool,
-    /// Write the result to FILE as JSON; - is standard output, instead of the table.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -79,20 +78,12 @@ const BALANCE: Duration = Duration::from_millis(1);
 
 /// Loads the servers, and prints and writes what was carried.
 pub fn run(args: &ClientArgs) -> Result<()> {
-    let to_stdout = args.json.as_deref().is_some_and(|file| file.as_os_str() == "-");
-    if let Some(file) = args.json.as_ref().filter(|_| !to_stdout) {
-        output::prepare(file)?;
-    }
+    args.result.prepare()?;
     let outcome = measure(args)?;
-    if to_stdout {
-        return output::print(&output::line(&outcome)?);
-    }
-    outcome.table().print().map_err(Error::Print)?;
-    output::print(&format!("\nJain's index {:.3}\n", outcome.jain))?;
-    match &args.json {
-        Some(file) => output::write_json(file, &outcome),
-        None => Ok(()),
-    }
+    args.result.show(&outcome, || {
+        outcome.table().print().map_err(Error::Print)?;
+        output::print(&format!("\nJain's index {:.3}\n", outcome.jain))
+    })
 }
 
 fn measure(args: &ClientArgs) -> Result<Outcome> {

@@ -18,6 +18,7 @@ mod datagrams;
 mod events;
 mod outcome;
 mod pace;
+mod result;
 mod server;
 mod socket;
 
@@ -26,7 +27,7 @@ use clap::Subcommand;
 use crate::error::Result;
 
 pub use client::{ClientArgs, MEASURES};
-pub use datagrams::{Arrived, LISTENS, SinkArgs, SourceArgs};
+pub use datagrams::{Arrived, LISTENS, Sent, SinkArgs, SourceArgs};
 pub use outcome::Outcome;
 pub use server::ServerArgs;
 pub use socket::PORT;
@@ -43,7 +44,7 @@ pub enum LoadCommand {
     ///   pvnet load client 10.77.0.1 10.77.0.2 --receive      two servers send
     #[command(verbatim_doc_comment)]
     Client(ClientArgs),
-    /// Send datagrams in bursts with pauses of equal length.
+    /// Send datagrams in bursts with pauses of equal length, and print how many were sent in which time.
     ///
     ///   pvnet load sink &                                    in a guest, or anywhere
     ///   pvnet load source 10.77.0.1 --burst 16 --pps 20000   send to it

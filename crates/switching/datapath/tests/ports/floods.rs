@@ -6,7 +6,7 @@ use switch::MacAddr;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::{ALL, Switch, plain, plug};
+use crate::{ALL, Switch, plain, plug, refresh};
 
 #[test]
 fn a_flood_goes_to_every_port_but_the_one_it_came_from() {
@@ -21,6 +21,40 @@ fn a_flood_goes_to_every_port_but_the_one_it_came_from() {
             let wanted: &[_] = if to.mac == from.mac { &[] } else { &sent };
             assert_eq!(to.egress.take(), wanted);
         }
+    }
+}
+
+#[test]
+fn a_frame_to_a_station_that_no_port_gets_is_a_drop_and_one_to_a_group_is_not() {
+    let unknown = [2, 0, 0, 0, 9, 9];
+    let group = [1, 0, 0x5e, 1, 1, 1];
+    for workers in [1, 2] {
+        let switch = Switch::new(workers);
+        let alone = plain(&switch.datapath, 0);
+        let outcomes = |sent: &[[u8; 6]]| {
+            let before = alone.sender.answers().len();
+            let frames = sent.iter().zip(0..).map(|(to, n)| frame(*to, alone.mac, 300, n));
+            frames.for_each(|bytes| alone.sender.send(bytes));
+            wait_until("the answers", || alone.sender.answers().len() == before + sent.len());
+            let answers = alone.sender.answers();
+            answers[before..].iter().map(|(_, outcome)| *outcome).collect::<Vec<_>>()
+        };
+        let dropped = || {
+            let counts = alone.port.counters().snapshot();
+            [DropReason::NoPort, DropReason::Storm].map(|reason| counts.dropped(reason))
+        };
+        let (lost, taken) = (Outcome::Dropped(DropReason::NoPort), Outcome::Delivered);
+        let sent = [unknown, ALL, unknown, group];
+        assert_eq!(outcomes(&sent), [lost, taken, lost, taken]);
+        assert_eq!(dropped(), [2, 0]);
+        // Another port may have the station behind it.
+        let other = plain(&switch.datapath, 1);
+        assert_eq!(outcomes(&sent), [taken; 4]);
+        assert_eq!(other.egress.count(), 4);
+        switch.datapath.detach(other.port.id());
+        refresh(&switch.datapath);
+        assert_eq!(outcomes(&[unknown]), [lost]);
+        assert_eq!(dropped(), [3, 0]);
     }
 }
 

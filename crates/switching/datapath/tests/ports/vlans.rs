@@ -166,6 +166,25 @@ fn a_frame_of_a_vlan_that_is_not_the_ports_is_counted() {
 }
 
 #[test]
+fn a_frame_that_reaches_no_port_of_its_vlan_or_no_open_one_is_counted() {
+    let unknown = [2, 0, 0, 0, 9, 9];
+    for memberships in [
+        [access(10), access(20), trunk(&[20, 30], None)],
+        [isolated(access(10)), isolated(access(10)), access(20)],
+        [isolated(Membership::default()), isolated(Membership::default()), access(20)],
+    ] {
+        let switch = Switch::new(1);
+        let members = attach(&switch, &memberships);
+        for to in [unknown, ALL] {
+            members[0].sender.send(frame(to, 0, &[]));
+        }
+        wait_until("the answers", || members[0].sender.answers().len() == 2);
+        assert_eq!(members[0].port.counters().snapshot().dropped(DropReason::NoPort), 1);
+        assert!(members.iter().all(|member| member.receiver.count() == 0));
+    }
+}
+
+#[test]
 fn an_address_is_learnt_in_its_vlan_only() {
     let switch = Switch::new(1);
     let members = attach(&switch, &[access(10), access(10), access(20), access(20)]);

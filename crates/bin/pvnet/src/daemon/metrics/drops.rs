@@ -48,8 +48,10 @@ mod tests {
     fn each_reason_is_there_before_its_first_drop() {
         let port = PortStatus::new("red", PortKind::Guest, PortState::Up);
         let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
+        let page = include_str!("../../../../../../docs/operations.md");
         for reason in DropReason::ALL {
             let name = reason.name();
+            assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/operations.md");
             let line =
                 format!("pvnet_port_dropped_frames_total{{port=\"red\",reason=\"{name}\"}} 0");
             assert_lines(&text, &[&line]);

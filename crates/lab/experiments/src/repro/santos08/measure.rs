@@ -81,7 +81,7 @@ pub fn source(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Process> {
 
 fn sink(server: &Server, cpus: &Cpus) -> Result<Process> {
     let mut command = program(Some(server.first()))?;
-    command.args(["load", "sink"]);
+    command.args(["load", "sink", "--json", "-"]);
     let mut sink = on_cpu(cpus.server, || Process::capture(command))?;
     sink.says(LISTENS, SLACK)?;
     Ok(sink)
@@ -98,9 +98,7 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
     // The sink ends last, so that it does not miss what is under way.
     source.stop()?;
     sink.stop()?;
-    let arrived = sink.stdout();
-    let arrived = arrived.lines().last().unwrap_or_default();
-    let arrived: Arrived = serde_json::from_str(arrived).map_err(report::Error::from)?;
+    let arrived: Arrived = serde_json::from_str(&sink.stdout()).map_err(report::Error::from)?;
     let [before, after] = window.values;
     let packets = after.saturating_sub(before) as f64;
     if packets < 1.0 || arrived.received == 0 {

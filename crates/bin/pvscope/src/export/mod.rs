@@ -1,8 +1,10 @@
 //! `pvscope export`: a recording in the formats of other tools.
 
 mod callgrind;
+mod elf;
 mod firefox;
 mod folded;
+mod objects;
 mod stacks;
 #[cfg(test)]
 pub mod tests;
@@ -46,7 +48,8 @@ pub struct ExportArgs {
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For KCachegrind: counts by block of code, with calls if the recording has a call graph.
+    /// For KCachegrind: counts by source line and instruction, with calls if the recording has a call graph. With --out FILE the
+    /// code that ran is written too, to the folder FILE.objects.
     Callgrind,
     /// A line per chain of calls, or per function without a call graph, for tools that draw flame graphs, such as
     /// inferno-flamegraph.
@@ -80,7 +83,16 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         None => stacks::of_functions(&summary, args.event),
     };
     let text = match args.format {
-        Format::Callgrind => callgrind::text(&summary, graph.as_ref(), &args.filter),
+        Format::Callgrind => match &args.out {
+            Some(out) => {
+                let (summary, graph) = (&summary, graph.as_ref());
+                let (text, objects) =
+                    callgrind::text_and_objects(summary, graph, &args.filter, out)?;
+                objects.write()?;
+                text
+            }
+            None => callgrind::text(&summary, graph.as_ref(), &args.filter),
+        },
         Format::Folded => folded::text(&stacks()),
         Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,

@@ -205,9 +205,9 @@ fn callgrind_annotate_reads(file: &Path) {
 /// `objdump` shows the kernel's code as it was executed: an instruction at each address that has costs, and the names.
 fn objdump_finds_the_code(file: &Path, recording: &Recording) {
     let text = std::fs::read_to_string(file).expect("a file");
-    let object = text.lines().filter_map(|line| line.strip_prefix("ob="));
-    let object = object.filter(|path| path.ends_with("callgrind.objects/machine-vmlinux"));
-    let object = object.last().expect("the kernel");
+    let mut objects = text.lines().filter_map(|line| line.strip_prefix("ob="));
+    let object = objects.find(|path| path.ends_with("callgrind.objects/machine-vmlinux"));
+    let object = object.expect("the kernel");
     let output = Command::new("objdump").args(["-d", object]).output().expect("objdump");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let shown = String::from_utf8_lossy(&output.stdout);

@@ -346,7 +346,7 @@ mod tests {
             let counted = (9, &nothing, BlockEvents::default());
             blocks.push(BlockCode::new(
                 start(function),
-                vec![0x90; bytes(function) as usize],
+                vec![0x90; usize::try_from(bytes(function)).unwrap()],
                 counted,
                 (PAGING.root, 0, Mode::User),
             ));

@@ -67,23 +67,15 @@ struct Call {
     inclusive: Counters,
 }
 
-/// The counts of every instruction, and with a call graph the inclusive counts of calls.
-pub fn text(summary: &Summary<'_>, graph: Option<&CallGraph<'_>>, filter: &FilterArgs) -> String {
-    text_with(summary, graph, filter, None)
-}
-
-/// The same for the file `out`, and the objects' code, which is to be written too.
-pub fn text_and_objects(
-    summary: &Summary<'_>,
-    graph: Option<&CallGraph<'_>>,
-    filter: &FilterArgs,
-    out: &Path,
-) -> Result<(String, Objects)> {
+/// The files of the objects' code, beside the file `out`.
+///
+/// # Errors
+/// If the path of `out` cannot be made absolute.
+pub fn objects(summary: &Summary<'_>, filter: &FilterArgs, out: &Path) -> Result<Objects> {
     let executed: Vec<(&Block, Name)> =
         executed(summary, filter).map(|(_, block, part, _)| (block, name(&part))).collect();
     let blocks = executed.iter().map(|(block, (object, name))| (*block, &object[..], &name[..]));
-    let objects = Objects::new(out, blocks)?;
-    Ok((text_with(summary, graph, filter, Some(&objects)), objects))
+    Objects::new(out, blocks)
 }
 
 /// The blocks that were executed, with their numbers: once for each domain, with its counts.
@@ -105,7 +97,8 @@ fn executed<'a>(
     executed.filter(|(_, _, part, counters)| filter.selects(part) && counters.executions > 0)
 }
 
-fn text_with(
+/// The counts of every instruction, and with a call graph the inclusive counts of calls. Objects with files have their paths as names.
+pub fn text(
     summary: &Summary<'_>,
     graph: Option<&CallGraph<'_>>,
     filter: &FilterArgs,
@@ -271,6 +264,7 @@ fn counts(position: Position, counters: &Counters, cycles: f64) -> String {
 #[cfg(test)]
 mod tests {
     use scope_model::Costs;
+    use scope_result::Recording;
 
     use super::*;
     use crate::export::tests::recording;
@@ -336,7 +330,7 @@ mod tests {
     fn every_block_has_a_position_and_all_instructions_are_there() {
         let recording = recording();
         let summary = Summary::new(&recording, Costs::default());
-        let text = text(&summary, None, &FilterArgs::default());
+        let text = text(&summary, None, &FilterArgs::default(), None);
         let read = read(&text);
         assert_eq!((read.own.len(), read.calls.len()), (3, 0));
         assert_eq!(read.own.values().sum::<u64>(), recording.instructions);
@@ -349,7 +343,7 @@ mod tests {
         let recording = with_lines();
         let summary = Summary::new(&recording, Costs::default());
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
-        let text = text(&summary, Some(&graph), &FilterArgs::default());
+        let text = text(&summary, Some(&graph), &FilterArgs::default(), None);
         assert!(text.contains("fl=src/main.c\nfn=main\n0x400010 7 0 "), "{text}");
         assert!(text.contains("\n0x400014 0 1 "), "an instruction without a line: {text}");
         // Inlined code of another file, and the way back for the call.
@@ -395,9 +389,10 @@ mod tests {
         let summary = Summary::new(&recording, Costs::default());
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
         let out = folder.join("calls.callgrind");
-        let (text, objects) =
-            text_and_objects(&summary, Some(&graph), &FilterArgs::default(), &out).unwrap();
+        let filter = FilterArgs::default();
+        let objects = objects(&summary, &filter, &out).unwrap();
         objects.write().unwrap();
+        let text = text(&summary, Some(&graph), &filter, Some(&objects));
         let (mut instructions, mut names) = (BTreeMap::new(), Vec::new());
         let mut positions = Vec::new();
         for line in text.lines() {
@@ -419,12 +414,32 @@ mod tests {
         for block in &recording.blocks {
             assert!([0, 4].iter().all(|offset| positions.contains(&(block.address + offset))));
         }
-        assert!(text.contains(&format!("cob={}/machine-m\n", objects_folder(&out))), "{text}");
+        assert!(
+            text.contains(&format!(
+                "cob={}/machine-m\n",
+                out.with_extension("callgrind.objects").display()
+            )),
+            "{text}"
+        );
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    fn objects_folder(out: &Path) -> String {
-        format!("{}.objects", out.display())
+    #[test]
+    fn code_that_is_decoded_otherwise_is_counted_by_line() {
+        let mut recording = with_lines();
+        let whole = recording.blocks[2].total();
+        let offsets_of = |recording: &Recording| -> Vec<u64> {
+            let lines = SourceLines::new(recording);
+            let places = places(&lines, 2, &recording.blocks[2], &whole);
+            assert_eq!(places.iter().map(|(.., counters)| counters.instructions).sum::<u64>(), 10);
+            places.iter().map(|(offset, ..)| *offset).collect()
+        };
+        // Two instructions with a line each, and a third one.
+        recording.blocks[2].code = vec![0x90; 3];
+        recording.blocks[2].instructions = 3;
+        assert_eq!(offsets_of(&recording), [0, 1, 2]);
+        recording.blocks[2].code = vec![0x90; 9];
+        assert_eq!(offsets_of(&recording), [0, 4, 0]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::show;
 use crate::summary::Summary;
+use objects::Objects;
 use stacks::Stack;
 
 /// Arguments of `pvscope export`.
@@ -83,16 +84,12 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         None => stacks::of_functions(&summary, args.event),
     };
     let text = match args.format {
-        Format::Callgrind => match &args.out {
-            Some(out) => {
-                let (summary, graph) = (&summary, graph.as_ref());
-                let (text, objects) =
-                    callgrind::text_and_objects(summary, graph, &args.filter, out)?;
-                objects.write()?;
-                text
-            }
-            None => callgrind::text(&summary, graph.as_ref(), &args.filter),
-        },
+        Format::Callgrind => {
+            let objects = |out| callgrind::objects(&summary, &args.filter, out);
+            let objects = args.out.as_deref().map(objects).transpose()?;
+            objects.iter().try_for_each(Objects::write)?;
+            callgrind::text(&summary, graph.as_ref(), &args.filter, objects.as_ref())
+        }
         Format::Folded => folded::text(&stacks()),
         Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,

@@ -95,6 +95,9 @@ pub struct Objects {
 impl Objects {
     /// The files beside `out`, in a folder of that name with `.objects`, of these blocks with the names of their objects and
     /// functions.
+    ///
+    /// # Errors
+    /// If the path of `out` cannot be made absolute.
     pub fn new<'a>(
         out: &Path,
         blocks: impl Iterator<Item = (&'a Block, &'a str, &'a str)>,
@@ -119,6 +122,9 @@ impl Objects {
     }
 
     /// Writes all files.
+    ///
+    /// # Errors
+    /// If the folder or a file cannot be written.
     pub fn write(&self) -> Result<()> {
         std::fs::create_dir_all(&self.folder).map_err(Error::path(&self.folder))?;
         for (file, code) in self.files.values() {
@@ -267,7 +273,7 @@ mod tests {
                 prop_assert!(bytes.contains(&there[address]));
             }
             // Each symbol lies in its section.
-            for symbol in file.symbols().filter(|symbol| symbol.is_definition()) {
+            for symbol in file.symbols().filter(object::ObjectSymbol::is_definition) {
                 prop_assert!(there.contains_key(&symbol.address()));
             }
         }

@@ -238,6 +238,23 @@ mod tests {
         assert!(file_name(&"x/".repeat(1000)).len() <= NAME_MAX);
     }
 
+    #[test]
+    fn there_may_be_more_ranges_than_a_symbol_has_section_numbers() {
+        const RANGES: u64 = 70_000;
+        let address = |number: u64| 0x1000 + number * 2;
+        let blocks: Vec<_> = (0..RANGES).map(|number| block(address(number), &[0xc3])).collect();
+        let names = ["f", "g"].into_iter().cycle();
+        let bytes = elf::file(&Code::new(blocks.iter().zip(names).collect())).unwrap();
+        let file = object::File::parse(&bytes[..]).unwrap();
+        let symbols: Vec<_> = file.symbols().filter(object::ObjectSymbol::is_definition).collect();
+        assert_eq!(symbols.len() as u64, RANGES);
+        for (number, symbol) in (0..).zip(symbols) {
+            let section = file.section_by_index(symbol.section_index().unwrap()).unwrap();
+            assert_eq!((symbol.address(), section.address()), (address(number), address(number)));
+            assert_eq!(section.data().unwrap(), [0xc3]);
+        }
+    }
+
     /// Blocks near one another, some at the end of the address space.
     fn blocks() -> impl Strategy<Value = Vec<(Block, String)>> {
         let address = prop_oneof![0u64..600, (0u64..600).prop_map(|back| u64::MAX - back)];

@@ -220,7 +220,8 @@ pub mod tests {
             |n: u64| if n < 3 { 0x40_0000 + n * 16 } else { 0xffff_ffff_8100_0000 + n * 16 };
         let block = |number: u32| Block {
             address: address(number.into()),
-            bytes: 8,
+            // nopl 0x0(%rax), twice
+            code: [0x0f, 0x1f, 0x40, 0].repeat(2),
             instructions: 2,
             mode: Mode::of(address(number.into()), None),
             space: 0x5000,

@@ -122,7 +122,7 @@ impl Names {
             let space =
                 owners.get(&(block.domain, block.space)).filter(|_| block.mode == Mode::User);
             let Some(space) = space else { continue };
-            for span in space.spans(block.address, block.bytes.into()) {
+            for span in space.spans(block.address, block.code.len() as u64) {
                 let mut line =
                     |line: Line| FileLine { file: files.number(line.file), line: line.line };
                 let chain = span.source.inlined.into_iter();
@@ -295,7 +295,7 @@ mod tests {
         let address = function as usize as u64;
         let block = |domain| Block {
             address,
-            bytes: 1,
+            code: vec![0x90; 1],
             instructions: 1,
             mode: Mode::of(address, None),
             space: 5,
@@ -328,7 +328,7 @@ mod tests {
     fn unknown_code_is_kept_without_a_name() {
         let block = |address, function| Block {
             address,
-            bytes: 1,
+            code: vec![0x90; 1],
             instructions: 1,
             mode: Mode::of(address, None),
             space: 0,

@@ -194,7 +194,8 @@ mod tests {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
         let mode = Mode::of(address, None);
-        Block { address, bytes: 4, instructions: 1, mode, space: 0, domain: 0, function, counters }
+        let code = vec![0x90; 4];
+        Block { address, code, instructions: 1, mode, space: 0, domain: 0, function, counters }
     }
 
     #[test]

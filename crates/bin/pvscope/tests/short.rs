@@ -2,6 +2,7 @@
 //!
 //! The first run needs packages from Debian's mirrors. Without QEMU, see [`lab::needed`].
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -140,6 +141,7 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     let calls = String::from_utf8_lossy(&calls.stdout).into_owned();
     assert!(calls.contains("tcp_sendmsg") && calls.contains("tcp_push"), "{calls}");
     callgrind_annotate_reads(&file("callgrind"));
+    objdump_finds_the_code(&file("callgrind"), &recording);
     let report = pvscope(&["report", &first, "--top", "500"]);
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("A frame takes") && report.contains("tcp_sendmsg_locked"), "{report}");
@@ -198,4 +200,27 @@ fn callgrind_annotate_reads(file: &Path) {
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("tcp_sendmsg_locked"), "{text}\n{said}");
+}
+
+/// `objdump` shows the kernel's code as it was executed: an instruction at each address that has costs, and the names.
+fn objdump_finds_the_code(file: &Path, recording: &Recording) {
+    let text = std::fs::read_to_string(file).expect("a file");
+    let mut objects = text.lines().filter_map(|line| line.strip_prefix("ob="));
+    let object = objects.find(|path| path.ends_with("callgrind.objects/machine-vmlinux"));
+    let object = object.expect("the kernel");
+    let output = Command::new("objdump").args(["-d", object]).output().expect("objdump");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains(" <tcp_sendmsg_locked>:"));
+    let address = |line: &str| u64::from_str_radix(line.split_once(":\t")?.0.trim(), 16).ok();
+    let instructions: BTreeSet<u64> = shown.lines().filter_map(address).collect();
+    let is_kernel = |function: u32| recording.functions[function as usize].module == "vmlinux";
+    let blocks = recording.blocks.iter().filter(|block| is_kernel(block.function));
+    let kernel: Vec<_> = blocks.filter(|block| block.total().executions > 0).collect();
+    assert!(kernel.len() > 1000);
+    for block in kernel {
+        let range = block.address..block.address + block.code.len() as u64;
+        let found = instructions.range(range).count();
+        assert!(found >= usize::from(block.instructions), "{found} at {:#x}", block.address);
+    }
 }

@@ -53,11 +53,12 @@ pub const LOOK: u32 = u32::MAX;
 const FIRST_KNOWN: u32 = 8;
 
 /// The code of a block, and its data accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCode {
     address: u64,
     space: u64,
-    bytes: u16,
+    /// The bytes of its instructions.
+    code: Vec<u8>,
     instructions: u16,
     mode: Mode,
     domain: u8,
@@ -69,12 +70,12 @@ pub struct BlockCode {
 }
 
 impl BlockCode {
-    /// A block of `bytes` bytes at `address`; the number of its instructions, their accesses and their events; the root of its
+    /// A block of these bytes at `address`; the number of its instructions, their accesses and their events; the root of its
     /// page tables, the domain in which it was first executed, and the kind of code.
     #[must_use]
     pub fn new(
         address: u64,
-        bytes: u64,
+        code: Vec<u8>,
         (instructions, accesses, events): (usize, &Accesses, BlockEvents),
         (space, domain, mode): (u64, u8, Mode),
     ) -> Self {
@@ -82,7 +83,7 @@ impl BlockCode {
         Self {
             address,
             space,
-            bytes: clamp(bytes),
+            code,
             instructions: clamp(instructions as u64),
             mode,
             domain,
@@ -92,9 +93,9 @@ impl BlockCode {
         }
     }
 
-    /// The address of its first byte, and its bytes.
+    /// The address of its first byte, and the number of its bytes.
     pub fn range(&self) -> (u64, u64) {
-        (self.address, self.bytes.into())
+        (self.address, self.code.len() as u64)
     }
 
     /// The kind of code.
@@ -184,8 +185,9 @@ impl Blocks {
 
     /// Adds the next block.
     pub fn add(&mut self, code: BlockCode) {
-        let line = code.address / LINE as u64;
-        let last_line = (code.address + u64::from(code.bytes).saturating_sub(1)) / LINE as u64;
+        let (address, bytes) = code.range();
+        let line = address / LINE as u64;
+        let last_line = (address + bytes.saturating_sub(1)) / LINE as u64;
         self.hot.push(HotBlock {
             line: LineId::of(Side::Code, code.address),
             executions: 0,
@@ -239,14 +241,15 @@ impl Blocks {
     }
 
     /// The blocks with their counts; `misses` are those of each site.
-    pub fn finish(mut self, misses: &[Counters]) -> Vec<Block> {
-        for hot in &self.hot {
-            self.sites[hot.site.site().index()].executions += hot.executions;
+    pub fn finish(self, misses: &[Counters]) -> Vec<Block> {
+        let Self { hot, cold, sites: mut all } = self;
+        for hot in &hot {
+            all[hot.site.site().index()].executions += hot.executions;
         }
-        let blocks = self.hot.iter().zip(&self.cold).map(|(hot, (code, sites))| {
-            let sites = (0u8..).zip(sites).filter(|(_, site)| **site != NONE);
+        let blocks = hot.iter().zip(cold).map(|(hot, (code, sites))| {
+            let sites = (0u8..).zip(sites).filter(|(_, site)| *site != NONE);
             let total = |site: u32| {
-                let Site { executions, reads, writes } = self.sites[site as usize];
+                let Site { executions, reads, writes } = all[site as usize];
                 let misses = misses.get(site as usize).copied().unwrap_or_default();
                 let events: EventCounts = code.events.map(|count| executions * u64::from(count));
                 Counters {
@@ -259,9 +262,9 @@ impl Blocks {
                     ..misses
                 }
             };
-            let counters = sites.map(|(domain, site)| (domain, total(*site))).collect();
-            let BlockCode { address, bytes, instructions, mode, space, domain, .. } = *code;
-            Block { address, bytes, instructions, mode, space, domain, function: 0, counters }
+            let counters = sites.map(|(domain, site)| (domain, total(site))).collect();
+            let BlockCode { address, code, instructions, mode, space, domain, .. } = code;
+            Block { address, code, instructions, mode, space, domain, function: 0, counters }
         });
         blocks.collect()
     }

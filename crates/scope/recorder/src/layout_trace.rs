@@ -269,8 +269,9 @@ mod tests {
             (KERNEL + 0x200, none, 0, Mode::Kernel),
             (KERNEL + 0x300, iret, 0, Mode::Kernel),
         ] {
-            let code = (4, &Accesses::default(), events);
-            trace.add(&BlockCode::new(address, 60, code, (space, 0, mode)));
+            let counted = (4, &Accesses::default(), events);
+            let code = vec![0x90; 60];
+            trace.add(&BlockCode::new(address, code, counted, (space, 0, mode)));
         }
         let frames = [
             (Side::Code, PROGRAM),
@@ -342,11 +343,11 @@ mod tests {
         let mut blocks: Vec<BlockCode> = Vec::new();
         for function in 0..order.len() as u64 {
             let nothing = Accesses::default();
-            let code = (9, &nothing, BlockEvents::default());
+            let counted = (9, &nothing, BlockEvents::default());
             blocks.push(BlockCode::new(
                 start(function),
-                bytes(function),
-                code,
+                vec![0x90; usize::try_from(bytes(function)).unwrap()],
+                counted,
                 (PAGING.root, 0, Mode::User),
             ));
         }

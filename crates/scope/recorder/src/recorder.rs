@@ -341,8 +341,8 @@ mod tests {
         let mut recorder = Recorder::new(&arguments, PAGING, 1 << 26, processors).unwrap();
         for number in 0..8 {
             let code = BlockCode::new(
-                number * 0xfc0,
-                60 + number * 60,
+                number as u64 * 0xfc0,
+                vec![0x90; 60 + number * 60],
                 (9, &Accesses::default(), BlockEvents::default()),
                 (0, 0, Mode::User),
             );

@@ -168,8 +168,8 @@ impl<M: PhysicalMemory> Tracer<M> {
         let key = (address, space ^ (code.len() as u64) << 48, domain | (mode as u8) << 6);
         let block = *self.known.entry(key).or_insert(next);
         if block == next {
-            let bytes: u64 = code.iter().map(|instruction| instruction.len() as u64).sum();
-            let last = address + bytes.saturating_sub(1);
+            let bytes = code.concat();
+            let last = address + (bytes.len() as u64).saturating_sub(1);
             self.ends.push((address, last));
             self.pages.push(if page(address) == page(last) { page(address) } else { NO_PAGE });
             let events = cost_events(instructions, mode, self.switch);
@@ -180,8 +180,8 @@ impl<M: PhysicalMemory> Tracer<M> {
                     BlockFlow { slot, ..BlockFlow::new(address, code, mode, function, events) };
                 self.message.flows.push(flow);
             }
-            let code = (code.len(), accesses, events);
-            let code = BlockCode::new(address, bytes, code, (space, domain, mode));
+            let counted = (code.len(), accesses, events);
+            let code = BlockCode::new(address, bytes, counted, (space, domain, mode));
             self.message.blocks.push(code);
         }
         block

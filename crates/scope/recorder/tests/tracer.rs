@@ -252,3 +252,20 @@ fn the_privilege_level_tells_unikernels_from_programs() {
     let executions = recording.blocks.iter().map(|block| block.total().executions);
     assert_eq!(executions.collect::<Vec<_>>(), [1, 2]);
 }
+
+/// The bytes of a block are those of its first execution, also if the code is written over.
+#[test]
+fn blocks_have_the_bytes_of_their_code() {
+    let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
+    let mut tracer = Tracer::new(Memory, &Arguments::default(), start).unwrap();
+    for (number, (code, _)) in (0..).zip(BLOCKS) {
+        tracer.translate(CODE + number * 0x100, code, None, true);
+    }
+    let jump_always: &[&[u8]] = &[BLOCKS[3].0[0], &[0xeb, 0x00]];
+    tracer.translate(CODE + 0x300, jump_always, None, true);
+    let recorded = tracer.finish().unwrap().blocks;
+    let recorded: Vec<_> = recorded.into_iter().map(|block| (block.address, block.code)).collect();
+    let expected =
+        (0..).zip(BLOCKS).map(|(number, (code, _))| (CODE + number * 0x100, code.concat()));
+    assert_eq!(recorded, expected.collect::<Vec<_>>());
+}

@@ -9,7 +9,7 @@ use crate::Recording;
 
 const MAGIC: [u8; 8] = *b"PVSCOPE\n";
 /// The version of the format, which changes whenever [`Recording`] does.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Bytes of the header: magic, version, length, checksum.
 const HEAD: usize = 8 + 4 + 8 + 4;
 
@@ -122,7 +122,18 @@ mod tests {
     fn recording() -> Recording {
         let work =
             crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542, ..crate::Work::default() };
-        Recording { instructions: 7, work, ..Recording::default() }
+        let block = crate::Block {
+            address: 0x40_0000,
+            // xor eax, eax; ret
+            code: vec![0x31, 0xc0, 0xc3],
+            instructions: 2,
+            mode: crate::Mode::User,
+            space: 0x5000,
+            domain: 0,
+            function: 0,
+            counters: Vec::new(),
+        };
+        Recording { instructions: 7, blocks: vec![block], work, ..Recording::default() }
     }
 
     #[test]

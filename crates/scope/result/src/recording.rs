@@ -138,8 +138,8 @@ pub struct Owner {
 pub struct Block {
     /// The virtual address of the first instruction.
     pub address: u64,
-    /// Bytes of all instructions.
-    pub bytes: u16,
+    /// The bytes of all instructions, as they were when the block was first executed.
+    pub code: Vec<u8>,
     /// The number of instructions.
     pub instructions: u16,
     /// The kind of code.

@@ -136,7 +136,7 @@ mod tests {
     fn misses_are_means_over_layouts() {
         let block = Block {
             address: 0x40_0000,
-            bytes: 8,
+            code: vec![0x90; 8],
             instructions: 2,
             mode: Mode::User,
             space: 0,

@@ -288,7 +288,7 @@ mod tests {
             let counters = Counters { instructions: *instructions, ..Counters::default() };
             Block {
                 address: 0xffff_ffff_8100_0000,
-                bytes: 4,
+                code: vec![0x90; 4],
                 instructions: 1,
                 mode: Mode::Kernel,
                 space: 0,

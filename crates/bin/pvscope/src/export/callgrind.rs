@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
-use scope_model::{Costs, Counters};
-use scope_result::{FileLine, SourceLine};
+use iced_x86::{Decoder, DecoderOptions};
+use scope_model::Counters;
+use scope_result::{Block, FileLine, SourceLine};
 
+use super::objects::Objects;
 use crate::call_graph::CallGraph;
+use crate::error::Result;
 use crate::filter::FilterArgs;
 use crate::source_lines::SourceLines;
 use crate::summary::{Part, Summary, function_name, who};
@@ -63,40 +67,67 @@ struct Call {
     inclusive: Counters,
 }
 
-/// The counts of every block, and with a call graph the inclusive counts of calls.
-pub fn text(summary: &Summary<'_>, graph: Option<&CallGraph<'_>>, filter: &FilterArgs) -> String {
+/// The files of the objects' code, beside the file `out`.
+///
+/// # Errors
+/// If the path of `out` cannot be made absolute.
+pub fn objects(summary: &Summary<'_>, filter: &FilterArgs, out: &Path) -> Result<Objects> {
+    let executed: Vec<(&Block, Name)> =
+        executed(summary, filter).map(|(_, block, part, _)| (block, name(&part))).collect();
+    let blocks = executed.iter().map(|(block, (object, name))| (*block, &object[..], &name[..]));
+    Objects::new(out, blocks)
+}
+
+/// The blocks that were executed, with their numbers: once for each domain, with its counts.
+fn executed<'a>(
+    summary: &Summary<'a>,
+    filter: &FilterArgs,
+) -> impl Iterator<Item = (u32, &'a Block, Part, &'a Counters)> {
     let recording = summary.recording;
-    let lines = SourceLines::new(recording);
-    let address =
-        |block: u32| recording.blocks.get(block as usize).map_or(0, |block| block.address);
-    let mut functions = BTreeMap::<Name, Costed>::new();
-    for (number, block) in (0..).zip(&recording.blocks) {
+    let blocks = (0..).zip(&recording.blocks);
+    let executed = blocks.flat_map(move |(number, block)| {
         let function =
             recording.functions.get(block.function as usize).cloned().unwrap_or_default();
-        for (domain, counters) in &block.counters {
+        block.counters.iter().map(move |(domain, counters)| {
             let who = who(recording.domains.get(usize::from(*domain)), block.mode);
             let part = Part { who, mode: block.mode, function: function.clone() };
-            if !filter.selects(&part) || counters.executions == 0 {
-                continue;
-            }
-            let costed = functions.entry(name(&part)).or_default();
-            for (line, counters) in lines.parts(number, counters) {
-                costed.file = costed.file.or(line.map(|line| line.outermost().file));
-                let offset = line.map_or(0, |line| u64::from(line.offset));
-                let position = Position::new(block.address + offset, line.map(|line| line.line));
-                *costed.positions.entry(position).or_default() += &counters;
-            }
+            (number, block, part, counters)
+        })
+    });
+    executed.filter(|(_, _, part, counters)| filter.selects(part) && counters.executions > 0)
+}
+
+/// The counts of every instruction, and with a call graph the inclusive counts of calls. Objects with files have their paths as names.
+pub fn text(
+    summary: &Summary<'_>,
+    graph: Option<&CallGraph<'_>>,
+    filter: &FilterArgs,
+    objects: Option<&Objects>,
+) -> String {
+    let recording = summary.recording;
+    let lines = SourceLines::new(recording);
+    let mut functions = BTreeMap::<Name, Costed>::new();
+    for (number, block, part, counters) in executed(summary, filter) {
+        let costed = functions.entry(name(&part)).or_default();
+        for (offset, line, counters) in places(&lines, number, block, counters) {
+            costed.file = costed.file.or(line.map(|line| line.outermost().file));
+            let position =
+                Position::new(block.address.wrapping_add(offset), line.map(|line| line.line));
+            *costed.positions.entry(position).or_default() += &counters;
         }
     }
-    // A function is entered at its own first line, and calls from the line of its last instruction.
+    // A function is entered at its own first line, and calls with the last instruction of a block.
     let entry = |block: u32| {
-        let line = lines.of(block).first();
-        Position::new(address(block), line.map(SourceLine::outermost))
+        let address = recording.blocks.get(block as usize).map_or(0, |block| block.address);
+        Position::new(address, lines.of(block).first().map(SourceLine::outermost))
     };
     let site = |block: u32| {
+        let code = recording.blocks.get(block as usize);
         let last = lines.of(block).last();
-        let offset = last.map_or(0, |line| u64::from(line.offset));
-        Position::new(address(block) + offset, last.map(|line| line.line))
+        let in_block = code.and_then(|block| offsets(block)?.last().copied());
+        let offset = in_block.or(last.map(|line| line.offset.into())).unwrap_or(0);
+        let address = code.map_or(0, |block| block.address);
+        Position::new(address.wrapping_add(offset), last.map(|line| line.line))
     };
     if let Some(graph) = graph {
         for ((caller, callee), cost) in graph.calls() {
@@ -109,7 +140,40 @@ pub fn text(summary: &Summary<'_>, graph: Option<&CallGraph<'_>>, filter: &Filte
             }
         }
     }
-    write(summary, &functions)
+    write(summary, &functions, objects)
+}
+
+/// The counts of a block, shared out over its instructions: the offset of each, its line, and its counts.
+fn places<'a>(
+    lines: &SourceLines<'a>,
+    number: u32,
+    block: &Block,
+    counters: &Counters,
+) -> Vec<(u64, Option<&'a SourceLine>, Counters)> {
+    let Some(offsets) = offsets(block) else {
+        let parts = lines.parts(number, counters).into_iter();
+        let offset = |line: Option<&SourceLine>| line.map_or(0, |line| line.offset.into());
+        return parts.map(|(line, counters)| (offset(line), line, counters)).collect();
+    };
+    let of_line = |line: &'a SourceLine| (0..line.instructions).map(move |_| Some(line));
+    let line_of = lines.of(number).iter().flat_map(of_line).chain(std::iter::repeat(None));
+    let all = offsets.len() as u64;
+    let shares = (0..).map(|place| counters.share(place..place + 1, all));
+    let places = offsets.into_iter().zip(line_of).zip(shares);
+    places.map(|((offset, line), counters)| (offset, line, counters)).collect()
+}
+
+/// The offsets of a block's instructions; none if they are not those that the processor executed, as for 32-bit code.
+fn offsets(block: &Block) -> Option<Vec<u64>> {
+    let mut decoder = Decoder::with_ip(64, &block.code, block.address, DecoderOptions::NONE);
+    let mut offsets = Vec::new();
+    while decoder.can_decode() {
+        offsets.push(decoder.position() as u64);
+        if decoder.decode().is_invalid() {
+            return None;
+        }
+    }
+    (offsets.len() == usize::from(block.instructions)).then_some(offsets)
 }
 
 fn name(part: &Part) -> Name {
@@ -117,7 +181,27 @@ fn name(part: &Part) -> Name {
     (format!("{}/{module}", part.who), name)
 }
 
-fn write(summary: &Summary<'_>, functions: &BTreeMap<Name, Costed>) -> String {
+/// Whole numbers for cycles, whose sum is the sum of the cycles rounded once: an instruction may cost less than a cycle.
+#[derive(Default)]
+struct Rounding {
+    cycles: f64,
+    written: f64,
+}
+
+impl Rounding {
+    fn next(&mut self, cycles: f64) -> f64 {
+        self.cycles += cycles;
+        let next = self.cycles.round() - self.written;
+        self.written += next;
+        next
+    }
+}
+
+fn write(
+    summary: &Summary<'_>,
+    functions: &BTreeMap<Name, Costed>,
+    objects: Option<&Objects>,
+) -> String {
     let mut text =
         "# callgrind format\nversion: 1\ncreator: pvscope\npositions: instr line\n".to_owned();
     let _ = writeln!(text, "cmd: {}", summary.recording.work.what);
@@ -132,9 +216,15 @@ fn write(summary: &Summary<'_>, functions: &BTreeMap<Name, Costed>) -> String {
         name.map_or("??", String::as_str)
     };
     let file_of = |name: &Name| functions.get(name).and_then(|costed| costed.file);
+    let object = |name: &str| {
+        let path = objects.and_then(|objects| objects.path(name));
+        path.map_or(name.to_owned(), |path| path.display().to_string())
+    };
+    let mut cycles = Rounding::default();
     for (function, costed) in functions {
         let own = costed.file;
-        let _ = writeln!(text, "\nob={}\nfl={}\nfn={}", function.0, known(own), function.1);
+        let (in_object, name) = (object(&function.0), &function.1);
+        let _ = writeln!(text, "\nob={in_object}\nfl={}\nfn={name}", known(own));
         // The file that the positions are of: inlined code may come from another.
         let mut present = own;
         let mut change = |text: &mut String, position: Position| {
@@ -147,30 +237,35 @@ fn write(summary: &Summary<'_>, functions: &BTreeMap<Name, Costed>) -> String {
         };
         for (position, counters) in &costed.positions {
             change(&mut text, *position);
-            let _ = writeln!(text, "{}", counts(*position, counters, summary.costs()));
+            let cycles = cycles.next(summary.costs().cycles(counters));
+            let _ = writeln!(text, "{}", counts(*position, counters, cycles));
         }
         for call in &costed.calls {
             change(&mut text, call.site);
-            let (object, name) = &call.callee;
+            let (callee, name) = (object(&call.callee.0), &call.callee.1);
             let _ =
-                writeln!(text, "cob={object}\ncfl={}\ncfn={name}", known(file_of(&call.callee)));
+                writeln!(text, "cob={callee}\ncfl={}\ncfn={name}", known(file_of(&call.callee)));
             let Position { address, line, .. } = call.entry;
             let _ = writeln!(text, "calls={} {address:#x} {line}", call.times);
-            let _ = writeln!(text, "{}", counts(call.site, &call.inclusive, summary.costs()));
+            let cycles = summary.costs().cycles(&call.inclusive);
+            let _ = writeln!(text, "{}", counts(call.site, &call.inclusive, cycles));
         }
     }
     text
 }
 
 /// A line of costs.
-fn counts(position: Position, counters: &Counters, costs: &Costs) -> String {
+fn counts(position: Position, counters: &Counters, cycles: f64) -> String {
     let counts = EVENTS.map(|(_, _, count)| count(counters).to_string()).join(" ");
     let Position { address, line, .. } = position;
-    format!("{address:#x} {line} {counts} {:.0}", costs.cycles(counters))
+    format!("{address:#x} {line} {counts} {cycles:.0}")
 }
 
 #[cfg(test)]
 mod tests {
+    use scope_model::Costs;
+    use scope_result::Recording;
+
     use super::*;
     use crate::export::tests::recording;
     use crate::filter::EventFilter;
@@ -235,7 +330,7 @@ mod tests {
     fn every_block_has_a_position_and_all_instructions_are_there() {
         let recording = recording();
         let summary = Summary::new(&recording, Costs::default());
-        let text = text(&summary, None, &FilterArgs::default());
+        let text = text(&summary, None, &FilterArgs::default(), None);
         let read = read(&text);
         assert_eq!((read.own.len(), read.calls.len()), (3, 0));
         assert_eq!(read.own.values().sum::<u64>(), recording.instructions);
@@ -248,8 +343,9 @@ mod tests {
         let recording = with_lines();
         let summary = Summary::new(&recording, Costs::default());
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
-        let text = text(&summary, Some(&graph), &FilterArgs::default());
-        assert!(text.contains("fl=src/main.c\nfn=main\n0x400010 0 1 "), "{text}");
+        let text = text(&summary, Some(&graph), &FilterArgs::default(), None);
+        assert!(text.contains("fl=src/main.c\nfn=main\n0x400010 7 0 "), "{text}");
+        assert!(text.contains("\n0x400014 0 1 "), "an instruction without a line: {text}");
         // Inlined code of another file, and the way back for the call.
         assert!(text.contains("fi=include/put.h\n0x400024 9 5 "), "{text}");
         let read = read(&text);
@@ -266,5 +362,91 @@ mod tests {
         ];
         let expected = expected.map(|(caller, callee, cost)| ((name(caller), name(callee)), cost));
         assert_eq!(read.calls, expected.into());
+    }
+
+    /// What `objdump` shows of a file: the instructions by address, and the functions.
+    fn disassembled(path: &str) -> (BTreeMap<u64, String>, Vec<String>) {
+        let arguments = ["-C", "-d", "--no-show-raw-insn", path];
+        let output = std::process::Command::new("objdump").args(arguments).output();
+        let output = output.expect("objdump, of binutils");
+        assert!(output.status.success(), "{output:?}");
+        let (mut instructions, mut functions) = (BTreeMap::new(), Vec::new());
+        for line in String::from_utf8(output.stdout).expect("text").lines() {
+            if let Some((address, instruction)) = line.split_once(":\t") {
+                let address = u64::from_str_radix(address.trim(), 16).expect("an address");
+                instructions.insert(address, instruction.trim().to_owned());
+            } else if let Some((_, name)) = line.split_once(" <") {
+                functions.push(name.trim_end_matches(">:").to_owned());
+            }
+        }
+        (instructions, functions)
+    }
+
+    #[test]
+    fn objdump_finds_the_instructions_in_the_files_of_objects() {
+        let folder = std::env::temp_dir().join(format!("pvscope-objects-{}", std::process::id()));
+        let recording = with_lines();
+        let summary = Summary::new(&recording, Costs::default());
+        let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
+        let out = folder.join("calls.callgrind");
+        let filter = FilterArgs::default();
+        let objects = objects(&summary, &filter, &out).unwrap();
+        objects.write().unwrap();
+        let text = text(&summary, Some(&graph), &filter, Some(&objects));
+        let (mut instructions, mut names) = (BTreeMap::new(), Vec::new());
+        let mut positions = Vec::new();
+        for line in text.lines() {
+            if let Some(path) = line.strip_prefix("ob=") {
+                (instructions, names) = disassembled(path);
+            } else if let Some(name) = line.strip_prefix("fn=") {
+                assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+            } else if let Some(position) = line.strip_prefix("0x") {
+                let address = position.split(' ').next().expect("an address");
+                let address = u64::from_str_radix(address, 16).expect("hexadecimal");
+                assert_eq!(
+                    instructions.get(&address).map(String::as_str),
+                    Some("nopl   0x0(%rax)")
+                );
+                positions.push(address);
+            }
+        }
+        // Both instructions of each block.
+        for block in &recording.blocks {
+            assert!([0, 4].iter().all(|offset| positions.contains(&(block.address + offset))));
+        }
+        assert!(
+            text.contains(&format!(
+                "cob={}/machine-m\n",
+                out.with_extension("callgrind.objects").display()
+            )),
+            "{text}"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn code_that_is_decoded_otherwise_is_counted_by_line() {
+        let mut recording = with_lines();
+        let whole = recording.blocks[2].total();
+        let offsets_of = |recording: &Recording| -> Vec<u64> {
+            let lines = SourceLines::new(recording);
+            let places = places(&lines, 2, &recording.blocks[2], &whole);
+            assert_eq!(places.iter().map(|(.., counters)| counters.instructions).sum::<u64>(), 10);
+            places.iter().map(|(offset, ..)| *offset).collect()
+        };
+        // Two instructions with a line each, and a third one.
+        recording.blocks[2].code = vec![0x90; 3];
+        recording.blocks[2].instructions = 3;
+        assert_eq!(offsets_of(&recording), [0, 1, 2]);
+        recording.blocks[2].code = vec![0x90; 9];
+        assert_eq!(offsets_of(&recording), [0, 4, 0]);
+    }
+
+    #[test]
+    fn cycles_are_rounded_once() {
+        let mut rounding = Rounding::default();
+        let written: Vec<f64> = [0.4; 10].map(|cycles| rounding.next(cycles)).into();
+        assert_eq!(written.iter().sum::<f64>(), 4.0);
+        assert!(written.iter().all(|cycles| [0.0, 1.0].contains(cycles)), "{written:?}");
     }
 }

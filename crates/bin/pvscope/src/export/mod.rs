@@ -1,8 +1,10 @@
 //! `pvscope export`: a recording in the formats of other tools.
 
 mod callgrind;
+mod elf;
 mod firefox;
 mod folded;
+mod objects;
 mod stacks;
 #[cfg(test)]
 pub mod tests;
@@ -19,6 +21,7 @@ use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::show;
 use crate::summary::Summary;
+use objects::Objects;
 use stacks::Stack;
 
 /// Arguments of `pvscope export`.
@@ -46,7 +49,8 @@ pub struct ExportArgs {
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For KCachegrind: counts by block of code, with calls if the recording has a call graph.
+    /// For KCachegrind: counts by source line and instruction, with calls if the recording has a call graph. With --out FILE the
+    /// code that ran is written too, to the folder FILE.objects.
     Callgrind,
     /// A line per chain of calls, or per function without a call graph, for tools that draw flame graphs, such as
     /// inferno-flamegraph.
@@ -80,7 +84,12 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         None => stacks::of_functions(&summary, args.event),
     };
     let text = match args.format {
-        Format::Callgrind => callgrind::text(&summary, graph.as_ref(), &args.filter),
+        Format::Callgrind => {
+            let objects = |out| callgrind::objects(&summary, &args.filter, out);
+            let objects = args.out.as_deref().map(objects).transpose()?;
+            objects.iter().try_for_each(Objects::write)?;
+            callgrind::text(&summary, graph.as_ref(), &args.filter, objects.as_ref())
+        }
         Format::Folded => folded::text(&stacks()),
         Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,

@@ -7,7 +7,8 @@ use scope_result::{Block, Domain, Function, Mode, Recording, Step, Work};
 pub fn recording() -> Recording {
     let block = |address, function, domain: u8, instructions| Block {
         address,
-        bytes: 8,
+        // nopl 0x0(%rax,%rax,1)
+        code: vec![0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
         instructions: 1,
         mode: Mode::of(address, None),
         space: 0,

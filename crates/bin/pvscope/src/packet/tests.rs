@@ -48,7 +48,7 @@ fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
             let counters = Vec::new();
             let block = Block {
                 address,
-                bytes: 4,
+                code: vec![0x90; 4],
                 instructions: 2,
                 mode: Mode::of(address, None),
                 space: 0,

@@ -117,7 +117,7 @@ mod tests {
         let counters = Counters { instructions: 200, ..Counters::default() };
         let block = Block {
             address: 0x40_0000,
-            bytes: 4,
+            code: vec![0x90; 4],
             instructions: 1,
             mode: Mode::User,
             space: 0,

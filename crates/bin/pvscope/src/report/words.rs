@@ -171,7 +171,7 @@ mod tests {
             programs: vec![file("/usr/local/bin/pvnet", "rustc 1.90.0, release")],
         });
         for part in [
-            "pvscope 0.1.0 (format 7)",
+            "pvscope 0.1.0 (format 8)",
             "QEMU emulator version 10.0.2: tx-pvnet, from a snapshot",
             "options: --milliseconds 200",
             "images: kernel 0123456789abcdef, xen 0123456789abcdef",

@@ -128,7 +128,7 @@ mod tests {
         let total = Counters { executions: 2, l1i: 4, reads: 6, writes: 2, ..Counters::default() };
         let block = |function| Block {
             address: 0xffff_ffff_8100_0000 + u64::from(function) * 4096,
-            bytes: 8,
+            code: vec![0x90; 8],
             instructions: 5,
             mode: Mode::Kernel,
             space: 0,

@@ -330,7 +330,7 @@ pub mod tests {
         let function = |name: &str| Function { module: "xen".to_owned(), name: name.to_owned() };
         let block = |address, function| Block {
             address,
-            bytes: 8,
+            code: vec![0x90; 8],
             instructions: 100,
             mode: Mode::of(address, None),
             space: 0,

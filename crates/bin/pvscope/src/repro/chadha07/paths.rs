@@ -306,7 +306,7 @@ mod tests {
         let block = |function: u32| Block {
             address: if function < 3 { 0xffff_82d0_4000_0000 } else { 0xffff_ffff_8100_0000 }
                 + u64::from(function) * 4096,
-            bytes: 8,
+            code: vec![0x90; 8],
             instructions: 100,
             mode: if function < 3 { Mode::Hypervisor } else { Mode::Kernel },
             space: 0,

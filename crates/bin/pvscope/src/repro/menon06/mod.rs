@@ -265,7 +265,7 @@ mod tests {
     fn recording(cycles: [u64; 4]) -> Recording {
         let block = |address, domain, function, cycles: u64| Block {
             address,
-            bytes: 8,
+            code: vec![0x90; 8],
             instructions: 1,
             mode: Mode::of(address, None),
             space: 0,

@@ -27,8 +27,8 @@ const INSTRUCTIONS_LEAST: f64 = 0.05;
 const TICK: f64 = 40_000.0;
 /// A tenth of a miss is some model cycle per frame.
 const MISSES_LEAST: f64 = 0.1;
-/// The same for L1 in the windows of a card, whose frames miss two to five lines of pvnet: in one version the IOTLB shares sets of
-/// L1 with the card's buffer of a frame, in another it does not, because layouts move the heap as a whole.
+/// The same for L1 in the windows of a card, whose frames miss two to five lines of pvnet: versions that do the same differed by a
+/// line. Supposed, not shown: layouts move the heap as a whole, so what lies in the same sets of L1 there depends on the version.
 const CARD_L1_MISSES_LEAST: f64 = 1.2;
 /// The least by which a function's misses change that is named.
 const MOVED_LEAST: f64 = 0.02;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_cards_tables_is_no_difference() {
+    fn a_line_more_per_frame_is_no_difference_for_a_card() {
         let card = |misses| {
             let of_64 = window(1000.0, 1000.0, misses, 64)["header-64"].clone();
             BTreeMap::from([("cdna-iommu-static-64".to_owned(), of_64)])

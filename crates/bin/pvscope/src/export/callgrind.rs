@@ -384,11 +384,11 @@ mod tests {
 
     #[test]
     fn objdump_finds_the_instructions_in_the_files_of_objects() {
-        let folder = std::env::temp_dir().join(format!("pvscope-objects-{}", std::process::id()));
+        let folder = lab::TempDir::new().unwrap();
         let recording = with_lines();
         let summary = Summary::new(&recording, Costs::default());
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
-        let out = folder.join("calls.callgrind");
+        let out = folder.path().join("calls.callgrind");
         let filter = FilterArgs::default();
         let objects = objects(&summary, &filter, &out).unwrap();
         objects.write().unwrap();
@@ -421,7 +421,6 @@ mod tests {
             )),
             "{text}"
         );
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -12,8 +12,9 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::report::{json, show};
 
-/// A shell function that prints a guest's report: symbols of modules, and mappings of programs. Its text is part of what the
-/// lab's guests execute, so any change of it changes recordings.
+/// Shell functions that print a guest's report in two parts: the symbols of modules, which is slow, as the kernel goes through
+/// all of its own first, and the mappings of programs, which must still run. Their text is part of what the lab's guests execute,
+/// so any change of it changes recordings.
 pub const TELL: &str = include_str!("tell.sh").trim_ascii_end();
 const SCRIPT: &str = include_str!("pvscope-tell.sh");
 

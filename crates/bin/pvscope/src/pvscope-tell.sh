@@ -26,7 +26,7 @@ before | after)
     exit 2
     ;;
 *)
-    echo; tell "${1:-0}"
+    echo; tell_modules "${1:-0}"; tell_processes "${1:-0}"
     [ "${1:-0}" != 0 ] || echo '@end'
     ;;
 esac

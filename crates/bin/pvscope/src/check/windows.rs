@@ -108,10 +108,11 @@ fn script(windows: &[String]) -> String {
     };
     format!(
         "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\n\
+         tell_modules 0\n\
          pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --large-frames {LARGE_FRAMES} {windows} </run/in >/run/out 2>&1 &\n\
          exec 3>/run/in\n\
          while read -r line; do echo \"$line\"; [ \"$line\" != @done ] || break; done </run/out\n\
-         tell 0\necho '@end'\n"
+         tell_processes 0\necho '@end'\n"
     )
 }
 

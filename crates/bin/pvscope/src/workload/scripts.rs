@@ -62,7 +62,10 @@ pub fn guest(backend: Backend, traffic: Traffic, line: &str) -> String {
         Traffic::Sendfile => SENDFILE,
         Traffic::Udp => UDP,
     };
-    format!("{device}\n{}{program}\nsleep 1\n{TELL}\ntell 1\necho '@end'", own(line))
+    format!(
+        "{device}\n{}{program}\nsleep 1\n{TELL}\ntell_modules 1; tell_processes 1\necho '@end'",
+        own(line)
+    )
 }
 
 /// The script of a machine whose programs send to each other, over an interface to an address; the last arguments as for
@@ -88,19 +91,22 @@ fn client(address: &str, more: &str, iperf: &str) -> String {
     )
 }
 
-/// A script that starts traffic, prints the interface's counters and executes the marks.
+/// A script that starts traffic, prints the interface's counters and executes the marks. It prints modules first: what comes before
+/// the marks is part of a snapshot.
 fn marked(server: &str, client: &str, interface: &str, milliseconds: u32) -> String {
     let seconds = f64::from(milliseconds) / 1000.0;
     format!(
-        "{server}\n\
+        "{TELL}\n\
+         tell_modules 0\n\
+         {server}\n\
          {client}\
          sleep 0.3\n\
          counted() {{ for way in rx tx; do for what in packets bytes; do\n\
          read -r count </sys/class/net/{interface}/statistics/${{way}}_$what; echo $count; done; done; }}\n\
          echo '@before'; counted\n\
          mark-begin; sleep {seconds}; mark-end\n\
-         echo '@after'; counted\n{TELL}\n\
-         tell 0"
+         echo '@after'; counted\n\
+         tell_processes 0"
     )
 }
 

@@ -22,13 +22,13 @@ pub trait EventWords {
     fn full_barrier(&self);
 }
 
-/// Publishes used entries up to `new`. Returns whether the driver must be notified.
+/// Whether the driver must be notified of the used entries from `old` to `new`, which it was shown.
 ///
 /// The driver writes its event index and then reads the used index; this side does the reverse. Without the
 /// barrier both could miss the other's write.
 #[inline]
-pub fn publish_split(words: &impl EventWords, old: u16, new: u16) -> bool {
-    words.set_used(new);
+#[must_use]
+pub fn wants_split(words: &impl EventWords, old: u16, new: u16) -> bool {
     words.full_barrier();
     must_notify(old, new, words.used_event())
 }

@@ -47,7 +47,7 @@ pub use buffer::Buffer;
 pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
 pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
-pub use events::{EventWords, arm_split, must_notify, publish_split};
+pub use events::{EventWords, arm_split, must_notify, wants_split};
 pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
 pub use memory::{GuestMemory, MemoryError, Range};

@@ -140,7 +140,7 @@ impl<W: PackedWords> PackedQueue<W> {
             log.set(Positions { published: found.publishing, publishing: found.publishing });
         } else {
             // The driver is notified in any case.
-            let _ = self.publish();
+            let _ = self.show();
         }
         Ok(())
     }
@@ -288,11 +288,22 @@ impl<W: PackedWords> PackedQueue<W> {
         self.next = position;
     }
 
+    /// Fetches the places of the next used descriptors.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
+    pub(crate) fn prefetch_used(&self, count: usize) {
+        let mut place = self.used;
+        for _ in 0..count.div_ceil(4) {
+            self.words.prefetch(place.index, true);
+            place = place.advance(4, self.size);
+        }
+    }
+
+    /// Shows the driver the chains that are complete. Returns how many descriptors they occupied.
+    #[inline]
+    pub(crate) fn show(&mut self) -> u16 {
         let (old, new) = (self.taken.first(), self.taken.complete_end());
         if old == new {
-            return false;
+            return 0;
         }
         let start = self.used;
         if let Some(log) = &self.log {
@@ -309,8 +320,14 @@ impl<W: PackedWords> PackedQueue<W> {
         if self.is_logged {
             self.log_published(old, start);
         }
+        descriptors
+    }
+
+    /// Whether the driver must be notified of the last `count` descriptors, which were shown.
+    #[inline]
+    pub(crate) fn must_notify(&self, count: u16) -> bool {
         self.words.full_barrier();
-        self.driver_wants(start, descriptors)
+        self.driver_wants(count)
     }
 
     /// Whether the device wrote into none of these chains.
@@ -326,16 +343,18 @@ impl<W: PackedWords> PackedQueue<W> {
     fn write_each(&mut self, old: u16, new: u16) -> u16 {
         let start = self.used;
         let first = self.taken.get(old);
-        self.used = start.advance(first.descriptors, self.size);
+        // Kept in registers: its own stores would wait for those to the ring.
+        let mut place = start.advance(first.descriptors, self.size);
         let mut descriptors = first.descriptors;
         let mut index = old.wrapping_add(1);
         while index != new {
             let entry = self.taken.get(index);
-            self.write_used(self.used, entry);
-            self.used = self.used.advance(entry.descriptors, self.size);
+            self.write_used(place, entry);
+            place = place.advance(entry.descriptors, self.size);
             descriptors += entry.descriptors;
             index = index.wrapping_add(1);
         }
+        self.used = place;
         self.write_used(start, first);
         descriptors
     }
@@ -360,9 +379,8 @@ impl<W: PackedWords> PackedQueue<W> {
         self.words.set_tail(place.index, tail.to_le());
     }
 
-    /// Whether the driver wants a notification for `count` used descriptors from `start` on. Its wish is read
-    /// once.
-    fn driver_wants(&self, start: Position, count: u16) -> bool {
+    /// Whether the driver wants a notification for the last `count` used descriptors. Its wish is read once.
+    fn driver_wants(&self, count: u16) -> bool {
         let wish = self.words.driver_event().to_le_bytes();
         let [at, flags] = [[wish[0], wish[1]], [wish[2], wish[3]]].map(u16::from_le_bytes);
         match flags & 3 {
@@ -374,7 +392,6 @@ impl<W: PackedWords> PackedQueue<W> {
                     false => at.index.wrapping_sub(self.size),
                 };
                 let new = self.used.index;
-                debug_assert_eq!(start.advance(count, self.size), self.used);
                 must_notify(new.wrapping_sub(count), new, index)
             }
             _ => true,

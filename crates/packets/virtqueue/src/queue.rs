@@ -191,10 +191,47 @@ impl<W: PackedWords> Queue<W> {
     #[inline]
     #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
     pub fn publish(&mut self) -> bool {
-        let wanted = match &mut self.ring {
-            Ring::Split(ring) => ring.publish(),
-            Ring::Packed(ring) => ring.publish(),
-        };
+        let shown = self.show();
+        self.must_notify(shown)
+    }
+
+    /// The first half of [`publish`](Self::publish): shows the driver the chains that are complete. Returns the number for the
+    /// second half, [`must_notify`](Self::must_notify).
+    #[inline]
+    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
+    pub fn show(&mut self) -> u16 {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.show(),
+            Ring::Packed(ring) => ring.show(),
+        }
+    }
+
+    /// Whether it is a packed ring.
+    #[inline]
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        matches!(self.ring, Ring::Packed(_))
+    }
+
+    /// Starts to fetch the places of the next `count` used entries, for writing. Those of a split ring are fetched when chains are taken.
+    #[inline]
+    pub fn prefetch_used(&self, count: usize) {
+        match &self.ring {
+            Ring::Split(_) => {}
+            Ring::Packed(ring) => ring.prefetch_used(count),
+        }
+    }
+
+    /// The second half: whether the driver must be notified of what it was `shown` last. It has a full barrier, which waits until all
+    /// stores have left the store buffer.
+    #[inline]
+    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
+    pub fn must_notify(&mut self, shown: u16) -> bool {
+        let wanted = shown > 0
+            && match &mut self.ring {
+                Ring::Split(ring) => ring.must_notify(shown),
+                Ring::Packed(ring) => ring.must_notify(shown),
+            };
         wanted | std::mem::take(&mut self.notifies_once)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use zerocopy::FromBytes;
 
 use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
-use crate::events::{EventWords, arm_split, publish_split};
+use crate::events::{EventWords, arm_split, wants_split};
 use crate::layout::Parts;
 use crate::memory::Area;
 use crate::taken::Taken;
@@ -258,11 +258,12 @@ impl SplitQueue {
         self.descriptors.region.read_words::<_, 8>(at).map_err(|_| missing)
     }
 
+    /// Shows the driver the chains that are complete. Returns how many there were.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
+    pub(crate) fn show(&mut self) -> u16 {
         let (old, new) = (self.taken.first(), self.taken.complete_end());
         if old == new {
-            return false;
+            return 0;
         }
         let mut index = old;
         while index != new {
@@ -271,17 +272,23 @@ impl SplitQueue {
             index = index.wrapping_add(1);
         }
         self.taken.published();
-        let wanted = if self.options.event_idx {
-            publish_split(&self.words, old, new)
-        } else {
-            self.words.set_used(new);
-            self.words.full_barrier();
-            Words::load(&self.words.driver, 0) & NO_EVENT == 0
-        };
+        self.words.set_used(new);
         if self.memory.is_logged() {
             self.words.mark_used(&self.memory, old, new);
         }
-        wanted
+        new.wrapping_sub(old)
+    }
+
+    /// Whether the driver must be notified of the last `count` chains, which were shown.
+    #[inline]
+    pub(crate) fn must_notify(&self, count: u16) -> bool {
+        let new = self.taken.first();
+        if self.options.event_idx {
+            wants_split(&self.words, new.wrapping_sub(count), new)
+        } else {
+            self.words.full_barrier();
+            Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        }
     }
 
     /// Asks for a notification at the next chain, and looks again.

@@ -238,6 +238,77 @@ impl GuestRx {
 }
 
 impl GuestRx {
+    /// Delivers frames until one has to wait. Returns whether none has.
+    #[inline]
+    fn deliver_all(
+        &mut self,
+        body: Body<'_>,
+        mut offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<bool, Broken> {
+        loop {
+            let small = self.deliver_small(offers)?;
+            if small > 0 && std::mem::take(&mut self.is_armed) {
+                self.ring.queue.disarm();
+            }
+            let left = offers.len() - small;
+            let Some((offer, rest)) = offers[small..].split_first_mut() else { return Ok(true) };
+            offer.outcome = match self.deliver_single(body, offer.frame, left)? {
+                Some(outcome) => outcome,
+                None => {
+                    self.singles.put_back(&mut self.ring.queue);
+                    self.offer(body, offer.frame, now)?
+                }
+            };
+            if offer.outcome == Outcome::Waiting {
+                return Ok(false);
+            }
+            if std::mem::take(&mut self.is_armed) {
+                self.ring.queue.disarm();
+            }
+            offers = rest;
+        }
+    }
+
+    /// Whether all bytes of a frame are private and nothing is done to them.
+    #[inline]
+    fn is_small(&self, frame: &Frame) -> bool {
+        !frame.has_body() && self.finisher.need(frame) == Need::Nothing
+    }
+
+    /// Delivers the first frames that are small and fit into one of the buffers each that were taken ahead. Returns how many.
+    #[inline]
+    fn deliver_small(&mut self, offers: &mut [Offer<'_>]) -> Result<usize, Broken> {
+        if !offers.first().is_some_and(|offer| self.is_small(offer.frame)) {
+            return Ok(0);
+        }
+        self.singles.fill(&mut self.ring.queue, &self.regions, offers.len())?;
+        let buffers = self.singles.left();
+        let len = |frame: &Frame| self.header_len + usize::from(frame.header_len);
+        let fits = |(offer, single): &(&Offer<'_>, &Single)| {
+            self.is_small(offer.frame) && len(offer.frame) <= single.buffer.len as usize
+        };
+        let count = offers.iter().zip(buffers).take_while(fits).count();
+        if self.ring.queue.is_packed() {
+            // On split rings this costs more than it saves: docs/decisions/0038 has the figures.
+            self.ring.queue.prefetch_used(count);
+            self.singles.fetch_again(&self.regions, count);
+        }
+        self.singles.write(&self.regions, self.header_len, &offers[..count])?;
+        for (offer, single) in offers[..count].iter_mut().zip(buffers) {
+            let needed = len(offer.frame);
+            if let Some(memory) = &self.logged {
+                mark(memory, &[single.buffer], needed as u64);
+            }
+            self.ring.queue.complete(single.index, u32::try_from(needed).unwrap_or(u32::MAX));
+            offer.outcome = Outcome::Delivered;
+        }
+        self.singles.skip(count);
+        self.used += count as u64;
+        self.supply.delivered(self.used, self.pace);
+        Ok(count)
+    }
+
     /// Delivers a frame as it is into the next buffer that was taken ahead, if it needs no more than this. `left` frames of
     /// the batch are left.
     #[inline]
@@ -395,41 +466,19 @@ impl Egress for GuestRx {
         if self.ring.queue.memory().is_lost() {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
-        let mut result = Ok(());
         let count = offers.len();
-        let mut left = count;
-        for offer in offers {
-            let single = self.deliver_single(body, offer.frame, left);
-            let outcome = single.and_then(|outcome| match outcome {
-                Some(outcome) => Ok(outcome),
-                None => {
-                    self.singles.put_back(&mut self.ring.queue);
-                    self.offer(body, offer.frame, now)
-                }
-            });
-            match outcome {
-                Ok(outcome) => offer.outcome = outcome,
-                Err(broken) => {
-                    result = Err(broken);
-                    break;
-                }
-            }
-            left -= 1;
-            if offer.outcome == Outcome::Waiting {
-                break;
-            }
-            if std::mem::take(&mut self.is_armed) {
-                self.ring.queue.disarm();
-            }
+        let mut result = self.deliver_all(body, offers, now);
+        let shown = self.ring.queue.show();
+        if let Ok(true) = result {
+            // Those of the next batch come to this CPU while its frames are read.
+            let filled = self.singles.fill(&mut self.ring.queue, &self.regions, count);
+            result = filled.map(|()| true);
         }
-        if self.ring.queue.publish() {
+        // Its barrier waits for the stores to the ring. The buffers are on their way meanwhile.
+        if self.ring.queue.must_notify(shown) {
             self.call.notify();
         }
-        if result.is_ok() && left == 0 {
-            // Those of the next batch come to this CPU while its frames are read.
-            result = self.singles.fill(&mut self.ring.queue, &self.regions, count);
-        }
-        result
+        result.map(drop)
     }
 
     fn merging(&self) -> Option<Merging> {

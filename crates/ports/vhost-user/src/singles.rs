@@ -1,9 +1,11 @@
 //! Frames for the guest that fit into one of its buffers.
 
-use port::{Body, Broken, Frame, Outcome, Place, ScatterList};
+use port::{Body, Broken, Frame, Offer, Outcome, Place, ScatterList};
 use shm::{OutOfBounds, Piece, Region};
 use virtqueue::{Buffer, Queue, Single};
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
+
+use crate::header::describe;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
@@ -53,6 +55,47 @@ impl Singles {
         Ok(())
     }
 
+    /// Those that are left.
+    #[inline]
+    pub(crate) fn left(&self) -> &[Single] {
+        &self.all[self.next..self.end]
+    }
+
+    /// The next `count` are used.
+    #[inline]
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.next += count;
+    }
+
+    /// Starts to fetch the next `count` once more: the guest's CPU may have fetched some of them meanwhile.
+    #[inline]
+    pub(crate) fn fetch_again(&self, regions: &[Region], count: usize) {
+        self.left().iter().take(count).for_each(|single| fetch(regions, single));
+    }
+
+    /// Writes the private bytes of frames and their metadata into the next buffers, which have room for them.
+    ///
+    /// Nothing else is stored in between: the CPU's store buffer empties in order, and has room for the stores of some ten frames
+    /// while the line of the first is on its way.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        regions: &[Region],
+        header_len: usize,
+        offers: &[Offer<'_>],
+    ) -> Result<(), Broken> {
+        let buffers = self.left();
+        for (offer, single) in offers.iter().zip(buffers) {
+            let frame = offer.frame;
+            let region = &regions[usize::from(single.buffer.region)];
+            let at = usize::try_from(single.buffer.offset).unwrap_or(usize::MAX);
+            let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
+            let at = write_metadata(region, at, metadata, header_len)?;
+            region.copy_in(at, frame.header()).map_err(outside)?;
+        }
+        Ok(())
+    }
+
     /// The next one.
     #[inline]
     pub(crate) fn next(&self) -> Option<Single> {
@@ -87,6 +130,24 @@ fn fetch(regions: &[Region], Single { buffer, .. }: &Single) {
     LINES.iter().for_each(|line| region.prefetch_for_write(at.saturating_add(*line)));
 }
 
+/// Writes a frame's metadata to the byte `at` of a region, and returns the byte behind it.
+#[inline]
+fn write_metadata(
+    region: &Region,
+    at: usize,
+    metadata: VirtioNetHdrMrgRxbuf,
+    header_len: usize,
+) -> Result<usize, Broken> {
+    let bytes = metadata.to_bytes();
+    let written = match header_len {
+        // Of a known length, so that it is two moves.
+        12 => region.copy_in(at, &bytes),
+        _ => region.copy_in(at, &bytes[..header_len]),
+    };
+    written.map_err(outside)?;
+    Ok(at.saturating_add(header_len))
+}
+
 /// Writes a frame and its metadata into a buffer with room for both. None if the sender's platform has no addresses for
 /// devices.
 ///
@@ -103,14 +164,7 @@ pub fn write(
 ) -> Result<Option<Outcome>, Broken> {
     let region = &regions[usize::from(buffer.region)];
     let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-    let bytes = metadata.to_bytes();
-    let written = match header_len {
-        // Of a known length, so that it is two moves.
-        12 => region.copy_in(at, &bytes),
-        _ => region.copy_in(at, &bytes[..header_len]),
-    };
-    written.map_err(outside)?;
-    let mut at = at.saturating_add(header_len);
+    let mut at = write_metadata(region, at, metadata, header_len)?;
     region.copy_in(at, frame.header()).map_err(outside)?;
     at += usize::from(frame.header_len);
     if !frame.has_body() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU16, Ordering, fence};
 use loom::thread;
-use virtqueue::{EventWords, arm_split, must_notify, publish_split};
+use virtqueue::{EventWords, arm_split, must_notify, wants_split};
 
 struct Words {
     available: AtomicU16,
@@ -47,7 +47,8 @@ fn device(words: &Words, bells: &Bells, total: u16, looks_again: bool) {
         let available = words.available();
         taken = if available == taken { taken } else { available };
         if taken != used {
-            let wanted = publish_split(words, used, taken);
+            words.set_used(taken);
+            let wanted = wants_split(words, used, taken);
             used = taken;
             if wanted {
                 bells.driver.notify();

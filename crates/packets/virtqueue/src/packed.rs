@@ -241,6 +241,14 @@ impl<W: PackedWords> PackedQueue<W> {
     pub(crate) fn pop_singles(&mut self, is_writable: bool, singles: &mut [Single]) -> usize {
         let free = usize::from(self.size - self.occupied);
         let mut count = 0;
+        if is_writable {
+            // Used descriptors are written to the same places.
+            let mut place = self.next;
+            for _ in 0..singles.len().div_ceil(4) {
+                self.words.prefetch(place.index, true);
+                place = place.advance(4, self.size);
+            }
+        }
         for single in singles.iter_mut().take(free) {
             let at = self.next.index;
             // Length, id and flags are one read. The address is read after the flags.
@@ -251,10 +259,6 @@ impl<W: PackedWords> PackedQueue<W> {
             // Of another chain this was a glance: `pop` reads it and decides.
             if !self.next.is_available(flags) || !is_single(flags, is_writable) || id >= self.size {
                 break;
-            }
-            if is_writable {
-                // Its used descriptor is written to the same place.
-                self.words.prefetch(at, count == 0);
             }
             let Some(address) = self.words.address(at) else { break };
             let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };

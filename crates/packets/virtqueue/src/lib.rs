@@ -51,5 +51,5 @@ pub use events::{EventWords, arm_split, must_notify, wants_split};
 pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
 pub use memory::{GuestMemory, MemoryError, Range};
-pub use queue::{Mark, Queue};
+pub use queue::{Mark, Queue, Shown};
 pub use words::{PackedWords, RegionWords};

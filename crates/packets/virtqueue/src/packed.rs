@@ -18,6 +18,9 @@ mod event {
     pub(super) const AT: u16 = 2;
 }
 
+/// Descriptors of a cache line.
+const DESCRIPTORS_PER_LINE: u16 = 4;
+
 #[derive(Debug)]
 pub(crate) struct PackedQueue<W> {
     memory: Arc<GuestMemory>,
@@ -242,12 +245,8 @@ impl<W: PackedWords> PackedQueue<W> {
         let free = usize::from(self.size - self.occupied);
         let mut count = 0;
         if is_writable {
-            // Used descriptors are written to the same places.
-            let mut place = self.next;
-            for _ in 0..singles.len().div_ceil(4) {
-                self.words.prefetch(place.index, true);
-                place = place.advance(4, self.size);
-            }
+            // Used descriptors are written to the same places. A line that came for reading would have to be asked for twice.
+            self.prefetch_from(self.next, singles.len().min(free));
         }
         for single in singles.iter_mut().take(free) {
             let at = self.next.index;
@@ -295,10 +294,16 @@ impl<W: PackedWords> PackedQueue<W> {
     /// Fetches the places of the next used descriptors.
     #[inline]
     pub(crate) fn prefetch_used(&self, count: usize) {
-        let mut place = self.used;
-        for _ in 0..count.div_ceil(4) {
-            self.words.prefetch(place.index, true);
-            place = place.advance(4, self.size);
+        self.prefetch_from(self.used, count);
+    }
+
+    /// Starts to fetch the lines of `count` descriptors from `place` on, for writing.
+    #[inline]
+    fn prefetch_from(&self, mut place: Position, count: usize) {
+        let step = DESCRIPTORS_PER_LINE.min(self.size);
+        for _ in 0..count.div_ceil(step.into()) {
+            self.words.prefetch(place.index);
+            place = place.advance(step, self.size);
         }
     }
 
@@ -347,7 +352,7 @@ impl<W: PackedWords> PackedQueue<W> {
     fn write_each(&mut self, old: u16, new: u16) -> u16 {
         let start = self.used;
         let first = self.taken.get(old);
-        // Kept in registers: its own stores would wait for those to the ring.
+        // Kept in a register: a store to `self.used` would wait for those to the ring.
         let mut place = start.advance(first.descriptors, self.size);
         let mut descriptors = first.descriptors;
         let mut index = old.wrapping_add(1);

@@ -30,6 +30,11 @@ pub struct Mark {
     position: Option<Position>,
 }
 
+/// What a driver was shown, and may have to be notified of: so many entries or descriptors.
+#[derive(Debug)]
+#[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
+pub struct Shown(u16);
+
 impl Queue {
     /// Attaches to a ring of `size` entries, with all its parts in one region each.
     ///
@@ -195,15 +200,27 @@ impl<W: PackedWords> Queue<W> {
         self.must_notify(shown)
     }
 
-    /// The first half of [`publish`](Self::publish): shows the driver the chains that are complete. Returns the number for the
-    /// second half, [`must_notify`](Self::must_notify).
+    /// The first half of [`publish`](Self::publish): shows the driver the chains that are complete. The second half is
+    /// [`must_notify`](Self::must_notify), before anything else is shown.
     #[inline]
-    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
-    pub fn show(&mut self) -> u16 {
-        match &mut self.ring {
+    pub fn show(&mut self) -> Shown {
+        Shown(match &mut self.ring {
             Ring::Split(ring) => ring.show(),
             Ring::Packed(ring) => ring.show(),
-        }
+        })
+    }
+
+    /// The second half: whether the driver must be notified of what it was `shown` last. It has a full barrier, which waits until all
+    /// stores have left the store buffer.
+    #[inline]
+    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
+    pub fn must_notify(&mut self, Shown(count): Shown) -> bool {
+        let wanted = count > 0
+            && match &self.ring {
+                Ring::Split(ring) => ring.must_notify(count),
+                Ring::Packed(ring) => ring.must_notify(count),
+            };
+        wanted | std::mem::take(&mut self.notifies_once)
     }
 
     /// Whether it is a packed ring.
@@ -220,19 +237,6 @@ impl<W: PackedWords> Queue<W> {
             Ring::Split(_) => {}
             Ring::Packed(ring) => ring.prefetch_used(count),
         }
-    }
-
-    /// The second half: whether the driver must be notified of what it was `shown` last. It has a full barrier, which waits until all
-    /// stores have left the store buffer.
-    #[inline]
-    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
-    pub fn must_notify(&mut self, shown: u16) -> bool {
-        let wanted = shown > 0
-            && match &mut self.ring {
-                Ring::Split(ring) => ring.must_notify(shown),
-                Ring::Packed(ring) => ring.must_notify(shown),
-            };
-        wanted | std::mem::take(&mut self.notifies_once)
     }
 
     /// Asks for a notification at the next chain, and looks again. Returns whether there is a chain by now that

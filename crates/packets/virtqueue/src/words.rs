@@ -12,9 +12,6 @@ use crate::{GuestMemory, RingAddresses, SetupError};
 const LENGTH: usize = 8;
 const FLAGS: usize = 14;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// The words of a packed ring that both sides read and write. Loom's model implements it too.
 ///
 /// Descriptors are named by their place in the ring. One that does not exist reads as none, or as zero.
@@ -36,8 +33,8 @@ pub trait PackedWords: Debug {
     fn set_device_event(&self, event: u32);
     /// A full barrier: it also orders earlier stores before later loads.
     fn full_barrier(&self);
-    /// Fetches a descriptor that will be written, if it is the first one or its cache line begins there.
-    fn prefetch(&self, index: u16, is_first: bool);
+    /// Starts to fetch the cache line of a descriptor that will be written.
+    fn prefetch(&self, index: u16);
     /// Notes in the log of dirty pages that a descriptor was written.
     fn mark_descriptor(&self, memory: &GuestMemory, index: u16);
     /// Notes in it that the device's event suppression was written.
@@ -118,11 +115,8 @@ impl PackedWords for RegionWords {
     }
 
     #[inline]
-    fn prefetch(&self, index: u16, is_first: bool) {
-        let at = self.at(index);
-        if is_first || at.is_multiple_of(LINE) {
-            self.descriptors.region.prefetch_for_write(at);
-        }
+    fn prefetch(&self, index: u16) {
+        self.descriptors.region.prefetch_for_write(self.at(index));
     }
 
     fn mark_descriptor(&self, memory: &GuestMemory, index: u16) {

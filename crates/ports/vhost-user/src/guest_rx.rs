@@ -208,6 +208,9 @@ impl GuestRx {
         for _ in 0..ATTEMPTS {
             match self.deliver_one(body, frame) {
                 Ok(()) => {
+                    if let [buffer] = self.room.buffers[..] {
+                        self.single_len = buffer.len;
+                    }
                     self.used += self.room.written.len() as u64;
                     for (chain, written) in self.room.written.drain(..) {
                         self.ring.queue.complete(chain, written);
@@ -238,7 +241,9 @@ impl GuestRx {
 }
 
 impl GuestRx {
-    /// Delivers frames until one has to wait. Returns whether none has.
+    /// Delivers frames until one has to wait. Returns false if one has to.
+    ///
+    /// A small frame has no body, and goes into a chain of one buffer; so do larger ones, one at a time; all others may take any chains.
     #[inline]
     fn deliver_all(
         &mut self,
@@ -248,11 +253,16 @@ impl GuestRx {
     ) -> Result<bool, Broken> {
         loop {
             let small = self.deliver_small(offers)?;
-            if small > 0 && std::mem::take(&mut self.is_armed) {
-                self.ring.queue.disarm();
+            if small > 0 {
+                if std::mem::take(&mut self.is_armed) {
+                    self.ring.queue.disarm();
+                }
+                // The next ones may be small too, and the buffers that were taken ahead used up.
+                offers = &mut offers[small..];
+                continue;
             }
-            let left = offers.len() - small;
-            let Some((offer, rest)) = offers[small..].split_first_mut() else { return Ok(true) };
+            let left = offers.len();
+            let Some((offer, rest)) = offers.split_first_mut() else { return Ok(true) };
             offer.outcome = match self.deliver_single(body, offer.frame, left)? {
                 Some(outcome) => outcome,
                 None => {
@@ -279,14 +289,18 @@ impl GuestRx {
     /// Delivers the first frames that are small and fit into one of the buffers each that were taken ahead. Returns how many.
     #[inline]
     fn deliver_small(&mut self, offers: &mut [Offer<'_>]) -> Result<usize, Broken> {
-        if !offers.first().is_some_and(|offer| self.is_small(offer.frame)) {
+        // 10 or 12.
+        let header_len = u32::try_from(self.header_len).unwrap_or(12);
+        let needed = |frame: &Frame| header_len + u32::from(frame.header_len);
+        let first = offers.first().map(|offer| offer.frame);
+        // A guest whose buffers are too short must not have them taken and put back for each frame.
+        if !first.is_some_and(|first| self.is_small(first) && needed(first) <= self.single_len) {
             return Ok(0);
         }
         self.singles.fill(&mut self.ring.queue, &self.regions, offers.len())?;
         let buffers = self.singles.left();
-        let len = |frame: &Frame| self.header_len + usize::from(frame.header_len);
         let fits = |(offer, single): &(&Offer<'_>, &Single)| {
-            self.is_small(offer.frame) && len(offer.frame) <= single.buffer.len as usize
+            self.is_small(offer.frame) && needed(offer.frame) <= single.buffer.len
         };
         let count = offers.iter().zip(buffers).take_while(fits).count();
         if self.ring.queue.is_packed() {
@@ -294,14 +308,16 @@ impl GuestRx {
             self.ring.queue.prefetch_used(count);
             self.singles.fetch_again(&self.regions, count);
         }
-        self.singles.write(&self.regions, self.header_len, &offers[..count])?;
+        // It cannot fail: the buffers were looked up. If it did, the ring would be broken, and these chains not shown.
+        self.singles.write_small(&self.regions, self.header_len, &offers[..count])?;
         for (offer, single) in offers[..count].iter_mut().zip(buffers) {
-            let needed = len(offer.frame);
+            let needed = needed(offer.frame);
             if let Some(memory) = &self.logged {
-                mark(memory, &[single.buffer], needed as u64);
+                mark(memory, &[single.buffer], needed.into());
             }
-            self.ring.queue.complete(single.index, u32::try_from(needed).unwrap_or(u32::MAX));
+            self.ring.queue.complete(single.index, needed);
             offer.outcome = Outcome::Delivered;
+            self.single_len = single.buffer.len;
         }
         self.singles.skip(count);
         self.used += count as u64;
@@ -474,7 +490,8 @@ impl Egress for GuestRx {
             let filled = self.singles.fill(&mut self.ring.queue, &self.regions, count);
             result = filled.map(|()| true);
         }
-        // Its barrier waits for the stores to the ring. The buffers are on their way meanwhile.
+        // Its barrier waits for the stores to the ring. The buffers are on their way meanwhile, and a guest that polls has seen its frames;
+        // one that sleeps is woken up later by the time that it takes to read as many descriptors as it got frames.
         if self.ring.queue.must_notify(shown) {
             self.call.notify();
         }

@@ -9,7 +9,7 @@ use crate::header::describe;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
-/// So many buffers before it is written, a buffer is fetched once more: the guest's CPU, which reads the one before, fetches it too, and
+/// So many buffers before it is written, a buffer for a frame with a body is fetched once more: the guest's CPU, which reads the one before, fetches it too, and
 /// a line that both have is as slow to write as one that is missing.
 const AGAIN: usize = 6;
 /// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
@@ -78,7 +78,7 @@ impl Singles {
     /// Nothing else is stored in between: the CPU's store buffer empties in order, and has room for the stores of some ten frames
     /// while the line of the first is on its way.
     #[inline]
-    pub(crate) fn write(
+    pub(crate) fn write_small(
         &self,
         regions: &[Region],
         header_len: usize,

@@ -120,7 +120,7 @@ impl PackedWords for DeviceWords {
             fence(Ordering::SeqCst);
         }
     }
-    fn prefetch(&self, _: u16, _: bool) {}
+    fn prefetch(&self, _: u16) {}
     fn mark_descriptor(&self, _: &GuestMemory, _: u16) {}
     fn mark_device_event(&self, _: &GuestMemory) {}
 }

@@ -33,7 +33,7 @@ fn send_numbered(red: &mut Vm, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// The metadata of a frame that is a partial checksum alone.
+/// The metadata of such a segment.
 fn partial(vm: &Vm) -> Vec<u8> {
     let mut metadata = plain(vm);
     metadata[..10].copy_from_slice(&PARTIAL);
@@ -82,16 +82,14 @@ fn frames_for_which_there_is_no_buffer_wait_and_come_in_order() {
         assert_eq!((taken.fresh, outcomes), (0, vec![DELIVERED; 3]), "{features:#x}");
         assert!(was_notified(&blue.calls[0]), "{features:#x}");
         assert_eq!(received(&mut blue), [5, 6, 7].map(|n| numbered(n, 6)));
+        assert!(!blue.post(1, 1526), "{features:#x}: no frame waits any more");
     }
 }
 
 #[test]
 fn small_frames_keep_their_place_among_others() {
-    for features in BOTH
-        .into_iter()
-        .chain(BOTH.map(|both| both & !MRG_RXBUF))
-        .chain([LINUX & !(MRG_RXBUF | VERSION_1)])
-    {
+    let others = [!MRG_RXBUF, !(MRG_RXBUF | VERSION_1)].map(|without| LINUX & without);
+    for features in BOTH.into_iter().chain(others).chain([(LINUX | RING_PACKED) & !MRG_RXBUF]) {
         let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(features));
         let (mut from, mut to) = (red.served(1), blue.served(1));
         if features & MRG_RXBUF != 0 {
@@ -226,7 +224,7 @@ fn a_frame_that_fills_its_buffer_needs_no_other_and_one_byte_more_does() {
     for features in BOTH {
         let mut blue = Vm::boot(features);
         let mut to = blue.served(1);
-        // Header, frame headers and payload.
+        // Metadata, headers and payload.
         let needed = 12 + 54 + 20;
         let buffers = post_apart(&mut blue, [needed, needed, needed - 1, 100, needed]);
         let batch = [0, 1, 2, 3].map(|n| numbered(n, 20));

@@ -128,15 +128,31 @@ impl Vm {
         if self.features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
     }
 
-    /// Posts `count` buffers of `len` bytes.
-    pub fn post(&mut self, count: usize, len: u32) {
+    /// Posts `count` buffers of `len` bytes. Returns whether the device must be notified.
+    pub fn post(&mut self, count: usize, len: u32) -> bool {
         for _ in 0..count {
             let at = RX_DATA as u64 + self.rx_buffers.len() as u64 % 1024 * 2048;
-            let buffer = Offered { address: GUEST + at, len, writable: true };
-            let Some(id) = self.rx.offer(&[buffer], None) else { break };
-            self.rx_buffers.push((id, at, len));
+            if !self.offer(at, len) {
+                break;
+            }
+        }
+        self.rx.publish()
+    }
+
+    /// Posts buffers at these offsets of the memory, of these lengths.
+    pub fn post_at(&mut self, buffers: &[(usize, u32)]) {
+        for (at, len) in buffers {
+            assert!(self.offer(*at as u64, *len), "no free descriptors");
         }
         self.rx.publish();
+    }
+
+    /// Offers a buffer. Returns whether there was a descriptor for it.
+    fn offer(&mut self, at: u64, len: u32) -> bool {
+        let buffer = Offered { address: GUEST + at, len, writable: true };
+        let id = self.rx.offer(&[buffer], None);
+        self.rx_buffers.extend(id.map(|id| (id, at, len)));
+        id.is_some()
     }
 
     /// Posts one buffer of 64 KiB and a bit, in pages.

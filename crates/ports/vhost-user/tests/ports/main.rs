@@ -9,5 +9,6 @@ mod inflight;
 mod merged;
 mod migration;
 mod session;
+mod small;
 mod udp;
 mod uplinks;

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use port::Outcome;
+use port::{Outcome, Queue};
 use shm::PageSize;
 
 use crate::common::{
-    EVENT_IDX, GUEST, GUEST_CSUM, GUEST_TSO4, LEN, LINUX, LOG_ALL, RING_PACKED, Vm, message, pass,
-    plain, tcp, tso,
+    EVENT_IDX, GUEST, GUEST_CSUM, GUEST_TSO4, LEN, LINUX, LOG_ALL, RING_PACKED, RX_DATA, Vm,
+    message, pass, plain, tcp, tso,
 };
 
 /// Guest addresses start above 4 GiB, and the log has a bit for each page from 0 on.
@@ -30,6 +30,16 @@ fn set_log(vm: &mut Vm, log: &File, len: u64) {
     let payload = [len, 0].map(u64::to_le_bytes).concat();
     vm.front.send(message::SET_LOG_BASE, &payload, &[log.as_fd()]);
     assert_eq!(vm.front.reply(), payload, "the front-end waits for this");
+}
+
+/// Begins to log the pages that the device of this queue writes. Its rings are then started for the `times`th time.
+fn begin(vm: &mut Vm, queue: Queue, log: &File, times: usize) -> Queue {
+    vm.front.served.put(vec![queue]);
+    set_log(vm, log, LOG_LEN);
+    vm.front.send_u64(message::SET_FEATURES, vm.features | LOG_ALL);
+    // The rings may have been started between the two messages, without a log.
+    vm.front.sync();
+    vm.served(times)
 }
 
 fn snapshot(vm: &Vm) -> Vec<u8> {
@@ -57,12 +67,7 @@ fn every_page_that_the_device_writes_is_logged() {
         // Migration begins under traffic.
         let log = memfd(LOG_LEN);
         log_protocol(&mut blue);
-        blue.front.served.put(vec![to]);
-        set_log(&mut blue, &log, LOG_LEN);
-        blue.front.send_u64(message::SET_FEATURES, features | LOG_ALL);
-        // The rings may have been started between the two messages, without a log.
-        blue.front.sync();
-        let mut to = blue.served(2);
+        let mut to = begin(&mut blue, to, &log, 2);
         for round in 0..3 {
             blue.post(100, 1526);
             let before = snapshot(&blue);
@@ -98,6 +103,32 @@ fn every_page_that_the_device_writes_is_logged() {
 }
 
 #[test]
+fn each_page_that_a_small_frame_touches_is_logged_and_no_other() {
+    for features in [LINUX, LINUX | RING_PACKED] {
+        let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(features));
+        let (mut from, to) = (red.served(1), blue.served(1));
+        let log = memfd(LOG_LEN);
+        log_protocol(&mut blue);
+        let mut to = begin(&mut blue, to, &log, 2);
+        // A frame has 72 bytes with its header. The second one ends with its page, and the third one crosses into the next.
+        let starts = [0, 3 * 4096 - 72, 6 * 4096 - 30, 8 * 4096, 10 * 4096];
+        blue.post_at(&starts.map(|start| (RX_DATA + start, 1526)));
+        let frames = [6, 5, 4, 3].map(|n| [&tcp(6)[..59], &[n]].concat());
+        for frame in &frames {
+            red.send(&plain(&red), frame, &[12], false);
+        }
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered; 4]);
+        for frame in frames {
+            assert_eq!(blue.receive().unwrap().1, frame, "{features:#x}");
+        }
+        // The rings lie before the buffers.
+        let pages = marked(&log).split_off(RX_DATA / 4096);
+        let pages: Vec<_> = (0..).zip(pages).filter(|(_, is_marked)| *is_marked).collect();
+        assert_eq!(pages, [0, 2, 5, 6, 8].map(|page| (page, true)), "{features:#x}");
+    }
+}
+
+#[test]
 fn the_log_moves_under_traffic_and_ends() {
     let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(LINUX));
     let (mut from, mut to) = (red.served(1), blue.served(1));
@@ -110,11 +141,7 @@ fn the_log_moves_under_traffic_and_ends() {
     };
     let logs = [memfd(LOG_LEN), memfd(LOG_LEN + 4096)];
     for (n, log) in logs.iter().enumerate() {
-        blue.front.served.put(vec![to]);
-        set_log(&mut blue, log, LOG_LEN);
-        blue.front.send_u64(message::SET_FEATURES, LINUX | LOG_ALL);
-        blue.front.sync();
-        to = blue.served(2 + n);
+        to = begin(&mut blue, to, log, 2 + n);
         send(&mut red, &mut to);
         assert!(marked(log).contains(&true));
     }
@@ -162,11 +189,7 @@ fn a_log_that_is_cut_short_costs_its_owner_the_log_alone() {
     let (mut from, to) = (red.served(1), blue.served(1));
     let log = memfd(LOG_LEN);
     log_protocol(&mut blue);
-    blue.front.served.put(vec![to]);
-    set_log(&mut blue, &log, LOG_LEN);
-    blue.front.send_u64(message::SET_FEATURES, LINUX | LOG_ALL);
-    blue.front.sync();
-    let mut to = blue.served(2);
+    let mut to = begin(&mut blue, to, &log, 2);
     rustix::fs::ftruncate(&log, 0).unwrap();
     blue.post(4, 1526);
     for _ in 0..4 {

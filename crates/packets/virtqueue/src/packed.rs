@@ -291,13 +291,14 @@ impl<W: PackedWords> PackedQueue<W> {
         self.next = position;
     }
 
-    /// Fetches the places of the next used descriptors.
+    /// Starts to fetch the places of the next `count` used descriptors, for writing.
     #[inline]
     pub(crate) fn prefetch_used(&self, count: usize) {
         self.prefetch_from(self.used, count);
     }
 
-    /// Starts to fetch the lines of `count` descriptors from `place` on, for writing.
+    /// Starts to fetch the lines of `count` descriptors from `place` on, for writing. Where `place` lies within a line, the last one may
+    /// be missing.
     #[inline]
     fn prefetch_from(&self, mut place: Position, count: usize) {
         let step = DESCRIPTORS_PER_LINE.min(self.size);
@@ -324,6 +325,7 @@ impl<W: PackedWords> PackedQueue<W> {
             true => self.write_last(old, new),
             false => self.write_each(old, new),
         };
+        debug_assert_eq!(start.advance(descriptors, self.size), self.used);
         self.occupied -= descriptors;
         self.taken.published();
         if self.is_logged {

@@ -30,7 +30,7 @@ pub struct Mark {
     position: Option<Position>,
 }
 
-/// What a driver was shown, and may have to be notified of: so many entries or descriptors.
+/// How many entries or descriptors a driver was shown. It may have to be notified of them: [`Queue::must_notify`] tells.
 #[derive(Debug)]
 #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
 pub struct Shown(u16);

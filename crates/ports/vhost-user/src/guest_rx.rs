@@ -243,7 +243,8 @@ impl GuestRx {
 impl GuestRx {
     /// Delivers frames until one has to wait. Returns false if one has to.
     ///
-    /// A small frame has no body, and goes into a chain of one buffer; so do larger ones, one at a time; all others may take any chains.
+    /// Small frames, which have no body, go into chains of one buffer each, many at a time. Then a frame with a body is tried with one
+    /// such chain. Whatever does not fit, or needs work, takes as many chains as it needs.
     #[inline]
     fn deliver_all(
         &mut self,
@@ -317,7 +318,9 @@ impl GuestRx {
             }
             self.ring.queue.complete(single.index, needed);
             offer.outcome = Outcome::Delivered;
-            self.single_len = single.buffer.len;
+        }
+        if let Some(last) = buffers[..count].last() {
+            self.single_len = last.buffer.len;
         }
         self.singles.skip(count);
         self.used += count as u64;

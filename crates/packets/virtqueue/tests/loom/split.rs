@@ -47,6 +47,7 @@ fn device(words: &Words, bells: &Bells, total: u16, looks_again: bool) {
         let available = words.available();
         taken = if available == taken { taken } else { available };
         if taken != used {
+            // As `Queue::show` and `Queue::must_notify`, whose `Shown` keeps them in this order.
             words.set_used(taken);
             let wanted = wants_split(words, used, taken);
             used = taken;

@@ -390,7 +390,7 @@ impl Carrier {
             each(*slot, offer.outcome);
         }
         if frames > 0 {
-            to.counters().add_egress(frames, done.bytes);
+            to.counters().add_egress(self.worker, frames, done.bytes);
         }
         let accepted = frames + in_flight;
         if let Some(batches) = to.batches_of(self.worker).filter(|_| accepted > 0) {

@@ -66,7 +66,7 @@ impl Deliveries {
             let mut asked: ArrayVec<InFlight, WINDOW> =
                 run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
             port.reap(queue, &mut asked, worker);
-            start = self.record(start, &port, &asked, window, outcomes);
+            start = self.record(start, (&port, worker), &asked, window, outcomes);
         }
         before
     }
@@ -75,7 +75,7 @@ impl Deliveries {
     fn record(
         &mut self,
         start: usize,
-        port: &Port,
+        (port, worker): (&Port, usize),
         results: &[InFlight],
         window: &Window,
         outcomes: &mut Outcomes,
@@ -89,7 +89,7 @@ impl Deliveries {
             let slot = self.list.remove(at).slot;
             match outcome {
                 Outcome::Delivered => {
-                    port.counters().add_egress(1, window.frame(slot).len.into());
+                    port.counters().add_egress(worker, 1, window.frame(slot).len.into());
                 }
                 Outcome::Dropped(reason) => port.add_drops(reason, 1),
                 Outcome::SourceFault => port.add_drops(DropReason::MemoryFault, 1),

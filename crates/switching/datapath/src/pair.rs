@@ -25,7 +25,7 @@ impl Carrier {
             order[order.len() - fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
         let bytes = lens.sum();
         if fresh > 0 {
-            port.counters().add_ingress(fresh as u64, bytes);
+            port.counters().add_ingress(self.worker, fresh as u64, bytes);
         }
         routes.of.extend(order.iter().map(|_| Route::Nowhere));
     }
@@ -60,7 +60,7 @@ impl Carrier {
             });
         }
         if fresh > 0 {
-            port.counters().add_ingress(fresh as u64, bytes);
+            port.counters().add_ingress(self.worker, fresh as u64, bytes);
         }
     }
 }

@@ -101,7 +101,8 @@ impl Port {
 
     /// The same for a datapath with so many workers. None of them may use it before.
     pub(crate) fn with_workers(self, workers: usize) -> Self {
-        Self { batches: (0..workers).map(|_| Batches::default()).collect(), ..self }
+        let batches = (0..workers).map(|_| Batches::default()).collect();
+        Self { batches, counters: PortCounters::new(workers), ..self }
     }
 
     /// Its number. Another port may get it after this one is detached.

@@ -140,7 +140,7 @@ impl Carrier {
             self.route_messages(port, window, fresh, |_| NO_VLAN, routes);
         }
         if fresh > 0 {
-            port.counters().add_ingress(fresh as u64, bytes);
+            port.counters().add_ingress(self.worker, fresh as u64, bytes);
         }
     }
 
@@ -198,7 +198,7 @@ impl Carrier {
             self.route_messages(port, window, fresh, vlan, routes);
         }
         if fresh > 0 {
-            port.counters().add_ingress(fresh as u64, bytes);
+            port.counters().add_ingress(self.worker, fresh as u64, bytes);
         }
     }
 

@@ -10,21 +10,21 @@ const REASONS: usize = DropReason::ALL.len();
 
 /// A port's counters, added to by workers once per batch and read at any time.
 ///
-/// Ingress (from the port into the switch), egress (out of the port), drops and learning lie on separate cache lines:
-/// different workers usually write them, or write them seldom.
+/// Frames are counted by each worker for itself, in a cache line that no other one writes, and without a locked instruction: that
+/// would wait until the stores to the guest before it are done. Drops and learning are rare, and counted by all workers together.
 #[derive(Default, Debug)]
 pub struct PortCounters {
-    ingress: Traffic,
-    egress: Traffic,
+    traffic: Box<[Traffic]>,
     drops: Drops,
     learning: LearningCounters,
 }
 
+/// What one worker has carried: into the switch, and out of it.
 #[derive(Default, Debug)]
 #[repr(align(64))]
 struct Traffic {
-    frames: AtomicU64,
-    bytes: AtomicU64,
+    ingress: [AtomicU64; 2],
+    egress: [AtomicU64; 2],
 }
 
 #[derive(Default, Debug)]
@@ -49,14 +49,26 @@ pub struct PortSnapshot {
 }
 
 impl PortCounters {
-    /// Adds a batch that came in.
-    pub fn add_ingress(&self, frames: u64, bytes: u64) {
-        self.ingress.add(frames, bytes);
+    /// For so many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self { traffic: (0..workers).map(|_| Traffic::default()).collect(), ..Self::default() }
     }
 
-    /// Adds a batch that went out.
-    pub fn add_egress(&self, frames: u64, bytes: u64) {
-        self.egress.add(frames, bytes);
+    /// Adds a batch that came in. No other thread may count as this `worker` meanwhile: frames could be missing from the sum.
+    #[inline]
+    pub fn add_ingress(&self, worker: usize, frames: u64, bytes: u64) {
+        if let Some(Traffic { ingress, .. }) = self.traffic.get(worker) {
+            add_alone(ingress, [frames, bytes]);
+        }
+    }
+
+    /// The same of one that went out.
+    #[inline]
+    pub fn add_egress(&self, worker: usize, frames: u64, bytes: u64) {
+        if let Some(Traffic { egress, .. }) = self.traffic.get(worker) {
+            add_alone(egress, [frames, bytes]);
+        }
     }
 
     /// Adds a batch's frames dropped for one reason.
@@ -72,21 +84,25 @@ impl PortCounters {
 
     /// The counters now.
     pub fn snapshot(&self) -> PortSnapshot {
+        let sum = |of: fn(&Traffic) -> &AtomicU64| {
+            self.traffic.iter().map(|worker| of(worker).load(Ordering::Relaxed)).sum()
+        };
         PortSnapshot {
-            ingress_frames: self.ingress.frames.load(Ordering::Relaxed),
-            ingress_bytes: self.ingress.bytes.load(Ordering::Relaxed),
-            egress_frames: self.egress.frames.load(Ordering::Relaxed),
-            egress_bytes: self.egress.bytes.load(Ordering::Relaxed),
+            ingress_frames: sum(|worker| &worker.ingress[0]),
+            ingress_bytes: sum(|worker| &worker.ingress[1]),
+            egress_frames: sum(|worker| &worker.egress[0]),
+            egress_bytes: sum(|worker| &worker.egress[1]),
             learning: self.learning.snapshot(),
             drops: std::array::from_fn(|i| self.drops.0[i].load(Ordering::Relaxed)),
         }
     }
 }
 
-impl Traffic {
-    fn add(&self, frames: u64, bytes: u64) {
-        self.frames.fetch_add(frames, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+/// An addition by the only writer.
+#[inline]
+fn add_alone(counters: &[AtomicU64; 2], more: [u64; 2]) {
+    for (counter, more) in counters.iter().zip(more) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 }
 
@@ -117,13 +133,13 @@ mod tests {
 
     #[test]
     fn batches_from_many_threads_add_up() {
-        let counters = PortCounters::default();
+        let counters = &PortCounters::new(4);
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
+            for worker in 0..4 {
+                scope.spawn(move || {
                     for _ in 0..1000 {
-                        counters.add_ingress(32, 2048);
-                        counters.add_egress(3, 180);
+                        counters.add_ingress(worker, 32, 2048);
+                        counters.add_egress(worker, 3, 180);
                         counters.add_drops(DropReason::NoRoom, 2);
                         counters.add_drops(DropReason::PortGone, 1);
                         counters.add_learning(Learning::Added);

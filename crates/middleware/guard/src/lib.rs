@@ -123,6 +123,9 @@ impl IngressWrapper for Guard {
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.inner.receive(budget, received)?;
+        if received.fresh == 0 {
+            return Ok(());
+        }
         let window = self.inner.window();
         let order = window.order();
         for &slot in &order[order.len().saturating_sub(received.fresh)..] {

@@ -25,10 +25,16 @@ impl Announcement {
         self.0.store(address | PRESENT, Ordering::Release);
     }
 
+    /// Whether there is one.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the address.
     #[inline]
     pub(crate) fn take(&self) -> Option<MacAddr> {
-        if self.0.load(Ordering::Relaxed) == 0 {
+        if !self.is_due() {
             return None;
         }
         let [_, _, mac @ ..] = self.0.swap(0, Ordering::Acquire).to_be_bytes();

@@ -279,12 +279,20 @@ impl Ingress for GuestTx {
         &self.window
     }
 
+    fn has_work(&mut self) -> bool {
+        let Self { ring, window, announcement, .. } = self;
+        !window.is_empty()
+            || !matches!(ring.queue.has_waiting(), Ok(false))
+            || announcement.is_due()
+            || ring.queue.memory().is_lost()
+    }
+
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         if self.ring.queue.memory().is_lost() {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
         self.announce(received);
-        while !budget.is_spent() {
+        while !budget.is_spent() && self.ring.queue.has_waiting().map_err(Broken::new)? {
             let room = WINDOW - self.window.len();
             if self.receive_singles(room, budget, received)? {
                 continue;

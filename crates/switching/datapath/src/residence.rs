@@ -11,8 +11,8 @@ use port::{WINDOW, Window};
 /// The batches of one queue whose time is not known yet.
 #[derive(Debug, Default)]
 pub(crate) struct Residence {
-    /// When the batch was taken that came and ended in the last turn.
-    whole: Option<Instant>,
+    /// Whether a batch came and ended in the last turn.
+    has_whole: bool,
     /// When those were taken that came before the last turn and ended in it.
     ended: ArrayVec<Instant, WINDOW>,
     /// Those with frames in the window. Each has at least one, so they fit.
@@ -32,7 +32,7 @@ impl Residence {
     #[inline]
     pub(crate) fn turn(&mut self, window: &Window, is_fresh: bool, began: Instant) {
         if window.is_empty() && self.waiting.is_empty() {
-            self.whole = is_fresh.then_some(began);
+            self.has_whole = is_fresh;
         } else {
             self.turn_with_waiting(window, is_fresh, began);
         }
@@ -40,7 +40,7 @@ impl Residence {
 
     fn turn_with_waiting(&mut self, window: &Window, is_fresh: bool, began: Instant) {
         let in_hand = window.order().iter().fold(0, |slots, slot| slots | 1 << slot);
-        let Self { whole, ended, waiting } = self;
+        let Self { has_whole, ended, waiting } = self;
         let mut older = 0;
         waiting.retain(|batch| {
             batch.slots &= in_hand;
@@ -52,17 +52,22 @@ impl Residence {
             batch.slots != 0
         });
         let slots = in_hand & !older;
-        *whole = (is_fresh && slots == 0).then_some(began);
+        *has_whole = is_fresh && slots == 0;
         if is_fresh && slots != 0 {
             let _ = waiting.try_push(Waiting { slots, taken: began });
         }
     }
 
-    /// The last turn had ended by `end`. Calls `each` with the time of each batch that ended in it.
+    /// The last turn took so long, and had ended by `end`. Calls `each` with the time of each batch that ended in it.
     #[inline]
-    pub(crate) fn turn_ended(&mut self, end: Instant, mut each: impl FnMut(Duration)) {
-        if let Some(taken) = self.whole.take() {
-            each(end - taken);
+    pub(crate) fn turn_ended(
+        &mut self,
+        took: Duration,
+        end: Instant,
+        mut each: impl FnMut(Duration),
+    ) {
+        if std::mem::take(&mut self.has_whole) {
+            each(took);
         }
         for taken in self.ended.drain(..) {
             each(end - taken);
@@ -100,7 +105,8 @@ mod tests {
             let began = self.start + MILLISECOND * at;
             self.residence.turn(&self.window, fresh > 0, began);
             let mut times = Vec::new();
-            self.residence.turn_ended(began + MILLISECOND, |time| times.push(time.as_millis()));
+            let end = began + MILLISECOND;
+            self.residence.turn_ended(MILLISECOND, end, |time| times.push(time.as_millis()));
             times
         }
     }

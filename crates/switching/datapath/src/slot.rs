@@ -76,14 +76,14 @@ impl Slot {
         })
     }
 
-    /// The last turn of its queue or task began at `began` and had ended by `end`: counts for `worker` how long it took, and how long
-    /// batches were in the daemon.
+    /// The last turn of its queue or task took so long, and had ended by `end`: counts this for `worker`, and how long batches were in
+    /// the daemon.
     #[inline]
-    pub(crate) fn turn_ended(&mut self, worker: usize, began: Instant, end: Instant) {
+    pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {
         let Some(batches) = self.port.batches_of(worker) else { return };
-        batches.turn(end - began);
+        batches.turn(took);
         if let Work::Carry { ingress, .. } = &mut self.work {
-            ingress.turn_ended(end, |time| batches.ended(time));
+            ingress.turn_ended(took, end, |time| batches.ended(time));
         }
     }
 

@@ -150,11 +150,13 @@ impl Worker {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
         loop {
-            now = match self.ended.take() {
-                Some(ended) => ended,
-                None if self.looks.reads_clock() => Instant::now(),
-                None => now,
-            };
+            let known = self.ended.take().or((!self.looks.reads_clock()).then_some(now));
+            now = known.unwrap_or_else(Instant::now);
+            if known.is_some() && self.is_dry() {
+                // A round would find nothing, and decide nothing before it reads the clock.
+                self.looks.round_ended(false);
+                continue;
+            }
             self.carrier.begin(now);
             let has_work = self.round(now);
             if self.held.flush(self.carrier.now, !has_work) {
@@ -169,8 +171,19 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looks, self.ended) = (Looks::new(Instant::now()), None);
+            let awake = Instant::now();
+            (self.looks, self.ended) = (Looks::new(awake), Some(awake));
         }
+    }
+
+    /// Whether no active queue has work, and no task is active.
+    #[inline]
+    fn is_dry(&mut self) -> bool {
+        let mut active = self.slots.iter_mut().flatten().filter(|slot| slot.active);
+        active.all(|slot| match &mut slot.work {
+            Work::Carry { ingress, .. } => !ingress.has_work(),
+            Work::Serve(_) => false,
+        })
     }
 
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
@@ -225,10 +238,14 @@ impl Worker {
                 // A look that finds nothing takes as long as the clock: the next queue with a turn pays for it.
                 if shared && turn != Turn::Dry {
                     let now = Instant::now();
-                    let took = now - began;
-                    began = now;
-                    self.slots[index].iter_mut().for_each(|slot| slot.account.charge(took));
-                    self.turn_ended(now);
+                    let took = now - std::mem::replace(&mut began, now);
+                    let has_worked = self.unended.take().is_some();
+                    if let Some(slot) = &mut self.slots[index] {
+                        slot.account.charge(took);
+                        if has_worked {
+                            slot.turn_ended(self.number, took, now);
+                        }
+                    }
                     self.ended = Some(now);
                 }
             }
@@ -246,7 +263,7 @@ impl Worker {
         if let Some((index, began)) = self.unended.take()
             && let Some(slot) = &mut self.slots[index]
         {
-            slot.turn_ended(self.number, began, now);
+            slot.turn_ended(self.number, now - began, now);
         }
     }
 

@@ -158,6 +158,11 @@ impl Ingress for FakeIngress {
         &self.window
     }
 
+    fn has_work(&mut self) -> bool {
+        let is_broken = self.shared.is_broken.load(Ordering::Relaxed);
+        is_broken || !self.window.is_empty() || !self.is_empty()
+    }
+
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
         if self.shared.is_broken.load(Ordering::Relaxed) {

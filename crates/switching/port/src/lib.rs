@@ -234,6 +234,12 @@ pub trait Ingress: Any + Send {
     /// The frames in hand.
     fn window(&self) -> &Window;
 
+    /// Whether a turn may have work: new frames, frames in hand, or a reason to end. A worker that polls asks this between two turns,
+    /// where it is cheaper than a turn that finds nothing. Where it is not, it is always so.
+    fn has_work(&mut self) -> bool {
+        true
+    }
+
     /// Takes new frames into the window, until there are none, the window is full or the budget is
     /// spent. It never waits: no new frame is not an error.
     ///

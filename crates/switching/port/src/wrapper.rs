@@ -20,6 +20,11 @@ pub trait IngressWrapper: Any + Send {
     /// The same, to change it.
     fn inner_mut(&mut self) -> &mut dyn Ingress;
 
+    /// See [`Ingress::has_work`]. A wrapper with frames of its own has work where they are.
+    fn has_work(&mut self) -> bool {
+        self.inner_mut().has_work()
+    }
+
     /// See [`Ingress::receive`].
     ///
     /// # Errors
@@ -53,6 +58,10 @@ impl<W: IngressWrapper> Ingress for W {
 
     fn window(&self) -> &Window {
         self.inner().window()
+    }
+
+    fn has_work(&mut self) -> bool {
+        IngressWrapper::has_work(self)
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {

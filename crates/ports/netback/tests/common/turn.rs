@@ -7,8 +7,12 @@ use port::{Body, Broken, Budget, Egress, Frame, Ingress, Offer, Outcome, Receive
 /// One turn of a queue: what it took.
 pub fn receive(queue: &mut impl Ingress) -> Result<Received, Broken> {
     let (mut budget, mut received) = (Budget::TURN, Received::default());
-    queue.receive(&mut budget, &mut received)?;
-    Ok(received)
+    // A worker that looks must not miss what a turn would find.
+    let has_work = queue.has_work();
+    let result = queue.receive(&mut budget, &mut received);
+    let found = result.is_err() || budget != Budget::TURN || !queue.window().is_empty();
+    assert!(has_work || !found, "a look missed {received:?}");
+    result.map(|()| received)
 }
 
 /// Does `work` with the memory that the bodies of a queue's frames lie in.

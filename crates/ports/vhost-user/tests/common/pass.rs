@@ -16,7 +16,12 @@ pub fn pass_at(
     now: Duration,
 ) -> Result<(Received, Vec<Outcome>), Broken> {
     let mut received = Received::default();
-    from.ingress.receive(&mut Budget::default(), &mut received)?;
+    // A worker that looks must not miss what a turn would find.
+    let has_work = from.ingress.has_work();
+    let result = from.ingress.receive(&mut Budget::default(), &mut received);
+    let found = result.is_err() || received.malformed > 0 || !from.ingress.window().is_empty();
+    assert!(has_work || !found, "a look missed {received:?}");
+    result?;
     let mut outcomes = [Outcome::Waiting; WINDOW];
     let mut seen = Vec::new();
     let mut result = Ok(());

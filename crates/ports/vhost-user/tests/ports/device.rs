@@ -135,6 +135,10 @@ fn a_guest_that_moved_here_is_announced_in_its_place() {
     assert_eq!(std::iter::from_fn(|| red.tx.take()).count(), 1, "chains that the guest offered");
     // Once.
     assert_eq!(pass(&mut from, &mut to).unwrap().0.fresh, 0);
+    // Also if it sends nothing itself.
+    red.front.send_u64(message::SEND_RARP, u64::from_le_bytes(mac));
+    red.front.sync();
+    assert_eq!(pass(&mut from, &mut to).unwrap().0.fresh, 1);
 }
 
 #[test]

@@ -41,7 +41,9 @@ fn frames_of_every_size_arrive_whole() {
                 blue.post_large();
             }
             red.send(&metadata, &frame, cuts, n % 2 == 0);
+            assert!(from.ingress.has_work());
             let (received, outcomes) = pass(&mut from, &mut to).unwrap();
+            assert!(!from.ingress.has_work(), "{payload}");
             assert_eq!((received.fresh, received.malformed), (1, 0), "{payload}");
             assert_eq!(outcomes, [Outcome::Delivered], "{features:#x} {payload}");
             let (seen, bytes) = blue.receive().unwrap();

@@ -10,9 +10,9 @@ const LOOK_AFTER: Duration = Duration::from_micros(50);
 const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
 /// or after this one together with a yield of its CPU: one frame then waits for both.
 const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
-/// Rounds without work of which only the first one reads the clock, which takes as long as the round. A frame that the last of
-/// them finds came up to seven rounds after the time that is taken for its arrival: a fifth of a microsecond.
-const ROUNDS_PER_CLOCK: u32 = 8;
+/// Rounds without work of which only the last one reads the clock, and decides what depends on the time: the others are one look at each
+/// queue. A frame that they find came up to fifteen looks after the time that is taken for its arrival: a third of a microsecond.
+const ROUNDS_PER_CLOCK: u32 = 16;
 
 /// What a worker has done since it last looked for events.
 pub(super) struct Looks {
@@ -32,10 +32,11 @@ impl Looks {
         Self { last: now, rounds: 0, has_yielded: false, dry_rounds: 0 }
     }
 
-    /// Whether the next round reads the clock; otherwise it takes the time of the round before.
+    /// Whether the next round reads the clock; otherwise it takes the time of the round before. Of the first one after a round with work,
+    /// it may be known when that ended.
     #[inline]
     pub(super) fn reads_clock(&self) -> bool {
-        self.dry_rounds.is_multiple_of(ROUNDS_PER_CLOCK)
+        self.dry_rounds == 0 || self.dry_rounds % ROUNDS_PER_CLOCK == ROUNDS_PER_CLOCK - 1
     }
 
     /// A round has ended.
@@ -48,7 +49,7 @@ impl Looks {
     /// The CPU was yielded.
     #[inline]
     pub(super) fn yielded(&mut self) {
-        (self.has_yielded, self.dry_rounds) = (true, 0);
+        (self.has_yielded, self.dry_rounds) = (true, ROUNDS_PER_CLOCK - 1);
     }
 
     /// Whether it looks now. `sleeps` says whether a queue sleeps, whose next frames are announced by an event.
@@ -105,7 +106,7 @@ mod tests {
 
         /// Asserts that so much time is between any two looks: at most so many rounds more as do not read the clock.
         fn look_after(self, after: Duration) {
-            let (times, late) = (self.times(), self.length * 8);
+            let (times, late) = (self.times(), self.length * ROUNDS_PER_CLOCK);
             assert!(times.len() > 1);
             for time in times {
                 assert!(after <= time && time < after + late, "{time:?} in place of {after:?}");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn of_eight_rounds_without_work_one_reads_the_clock() {
+    fn of_sixteen_rounds_without_work_one_reads_the_clock() {
         let mut looks = Looks::new(Instant::now());
         let mut reads = |has_work, count| {
             let reads = |_| {
@@ -169,7 +170,7 @@ mod tests {
             };
             (0..count).map(reads).sum::<usize>()
         };
-        assert_eq!([reads(true, 80), reads(false, 80), reads(false, 1)], [80, 10, 1]);
+        assert_eq!([reads(true, 80), reads(false, 80), reads(false, 1)], [80, 6, 0]);
         assert_eq!(reads(false, 3), 0);
         // The one after a round with work.
         assert_eq!([reads(true, 1), reads(false, 1), reads(false, 6)], [0, 1, 0]);

@@ -15,6 +15,7 @@ use crate::{Plugged, Switch, plug};
 /// What a worker did with a queue.
 #[derive(Clone, Default)]
 struct Counts {
+    looks: Arc<AtomicUsize>,
     turns: Arc<AtomicUsize>,
     armed: Arc<AtomicUsize>,
 }
@@ -38,6 +39,11 @@ impl IngressWrapper for Counting {
 
     fn inner_mut(&mut self) -> &mut dyn Ingress {
         &mut *self.inner
+    }
+
+    fn has_work(&mut self) -> bool {
+        self.counts.looks.fetch_add(1, Ordering::Relaxed);
+        self.inner.has_work()
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
@@ -96,6 +102,18 @@ fn round_trips_are_polled() {
         let [_, before] = pair.counts.read();
         (0..50).for_each(|_| pair.send(100));
         pair.counts.read()[1] == before
+    });
+}
+
+#[test]
+fn between_turns_a_polling_worker_only_looks() {
+    let mut pair = Pair::new(LONG);
+    let looks = pair.counts.looks.clone();
+    wait_until("many looks per turn", || {
+        let [turns, _] = pair.counts.read();
+        let looked = looks.load(Ordering::Relaxed);
+        (0..50).for_each(|_| pair.send(100));
+        looks.load(Ordering::Relaxed) - looked > 4 * (pair.counts.read()[0] - turns)
     });
 }
 

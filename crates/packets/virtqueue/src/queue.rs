@@ -81,7 +81,8 @@ impl Queue {
 }
 
 impl<M: RingMemory> Queue<M> {
-    /// Attaches to a ring whose parts lie at these offsets of other memory than the `guest`'s, such as loom's model of one.
+    /// Attaches to a ring whose parts lie at these offsets of other memory than the `guest`'s, such as loom's model of one. The
+    /// size is one that the layout can have.
     ///
     /// # Errors
     /// The position is not in the ring.

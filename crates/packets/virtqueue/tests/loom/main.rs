@@ -27,6 +27,7 @@
 //! Nothing is found where event flags, event indices or event suppressions are read or written relaxed, where a split `push`
 //! writes its entry relaxed, and where the look of a split `arm` is relaxed: a barrier or the index behind them orders these.
 //! Nor is it where a split `arm` forgets that it knows of returned buffers: the used index differs then too.
+//! A packed device that writes the first used descriptor of a batch first is no fault either: each of them is whole.
 #![cfg(loom)]
 
 mod burst;

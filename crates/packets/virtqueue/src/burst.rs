@@ -7,21 +7,22 @@
 //! The device may write anything to the rings at any time. What it returns is read once and checked: a buffer comes back only
 //! if the device had it, and no longer than it was offered ([`BadReturn`]). Only the contents of buffers are the device's.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use shm::Region;
 
 use crate::chain::{DESCRIPTOR_LEN, flag};
-use crate::{Layout, RingAddresses};
+use crate::{Layout, RingAddresses, RingMemory};
 
 /// `VIRTQ_DESC_F_AVAIL` and `VIRTQ_DESC_F_USED`, in the upper 16 bits of a packed descriptor's second word.
 const AVAILABLE: u64 = 1 << (48 + 7);
 const USED: u64 = 1 << (48 + 15);
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` of a split ring.
 const NO_EVENT: u16 = 1;
-/// `RING_EVENT_FLAGS_ENABLE` and `RING_EVENT_FLAGS_DISABLE` of a packed ring.
-const ENABLE: u16 = 0;
-const DISABLE: u16 = 1;
+/// `RING_EVENT_FLAGS_ENABLE` and `RING_EVENT_FLAGS_DISABLE`, in the upper 16 bits of a packed ring's event suppression.
+const ENABLE: u32 = 0;
+const DISABLE: u32 = 1 << 16;
+const EVENT_FLAGS: u32 = 3 << 16;
 
 /// Where the buffers of a ring lie: buffer `n` begins `n` strides after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +82,10 @@ pub enum BadReturn {
     },
 }
 
-/// A driver's end of a ring.
+/// A driver's end of a ring, which lies in memory of type `M`.
 #[derive(Debug)]
-pub struct BurstDriver {
-    memory: Region,
+pub struct BurstDriver<M = Region> {
+    memory: M,
     /// Offsets in the memory.
     at: RingAddresses,
     size: u16,
@@ -120,10 +121,20 @@ impl BurstDriver {
         layout: Layout,
         buffers: Buffers,
     ) -> Self {
+        Self::over(memory.share().expect("a slice"), at, size, layout, buffers)
+    }
+}
+
+impl<M: RingMemory> BurstDriver<M> {
+    /// The same in any memory, such as loom's model of one.
+    ///
+    /// # Panics
+    /// The size is no power of two, or a part is not aligned.
+    #[must_use]
+    pub fn over(memory: M, at: RingAddresses, size: u16, layout: Layout, buffers: Buffers) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let is_aligned = [at.descriptors, at.driver, at.device].map(|part| part.is_multiple_of(16));
         assert_eq!(is_aligned, [true; 3], "the parts of a ring");
-        let memory = memory.share().expect("a slice");
         let ids: Box<[u16]> = (0..size).collect();
         let driver = Self {
             memory,
@@ -142,7 +153,7 @@ impl BurstDriver {
             freed: size.into(),
         };
         if layout == Layout::Split {
-            (0..size).for_each(|n| driver.store(at.driver, 4 + 2 * usize::from(n), n));
+            (0..size).for_each(|n| driver.store_u16(at.driver, 4 + 2 * usize::from(n), n));
         }
         driver.disarm();
         driver
@@ -159,17 +170,16 @@ impl BurstDriver {
         usize::try_from(part).unwrap_or(usize::MAX).saturating_add(at)
     }
 
+    /// Reads a word of a split ring. What is read after it is at least as new.
     #[inline]
-    fn load(&self, part: u64, at: usize) -> u16 {
-        let word = self.memory.atomic_u16(Self::offset(part, at));
-        word.map_or(0, |word| word.load(Ordering::Acquire))
+    fn load_u16(&self, part: u64, at: usize) -> u16 {
+        self.memory.load_u16(Self::offset(part, at), Ordering::Acquire)
     }
 
+    /// Writes a word of a split ring. What was written before is visible with it.
     #[inline]
-    fn store(&self, part: u64, at: usize, value: u16) {
-        if let Ok(word) = self.memory.atomic_u16(Self::offset(part, at)) {
-            word.store(value, Ordering::Release);
-        }
+    fn store_u16(&self, part: u64, at: usize, value: u16) {
+        self.memory.store_u16(Self::offset(part, at), value, Ordering::Release);
     }
 
     /// The place of the `n`th entry since the beginning.
@@ -243,17 +253,15 @@ impl BurstDriver {
         let address = self.buffers.address + u64::from(id) * u64::from(self.buffers.stride);
         if IS_PACKED {
             let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN);
-            let _ = self.memory.write_words::<_, 8>(at, address);
+            self.memory.write_words::<_, 8>(at, address);
             let lap = if self.wrap(n) { AVAILABLE } else { USED };
             let word = u64::from(len) | u64::from(id) << 32 | write << 48 | lap;
-            if let Ok(place) = self.memory.atomic_u64(at + 8) {
-                place.store(word, Ordering::Release);
-            }
+            self.memory.store_u64(at + 8, word, Ordering::Release);
         } else {
             let at = Self::offset(self.at.descriptors, usize::from(id) * DESCRIPTOR_LEN);
-            let _ = self.memory.write_words::<_, 8>(at, [address, u64::from(len) | write << 32]);
+            self.memory.write_words::<_, 8>(at, [address, u64::from(len) | write << 32]);
             if self.shown[slot] != id {
-                self.store(self.at.driver, 4 + 2 * slot, id);
+                self.store_u16(self.at.driver, 4 + 2 * slot, id);
             }
         }
         self.shown[slot] = id;
@@ -267,13 +275,16 @@ impl BurstDriver {
     pub fn publish(&self) -> bool {
         if self.layout == Layout::Split {
             let index = u16::try_from(self.offered & 0xffff).unwrap_or(0);
-            self.store(self.at.driver, 2, index);
+            self.store_u16(self.at.driver, 2, index);
         }
         // The device asks for notifications and then looks for buffers; this side does the reverse.
-        fence(Ordering::SeqCst);
+        self.memory.full_barrier();
         match self.layout {
-            Layout::Split => self.load(self.at.device, 0) & NO_EVENT == 0,
-            Layout::Packed => self.load(self.at.device, 2) & 3 != DISABLE,
+            Layout::Split => self.load_u16(self.at.device, 0) & NO_EVENT == 0,
+            Layout::Packed => {
+                let at = Self::offset(self.at.device, 0);
+                self.memory.load_u32(at, Ordering::Acquire) & EVENT_FLAGS != DISABLE
+            }
         }
     }
 
@@ -340,7 +351,7 @@ impl BurstDriver {
     #[inline]
     fn split_entry(&mut self, slot: usize) -> Result<Option<(u32, u32)>, BadReturn> {
         if self.returned == self.taken {
-            let now = self.load(self.at.device, 2);
+            let now = self.load_u16(self.at.device, 2);
             let before = u16::try_from(self.taken & 0xffff).unwrap_or(0);
             let (more, outstanding) = (now.wrapping_sub(before), self.outstanding());
             if more > outstanding {
@@ -363,20 +374,24 @@ impl BurstDriver {
     /// The same of a packed ring.
     #[inline]
     fn packed_entry(&mut self, slot: usize) -> Option<(u32, u32)> {
-        if self.taken == self.offered {
-            return None;
-        }
         if let Some(end) = self.batch_end {
             return Some((end.into(), 0));
         }
-        let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN + 8);
-        let word = self.memory.atomic_u64(at).map_or(0, |word| word.load(Ordering::Acquire));
-        let used = if self.wrap(self.taken) { AVAILABLE | USED } else { 0 };
-        if word & (AVAILABLE | USED) != used {
-            return None;
-        }
+        let word = self.packed_tail(slot)?;
         let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
         Some((half(word >> 32) & 0xffff, half(word)))
+    }
+
+    /// The length, id and flags at the next place of a packed ring, if the device has returned a buffer there.
+    #[inline]
+    fn packed_tail(&self, slot: usize) -> Option<u64> {
+        if self.taken == self.offered {
+            return None;
+        }
+        let at = Self::offset(self.at.descriptors, slot * DESCRIPTOR_LEN + 8);
+        let word = self.memory.load_u64(at, Ordering::Acquire);
+        let used = if self.wrap(self.taken) { AVAILABLE | USED } else { 0 };
+        (word & (AVAILABLE | USED) == used).then_some(word)
     }
 
     /// The buffer whose turn it is, where an entry names `id`: this one, or a later one up to which the entry returns all.
@@ -415,31 +430,32 @@ impl BurstDriver {
     /// which case the caller must not sleep.
     #[must_use]
     pub fn arm(&self) -> bool {
-        match self.layout {
-            Layout::Split => self.store(self.at.driver, 0, 0),
-            Layout::Packed => self.store(self.at.driver, 2, ENABLE),
-        }
+        self.set_event(0, ENABLE);
         // The device returns buffers and then looks whether this side wants to know.
-        fence(Ordering::SeqCst);
+        self.memory.full_barrier();
         if self.batch_end.is_some() || self.returned != self.taken && self.layout == Layout::Split {
             return true;
         }
         match self.layout {
-            Layout::Split => u64::from(self.load(self.at.device, 2)) != self.taken & 0xffff,
-            Layout::Packed => {
-                let at = self.slot(self.taken) * DESCRIPTOR_LEN + 14;
-                let flags = u64::from(self.load(self.at.descriptors, at)) << 48;
-                self.taken != self.offered
-                    && [flags & AVAILABLE != 0, flags & USED != 0] == [self.wrap(self.taken); 2]
-            }
+            Layout::Split => u64::from(self.load_u16(self.at.device, 2)) != self.taken & 0xffff,
+            Layout::Packed => self.packed_tail(self.slot(self.taken)).is_some(),
         }
     }
 
     /// Asks for no notifications until the next [`arm`](Self::arm). It is no promise of the device.
     pub fn disarm(&self) {
+        self.set_event(NO_EVENT, DISABLE);
+    }
+
+    /// Writes the flags of a split ring, or the event suppression of a packed one.
+    #[inline]
+    fn set_event(&self, split: u16, packed: u32) {
         match self.layout {
-            Layout::Split => self.store(self.at.driver, 0, NO_EVENT),
-            Layout::Packed => self.store(self.at.driver, 2, DISABLE),
+            Layout::Split => self.store_u16(self.at.driver, 0, split),
+            Layout::Packed => {
+                let at = Self::offset(self.at.driver, 0);
+                self.memory.store_u32(at, packed, Ordering::Release);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shm::Region;
 
+use crate::RingMemory;
 use crate::buffer::Buffer;
 use crate::dirty::DirtyLog;
 
@@ -210,17 +211,22 @@ impl GuestMemory {
     }
 }
 
-/// A part of a ring in the guest's memory.
+/// A part of a ring, in a region of the guest's memory or in loom's model of one.
 #[derive(Debug)]
-pub(crate) struct Area {
-    pub(crate) region: Region,
+pub(crate) struct Area<M = Region> {
+    pub(crate) region: M,
     /// Its first byte in the region.
     pub(crate) start: usize,
     /// The region's number.
     index: u16,
 }
 
-impl Area {
+impl<M: RingMemory> Area<M> {
+    /// What begins at this offset of the first region.
+    pub(crate) fn over(region: M, start: u64) -> Self {
+        Self { region, start: usize::try_from(start).unwrap_or(usize::MAX), index: 0 }
+    }
+
     /// Notes that `len` bytes at `offset` were written.
     pub(crate) fn mark(&self, memory: &GuestMemory, offset: usize, len: usize) {
         memory.mark(self.index, (self.start + offset) as u64, len as u64);

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use shm::Region;
+
 use crate::chain::{DESCRIPTORS_MAX, Descriptor, flag, is_single};
 use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
 use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Entry, Taken};
-use crate::words::{PackedWords, RegionWords};
-use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
+use crate::words::PackedWords;
+use crate::{
+    Broken, Chain, GuestMemory, Options, RingAddresses, RingMemory, SIZE_MAX, SetupError, Single,
+};
 
 /// `RING_EVENT_FLAGS_*`.
 mod event {
@@ -22,9 +26,9 @@ mod event {
 const DESCRIPTORS_PER_LINE: u16 = 4;
 
 #[derive(Debug)]
-pub(crate) struct PackedQueue<W> {
+pub(crate) struct PackedQueue<M> {
     memory: Arc<GuestMemory>,
-    words: W,
+    words: PackedWords<M>,
     size: u16,
     options: Options,
     /// Where the next chain begins.
@@ -47,7 +51,7 @@ pub(crate) struct PackedQueue<W> {
     is_logged: bool,
 }
 
-impl PackedQueue<RegionWords> {
+impl PackedQueue<Region> {
     /// A ring in the guest's memory.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
@@ -62,17 +66,17 @@ impl PackedQueue<RegionWords> {
         if !(1..=SIZE_MAX).contains(&size) {
             return Err(bad);
         }
-        let words = RegionWords::find(&memory, at, size)?;
+        let words = PackedWords::find(&memory, at, size)?;
         Self::over(words, memory, size, position, options, log)
     }
 }
 
-impl<W: PackedWords> PackedQueue<W> {
+impl<M: RingMemory> PackedQueue<M> {
     /// Starts from `position`: the next available and the next used descriptor, as vhost-user has them. Where they
     /// differ, chains that an earlier device took but did not return are taken again. A log of a device that did not stop
     /// knows better.
     pub(crate) fn over(
-        words: W,
+        words: PackedWords<M>,
         memory: Arc<GuestMemory>,
         size: u16,
         position: u32,
@@ -251,7 +255,7 @@ impl<W: PackedWords> PackedQueue<W> {
         for single in singles.iter_mut().take(free) {
             let at = self.next.index;
             // Length, id and flags are one read. The address is read after the flags.
-            let Some(tail) = self.words.tail(at) else { break };
+            let tail = self.words.tail(at);
             let [a, b, c, d, id @ .., e, f] = u64::from_le(tail).to_le_bytes();
             let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             let flags = u16::from_le_bytes([e, f]);

@@ -2,25 +2,30 @@
 
 use std::sync::Arc;
 
+use shm::Region;
+
 use crate::inflight::InflightLog;
+use crate::memory::Area;
 use crate::packed::PackedQueue;
 use crate::position::Position;
 use crate::split::SplitQueue;
-use crate::words::{PackedWords, RegionWords};
-use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError, Single};
+use crate::words::PackedWords;
+use crate::{
+    Broken, Chain, GuestMemory, Layout, Options, RingAddresses, RingMemory, SetupError, Single,
+};
 
-/// The device's end of a ring. `W` is where the words of a packed ring lie.
+/// The device's end of a ring, which lies in memory of type `M`.
 #[derive(Debug)]
-pub struct Queue<W = RegionWords> {
-    ring: Ring<W>,
+pub struct Queue<M = Region> {
+    ring: Ring<M>,
     /// Whether the driver is notified in any case: an earlier device may have ended before it notified.
     notifies_once: bool,
 }
 
 #[derive(Debug)]
-enum Ring<W> {
-    Split(SplitQueue),
-    Packed(PackedQueue<W>),
+enum Ring<M> {
+    Split(SplitQueue<M>),
+    Packed(PackedQueue<M>),
 }
 
 /// A moment of a [`Queue`], to which it can [return](Queue::put_back).
@@ -75,20 +80,33 @@ impl Queue {
     }
 }
 
-impl<W: PackedWords> Queue<W> {
-    /// Attaches to a packed ring of `size` descriptors with these words: loom's model of one.
+impl<M: RingMemory> Queue<M> {
+    /// Attaches to a ring whose parts lie at these offsets of other memory than the `guest`'s, such as loom's model of one. The
+    /// size is one that the layout can have.
     ///
     /// # Errors
     /// The position is not in the ring.
     pub fn over(
-        words: W,
-        memory: Arc<GuestMemory>,
+        memory: &M,
+        at: RingAddresses,
+        guest: Arc<GuestMemory>,
         size: u16,
         position: u32,
         options: Options,
-    ) -> Result<Self, SetupError> {
-        let ring = PackedQueue::over(words, memory, size, position, options, None)?;
-        Ok(Self { ring: Ring::Packed(ring), notifies_once: true })
+    ) -> Result<Self, SetupError>
+    where
+        M: Clone,
+    {
+        let parts = [at.descriptors, at.driver, at.device];
+        let parts = parts.map(|start| Area::over(memory.clone(), start));
+        let ring = match options.layout {
+            Layout::Split => Ring::Split(SplitQueue::over(parts, guest, size, options)?),
+            Layout::Packed => {
+                let words = PackedWords::over(parts);
+                Ring::Packed(PackedQueue::over(words, guest, size, position, options, None)?)
+            }
+        };
+        Ok(Self { ring, notifies_once: true })
     }
 
     /// The same queue for a driver that has accepted `VIRTIO_F_IN_ORDER` or not. If it has, one used descriptor of a packed

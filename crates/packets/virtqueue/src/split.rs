@@ -1,25 +1,28 @@
 //! The split ring.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
+use shm::Region;
 use zerocopy::FromBytes;
 
 use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
-use crate::events::{EventWords, arm_split, wants_split};
+use crate::events::must_notify;
 use crate::layout::Parts;
 use crate::memory::Area;
 use crate::taken::Taken;
-use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
+use crate::{
+    Broken, Chain, GuestMemory, Options, RingAddresses, RingMemory, SIZE_MAX, SetupError, Single,
+};
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
 const NO_EVENT: u16 = 1;
 
 #[derive(Debug)]
-pub(crate) struct SplitQueue {
+pub(crate) struct SplitQueue<M> {
     memory: Arc<GuestMemory>,
-    words: Words,
-    descriptors: Area,
+    words: Words<M>,
+    descriptors: Area<M>,
     size: u16,
     options: Options,
     /// The last available index that was checked. The shared word is read again only past it.
@@ -31,24 +34,23 @@ pub(crate) struct SplitQueue {
 
 /// The words that both sides use to find each other.
 #[derive(Debug)]
-struct Words {
-    driver: Area,
-    device: Area,
+struct Words<M> {
+    driver: Area<M>,
+    device: Area<M>,
     size: u16,
 }
 
-impl Words {
+impl<M: RingMemory> Words<M> {
+    /// Reads a word. What is read after it is at least as new.
     #[inline]
-    fn load(area: &Area, offset: usize) -> u16 {
-        // Setup has checked bounds and alignment; a zero stands for what cannot happen.
-        area.region.atomic_u16(area.start + offset).map_or(0, |word| word.load(Ordering::Acquire))
+    fn load(area: &Area<M>, offset: usize) -> u16 {
+        area.region.load_u16(area.start + offset, Ordering::Acquire)
     }
 
+    /// Writes a word. What was written before is visible with it.
     #[inline]
-    fn store(area: &Area, offset: usize, value: u16) {
-        if let Ok(word) = area.region.atomic_u16(area.start + offset) {
-            word.store(value, Ordering::Release);
-        }
+    fn store(area: &Area<M>, offset: usize, value: u16) {
+        area.region.store_u16(area.start + offset, value, Ordering::Release);
     }
 
     /// The head of the chain that is available at `index`.
@@ -61,13 +63,10 @@ impl Words {
     #[inline]
     fn write_used(&self, index: u16, id: u16, written: u32) {
         let at = 4 + 8 * usize::from(index & (self.size - 1));
-        // Setup has checked the bounds.
         let entry = [u32::from(id), written];
-        let _ = self.device.region.write_words::<_, 4>(self.device.start + at, entry);
+        self.device.region.write_words::<_, 4>(self.device.start + at, entry);
     }
-}
 
-impl Words {
     /// Fetches the entries for the next chains that are returned: otherwise the barrier behind them waits.
     #[inline]
     fn prefetch_used(&self, first: u16, count: usize) {
@@ -96,33 +95,58 @@ impl Words {
             self.device.mark(memory, 4 + 8 * usize::from(self.size), 2);
         }
     }
-}
 
-impl EventWords for Words {
+    /// Reads the used index.
+    #[inline]
+    fn used(&self) -> u16 {
+        Self::load(&self.device, 2)
+    }
+
+    /// Reads the available index.
+    #[inline]
     fn available(&self) -> u16 {
         Self::load(&self.driver, 2)
     }
 
+    /// Writes the used index.
+    #[inline]
     fn set_used(&self, index: u16) {
         Self::store(&self.device, 2, index);
     }
 
-    fn used_event(&self) -> u16 {
-        Self::load(&self.driver, 4 + 2 * usize::from(self.size))
+    /// Writes the flags by which the driver knows whether it has to notify.
+    #[inline]
+    fn set_flags(&self, flags: u16) {
+        Self::store(&self.device, 0, flags);
     }
 
+    /// Writes at which available index the driver has to notify.
+    #[inline]
     fn set_available_event(&self, index: u16) {
         Self::store(&self.device, 4 + 8 * usize::from(self.size), index);
     }
 
+    /// Reads whether the driver wants notifications, where both sides go by flags.
+    #[inline]
+    fn wants_any(&self) -> bool {
+        Self::load(&self.driver, 0) & NO_EVENT == 0
+    }
+
+    /// Reads at which used index the driver wants a notification.
+    #[inline]
+    fn used_event(&self) -> u16 {
+        Self::load(&self.driver, 4 + 2 * usize::from(self.size))
+    }
+
+    /// A full barrier: it also orders earlier stores before later loads.
+    #[inline]
     fn full_barrier(&self) {
-        fence(Ordering::SeqCst);
+        self.device.region.full_barrier();
     }
 }
 
-impl SplitQueue {
-    /// Starts from the used index in the ring, so chains that an earlier device took but did not return are
-    /// taken again.
+impl SplitQueue<Region> {
+    /// A ring in the guest's memory.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
         at: RingAddresses,
@@ -134,11 +158,25 @@ impl SplitQueue {
         if !size.is_power_of_two() || size > SIZE_MAX {
             return Err(bad);
         }
-        let [descriptors, driver, device] = Parts::split(size).find(&memory, at)?;
-        let used = Words::load(&device, 2);
+        let parts = Parts::split(size).find(&memory, at)?;
+        Self::over(parts, memory, size, options)
+    }
+}
+
+impl<M: RingMemory> SplitQueue<M> {
+    /// Starts from the used index in the ring, so chains that an earlier device took but did not return are
+    /// taken again.
+    pub(crate) fn over(
+        [descriptors, driver, device]: [Area<M>; 3],
+        memory: Arc<GuestMemory>,
+        size: u16,
+        options: Options,
+    ) -> Result<Self, SetupError> {
+        let words = Words { driver, device, size };
+        let used = words.used();
         let mut queue = Self {
             memory,
-            words: Words { driver, device, size },
+            words,
             descriptors,
             size,
             options,
@@ -265,7 +303,7 @@ impl SplitQueue {
             return Err(missing);
         }
         let at = self.descriptors.start + usize::from(index) * DESCRIPTOR_LEN;
-        self.descriptors.region.read_words::<_, 8>(at).map_err(|_| missing)
+        self.descriptors.region.read_words::<_, 8>(at).ok_or(missing)
     }
 
     /// Shows the driver the chains that are complete. Returns how many there were.
@@ -290,14 +328,16 @@ impl SplitQueue {
     }
 
     /// Whether the driver must be notified of the last `count` chains, which were shown.
+    ///
+    /// The driver asks and then reads the used index; this side does the reverse. Without the barrier both could miss the
+    /// other's write.
     #[inline]
     pub(crate) fn must_notify(&self, count: u16) -> bool {
         let new = self.taken.first();
-        if self.options.event_idx {
-            wants_split(&self.words, new.wrapping_sub(count), new)
-        } else {
-            self.words.full_barrier();
-            Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        self.words.full_barrier();
+        match self.options.event_idx {
+            true => must_notify(new.wrapping_sub(count), new, self.words.used_event()),
+            false => self.words.wants_any(),
         }
     }
 
@@ -305,13 +345,12 @@ impl SplitQueue {
     pub(crate) fn arm(&mut self) -> Result<bool, Broken> {
         // Past all that are known: those that the caller knows and cannot use yet need no event.
         let known = self.available;
-        let available = if self.options.event_idx {
-            arm_split(&self.words, known)
-        } else {
-            Words::store(&self.words.device, 0, 0);
-            self.words.full_barrier();
-            self.words.available()
-        };
+        match self.options.event_idx {
+            true => self.words.set_available_event(known),
+            false => self.words.set_flags(0),
+        }
+        self.words.full_barrier();
+        let available = self.words.available();
         self.words.mark_event(&self.memory);
         self.check(available)?;
         Ok(available != known)
@@ -321,7 +360,7 @@ impl SplitQueue {
     /// [`arm`](Self::arm).
     pub(crate) fn disarm(&mut self) {
         if !self.options.event_idx {
-            Words::store(&self.words.device, 0, NO_EVENT);
+            self.words.set_flags(NO_EVENT);
             self.words.mark_event(&self.memory);
         }
     }

@@ -29,7 +29,9 @@ pub trait RingMemory: Debug {
     fn write_words<T: IntoBytes + Immutable, const WIDTH: usize>(&self, at: usize, value: T);
     /// A full barrier: it also orders earlier stores before later loads.
     fn full_barrier(&self);
-    /// Starts to fetch a cache line that will be written.
+    /// Starts to fetch a cache line that will be read. Any offset is one.
+    fn prefetch(&self, at: usize);
+    /// The same of one that will be written.
     fn prefetch_for_write(&self, at: usize);
 }
 
@@ -83,6 +85,11 @@ impl RingMemory for Region {
     #[inline]
     fn full_barrier(&self) {
         fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: usize) {
+        Region::prefetch(self, at);
     }
 
     #[inline]

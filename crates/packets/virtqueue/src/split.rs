@@ -209,23 +209,27 @@ impl<M: RingMemory> SplitQueue<M> {
         self.descriptors.region.prefetch(self.descriptors.start + head * DESCRIPTOR_LEN);
     }
 
+    #[inline]
     fn check(&mut self, available: u16) -> Result<u16, Broken> {
-        let used = self.taken.first();
-        if available.wrapping_sub(used) > self.size {
-            return Err(self.broken(Broken::AvailableOverflow {
-                available,
-                used,
-                size: self.size,
-            }));
-        }
-        let next = self.taken.next();
+        let (used, next) = (self.taken.first(), self.taken.next());
         let waiting = available.wrapping_sub(next);
-        if waiting > self.size || waiting < self.available.wrapping_sub(next) {
-            let before = self.available;
-            return Err(self.broken(Broken::AvailableBackwards { before, now: available }));
+        let is_good = available.wrapping_sub(used) <= self.size
+            && waiting <= self.size
+            && waiting >= self.available.wrapping_sub(next);
+        if !is_good {
+            return Err(self.bad_index(available));
         }
         self.available = available;
         Ok(waiting)
+    }
+
+    #[cold]
+    fn bad_index(&self, available: u16) -> Broken {
+        let (size, used, before) = (self.size, self.taken.first(), self.available);
+        self.broken(match available.wrapping_sub(used) > size {
+            true => Broken::AvailableOverflow { available, used, size },
+            false => Broken::AvailableBackwards { before, now: available },
+        })
     }
 
     /// The reason for an index that cannot be: memory that is gone reads as zeros.

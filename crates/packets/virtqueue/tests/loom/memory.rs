@@ -129,5 +129,6 @@ impl RingMemory for Memory {
             fence(Ordering::SeqCst);
         }
     }
+    fn prefetch(&self, _: usize) {}
     fn prefetch_for_write(&self, _: usize) {}
 }

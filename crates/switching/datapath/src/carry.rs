@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use port::{Broken, Budget, DropReason, Ingress, Outcome, Outcomes, Received, Rewrap, WINDOW};
+use port::{Broken, Budget, DropReason, Ingress, Outcome, Received, Rewrap, WINDOW};
 
 use crate::carrier::Carrier;
 use crate::deliver::{Batch, Hand, TURN};
@@ -31,8 +31,6 @@ pub(crate) enum Progress {
 pub(crate) struct IngressQueue {
     ingress: Box<dyn Ingress>,
     received: Received,
-    /// What becomes of the frames in hand in the present turn. Those of other slots are left from earlier ones.
-    outcomes: Box<Outcomes>,
     deliveries: Deliveries,
     waits: Box<Waits>,
     parts: Box<Parts>,
@@ -45,7 +43,6 @@ impl IngressQueue {
         Self {
             ingress,
             received: Received::default(),
-            outcomes: Box::new([Outcome::Waiting; WINDOW]),
             deliveries: Deliveries::default(),
             waits,
             parts: Box::default(),
@@ -89,8 +86,7 @@ impl Carrier {
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let IngressQueue { ingress, received, outcomes, deliveries, waits, parts, residence } =
-            queue;
+        let IngressQueue { ingress, received, deliveries, waits, parts, residence } = queue;
         received.clear();
         waits.begin(self.now);
         let mut budget = Budget::TURN;
@@ -113,10 +109,8 @@ impl Carrier {
             }
             probes::ingress(port.name(), frames, bytes);
         }
-        for slot in window.order() {
-            outcomes[usize::from(*slot)] = Outcome::Waiting;
-        }
-        let mut decided = deliveries.reap(window, outcomes, self.worker);
+        let mut outcomes = [Outcome::Waiting; WINDOW];
+        let mut decided = deliveries.reap(window, &mut outcomes, self.worker);
         for (slot, reason) in &received.refused {
             port.add_drops(*reason, 1);
             outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
@@ -129,12 +123,12 @@ impl Carrier {
         ingress.with_body(&mut |body| {
             let batch = Batch { window, body, from: member };
             let end = now + TURN;
-            let outcomes = &mut *outcomes;
+            let outcomes = &mut outcomes;
             let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };
             self.deliver_all(port, batch, &routes, decided, &mut hand);
             cut = hand.cut;
         });
-        ingress.finish(outcomes);
+        ingress.finish(&outcomes);
         waits.end(ingress.window());
         parts.end(ingress.window());
         residence.turn(ingress.window(), frames > 0, now);

@@ -54,12 +54,12 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
         &self.window
     }
 
-    /// Takes packets off the ring and fetches their headers in one batch.
-    ///
     fn has_work(&mut self) -> bool {
         !self.window.is_empty() || !matches!(self.ring.unconsumed(), Ok(0))
     }
 
+    /// Takes packets off the ring and fetches their headers in one batch.
+    ///
     /// A ring's worth of slots at most, by the budget: the frontend could put packets that are
     /// refused behind each other without end.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {

@@ -281,10 +281,10 @@ impl Ingress for GuestTx {
 
     fn has_work(&mut self) -> bool {
         let Self { ring, window, announcement, .. } = self;
+        // That its memory is lost, a turn finds out.
         !window.is_empty()
             || !matches!(ring.queue.has_waiting(), Ok(false))
             || announcement.is_due()
-            || ring.queue.memory().is_lost()
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::histogram::{Distribution, Histogram, add_alone};
+use switch::add_alone;
+
+use crate::histogram::{Distribution, Histogram};
 
 /// Frames of a batch: up to 1, 2, 4 ... [`WINDOW`](port::WINDOW), and never more.
 type Sizes = Histogram<0, 8>;

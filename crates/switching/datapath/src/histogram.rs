@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use switch::add_alone;
+
 /// Counts of values by powers of two. One worker adds values, with plain loads and stores; any thread reads.
 ///
 /// Bucket `n` counts the values up to 2^(`FIRST` + n) that no bucket before it counts; the last bucket has no upper bound.
@@ -42,12 +44,6 @@ impl<const FIRST: u32, const BUCKETS: usize> Default for Histogram<FIRST, BUCKET
     fn default() -> Self {
         Self { buckets: std::array::from_fn(|_| AtomicU64::new(0)), sum: AtomicU64::new(0) }
     }
-}
-
-/// An addition by the only writer, without a locked instruction.
-#[inline]
-pub(crate) fn add_alone(cell: &AtomicU64, more: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 /// The values of all workers' histograms of one thing.

@@ -88,7 +88,7 @@ impl Port {
             id,
             serial,
             name: name.to_owned(),
-            counters: PortCounters::default(),
+            counters: PortCounters::new(0),
             batches: Box::default(),
             storm_control,
             peer,

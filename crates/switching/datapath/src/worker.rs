@@ -150,13 +150,16 @@ impl Worker {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
         loop {
-            let known = self.ended.take().or((!self.looks.reads_clock()).then_some(now));
-            now = known.unwrap_or_else(Instant::now);
-            if known.is_some() && self.is_dry() {
-                // A round would find nothing, and decide nothing before it reads the clock.
-                self.looks.round_ended(false);
-                continue;
-            }
+            now = match self.ended.take() {
+                Some(ended) => ended,
+                None if self.looks.reads_clock() => Instant::now(),
+                // At the same time as before, a round without work would decide as the one before did.
+                None if self.is_dry() => {
+                    self.looks.looked();
+                    continue;
+                }
+                None => now,
+            };
             self.carrier.begin(now);
             let has_work = self.round(now);
             if self.held.flush(self.carrier.now, !has_work) {
@@ -171,8 +174,7 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            let awake = Instant::now();
-            (self.looks, self.ended) = (Looks::new(awake), Some(awake));
+            (self.looks, self.ended) = (Looks::new(Instant::now()), None);
         }
     }
 

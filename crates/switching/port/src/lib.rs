@@ -234,8 +234,9 @@ pub trait Ingress: Any + Send {
     /// The frames in hand.
     fn window(&self) -> &Window;
 
-    /// Whether a turn may have work: new frames, frames in hand, or a reason to end. A worker that polls asks this between two turns,
-    /// where it is cheaper than a turn that finds nothing. Where it is not, it is always so.
+    /// Whether a turn would have work: new frames, or frames in hand. A worker that polls asks this between two turns. It may be true
+    /// without need, as it is where nobody says more. Where it is false although there is work, that waits for the worker's next turn, after
+    /// some looks.
     fn has_work(&mut self) -> bool {
         true
     }

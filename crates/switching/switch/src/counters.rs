@@ -12,7 +12,7 @@ const REASONS: usize = DropReason::ALL.len();
 ///
 /// Frames are counted by each worker for itself, in a cache line that no other one writes, and without a locked instruction: that
 /// would wait until the stores to the guest before it are done. Drops and learning are rare, and counted by all workers together.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct PortCounters {
     traffic: Box<[Traffic]>,
     drops: Drops,
@@ -52,22 +52,27 @@ impl PortCounters {
     /// For so many workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        Self { traffic: (0..workers).map(|_| Traffic::default()).collect(), ..Self::default() }
+        let traffic = (0..workers).map(|_| Traffic::default()).collect();
+        Self { traffic, drops: Drops::default(), learning: LearningCounters::default() }
     }
 
     /// Adds a batch that came in. No other thread may count as this `worker` meanwhile: frames could be missing from the sum.
     #[inline]
     pub fn add_ingress(&self, worker: usize, frames: u64, bytes: u64) {
-        if let Some(Traffic { ingress, .. }) = self.traffic.get(worker) {
-            add_alone(ingress, [frames, bytes]);
-        }
+        self.add(worker, |traffic| &traffic.ingress, [frames, bytes]);
     }
 
     /// The same of one that went out.
     #[inline]
     pub fn add_egress(&self, worker: usize, frames: u64, bytes: u64) {
-        if let Some(Traffic { egress, .. }) = self.traffic.get(worker) {
-            add_alone(egress, [frames, bytes]);
+        self.add(worker, |traffic| &traffic.egress, [frames, bytes]);
+    }
+
+    #[inline]
+    fn add(&self, worker: usize, of: fn(&Traffic) -> &[AtomicU64; 2], more: [u64; 2]) {
+        debug_assert!(worker < self.traffic.len(), "no worker has this number");
+        if let Some(traffic) = self.traffic.get(worker) {
+            of(traffic).iter().zip(more).for_each(|(counter, more)| add_alone(counter, more));
         }
     }
 
@@ -98,12 +103,10 @@ impl PortCounters {
     }
 }
 
-/// An addition by the only writer.
+/// An addition by the only writer, without a locked instruction.
 #[inline]
-fn add_alone(counters: &[AtomicU64; 2], more: [u64; 2]) {
-    for (counter, more) in counters.iter().zip(more) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-    }
+pub fn add_alone(cell: &AtomicU64, more: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 impl PortSnapshot {

@@ -24,7 +24,7 @@ mod storm;
 mod table;
 mod tokens;
 
-pub use counters::{PortCounters, PortSnapshot};
+pub use counters::{PortCounters, PortSnapshot, add_alone};
 pub use forward::{Verdict, forward};
 pub use learning::{Learning, LearningCounts};
 pub use membership::{Membership, NO_VLAN, TagChange, Tagging, VlanId, VlanSet};

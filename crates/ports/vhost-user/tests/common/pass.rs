@@ -18,10 +18,9 @@ pub fn pass_at(
     let mut received = Received::default();
     // A worker that looks must not miss what a turn would find.
     let has_work = from.ingress.has_work();
-    let result = from.ingress.receive(&mut Budget::default(), &mut received);
-    let found = result.is_err() || received.malformed > 0 || !from.ingress.window().is_empty();
+    from.ingress.receive(&mut Budget::default(), &mut received)?;
+    let found = received.malformed > 0 || !from.ingress.window().is_empty();
     assert!(has_work || !found, "a look missed {received:?}");
-    result?;
     let mut outcomes = [Outcome::Waiting; WINDOW];
     let mut seen = Vec::new();
     let mut result = Ok(());

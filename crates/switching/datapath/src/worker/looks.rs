@@ -10,9 +10,10 @@ const LOOK_AFTER: Duration = Duration::from_micros(50);
 const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
 /// or after this one together with a yield of its CPU: one frame then waits for both.
 const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
-/// Rounds without work of which only the last one reads the clock, and decides what depends on the time: the others are one look at each
-/// queue. A frame that they find came up to fifteen looks after the time that is taken for its arrival: a third of a microsecond.
-const ROUNDS_PER_CLOCK: u32 = 16;
+/// The first round without work decides what depends on the time, and so does one after so many looks at each queue, with a new look at
+/// the clock. A frame that one of them finds came up to so many looks after the time that is taken for its arrival: a third of a microsecond
+/// where two queues are looked at. Where a look cannot tell, the round in its place counts as two.
+const LOOKS_PER_CLOCK: u32 = 16;
 
 /// What a worker has done since it last looked for events.
 pub(super) struct Looks {
@@ -22,34 +23,45 @@ pub(super) struct Looks {
     rounds: u32,
     /// Whether the CPU was yielded since then.
     has_yielded: bool,
-    /// Rounds without work since the last one with work, or since a yield, whose length nobody knows.
-    dry_rounds: u32,
+    /// Looks at each queue since the clock was read, or since the last round with work; 0 also after a yield, whose length nobody
+    /// knows.
+    dry: u32,
 }
 
 impl Looks {
     /// It has just looked.
     pub(super) fn new(now: Instant) -> Self {
-        Self { last: now, rounds: 0, has_yielded: false, dry_rounds: 0 }
+        Self { last: now, rounds: 0, has_yielded: false, dry: 0 }
     }
 
-    /// Whether the next round reads the clock; otherwise it takes the time of the round before. Of the first one after a round with work,
-    /// it may be known when that ended.
+    /// Whether the next round reads the clock; otherwise it takes the time of the round before.
     #[inline]
     pub(super) fn reads_clock(&self) -> bool {
-        self.dry_rounds == 0 || self.dry_rounds % ROUNDS_PER_CLOCK == ROUNDS_PER_CLOCK - 1
+        self.dry == 0
     }
 
     /// A round has ended.
     #[inline]
     pub(super) fn round_ended(&mut self, has_work: bool) {
         self.rounds += u32::from(has_work);
-        self.dry_rounds = if has_work { 0 } else { self.dry_rounds + 1 };
+        self.dry = if has_work { 0 } else { Self::after(self.dry, 2) };
+    }
+
+    /// Each queue was looked at in place of a round, and had nothing.
+    #[inline]
+    pub(super) fn looked(&mut self) {
+        self.dry = Self::after(self.dry, 1);
+    }
+
+    #[inline]
+    fn after(dry: u32, looks: u32) -> u32 {
+        if dry + looks < LOOKS_PER_CLOCK { dry + looks } else { 0 }
     }
 
     /// The CPU was yielded.
     #[inline]
     pub(super) fn yielded(&mut self) {
-        (self.has_yielded, self.dry_rounds) = (true, ROUNDS_PER_CLOCK - 1);
+        (self.has_yielded, self.dry) = (true, 0);
     }
 
     /// Whether it looks now. `sleeps` says whether a queue sleeps, whose next frames are announced by an event.
@@ -106,7 +118,7 @@ mod tests {
 
         /// Asserts that so much time is between any two looks: at most so many rounds more as do not read the clock.
         fn look_after(self, after: Duration) {
-            let (times, late) = (self.times(), self.length * ROUNDS_PER_CLOCK);
+            let (times, late) = (self.times(), self.length * 8);
             assert!(times.len() > 1);
             for time in times {
                 assert!(after <= time && time < after + late, "{time:?} in place of {after:?}");
@@ -160,7 +172,26 @@ mod tests {
     }
 
     #[test]
-    fn of_sixteen_rounds_without_work_one_reads_the_clock() {
+    fn of_sixteen_looks_one_reads_the_clock() {
+        let mut looks = Looks::new(Instant::now());
+        looks.round_ended(true);
+        let reads = |_| {
+            let reads = looks.reads_clock();
+            // The worker looks in place of a round that does not read it.
+            if reads {
+                looks.round_ended(false);
+            } else {
+                looks.looked();
+            }
+            reads
+        };
+        let all: Vec<bool> = (0..45).map(reads).collect();
+        let at: Vec<usize> = (0..45).filter(|n| all[*n]).collect();
+        assert_eq!(at, [0, 15, 30]);
+    }
+
+    #[test]
+    fn where_a_look_cannot_tell_each_eighth_round_reads_the_clock() {
         let mut looks = Looks::new(Instant::now());
         let mut reads = |has_work, count| {
             let reads = |_| {
@@ -170,7 +201,7 @@ mod tests {
             };
             (0..count).map(reads).sum::<usize>()
         };
-        assert_eq!([reads(true, 80), reads(false, 80), reads(false, 1)], [80, 6, 0]);
+        assert_eq!([reads(true, 80), reads(false, 80), reads(false, 1)], [80, 10, 1]);
         assert_eq!(reads(false, 3), 0);
         // The one after a round with work.
         assert_eq!([reads(true, 1), reads(false, 1), reads(false, 6)], [0, 1, 0]);

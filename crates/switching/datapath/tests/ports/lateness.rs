@@ -38,8 +38,9 @@ fn assert_on_time(switch: &Switch, loud: &Plugged<Receiver>, flood: impl Iterato
     flood.for_each(|frame| loud.sender.send(frame));
     wait_until("the flood", || loud.sender.turns() > 2);
     for n in 0..10 {
-        let before = loud.sender.turns();
         red.sender.send(frame(blue.mac, red.mac, 100, n));
+        // After it: this thread may lose its CPU in between.
+        let before = loud.sender.turns();
         wait_until("the frame", || seen.lock().unwrap().len() > n as usize);
         let late = seen.lock().unwrap()[n as usize].saturating_sub(before);
         assert!(late <= ROUNDS, "frame {n} after {late} turns");

@@ -126,7 +126,7 @@ impl BurstDriver {
 }
 
 impl<M: RingMemory> BurstDriver<M> {
-    /// The same in any memory, such as loom's model of one.
+    /// As [`new`](BurstDriver::new), in any memory, such as loom's model of one.
     ///
     /// # Panics
     /// The size is no power of two, or a part is not aligned.

@@ -85,7 +85,7 @@ impl<M: RingMemory> Queue<M> {
     /// size is one that the layout can have.
     ///
     /// # Errors
-    /// The position is not in the ring.
+    /// The position is not in the ring, or the index of a split ring cannot be.
     pub fn over(
         memory: &M,
         at: RingAddresses,

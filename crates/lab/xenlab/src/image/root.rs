@@ -69,6 +69,7 @@ pub(super) const DOMU: Plan = Plan {
         "usr/bin/iperf3",
         "usr/bin/ip",
         "usr/bin/ping",
+        "usr/bin/tcpdump",
         "usr/bin/xenstore",
         "usr/sbin/ethtool",
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",

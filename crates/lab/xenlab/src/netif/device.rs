@@ -13,10 +13,13 @@ use super::wait::{Outcome, TIMEOUT};
 
 /// An interface that the toolstack has made and no other driver uses.
 pub struct Device {
+    /// The connection to the store.
     pub store: Client,
+    /// This domain.
     pub guest: XenGuest,
     /// The backend's domain.
     pub domain: DomId,
+    /// The address that the toolstack gave the interface.
     pub mac: MacAddr,
     path: String,
     backend: String,
@@ -72,13 +75,13 @@ impl Device {
         Ok(XenbusState::parse(&text))
     }
 
-    /// Waits for a state of the backend.
-    fn wait(&self, wanted: XenbusState) -> Outcome {
+    /// Waits for one of these states of the backend.
+    fn wait(&self, wanted: &[XenbusState]) -> Outcome {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             while self.store.event()?.is_some() {}
             let now = self.backend_state()?;
-            if now == Some(wanted) {
+            if now.is_some_and(|now| wanted.contains(&now)) {
                 return Ok(());
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -91,25 +94,38 @@ impl Device {
     }
 
     /// Starts over from any state.
+    ///
+    /// # Errors
+    /// A backend that does not follow, and those of the store; so of the others.
     pub fn start_over(&self) -> Outcome {
         self.enter(XenbusState::Initialising)?;
-        self.wait(XenbusState::InitWait)
+        self.wait(&[XenbusState::InitWait])
     }
 
     /// Waits until the backend is connected to this frontend.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
     pub fn wait_connected(&self) -> Outcome {
-        self.wait(XenbusState::Connected)
+        self.wait(&[XenbusState::Connected])
     }
 
     /// Waits until the backend has closed the connection.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
     pub fn wait_closed(&self) -> Outcome {
-        self.wait(XenbusState::Closed)
+        self.wait(&[XenbusState::Closed])
     }
 
-    /// Closes the connection in an orderly way.
+    /// Closes the connection in an orderly way. netback stays in Closing until this end is closed.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
     pub fn close(&self) -> Outcome {
         self.enter(XenbusState::Closing)?;
-        self.wait(XenbusState::Closed)?;
-        self.enter(XenbusState::Closed)
+        self.wait(&[XenbusState::Closing, XenbusState::Closed])?;
+        self.enter(XenbusState::Closed)?;
+        self.wait_closed()
     }
 }

@@ -13,10 +13,6 @@ const ECHOES: u32 = 5;
 /// The size of a file, in MiB.
 const FILE: u32 = 1;
 
-/// The interface that gets no offloads, its address and dom0's.
-const PLAIN: u32 = 2;
-const PLAIN_ADDRESS: &str = "10.0.2.2";
-const PLAIN_OUTER: &str = "10.0.2.1";
 /// Payload of a TCP segment on Ethernet, with timestamps.
 const MSS: usize = 1448;
 
@@ -64,19 +60,19 @@ struct Seen {
 }
 
 pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
-    testbed.host.run(
-        &format!(
-            "ip addr add {PLAIN_OUTER}/24 dev pvnet0\n\
-             printf '\\n[[guest]]\\nname = \"stock\"\\n\\n[[guest.vif]]\\nnumber = {PLAIN}\\nguest_offloads = false\\n' >>/lab/pvnet.toml"
-        ),
-        COMMAND_TIMEOUT,
-    )?;
+    let with = capture(testbed)?;
+    let key = "printf '\\n[[guest]]\\nname = \"stock\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
+    testbed.host.run(key, COMMAND_TIMEOUT)?;
     testbed.pvnet.restart()?;
-    attach(testbed.host, "stock", STOCK, PLAIN)?;
-    testbed.bring_up(PLAIN, PLAIN_ADDRESS)?;
-    let with = capture(testbed, Side::Pvnet.devid(), &Side::Pvnet.inner(STOCK))?;
-    let without = capture(testbed, PLAIN, PLAIN_ADDRESS)?;
-    let offloads = testbed.stock.run(&format!("ethtool -k eth{PLAIN}"), COMMAND_TIMEOUT)?;
+    // It holds from the next connection on.
+    let devid = Side::Pvnet.devid();
+    testbed.host.run(&format!("pvnet detach stock --vif {devid}"), COMMAND_TIMEOUT)?;
+    let gone = format!("! [ -e /sys/class/net/eth{devid} ]");
+    testbed.stock.shell().until("the end of the interface", &gone, COMMAND_TIMEOUT)?;
+    testbed.host.run(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
+    testbed.bring_up(devid, &Side::Pvnet.inner(STOCK))?;
+    let without = capture(testbed)?;
+    let offloads = testbed.stock.run(&format!("ethtool -k eth{devid}"), COMMAND_TIMEOUT)?;
     let is_on = check::switched_on(&offloads).iter().any(|name| name == "rx-checksumming");
     let words = |seen: &Seen| {
         format!(
@@ -94,15 +90,16 @@ pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
 }
 
 /// Sends a file to the guest, and looks at what comes in, before its own GRO.
-fn capture(testbed: &Testbed<'_>, devid: u32, address: &str) -> Result<Seen> {
-    let guest = testbed.stock.shell();
+fn capture(testbed: &Testbed<'_>) -> Result<Seen> {
+    let (guest, devid) = (testbed.stock.shell(), Side::Pvnet.devid());
+    let address = Side::Pvnet.inner(STOCK);
     let script = format!(
         "ethtool -K eth{devid} gro off\nexec tcpdump -Z root -n -vv -l --immediate-mode -i eth{devid} tcp and dst host {address}"
     );
     let dump = guest.spawn(&script)?;
     let listening = format!("grep 'listening on' {}", dump.file());
     guest.until("tcpdump", &listening, COMMAND_TIMEOUT)?;
-    let same = check::same_file(testbed.dom0(), guest, address, FILE)?;
+    let same = check::same_file(testbed.dom0(), guest, &address, FILE)?;
     guest.run("sleep 1; kill $(pidof tcpdump)", COMMAND_TIMEOUT)?;
     let text = dump.wait(COMMAND_TIMEOUT)?.text;
     let seen = segments(&text);

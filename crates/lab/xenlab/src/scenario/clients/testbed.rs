@@ -103,12 +103,13 @@ impl<'a> Testbed<'a> {
         host.run(CONFIGURATION, COMMAND_TIMEOUT)?;
         pvnet.restart()?;
         let client = create(host, "client", CLIENT)?;
-        client.run(
-            "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun",
-            COMMAND_TIMEOUT,
-        )?;
+        let drivers = "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun";
+        client.run(drivers, COMMAND_TIMEOUT)?;
+        // It fails, because there is no frontend yet.
+        host.sh(&attach("client", CLIENT), COMMAND_TIMEOUT)?;
         let stock = create(host, "stock", STOCK)?;
         stock.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
+        host.run(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
         let testbed = Self { host, pvnet, client, stock };
         for side in Side::BOTH {
             testbed.bring_up(side.devid(), &side.inner(STOCK))?;
@@ -179,17 +180,15 @@ impl<'a> Testbed<'a> {
     }
 }
 
-/// Boots a guest whose first interface netback serves, and whose second one pvnet.
+/// Boots a guest with an interface of netback.
 fn create(host: &Host, name: &str, number: u8) -> Result<Domu> {
-    let vif = format!("mac={},bridge=xenbr0,script=vif-lab", mac(number, 0));
+    let vif = format!("mac={},bridge=xenbr0,script=vif-lab", mac(number, Side::Netback.devid()));
     let config = DomuConfig { memory_mib: 192, ..DomuConfig::new(name).vif(vif) };
-    let guest = host.create(&config, BOOT_TIMEOUT)?;
-    attach(host, name, number, 1)?;
-    Ok(guest)
+    host.create(&config, BOOT_TIMEOUT)
 }
 
-/// Plugs in an interface of pvnet.
-pub(super) fn attach(host: &Host, name: &str, number: u8, devid: u32) -> Result<()> {
-    let script = format!("pvnet attach {name} --vif {devid} --mac {}", mac(number, devid));
-    host.run(&script, COMMAND_TIMEOUT).map(drop)
+/// The command that plugs in an interface of pvnet, and waits until it is connected.
+pub(super) fn attach(name: &str, number: u8) -> String {
+    let devid = Side::Pvnet.devid();
+    format!("pvnet attach {name} --vif {devid} --mac {}", mac(number, devid))
 }

@@ -10,13 +10,16 @@ use super::program::{SECTION, object};
 use super::testbed::{STOCK, Side, Testbed, attach};
 
 const ECHOES: u32 = 5;
+/// How often a program is loaded until netback leaves room for it.
+const NETBACK_TRIES: u32 = 5;
 /// The size of a file, in MiB.
 const FILE: u32 = 1;
 
 /// Payload of a TCP segment on Ethernet, with timestamps.
 const MSS: usize = 1448;
 
-/// xen-netfront takes a program for loaded whose backend leaves no room for it, and never runs it.
+/// xen-netfront takes a program for loaded whose backend leaves no room for it, and never runs it. It writes how much room it needs
+/// after it has told the backend to look: netback then may miss it, and passes everything until the program is loaded anew.
 pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let encoded = STANDARD.encode(object());
     let script = format!(
@@ -25,26 +28,32 @@ pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     testbed.stock.run(&script, COMMAND_TIMEOUT)?;
     let mut seen = Vec::new();
     let mut passed = true;
-    for side in Side::BOTH {
+    for (side, tries) in [(Side::Netback, NETBACK_TRIES), (Side::Pvnet, 1)] {
         let (dom0, address) = (testbed.dom0(), side.inner(STOCK));
-        let devid = side.devid();
         let set = |program: &str| {
-            let script = format!("ip link set dev eth{devid} xdpdrv {program}");
+            let script = format!("ip link set dev eth{} xdpdrv {program}", side.devid());
             testbed.stock.run(&script, COMMAND_TIMEOUT).map(drop)
         };
-        set(&format!("object /run/drop_icmp.o section {SECTION}"))?;
-        let dropped = check::ping(dom0, &address, ECHOES)?;
+        let mut dropped = 0;
+        for _ in 0..tries {
+            set("off")?;
+            set(&format!("object /run/drop_icmp.o section {SECTION}"))?;
+            let ping = check::ping(dom0, &address, ECHOES)?;
+            dropped = ping.sent - ping.received;
+            if dropped == ping.sent {
+                break;
+            }
+        }
         let same = check::same_file(testbed.stock.shell(), dom0, side.outer(), FILE)?;
         set("off")?;
         let after = check::ping(dom0, &address, ECHOES)?;
         let file = if same { "a file passed" } else { "a file is CORRUPTED" };
         seen.push(format!(
-            "{}: {} of {ECHOES} echoes with a program that drops them, {file}, {} without",
+            "{}: a program dropped {dropped} of {ECHOES} echoes, {file}, {} passed without it",
             side.name(),
-            dropped.received,
             after.received
         ));
-        passed &= dropped.received == 0 && same && after.received == after.sent;
+        passed &= dropped == u64::from(ECHOES) && same && after.received == after.sent;
     }
     Ok((seen.join("; "), passed))
 }
@@ -69,7 +78,7 @@ pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     testbed.host.run(&format!("pvnet detach stock --vif {devid}"), COMMAND_TIMEOUT)?;
     let gone = format!("! [ -e /sys/class/net/eth{devid} ]");
     testbed.stock.shell().until("the end of the interface", &gone, COMMAND_TIMEOUT)?;
-    testbed.host.run(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
+    testbed.host.sh(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
     testbed.bring_up(devid, &Side::Pvnet.inner(STOCK))?;
     let without = capture(testbed)?;
     let offloads = testbed.stock.run(&format!("ethtool -k eth{devid}"), COMMAND_TIMEOUT)?;

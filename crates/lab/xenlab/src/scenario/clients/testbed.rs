@@ -105,11 +105,10 @@ impl<'a> Testbed<'a> {
         let client = create(host, "client", CLIENT)?;
         let drivers = "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun";
         client.run(drivers, COMMAND_TIMEOUT)?;
-        // It fails, because there is no frontend yet.
         host.sh(&attach("client", CLIENT), COMMAND_TIMEOUT)?;
         let stock = create(host, "stock", STOCK)?;
         stock.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
-        host.run(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
+        host.sh(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
         let testbed = Self { host, pvnet, client, stock };
         for side in Side::BOTH {
             testbed.bring_up(side.devid(), &side.inner(STOCK))?;
@@ -188,7 +187,7 @@ fn create(host: &Host, name: &str, number: u8) -> Result<Domu> {
     host.create(&config, BOOT_TIMEOUT)
 }
 
-/// The command that plugs in an interface of pvnet, and waits until it is connected.
+/// The command that plugs in an interface of pvnet. It fails if no frontend connects to it at once.
 pub(super) fn attach(name: &str, number: u8) -> String {
     let devid = Side::Pvnet.devid();
     format!("pvnet attach {name} --vif {devid} --mac {}", mac(number, devid))

@@ -111,8 +111,8 @@ pub(super) fn empty_fragments(testbed: &mut Testbed<'_>) -> Result<(String, bool
     for side in Side::BOTH {
         let work = |guest: &Shell| {
             let ping = check::ping(guest, side.outer(), ECHOES)?;
-            let same = ping.received > 0
-                && check::same_file(guest, testbed.dom0(), side.outer(), FILE)?;
+            let same =
+                ping.received > 0 && check::same_file(guest, testbed.dom0(), side.outer(), FILE)?;
             Ok((ping.received, same))
         };
         let ((echoes, same), report) = testbed.with_client(side, "--empty-fragments", work)?;

@@ -13,8 +13,8 @@ use crate::host::Host;
 
 use super::backend;
 use super::step::{self, Step};
-use testbed::Testbed;
 pub use testbed::ClientReport;
+use testbed::Testbed;
 
 /// Progress steps of [`clients`].
 pub const CLIENT_STEPS: usize = ALL.len() + 1;

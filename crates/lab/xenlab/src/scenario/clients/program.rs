@@ -98,8 +98,19 @@ fn section(
     let word = |value: u32| value.to_le_bytes().to_vec();
     let long = |value: u64| value.to_le_bytes().to_vec();
     let [start, len, entry] = [start, len, entry].map(|value| long(value as u64));
-    [word(name), word(kind), long(flags), long(0), start, len, word(link), word(info), long(1), entry]
-        .concat()
+    [
+        word(name),
+        word(kind),
+        long(flags),
+        long(0),
+        start,
+        len,
+        word(link),
+        word(info),
+        long(1),
+        entry,
+    ]
+    .concat()
 }
 
 /// `Elf64_Sym` of the program: a global function in section 1.

@@ -70,7 +70,8 @@ struct Seen {
 
 pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let with = capture(testbed)?;
-    let key = "printf '\\n[[guest]]\\nname = \"stock\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
+    let key =
+        "printf '\\n[[guest]]\\nname = \"stock\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
     testbed.host.run(key, COMMAND_TIMEOUT)?;
     testbed.pvnet.restart()?;
     // It holds from the next connection on.
@@ -119,7 +120,8 @@ fn capture(testbed: &Testbed<'_>) -> Result<Seen> {
 fn segments(text: &str) -> Seen {
     let mut seen = Seen::default();
     for line in text.lines().filter(|line| line.contains(" cksum ") && line.contains("Flags")) {
-        let length = line.rsplit_once(", length ").and_then(|(_, length)| length.trim().parse().ok());
+        let length =
+            line.rsplit_once(", length ").and_then(|(_, length)| length.trim().parse().ok());
         seen.segments += 1;
         seen.unsegmented += usize::from(length.unwrap_or(0) > MSS);
         seen.unfinished += usize::from(line.contains("(incorrect "));

@@ -57,7 +57,10 @@ pub(super) fn ipxe(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     )?;
     let server = dom0.spawn("exec busybox httpd -f -vv -p 80 -h /run/www 2>&1")?;
     testbed.host.run("xl create -q /run/ipxe.cfg", COMMAND_TIMEOUT)?;
-    let fetched = format!("grep /done {0} || {{ cat {0}; tail -c 500 /run/ipxe.log; false; }}", server.file());
+    let fetched = format!(
+        "grep /done {0} || {{ cat {0}; tail -c 500 /run/ipxe.log; false; }}",
+        server.file()
+    );
     let fetched = dom0.until("iPXE's requests", &fetched, BOOT_TIMEOUT);
     let id = testbed.host.run("xl domid ipxe", COMMAND_TIMEOUT)?.trim().parse().unwrap_or(0);
     testbed.host.run("xl destroy ipxe", COMMAND_TIMEOUT)?;

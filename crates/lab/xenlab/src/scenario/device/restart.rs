@@ -58,8 +58,11 @@ pub(super) fn operators_features(testbed: &mut Testbed<'_>) -> Result<(String, b
     let ping = check::ping(testbed.shell(), &address(2), ECHOES)?;
     let after = features(testbed, "")?;
     let on = features(testbed, &format!("ethtool -K {name} tx on >/dev/null"))?;
-    let mut wrong: Vec<String> =
-        after.iter().filter(|feature| !off.contains(feature)).map(|on| format!("{on} is on")).collect();
+    let mut wrong: Vec<String> = after
+        .iter()
+        .filter(|feature| !off.contains(feature))
+        .map(|on| format!("{on} is on"))
+        .collect();
     let sums = |features: &[String]| features.iter().any(|feature| feature == "tx-checksumming");
     wrong.extend((sums(&off) || !sums(&on)).then(|| "ethtool -K".to_owned()));
     wrong.extend((ping.received < ping.sent).then(|| "echoes are lost".to_owned()));

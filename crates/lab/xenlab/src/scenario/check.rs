@@ -196,10 +196,10 @@ pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
         "front=/local/domain/{id}/device/vif; back=$(xenstore-read $front/0/backend); back=${{back%/0}}\n\
          left() {{ for vif in $front/$1 $back/$1; do\n\
          if xenstore-read $vif/state >/dev/null 2>&1; then echo \"$vif is left\"; fi; done; }}\n\
-         slowly() {{ xl \"$@\" 2>&1 & while [ \"$(xenstore-read $back/$vif/online 2>/dev/null)\" = 1 ]; do :; done\n\
+         slowly() {{ xl \"$@\" 2>&1 & while [ \"$(xenstore-read $back/$vif/online 2>/dev/null)\" = 1 ] && kill -0 $! 2>/dev/null; do :; done\n\
          kill -STOP $! 2>/dev/null; sleep 1; kill -CONT $! 2>/dev/null; wait $! || echo \"xl $1: status $?\"; }}\n\
          vif=0; slowly network-detach {id} 0; left 0\n\
-         xl network-attach {id} {vif} 2>&1; vif=$(xenstore-list $front)\n\
+         xl network-attach {id} {vif} 2>&1; vif=$(xenstore-list $front | tail -n 1)\n\
          until [ \"$(xenstore-read $back/$vif/state)\" -ge 2 ]; do sleep 0.05; done\n\
          slowly destroy {id}; left $vif"
     );

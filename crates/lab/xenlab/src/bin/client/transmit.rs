@@ -17,8 +17,8 @@ use xenlab::netif::wait::Outcome;
 use xenlab::scenario::ClientReport;
 use zerocopy::FromBytes as _;
 
-/// Slots of the largest packet, with an extra and one of no bytes.
-const SLOTS: u32 = NR_SLOTS_MIN as u32 + 2;
+/// Slots of the largest packet: [`NR_SLOTS_MIN`], an extra, and one of no bytes.
+const SLOTS: u32 = 20;
 const HEADER: usize = size_of::<VirtioNetHdr>();
 
 /// The TX ring. Each of its slots has a page.
@@ -88,7 +88,7 @@ impl Transmitter {
             // The backend must not need what is there.
             let at = HEADER + usize::from(header.csum_start.get() + header.csum_offset.get());
             self.buffer[at..at + 2].fill(0);
-            tx = if self.packets % 2 == 0 { DATA_VALIDATED } else { 0 };
+            tx = if self.packets.is_multiple_of(2) { DATA_VALIDATED } else { 0 };
         } else if header.flags & flags::NEEDS_CSUM != 0 {
             tx = CSUM_BLANK | DATA_VALIDATED;
         }

@@ -36,6 +36,8 @@ const DROP_ICMP: u32 = 21;
 /// Bytes of the file's header, of a section's and of a symbol.
 const HEADER: usize = 64;
 const SECTION_HEADER: u16 = 64;
+/// How many sections there are.
+const SECTIONS: u16 = 4;
 const SYMBOL: usize = 24;
 const EM_BPF: u16 = 247;
 
@@ -45,7 +47,7 @@ pub(super) fn object() -> Vec<u8> {
     let symbols = [vec![0; SYMBOL], symbol(text.len())].concat();
     let starts = [HEADER, HEADER + text.len(), HEADER + text.len() + symbols.len()];
     let table = (starts[2] + NAMES.len()).next_multiple_of(8);
-    let sections = [
+    let sections: [Vec<u8>; SECTIONS as usize] = [
         vec![0; SECTION_HEADER.into()],
         // PROGBITS, to be executed.
         section([XDP, 1], 6, starts[0], text.len(), [0, 0], 0),
@@ -53,7 +55,7 @@ pub(super) fn object() -> Vec<u8> {
         section([SYMTAB, 2], 0, starts[1], symbols.len(), [3, 1], SYMBOL),
         section([STRTAB, 3], 0, starts[2], NAMES.len(), [0, 0], 0),
     ];
-    let mut file = header(table, sections.len());
+    let mut file = header(table, SECTIONS);
     file.extend([&text, &symbols, NAMES].concat());
     file.resize(table, 0);
     file.extend(sections.concat());
@@ -66,7 +68,7 @@ fn instruction((code, to, from, offset, immediate): Instruction) -> Vec<u8> {
 }
 
 /// `Elf64_Ehdr`, whose section 3 has the names of sections.
-fn header(table: usize, sections: usize) -> Vec<u8> {
+fn header(table: usize, sections: u16) -> Vec<u8> {
     let half = |value: u16| value.to_le_bytes().to_vec();
     [
         // 64 bits, little-endian, version 1; relocatable.
@@ -80,7 +82,7 @@ fn header(table: usize, sections: usize) -> Vec<u8> {
         half(SECTION_HEADER),
         vec![0; 4],
         half(SECTION_HEADER),
-        vec![sections as u8, 0],
+        half(sections),
         half(3),
     ]
     .concat()

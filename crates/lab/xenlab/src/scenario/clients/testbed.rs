@@ -183,8 +183,7 @@ impl<'a> Testbed<'a> {
 /// Boots a guest with an interface of netback.
 fn create(host: &Host, name: &str, number: u8) -> Result<Domu> {
     let vif = format!("mac={},bridge=xenbr0,script=vif-lab", mac(number, Side::Netback.devid()));
-    let config = DomuConfig { memory_mib: 192, ..DomuConfig::new(name).vif(vif) };
-    host.create(&config, BOOT_TIMEOUT)
+    host.create(&DomuConfig::new(name).vif(vif), BOOT_TIMEOUT)
 }
 
 /// The command that plugs in an interface of pvnet. It fails if no frontend connects to it at once.

@@ -19,9 +19,9 @@ const OF_EACH_SIZE: u32 = 20;
 const BURSTS: [(u16, u32); 2] = [(18, 40_000), (32, 60_000)];
 const ECHOES: u32 = 8;
 /// The part of netback's throughput that is expected. What is broken has a few hundredths of it.
-const WORKING: f64 = 0.2;
-/// The same where only the guest's buffers limit it.
-const LIMITED_BY_BUFFERS: f64 = 0.75;
+const WORKING: f64 = 0.1;
+/// The same where the guest's buffers limit it, which differs from run to run.
+const LIMITED_BY_BUFFERS: f64 = 0.4;
 
 pub(super) fn half_pages(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut seen = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn tso_without_csum_blank(testbed: &mut Testbed<'_>) -> Result<(Strin
 /// How many checksums of the client's unsegmented packets a backend has repaired.
 fn repaired(testbed: &Testbed<'_>, side: Side) -> Result<u64> {
     if side == Side::Pvnet {
-        return testbed.counted("gso_checksum_fixup");
+        return testbed.counted("gso_checksum_fixups");
     }
     let id = testbed.client.id();
     let counter = format!("ethtool -S vif{id}.0 | sed -n 's/.*rx_gso_checksum_fixup: *//p'");

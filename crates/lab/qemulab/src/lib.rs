@@ -18,10 +18,12 @@
 
 #![forbid(unsafe_code)]
 
+mod administrator;
 mod card;
 mod daemon;
 mod day;
 mod device;
+mod firmware;
 mod migration;
 mod mixed;
 mod recorder;
@@ -33,6 +35,7 @@ mod zero_copy;
 pub use daemon::{Daemon, Holdings, pvnet};
 pub use day::Day;
 pub use device::{Device, Side};
+pub use firmware::Firmware;
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};
 pub use xenlab::{Error, Result};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use lab::TempDir;
 use serde_json::Value;
-use testbed::{Testbed, wait};
+use testbed::{Testbed, pvnet, wait};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
@@ -119,6 +119,17 @@ fn a_second_front_end_is_refused_and_the_first_one_stays() {
 fn a_socket_has_its_own_permissions_and_group() {
     let own = rustix::process::getgid().as_raw();
     let bed = Bed::start(&format!("socket_mode = 0o640\nsocket_group = {own}\n"));
-    let metadata = std::fs::metadata(bed.socket()).unwrap();
-    assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o640, own));
+    let is = |socket: PathBuf| {
+        let metadata = std::fs::metadata(socket).unwrap();
+        (metadata.permissions().mode() & 0o777, metadata.gid())
+    };
+    assert_eq!(is(bed.socket()), (0o640, own));
+    // One that a daemon in its sandbox makes, too.
+    let socket = bed.folder.path().join("vm1");
+    let mut add = pvnet();
+    add.args(["port", "add", "port", "name=vm1", "kind=vhost-user", "guard=off"]);
+    add.args([format!("socket={}", socket.display()), format!("socket_group={own}")]);
+    add.arg("socket_mode=0o660").arg("--directory").arg(bed.testbed.folder());
+    lab::run(add, testbed::LIMIT).unwrap();
+    assert_eq!(is(socket), (0o660, own));
 }

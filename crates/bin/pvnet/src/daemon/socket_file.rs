@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use rustix::fs::Gid;
+use rustix::fs::{AtFlags, CWD, Gid};
 use vhost_user::{Mode, Socket};
 
 use crate::config::SocketFile;
@@ -28,7 +28,7 @@ pub(super) fn open(mode: Mode, path: &Path, file: SocketFile) -> io::Result<Sock
 /// Gives a socket's file to the group that this key names.
 pub(super) fn give_to_group(path: &Path, group: u32, key: &str) -> io::Result<()> {
     let wanted = Some(Gid::from_raw(group));
-    rustix::fs::chown(path, None, wanted).map_err(|error| {
+    rustix::fs::chownat(CWD, path, None, wanted, AtFlags::empty()).map_err(|error| {
         let reason = format!(
             "{key}: {error}: the daemon's user must be in the group {group} when the daemon starts \
              (SupplementaryGroups= in its unit)"

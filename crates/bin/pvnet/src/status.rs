@@ -65,6 +65,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
         }
+        if let Some(refused) = refused(port.refused_connections) {
+            println!("{}: {refused}", port.name);
+        }
         if port.guest_hash {
             println!("{}: its guest has chosen the hash that spreads its flows", port.name);
         }
@@ -124,6 +127,12 @@ fn xdp(sockets: &[XdpQueueStatus]) -> Option<String> {
 /// What was merged on its way to a port, if anything was.
 fn merged(GroStatus { segments, frames }: GroStatus) -> Option<String> {
     (frames > 0).then(|| format!("{segments} TCP segments for it were merged into {frames} frames"))
+}
+
+/// That others came to a socket that is taken, if any did.
+fn refused(connections: u64) -> Option<String> {
+    (connections > 0)
+        .then(|| format!("{connections} connections were refused: its socket is taken"))
 }
 
 /// How the pages of a guest that stay mapped are used, once they are.
@@ -285,6 +294,13 @@ pub mod tests {
         let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
         let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
         assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn connections_to_a_socket_that_is_taken_are_one_line() {
+        assert_eq!(refused(0), None);
+        let line = "3 connections were refused: its socket is taken";
+        assert_eq!(refused(3).as_deref(), Some(line));
     }
 
     #[test]

@@ -358,6 +358,8 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             device,
             socket,
             mode,
+            socket_mode,
+            socket_group,
             packed,
             nic,
             mac,
@@ -402,6 +404,8 @@ fn port(old: &Port, new: &Port) -> Keys {
             kind,
             socket,
             mode,
+            socket_mode,
+            socket_group,
             queues,
             packed,
             mac,
@@ -409,6 +413,7 @@ fn port(old: &Port, new: &Port) -> Keys {
             checksum_offload,
             tcp_segmentation_offload,
             udp_segmentation_offload,
+            guest_offloads,
             guard,
             guard_addresses,
             limit,
@@ -430,9 +435,15 @@ fn port(old: &Port, new: &Port) -> Keys {
     );
     with(keys, |key| match key {
         key if Port::IN_PLACE.contains(&key) => Effort::InPlace,
-        "kind" | "socket" | "mode" | "attach" | "device" | "device_capabilities" | "mtu" => {
-            Effort::Device
-        }
+        "kind"
+        | "socket"
+        | "mode"
+        | "socket_mode"
+        | "socket_group"
+        | "attach"
+        | "device"
+        | "device_capabilities"
+        | "mtu" => Effort::Device,
         _ => Effort::Connection,
     })
 }

@@ -212,6 +212,11 @@ impl Control {
                 }
                 let _ = answer.send(());
             }
+            Event::FrontEnd { machine, what } => {
+                if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
+                    machine.front_end_changed(what);
+                }
+            }
             Event::Queue { uplink, change } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &uplink) {
                     let PluggedUplink { guest_queues, wrappers, .. } = uplink;

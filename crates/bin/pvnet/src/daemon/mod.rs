@@ -7,6 +7,7 @@
 mod admission;
 mod back_end;
 mod backends;
+mod carried;
 mod change;
 mod clients;
 mod connections;
@@ -34,6 +35,7 @@ mod platform;
 mod port_record;
 mod sandbox;
 mod server;
+mod socket_file;
 mod status;
 mod store_events;
 mod thread;
@@ -78,7 +80,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     let devices = uplinks::open_devices(config)?;
     device::make_all(config)?;
     let readiness = Readiness::from_environment();
-    server::join_group(config);
+    server::join_groups(config);
     let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.

@@ -77,7 +77,13 @@ impl Vm {
 
     /// The same with this front-end.
     pub fn boot_with(features: u64, file: OwnedFd, front: FrontEnd) -> Self {
-        let whole = Arc::new(Region::map(&file, 0, LEN).unwrap());
+        let own = file.try_clone().unwrap();
+        Self::boot_apart(features, &own, file, front)
+    }
+
+    /// The same, whose guest has memory of its `own`, and shares `file`.
+    pub fn boot_apart(features: u64, own: &OwnedFd, file: OwnedFd, front: FrontEnd) -> Self {
+        let whole = Arc::new(Region::map(own, 0, LEN).unwrap());
         let memory = whole.slice(0..LEN).unwrap();
         let drivers =
             [0, 1].map(|ring| Driver::new(&memory, ring_at(0, ring), SIZE, options(features)));

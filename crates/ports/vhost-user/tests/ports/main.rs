@@ -12,3 +12,4 @@ mod session;
 mod small;
 mod udp;
 mod uplinks;
+mod watch;

@@ -11,7 +11,7 @@ use crate::config::{EVERY_GUEST, Guest};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
-use crate::daemon::status;
+use crate::daemon::{carried, status};
 
 impl Control {
     /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
@@ -116,7 +116,7 @@ impl Control {
             ports,
             multicast: self.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),
-            learning: status::learning(self.datapath.learning()),
+            learning: carried::learning(self.datapath.learning()),
             absent: absent.map(|guest| guest.name.clone()).collect(),
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }

@@ -15,8 +15,17 @@ use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Rules;
 
 /// The keys of a port that belong to its socket, or to its device on the host.
-const REOPENED_KEYS: [&str; 7] =
-    ["kind", "socket", "mode", "attach", "device", "device_capabilities", "mtu"];
+const REOPENED_KEYS: [&str; 9] = [
+    "kind",
+    "socket",
+    "mode",
+    "socket_mode",
+    "socket_group",
+    "attach",
+    "device",
+    "device_capabilities",
+    "mtu",
+];
 
 /// What was opened before anything changed.
 #[derive(Default)]
@@ -399,6 +408,7 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
                     if let Some(old) = old.ports.iter().find(|old| old.name == *name) {
                         port.socket.clone_from(&old.socket);
                         (port.kind, port.mode) = (old.kind, old.mode);
+                        (port.socket_mode, port.socket_group) = (old.socket_mode, old.socket_group);
                         port.device.clone_from(&old.device);
                         (port.attach, port.device_capabilities, port.mtu) =
                             (old.attach, old.device_capabilities, old.mtu);

@@ -13,12 +13,12 @@ use crate::COMMAND;
 use crate::setup::{Setup, gone};
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
-use crate::{Firmware, administrator, firmware, migration, mixed};
+use crate::{Firmware, administrator, firmware, migration, mistakes, mixed};
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 23] = [
+const ALL: [(&str, StepFn); 26] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
@@ -34,6 +34,9 @@ const ALL: [(&str, StepFn); 23] = [
     ("a machine starts another kernel (kexec)", administrator::kexec),
     ("iPXE and UEFI boot machines over the network", firmware::network_boot),
     ("U-Boot fetches a file", firmware::u_boot),
+    ("a mistake: memory that is not shared, or on a disk", mistakes::memory),
+    ("a mistake: more queues than the port has", mistakes::queues),
+    ("a mistake: a second QEMU at a socket that is taken", mistakes::taken),
     ("a machine reboots", reboot),
     (
         "devices that ask for packed rings (packed=on), and a restart of one whose port does not offer them",

@@ -68,8 +68,7 @@ impl Firmware {
             ["-global", "virtio-net-pci.romfile=", "-bios", &path(file)].map(str::to_owned)
         };
         let own = match kind {
-            // By its name alone: QEMU adapts only a ROM that it finds by itself to the card.
-            Kind::Ipxe => vec!["-L".to_owned(), path("usr/lib/ipxe/qemu")],
+            Kind::Ipxe => self.ipxe().to_vec(),
             Kind::Ovmf => bios("usr/share/ovmf/OVMF.fd").to_vec(),
             // As a device of virtio 0.9 its driver takes the first byte of the address for all six, which the port's guard refuses.
             Kind::UBoot => bios("usr/lib/u-boot/qemu-x86_64/u-boot.rom")
@@ -78,6 +77,11 @@ impl Firmware {
                 .collect(),
         };
         ["-boot", "n"].map(str::to_owned).into_iter().chain(own).collect()
+    }
+
+    /// QEMU's arguments for cards with iPXE in their ROM. By its folder: QEMU adapts only a ROM that it finds by itself to the card.
+    pub(crate) fn ipxe(&self) -> [String; 2] {
+        ["-L".to_owned(), self.root.join("usr/lib/ipxe/qemu").display().to_string()]
     }
 
     /// Starts a server in a namespace that gives out the files of a folder.

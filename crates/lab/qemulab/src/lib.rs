@@ -25,6 +25,7 @@ mod day;
 mod device;
 mod firmware;
 mod migration;
+mod mistakes;
 mod mixed;
 mod recorder;
 mod setup;

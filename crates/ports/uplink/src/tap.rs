@@ -2,7 +2,8 @@
 //!
 //! A tap queue is a file descriptor: one `read` or `readv` reads one frame, one `writev` writes one, each with
 //! a 10-byte little-endian `virtio_net_hdr` in front. The Linux stack behind the tap hands over unfinished
-//! checksums and unsegmented TCP only as far as [`TapOffload`] allows.
+//! checksums and unsegmented TCP only as far as [`TapOffload`] allows, and as far as the interface's operator does: what `ethtool -K` has
+//! switched off stays off when the interface is opened again.
 
 use std::ffi::{c_short, c_uint};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
+use tracing::warn;
 
 use crate::sys;
+use crate::sys::interface::WantedFeatures;
 
 /// Bytes of `virtio_net_hdr` before each frame read or written: the layout without `num_buffers`.
 pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
@@ -157,7 +160,8 @@ impl Tap {
     /// Opens (and, unless it persists already, makes) the tap `name` in the network namespace of the calling
     /// thread, with `queues` queues, and sets its offloads.
     ///
-    /// The interface is down and without address when it is made here; it disappears with its last queue. A
+    /// The interface is down and without address when it is made here; it disappears with its last queue. Of one that is there, the
+    /// features that were switched off (`ethtool -K`) stay off. A
     /// multi-queue tap that another process holds is shared with it, not refused: Linux adds our queues to its.
     ///
     /// # Errors
@@ -296,6 +300,8 @@ pub(crate) struct Opening<'a> {
     raw_name: [u8; sys::IFNAMSIZ],
     queues: usize,
     multi_queue: bool,
+    /// The features that the operator of an interface wants that is there already.
+    wanted: Option<WantedFeatures>,
 }
 
 impl<'a> Opening<'a> {
@@ -306,7 +312,9 @@ impl<'a> Opening<'a> {
         if !(1..=MAX_QUEUES).contains(&queues) {
             return Err(TapError::BadQueues { queues });
         }
-        Ok(Self { name, raw_name: raw_name(name)?, queues, multi_queue: queues > 1 })
+        let raw_name = raw_name(name)?;
+        let wanted = sys::interface::wanted_features(raw_name).ok();
+        Ok(Self { name, raw_name, queues, multi_queue: queues > 1, wanted })
     }
 
     fn open_queue(&self, offload: TapOffload) -> Result<TapQueue, TapError> {
@@ -323,7 +331,20 @@ impl<'a> Opening<'a> {
         sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN).map_err(error("TUNSETVNETHDRSZ"))?;
         sys::set_vnet_little_endian(fd.as_fd()).map_err(error("TUNSETVNETLE"))?;
         let segments_udp = set_offload(fd.as_fd(), offload).map_err(error("TUNSETOFFLOAD"))?;
+        self.keep_wanted();
         Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp })
+    }
+
+    /// Wants the features of an interface that was there as before: for the kernel, whoever says what it can take wants that, and all
+    /// of that (`set_offload` in drivers/net/tun.c).
+    fn keep_wanted(&self) {
+        let Some(before) = &self.wanted else { return };
+        let now = sys::interface::wanted_features(self.raw_name);
+        let is_other = now.is_ok_and(|now| now != *before);
+        if is_other && let Err(errno) = sys::interface::want_features(self.raw_name, before) {
+            let name = self.name;
+            warn!(name, %errno, "what ethtool had switched off is on again, and cannot be switched off");
+        }
     }
 
     fn attach(&self, fd: BorrowedFd<'_>) -> Result<(), TapError> {

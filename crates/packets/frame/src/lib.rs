@@ -216,10 +216,32 @@ impl Frame {
     }
 
     /// What the frame needs before a port with these features can take it.
+    ///
+    /// The checksum of a reply of a DHCP server is completed for every port. Clients read it from raw sockets, check it, and drop the
+    /// reply if it is not finished; they do not learn what their kernel knows of it. QEMU does the same for such clients
+    /// (`work_around_broken_dhclient`).
     #[inline]
     #[must_use]
     pub fn need(&self, features: Features) -> Need {
-        offload::need(&self.headers, self.checksum, self.gso, features)
+        match offload::need(&self.headers, self.checksum, self.gso, features) {
+            Need::Nothing if self.checksum == Checksum::Partial && self.is_dhcp_reply() => {
+                Need::Checksum
+            }
+            need => need,
+        }
+    }
+
+    /// Whether the frame is from a DHCP server (IPv4).
+    #[inline]
+    fn is_dhcp_reply(&self) -> bool {
+        let Headers { network, transport, .. } = self.headers;
+        transport == Transport::Udp
+            && network == Network::Ipv4
+            && self.gso.is_none()
+            && self
+                .headers
+                .ports(self.header())
+                .is_some_and(|ports| ports.starts_with(&DHCP_SERVER))
     }
 
     /// How many packets the frame becomes on a wire: its segments, or one.
@@ -238,6 +260,9 @@ impl Frame {
         mac(&self.bytes, 6)
     }
 }
+
+/// The port of a DHCP server (RFC 2131), 67.
+const DHCP_SERVER: [u8; 2] = 67u16.to_be_bytes();
 
 /// The place of the MAC addresses in the input of the hash.
 const MACS_AT: usize = toeplitz::KEY_LEN - 4 - 12;

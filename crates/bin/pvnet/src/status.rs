@@ -59,6 +59,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(wrappers) = wrappers(port) {
             println!("{}: {wrappers}", port.name);
         }
+        for ignored in &port.toolstack.ignored {
+            println!("{}: {ignored}", port.name);
+        }
         if let Some(device) = &port.device {
             println!("{}: its device on the host is {device}", port.name);
         }
@@ -207,7 +210,9 @@ fn wrappers(port: &PortStatus) -> Option<String> {
     let limit = |name, rates: Option<Rates>| rates.map(|r| format!("limit {name} {}", limits(r)));
     let [ingress, egress] = port.limit.map_or([None; 2], |limit| [limit.ingress, limit.egress]);
     let vlans = port.vlans.as_ref().map(vlans);
-    let parts = [guard, limit("ingress", ingress), limit("egress", egress), vlans];
+    let whose = if port.toolstack.rate { " (the toolstack's rate)" } else { "" };
+    let from_port = limit("ingress", ingress).map(|text| text + whose);
+    let parts = [guard, from_port, limit("egress", egress), vlans];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

@@ -7,6 +7,8 @@ mod discovery;
 mod queues;
 mod record;
 mod requests;
+#[cfg(test)]
+mod tests;
 mod toolstack;
 mod wrappers;
 

@@ -16,7 +16,7 @@ const BRIDGE_DEFAULT: &str = "xenbr0";
 const OF_SCRIPTS: [&str; 2] = ["gatewaydev", "vlan"];
 
 /// netback's least burst, in bytes.
-const BURST_MIN: u64 = 131_072;
+const BURST_MIN: u64 = 128 * 1024;
 /// The most that a limit of the configuration can be: more is no limit.
 const RATE_MAX: u64 = 125_000_000_000;
 const BURST_MAX: u64 = 1 << 30;

@@ -256,7 +256,7 @@ fn drops(port: &PortStatus) -> String {
 #[cfg(test)]
 pub mod tests {
     pub use super::cards::tests::nic;
-    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState};
+    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState, ToolstackStatus};
     use hypervisor::Counted;
 
     use super::*;
@@ -281,6 +281,11 @@ pub mod tests {
         let line = wrappers(&port(Some(GuardStatus::Addresses { addresses }), limit));
         let expected = "guard addresses 10.77.0.1, fd00:77::/64; \
             limit ingress 100 Mb/s, 7 packets/s; limit egress 9 packets/s";
+        assert_eq!(line.as_deref(), Some(expected));
+        let toolstack = ToolstackStatus { rate: true, ignored: Vec::new() };
+        let line = wrappers(&PortStatus { toolstack, ..port(None, limit) });
+        let expected = "limit ingress 100 Mb/s, 7 packets/s (the toolstack's rate); \
+            limit egress 9 packets/s";
         assert_eq!(line.as_deref(), Some(expected));
     }
 

@@ -224,24 +224,24 @@ impl Frame {
     #[must_use]
     pub fn need(&self, features: Features) -> Need {
         match offload::need(&self.headers, self.checksum, self.gso, features) {
-            Need::Nothing if self.checksum == Checksum::Partial && self.is_dhcp_reply() => {
+            Need::Nothing
+                if self.checksum == Checksum::Partial
+                    && self.headers.transport == Transport::Udp
+                    && self.is_dhcp_reply() =>
+            {
                 Need::Checksum
             }
             need => need,
         }
     }
 
-    /// Whether the frame is from a DHCP server (IPv4).
-    #[inline]
+    /// Whether a datagram is from a DHCP server (IPv4). Not inline: TCP segments with unfinished checksums do not come this far.
+    #[inline(never)]
     fn is_dhcp_reply(&self) -> bool {
-        let Headers { network, transport, .. } = self.headers;
-        transport == Transport::Udp
-            && network == Network::Ipv4
+        let ports = self.headers.ports(self.header());
+        self.headers.network == Network::Ipv4
             && self.gso.is_none()
-            && self
-                .headers
-                .ports(self.header())
-                .is_some_and(|ports| ports.starts_with(&DHCP_SERVER))
+            && ports.is_some_and(|ports| ports.starts_with(&DHCP_SERVER))
     }
 
     /// How many packets the frame becomes on a wire: its segments, or one.

@@ -21,6 +21,9 @@ const SET_FEATURES: u32 = 0x3b;
 const GET_CHANNELS: u32 = 0x3c;
 /// Most words of 32 features that are read. Linux 6.18 has 2.
 const FEATURE_WORDS: usize = 4;
+/// Their number, as the kernel wants it.
+const WORDS: u32 = 4;
+const _: () = assert!(WORDS as usize == FEATURE_WORDS);
 
 /// `IFF_UP` of `linux/if.h`.
 const UP: u16 = 1;
@@ -155,15 +158,14 @@ pub(crate) struct WantedFeatures {
 
 /// Reads which features of an interface are wanted.
 pub(crate) fn wanted_features(name: [u8; IFNAMSIZ]) -> Result<WantedFeatures> {
-    let words = FEATURE_WORDS as u32;
     let blocks = [GetBlock::default(); FEATURE_WORDS];
-    let mut features = GetFeatures { command: GET_FEATURES, words, blocks };
+    let mut features = GetFeatures { command: GET_FEATURES, words: WORDS, blocks };
     let mut request = DriverRequest { name, data: (&raw mut features).cast(), rest: [0; 16] };
     // SAFETY: SIOCETHTOOL reads one `struct ifreq`, and reads and writes what its pointer leads to: for this command a
     // `struct ethtool_gfeatures` with as many blocks as its size says, which `GetFeatures` is. Both live until the call returns, and
     // nobody else uses them.
     unsafe { ioctl(socket()?, Updater::<SIOCETHTOOL, _>::new(&mut request)) }?;
-    if features.words > words {
+    if features.words > WORDS {
         return Err(Errno::OVERFLOW);
     }
     Ok(WantedFeatures {

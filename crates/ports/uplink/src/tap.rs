@@ -300,8 +300,6 @@ pub(crate) struct Opening<'a> {
     raw_name: [u8; sys::IFNAMSIZ],
     queues: usize,
     multi_queue: bool,
-    /// The features that the operator of an interface wants that is there already.
-    wanted: Option<WantedFeatures>,
 }
 
 impl<'a> Opening<'a> {
@@ -312,9 +310,7 @@ impl<'a> Opening<'a> {
         if !(1..=MAX_QUEUES).contains(&queues) {
             return Err(TapError::BadQueues { queues });
         }
-        let raw_name = raw_name(name)?;
-        let wanted = sys::interface::wanted_features(raw_name).ok();
-        Ok(Self { name, raw_name, queues, multi_queue: queues > 1, wanted })
+        Ok(Self { name, raw_name: raw_name(name)?, queues, multi_queue: queues > 1 })
     }
 
     fn open_queue(&self, offload: TapOffload) -> Result<TapQueue, TapError> {
@@ -330,18 +326,25 @@ impl<'a> Opening<'a> {
         let error = |step| move |errno| self.error(step, errno);
         sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN).map_err(error("TUNSETVNETHDRSZ"))?;
         sys::set_vnet_little_endian(fd.as_fd()).map_err(error("TUNSETVNETLE"))?;
+        // Of a new one, all.
+        let wanted = sys::interface::wanted_features(self.raw_name);
         let segments_udp = set_offload(fd.as_fd(), offload).map_err(error("TUNSETOFFLOAD"))?;
-        self.keep_wanted();
+        if let Ok(wanted) = wanted {
+            self.want_again(&wanted);
+        }
         Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp })
     }
 
-    /// Wants the features of an interface that was there as before: for the kernel, whoever says what it can take wants that, and all
-    /// of that (`set_offload` in drivers/net/tun.c).
-    fn keep_wanted(&self) {
-        let Some(before) = &self.wanted else { return };
-        let now = sys::interface::wanted_features(self.raw_name);
-        let is_other = now.is_ok_and(|now| now != *before);
-        if is_other && let Err(errno) = sys::interface::want_features(self.raw_name, before) {
+    /// Wants the features of the interface that its operator wants. For the kernel, a reader that says what it can take wants that, all
+    /// of that, and no more (`set_offload` in drivers/net/tun.c); for the operator it only says what it can take.
+    fn want_again(&self, before: &WantedFeatures) {
+        let Ok(now) = sys::interface::wanted_features(self.raw_name) else { return };
+        if now == *before {
+            return;
+        }
+        if let Err(errno) = sys::interface::want_features(self.raw_name, before)
+            && now.exceeds(before)
+        {
             let name = self.name;
             warn!(name, %errno, "what ethtool had switched off is on again, and cannot be switched off");
         }

@@ -156,6 +156,13 @@ pub(crate) struct WantedFeatures {
     wanted: [u32; FEATURE_WORDS],
 }
 
+impl WantedFeatures {
+    /// Whether a feature is wanted that `other` does not want.
+    pub(crate) fn exceeds(&self, other: &Self) -> bool {
+        self.wanted.iter().zip(&other.wanted).any(|(own, others)| own & !others != 0)
+    }
+}
+
 /// Reads which features of an interface are wanted.
 pub(crate) fn wanted_features(name: [u8; IFNAMSIZ]) -> Result<WantedFeatures> {
     let blocks = [GetBlock::default(); FEATURE_WORDS];

@@ -278,8 +278,7 @@ fn impossible_arguments_are_refused_before_the_kernel_sees_them() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let opening =
-        Opening { name: "pv0", raw_name: [0; 16], queues: 1, multi_queue: false, wanted: None };
+    let opening = Opening { name: "pv0", raw_name: [0; 16], queues: 1, multi_queue: false };
     let says = |error: TapError, words: &str| {
         let text = error.to_string();
         assert!(text.contains(words), "{text}");

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
+use crate::toolstack::ToolstackStatus;
 use crate::traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 use crate::wrappers::{GroStatus, GuardStatus, LimitStatus, VlanStatus};
 
@@ -38,6 +39,9 @@ pub struct PortStatus {
     /// What the port may carry; absent if unlimited in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitStatus>,
+    /// What became of the toolstack's keys of the guest's interface; absent if there is nothing to say.
+    #[serde(default, skip_serializing_if = "ToolstackStatus::is_empty")]
+    pub toolstack: ToolstackStatus,
     /// What the port may reach; absent if it is in no VLAN and not isolated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<VlanStatus>,
@@ -106,6 +110,7 @@ impl PortStatus {
             reason: None,
             guard: None,
             limit: None,
+            toolstack: ToolstackStatus::default(),
             vlans: None,
             memory: None,
             persistent_grants: None,

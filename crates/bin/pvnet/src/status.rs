@@ -59,6 +59,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(wrappers) = wrappers(port) {
             println!("{}: {wrappers}", port.name);
         }
+        for ignored in &port.toolstack.ignored {
+            println!("{}: {ignored}", port.name);
+        }
         if let Some(device) = &port.device {
             println!("{}: its device on the host is {device}", port.name);
         }
@@ -216,7 +219,9 @@ fn wrappers(port: &PortStatus) -> Option<String> {
     let limit = |name, rates: Option<Rates>| rates.map(|r| format!("limit {name} {}", limits(r)));
     let [ingress, egress] = port.limit.map_or([None; 2], |limit| [limit.ingress, limit.egress]);
     let vlans = port.vlans.as_ref().map(vlans);
-    let parts = [guard, limit("ingress", ingress), limit("egress", egress), vlans];
+    let whose = if port.toolstack.rate { " (the toolstack's rate)" } else { "" };
+    let from_port = limit("ingress", ingress).map(|text| text + whose);
+    let parts = [guard, from_port, limit("egress", egress), vlans];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -260,7 +265,7 @@ fn drops(port: &PortStatus) -> String {
 #[cfg(test)]
 pub mod tests {
     pub use super::cards::tests::nic;
-    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState};
+    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState, ToolstackStatus};
     use hypervisor::Counted;
 
     use super::*;
@@ -285,6 +290,11 @@ pub mod tests {
         let line = wrappers(&port(Some(GuardStatus::Addresses { addresses }), limit));
         let expected = "guard addresses 10.77.0.1, fd00:77::/64; \
             limit ingress 100 Mb/s, 7 packets/s; limit egress 9 packets/s";
+        assert_eq!(line.as_deref(), Some(expected));
+        let toolstack = ToolstackStatus { rate: true, ignored: Vec::new() };
+        let line = wrappers(&PortStatus { toolstack, ..port(None, limit) });
+        let expected = "limit ingress 100 Mb/s, 7 packets/s (the toolstack's rate); \
+            limit egress 9 packets/s";
         assert_eq!(line.as_deref(), Some(expected));
     }
 

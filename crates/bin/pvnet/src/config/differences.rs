@@ -323,6 +323,7 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             scatter_gather,
             checksum_offload,
             tcp_segmentation_offload,
+            guest_offloads,
             split_event_channels,
             multicast_control,
             coalesce_frames,

@@ -13,6 +13,7 @@ mod granting;
 mod guest_copy;
 mod hash;
 mod lend;
+mod offloads;
 mod persistent;
 mod pool;
 mod receive;

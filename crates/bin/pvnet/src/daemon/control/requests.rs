@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use capture::{Capture, Request};
-use control_socket::{Reason, Status};
+use control_socket::{PortStatus, Reason, Status};
 use hypervisor::DomId;
 use xenstore::XenbusState;
 
@@ -91,6 +91,8 @@ impl Control {
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
             let status = interface.backend.describe(status);
+            let toolstack = interface.toolstack.clone();
+            let status = PortStatus { toolstack, ..status };
             match &interface.device {
                 Some(device) => device.describe(status, &devices),
                 None => status,

@@ -276,7 +276,7 @@ impl Control {
         ids.into_iter().try_for_each(|id| self.set_interface(id))
     }
 
-    fn set_interface(&mut self, id: VifId) -> Result<(), String> {
+    pub(in crate::daemon::control) fn set_interface(&mut self, id: VifId) -> Result<(), String> {
         let Some(interface) = self.interfaces.get(&id) else { return Ok(()) };
         let Some(new) = self.config.guest(&interface.guest.name) else { return Ok(()) };
         let index = match self.config.daemon.platform {
@@ -289,12 +289,13 @@ impl Control {
         let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
         *vif = vif.clone().taking(of_new);
         let vif = self.with_addresses(id, vif.clone())?;
+        let (toolstack, limits) = self.with_toolstack(id, &interface.name, &vif);
         let sources = vif.sources()?;
         let coalescing = vif.coalescing()?;
         let Some(interface) = self.interfaces.get_mut(&id) else { return Ok(()) };
         let rules = Rules {
             guard: sources.policy(interface.backend.mac()),
-            limits: vif.limit,
+            limits,
             enabled: vif.enabled,
             membership: vif.membership()?,
             flooding: vif.flooding(),
@@ -306,7 +307,7 @@ impl Control {
         if coalescing != interface.vif.coalescing()? {
             interface.wrappers.coalesce(coalescing, &self.datapath, port);
         }
-        (interface.guest, interface.vif) = (guest, vif);
+        (interface.guest, interface.vif, interface.toolstack) = (guest, vif, toolstack);
         if moves {
             self.teach(id);
         }

@@ -18,7 +18,7 @@ use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
 use crate::multicast::MulticastList;
 use crate::persistent::PiecesInUse;
-use crate::rx::RxMode;
+use crate::rx::{RxMode, RxOptions};
 use crate::{
     ControlRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants, RingKind,
     RxChannel, RxQueue, TxChannel, TxQueue,
@@ -231,7 +231,9 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let tx = TxQueue::new(tx, tx_event, access);
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        let options = (*features, offered.coalescing, steering);
+        let offsets = keys.flag(keys::FEATURE_RX_OFFSET)?;
+        let (features, coalescing) = (*features, offered.coalescing);
+        let options = RxOptions { features, coalescing, steering, offsets };
         let rx = RxQueue::new(hypervisor, to, rx, rx_event, options, mode, rx_cache);
         Ok(Queue { tx, rx })
     }

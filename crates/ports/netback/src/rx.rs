@@ -24,7 +24,7 @@ use crate::multicast::{MulticastList, WantedGroups};
 use crate::request::Fault;
 use loans::Loans;
 use moderation::Moderation;
-use plan::{PacketShape, RxRing};
+use plan::{PacketShape, Placement, RxRing};
 use segment_slots::SegmentSlots;
 use slots::Slots;
 use supply::BufferSupply;
@@ -61,8 +61,17 @@ pub struct RxQueue<H: Hypervisor> {
     groups: Option<WantedGroups>,
 }
 
-/// What the frontend takes, when it is notified, and how it wants its flows spread over its queues.
-pub(crate) type RxOptions = (Features, Option<Coalescing>, Option<Arc<SteeringCell>>);
+/// What a frontend wants of its queues.
+pub(crate) struct RxOptions {
+    /// What it takes.
+    pub(crate) features: Features,
+    /// When it is notified.
+    pub(crate) coalescing: Option<Coalescing>,
+    /// How it wants its flows spread over its queues, if it can say so.
+    pub(crate) steering: Option<Arc<SteeringCell>>,
+    /// Whether frames may begin anywhere in its buffers.
+    pub(crate) offsets: bool,
+}
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
     /// Delivers frames, as many as there are buffers for. The frontend is notified once.
@@ -135,10 +144,11 @@ impl<H: Hypervisor> RxQueue<H> {
         to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
-        (features, coalescing, steering): RxOptions,
+        options: RxOptions,
         mode: RxMode<H>,
         cache: Option<GrantCache<H>>,
     ) -> Self {
+        let RxOptions { features, coalescing, steering, offsets } = options;
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
@@ -153,6 +163,7 @@ impl<H: Hypervisor> RxQueue<H> {
         let moderation = Moderation::new(coalescing);
         let slots = Slots {
             mode,
+            placement: Placement::new(offsets),
             hypervisor,
             to,
             ring,

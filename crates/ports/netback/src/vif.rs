@@ -334,6 +334,7 @@ impl<H: Hypervisor> Vif<H> {
             keys::CTRL_RING_REF,
             keys::EVENT_CHANNEL_CTRL,
             keys::REQUEST_RX_GUEST_COPY,
+            keys::FEATURE_RX_OFFSET,
             keys::REQUEST_MULTICAST_CONTROL,
         ];
         for key in headers.chain(others.map(str::to_owned)) {

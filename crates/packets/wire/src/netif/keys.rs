@@ -19,9 +19,12 @@ pub const FEATURE_RX_FLIP: &str = "feature-rx-flip";
 /// Backend: may answer rx requests in any order. Ours: a response names its request by the id, and the
 /// GSO extra by its features.
 pub const FEATURE_RX_ANY_ORDER: &str = "feature-rx-any-order";
-/// Frontend: finds the request of a response by the id. ABSENT means that responses must come in the order
-/// of the requests, as Linux's netfront expects.
+/// Frontend: finds the request of a response by the id, and takes a lent buffer's frame at any offset. ABSENT means that responses must
+/// come in the order of the requests, as Linux's netfront expects.
 pub const REQUEST_RX_ANY_ORDER: &str = "request-rx-any-order";
+/// Frontend: a frame may begin anywhere in the page of a buffer. Ours. ABSENT means that a frame begins at the page's first byte: a
+/// frontend may own a part of the page only, as Unikraft's does.
+pub const FEATURE_RX_OFFSET: &str = "feature-rx-offset";
 /// Frontend: wants reception by copy.
 pub const REQUEST_RX_COPY: &str = "request-rx-copy";
 /// Frontend: notifies when it posts rx requests.

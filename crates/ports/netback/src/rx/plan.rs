@@ -25,7 +25,8 @@ const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
 /// Most ring slots filled by one batch.
 const SLOTS_MAX: usize = 64;
 /// Buffers are pages, and frames at the start of every page would share a handful of cache sets.
-/// Short frames are placed at multiples of this offset instead.
+/// Short frames are placed at multiples of this offset instead, if the frontend has agreed: one may own a part of
+/// each page only.
 const CACHE_OFFSET_STEP: u16 = 64;
 /// Longest frame that gets an offset. Offsets are below half a page, so it still fits.
 const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
@@ -113,16 +114,37 @@ enum Planned {
     Extra(ExtraInfo),
 }
 
+/// Where in a buffer frames begin.
+#[derive(Clone, Copy)]
+pub(super) struct Placement {
+    /// Short frames begin at multiples of this.
+    step: u16,
+}
+
+impl Placement {
+    /// Anywhere in the page if the frontend `agrees`, else at its first byte.
+    pub(super) fn new(agrees: bool) -> Self {
+        Self { step: if agrees { CACHE_OFFSET_STEP } else { 0 } }
+    }
+
+    /// The first byte of a frame of `len` bytes in the buffer of request `index`.
+    #[inline]
+    fn offset(self, index: u32, len: u32) -> u16 {
+        if len > SHORT_MAX { 0 } else { (index % 32) as u16 * self.step }
+    }
+}
+
 /// Copies, and the responses that follow them.
 pub(super) struct CopyPlan<'a, H: Hypervisor> {
+    placement: Placement,
     copies: ArrayVec<GrantCopy<'a, H::Peer>, COPIES_MAX>,
     slots: ArrayVec<Planned, SLOTS_MAX>,
 }
 
 impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     #[inline]
-    pub(super) fn new() -> Self {
-        Self { copies: ArrayVec::new(), slots: ArrayVec::new() }
+    pub(super) fn new(placement: Placement) -> Self {
+        Self { placement, copies: ArrayVec::new(), slots: ArrayVec::new() }
     }
 
     /// Whether a frame of one slot still fits.
@@ -152,7 +174,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         memory: &'a Memory<'_, H::Peer>,
     ) {
         let request = ring.next();
-        let offset = cache_offset(ring.consumed(), frame.len);
+        let offset = self.placement.offset(ring.consumed(), frame.len);
         let slot = slot_of(ring.consumed());
         ring.consume();
         let buffer = buffers.find(GrantRef(request.gref), slot);
@@ -190,7 +212,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             let request = ring.next();
             let index = ring.consumed();
             ring.consume();
-            let offset = if first { cache_offset(index, len) } else { 0 };
+            let offset = if first { self.placement.offset(index, len) } else { 0 };
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
             left -= u32::from(size);
@@ -274,11 +296,6 @@ fn respond<'a, 'c: 'a, P: 'a + 'c>(
 #[inline]
 pub(super) fn is_short(frame: &Frame) -> bool {
     frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= SHORT_MAX
-}
-
-#[inline]
-fn cache_offset(index: u32, len: u32) -> u16 {
-    if len > SHORT_MAX { 0 } else { (index % 32) as u16 * CACHE_OFFSET_STEP }
 }
 
 /// The slot of a request.

@@ -19,7 +19,7 @@ use crate::request::Fault;
 
 use super::mode::RxMode;
 use super::moderation::Moderation;
-use super::plan::{CopyPlan, PacketShape, RxRing, is_short};
+use super::plan::{CopyPlan, PacketShape, Placement, RxRing, is_short};
 use super::supply::BufferSupply;
 
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
@@ -30,6 +30,7 @@ const FRAMES_MAX: usize = 64;
 /// An RX ring, and what delivers into it.
 pub(super) struct Slots<H: Hypervisor> {
     pub(super) mode: RxMode<H>,
+    pub(super) placement: Placement,
     pub(super) hypervisor: H,
     pub(super) to: Arc<Destination<H>>,
     pub(super) ring: RxRing<H>,
@@ -152,7 +153,7 @@ impl<H: Hypervisor> Slots<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        let mut plan = CopyPlan::<H>::new();
+        let mut plan = CopyPlan::<H>::new(self.placement);
         // How many slots each frame took.
         let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
         let mut known = self.ring.unconsumed()?;
@@ -228,7 +229,7 @@ impl<H: Hypervisor> Slots<H> {
         if self.mode.flips().is_some() {
             return self.flip(packet, next);
         }
-        let mut plan = CopyPlan::<H>::new();
+        let mut plan = CopyPlan::<H>::new(self.placement);
         plan.add(&mut self.ring, buffers, packet, next);
         self.perform(&mut plan)
     }
@@ -249,7 +250,7 @@ impl<H: Hypervisor> Slots<H> {
             if made.is_empty() {
                 return outcome;
             }
-            let mut plan = CopyPlan::<H>::new();
+            let mut plan = CopyPlan::<H>::new(self.placement);
             for (segment, header) in made.iter().zip(&headers) {
                 let mut head = &header[..segment.header_len];
                 let mut payload = &whole[segment.payload.clone()];

@@ -11,6 +11,7 @@ mod copier;
 mod flip;
 mod granting;
 mod guest_copy;
+mod half_pages;
 mod hash;
 mod lend;
 mod persistent;

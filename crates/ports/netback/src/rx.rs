@@ -11,8 +11,8 @@ use std::time::Duration;
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher, FlowHash,
-    LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
+    Body, Bounce, Broken, BufferSupply, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher,
+    FlowHash, LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
@@ -27,7 +27,6 @@ use moderation::Moderation;
 use plan::{PacketShape, Placement, RxRing};
 use segment_slots::SegmentSlots;
 use slots::Slots;
-use supply::BufferSupply;
 
 mod flip;
 mod guest_copy;
@@ -40,7 +39,6 @@ mod pool;
 mod posted;
 mod segment_slots;
 mod slots;
-mod supply;
 
 pub(crate) use mode::RxMode;
 
@@ -151,7 +149,7 @@ impl<H: Hypervisor> RxQueue<H> {
         let RxOptions { features, coalescing, steering, offsets } = options;
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
-        let (supply, to) = (BufferSupply::Enough, Arc::new(to));
+        let (supply, to) = (BufferSupply::default(), Arc::new(to));
         let loans = match &mode {
             RxMode::Lend => hypervisor.dma_region(to.peer()).map(Loans::buffers),
             RxMode::Pool { copies, resumes } => {
@@ -261,6 +259,7 @@ impl<H: Hypervisor> RxQueue<H> {
         buffers.note(&self.slots.hypervisor);
         self.cache = cache;
         delivered?;
+        self.slots.supply.delivered(self.slots.ring.consumed().into(), now);
         self.slots.publish(offers, now);
         Ok(())
     }
@@ -321,8 +320,8 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let slots = &mut self.slots;
-        if !slots.has_room(slots.shape_of(offer.frame).slots(), now)? {
-            offer.outcome = slots.supply.without_room();
+        if !slots.has_room(slots.shape_of(offer.frame).slots())? {
+            offer.outcome = slots.without_room(now);
             return Ok(usize::from(offer.outcome != Outcome::Waiting));
         }
         match self.bounce.get_or_insert_default().copy(offer.frame, body) {
@@ -366,12 +365,12 @@ impl<H: Hypervisor> RxQueue<H> {
             Outcome::Dropped(DropReason::TooLarge)
         } else if let (Need::Segment, Some(gso)) = (need, frame.gso) {
             self.deliver_segments(body, buffers, offer, (gso, hash), now)?
-        } else if self.slots.has_room(needed, now)? {
+        } else if self.slots.has_room(needed)? {
             let whole = self.finisher.complete(frame, body);
             let delivered = whole.map(|whole| self.slots.deliver_finished(buffers, whole, hash));
             delivered.unwrap_or_else(|fault| fault)
         } else {
-            self.slots.supply.without_room()
+            self.slots.without_room(now)
         };
         Ok(usize::from(offer.outcome.is_final()))
     }
@@ -388,8 +387,8 @@ impl<H: Hypervisor> RxQueue<H> {
         let Self { slots, finisher, .. } = self;
         let Offer { frame, sent, .. } = *offer;
         let segments = SegmentSlots::of(frame, gso, hash);
-        if !slots.has_room(segments.next_part(sent, slots.ring.unlent()), now)? {
-            return Ok(slots.supply.without_room());
+        if !slots.has_room(segments.next_part(sent, slots.ring.unlent()))? {
+            return Ok(slots.without_room(now));
         }
         let end = segments.end_of_part(sent, slots.ring.unconsumed()?);
         let cut = match finisher.segments(frame, gso, body, sent.into()..end.into()) {

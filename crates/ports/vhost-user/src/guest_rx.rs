@@ -45,8 +45,8 @@ pub struct GuestRx {
     single_len: u32,
     /// Chains used since the beginning.
     used: u64,
-    /// Chains whose use ends a shortage.
-    pace: u64,
+    /// Entries of the ring.
+    size: u32,
     room: Room,
     /// Whether the guest was asked to announce buffers.
     is_armed: bool,
@@ -124,7 +124,7 @@ impl GuestRx {
             singles: Singles::default(),
             single_len: u32::MAX,
             used: 0,
-            pace: size.into(),
+            size,
             room: Room::default(),
             is_armed: false,
         }
@@ -215,7 +215,7 @@ impl GuestRx {
                     for (chain, written) in self.room.written.drain(..) {
                         self.ring.queue.complete(chain, written);
                     }
-                    self.supply.delivered(self.used, self.pace);
+                    self.supply.delivered(self.used, now);
                     return Ok(Outcome::Delivered);
                 }
                 Err(Refused::Broken(broken)) => return Err(broken),
@@ -227,7 +227,7 @@ impl GuestRx {
                     let gathered = self.room.taken();
                     self.put_back(mark);
                     // All of an empty ring is not enough for it.
-                    if gathered as u64 >= self.pace {
+                    if gathered as u64 >= self.size.into() {
                         return Ok(Outcome::Dropped(DropReason::TooLarge));
                     }
                     if !self.look_again()? {
@@ -253,7 +253,7 @@ impl GuestRx {
         now: Duration,
     ) -> Result<bool, Broken> {
         loop {
-            let small = self.deliver_small(offers)?;
+            let small = self.deliver_small(offers, now)?;
             if small > 0 {
                 if std::mem::take(&mut self.is_armed) {
                     self.ring.queue.disarm();
@@ -264,7 +264,7 @@ impl GuestRx {
             }
             let left = offers.len();
             let Some((offer, rest)) = offers.split_first_mut() else { return Ok(true) };
-            offer.outcome = match self.deliver_single(body, offer.frame, left)? {
+            offer.outcome = match self.deliver_single(body, offer.frame, (left, now))? {
                 Some(outcome) => outcome,
                 None => {
                     self.singles.put_back(&mut self.ring.queue);
@@ -289,7 +289,7 @@ impl GuestRx {
 
     /// Delivers the first frames that are small and fit into one of the buffers each that were taken ahead. Returns how many.
     #[inline]
-    fn deliver_small(&mut self, offers: &mut [Offer<'_>]) -> Result<usize, Broken> {
+    fn deliver_small(&mut self, offers: &mut [Offer<'_>], now: Duration) -> Result<usize, Broken> {
         // 10 or 12.
         let header_len = u32::try_from(self.header_len).unwrap_or(12);
         let needed = |frame: &Frame| header_len + u32::from(frame.header_len);
@@ -324,7 +324,7 @@ impl GuestRx {
         }
         self.singles.skip(count);
         self.used += count as u64;
-        self.supply.delivered(self.used, self.pace);
+        self.supply.delivered(self.used, now);
         Ok(count)
     }
 
@@ -335,7 +335,7 @@ impl GuestRx {
         &mut self,
         body: Body<'_>,
         frame: &Frame,
-        left: usize,
+        (left, now): (usize, Duration),
     ) -> Result<Option<Outcome>, Broken> {
         let needed = self.header_len as u64 + u64::from(frame.len);
         if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
@@ -358,7 +358,7 @@ impl GuestRx {
             self.singles.take(&self.regions);
             self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
             self.used += 1;
-            self.supply.delivered(self.used, self.pace);
+            self.supply.delivered(self.used, now);
         }
         Ok(Some(outcome))
     }
@@ -503,7 +503,7 @@ impl Egress for GuestRx {
 
     fn merging(&self) -> Option<Merging> {
         // So that such a frame finds room while others are on their way to the guest.
-        let half = usize::try_from(self.pace / 2).unwrap_or(0) * BUFFER_MIN;
+        let half = (self.size / 2) as usize * BUFFER_MIN;
         let longest = if self.is_mergeable { half.min(FRAME_MAX) } else { FRAME_MAX };
         Some(Merging { features: self.finisher.features(), longest })
     }

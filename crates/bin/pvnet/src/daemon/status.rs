@@ -73,6 +73,7 @@ pub(super) fn counted(status: PortStatus, port: &Port) -> PortStatus {
         guest_hash: port.is_steered_by_guest(),
         ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
         egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
+        gso_checksum_fixups: port.gso_checksum_fixups(),
         lock_waits: LockWaits {
             count,
             nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),

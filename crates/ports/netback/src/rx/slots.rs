@@ -12,7 +12,9 @@ use arrayvec::ArrayVec;
 use frame::pieces_of;
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
-use port::{DropReason, FlowHash, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
+use port::{
+    BufferSupply, DropReason, FlowHash, Frame, Gather, Memory, Offer, Outcome, Segments, Steering,
+};
 
 use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
@@ -20,7 +22,6 @@ use crate::request::Fault;
 use super::mode::RxMode;
 use super::moderation::Moderation;
 use super::plan::{CopyPlan, PacketShape, Placement, RxRing, is_short};
-use super::supply::BufferSupply;
 
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
 const SEGMENTS: usize = 16;
@@ -105,8 +106,14 @@ impl<H: Hypervisor> Slots<H> {
     }
 
     /// Whether `slots` buffers are there. Asks for an event if not.
-    pub(super) fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
-        self.supply.has(&mut self.ring, slots, now)
+    pub(super) fn has_room(&mut self, slots: u32) -> Result<bool, Fault> {
+        let ring = &mut self.ring;
+        Ok(ring.unconsumed()? >= slots || ring.refresh()? >= slots || ring.arm_for(slots)?)
+    }
+
+    /// The outcome of a frame for which there are too few buffers.
+    pub(super) fn without_room(&mut self, now: Duration) -> Outcome {
+        self.supply.without_room(self.ring.consumed().into(), now)
     }
 
     /// Delivers frames that need no software, up to the first that does, or that does not fit the
@@ -136,11 +143,11 @@ impl<H: Hypervisor> Slots<H> {
         let slots = packet.slots();
         offer.outcome = if packet.is_scattered() && !self.features.sg {
             Outcome::Dropped(DropReason::TooLarge)
-        } else if self.has_room(slots, now)? {
+        } else if self.has_room(slots)? {
             let mut gather = Gather::new(frame, memory);
             self.flip(packet, |max| gather.next(max))
         } else {
-            self.supply.without_room()
+            self.without_room(now)
         };
         Ok(usize::from(offer.outcome != Outcome::Waiting))
     }
@@ -167,9 +174,6 @@ impl<H: Hypervisor> Slots<H> {
                 if !plan.fits_short() {
                     break;
                 }
-                if !self.supply.is_enough() {
-                    self.supply.judge(&mut self.ring, true, now)?;
-                }
                 plan.add_short(&mut self.ring, buffers, frame, memory);
                 known -= 1;
                 offer.outcome = Outcome::Delivered;
@@ -187,12 +191,12 @@ impl<H: Hypervisor> Slots<H> {
                 if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
                     break;
                 }
-                if self.has_room(slots, now)? {
+                if self.has_room(slots)? {
                     let mut gather = Gather::new(frame, memory);
                     plan.add(&mut self.ring, buffers, packet, |max| gather.next(max));
                     offer.outcome = Outcome::Delivered;
                 } else {
-                    offer.outcome = self.supply.without_room();
+                    offer.outcome = self.without_room(now);
                     if offer.outcome == Outcome::Waiting {
                         break;
                     }

@@ -84,6 +84,52 @@ fn a_guest_that_doles_out_buffers_is_given_up_on() {
     world.all_live();
 }
 
+/// A guest with `buffers`, which it posts again `pause` after they were filled, gets `bursts` of so many `frames` whole.
+fn takes_all(buffers: u32, pause: Duration, frames: u32, bursts: u32) {
+    let mut world = World::unconnected();
+    world.connect_with(buffers);
+    let memory = world.h.memory.clone();
+    let event = world.h.event.take().unwrap();
+    let mut posted = buffers;
+    while_doing(
+        || {
+            std::thread::sleep(pause);
+            let end = memory.rsp_prod(RX_RING) + buffers;
+            for n in posted..end {
+                memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
+            }
+            memory.set_req_prod(RX_RING, end);
+            if posted < end {
+                event.notify().unwrap();
+            }
+            posted = end;
+        },
+        || {
+            for burst in 1..=bursts {
+                world.send_to_hostile(frames, 1500);
+                let memory = &world.h.memory;
+                wait_until("all frames", || memory.rsp_prod(RX_RING) == burst * frames);
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            let counts = world.h.port.as_ref().unwrap().counters().snapshot();
+            assert!(DropReason::ALL.iter().all(|reason| counts.dropped(*reason) == 0));
+        },
+    );
+}
+
+/// Pings of 40 and 60 kB come in fragments, more than iPXE (18) and OpenBSD (32) have buffers.
+#[test]
+fn a_guest_with_few_buffers_loses_nothing_of_bursts() {
+    let at_once = Duration::from_micros(200);
+    takes_all(18, at_once, 28, 16);
+    takes_all(32, at_once, 42, 16);
+}
+
+#[test]
+fn a_guest_that_posts_its_few_buffers_late_loses_nothing() {
+    takes_all(64, Duration::from_millis(20), 1000, 2);
+}
+
 #[test]
 fn frames_longer_than_a_page_are_dropped_where_pages_are_the_limit() {
     let mut world = World::unconnected();

@@ -14,8 +14,9 @@ const PER_BUFFER: Duration = Duration::from_millis(5);
 /// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring, a NIC sends
 /// them.
 ///
-/// Time in which frames wait is a debt. Each buffer that is used pays for a part of it, and so does time in which no frame waits. Too much
-/// of it is a stall, which ends when all is paid.
+/// Time in which frames wait is a debt. Each buffer that is given pays for a part of it, and so does time in which no frame waits. Too much
+/// of it is a stall, which ends when all is paid. A port counts the buffers that it was given or those that it has used: in the end they are
+/// the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BufferSupply {
     /// Whether the last frame found no room.
@@ -25,8 +26,8 @@ pub struct BufferSupply {
     debt: Duration,
     /// When that was.
     at: Duration,
-    /// Buffers used until then.
-    used: u64,
+    /// Buffers given until then.
+    given: u64,
 }
 
 impl BufferSupply {
@@ -36,26 +37,26 @@ impl BufferSupply {
         self.is_stalled
     }
 
-    /// Frames were delivered, or found nothing to wait for; `used` buffers have been used by now.
+    /// Frames were delivered, or found nothing to wait for; `given` buffers have been given by now.
     #[inline]
-    pub fn delivered(&mut self, used: u64, now: Duration) {
+    pub fn delivered(&mut self, given: u64, now: Duration) {
         if self.waits || !self.debt.is_zero() {
-            self.settle(used, now);
+            self.settle(given, now);
         }
     }
 
-    /// Ends the wait, if a buffer was used since it began.
+    /// Ends the wait, if a buffer was given since it began.
     #[cold]
-    fn settle(&mut self, used: u64, now: Duration) {
-        if used != self.used || !self.waits {
-            self.reckon(used, now);
+    fn settle(&mut self, given: u64, now: Duration) {
+        if given != self.given || !self.waits {
+            self.reckon(given, now);
             self.waits = false;
         }
     }
 
-    /// There are too few buffers for a frame. Returns what becomes of it.
-    pub fn without_room(&mut self, used: u64, now: Duration) -> Outcome {
-        self.reckon(used, now);
+    /// There are too few buffers for a frame, of the `given` ones until now. Returns what becomes of it.
+    pub fn without_room(&mut self, given: u64, now: Duration) -> Outcome {
+        self.reckon(given, now);
         self.waits = true;
         match self.is_stalled {
             true => Outcome::Dropped(DropReason::Stalled),
@@ -64,10 +65,10 @@ impl BufferSupply {
     }
 
     /// Adds what has happened since the last time.
-    fn reckon(&mut self, used: u64, now: Duration) {
+    fn reckon(&mut self, given: u64, now: Duration) {
         let passed = now.saturating_sub(self.at);
         // More than this pays for any debt.
-        let buffers = used.wrapping_sub(self.used).min(1000);
+        let buffers = given.wrapping_sub(self.given).min(1000);
         let paid = PER_BUFFER.saturating_mul(u32::try_from(buffers).unwrap_or(u32::MAX));
         let debt = match self.waits {
             true => self.debt.saturating_add(passed),
@@ -77,7 +78,7 @@ impl BufferSupply {
         self.is_stalled = debt > STALL || (self.is_stalled && !debt.is_zero());
         // What is beyond it is lost: an end of the stall must be near for who takes frames again.
         self.debt = debt.min(STALL);
-        (self.at, self.used) = (now, used);
+        (self.at, self.given) = (now, given);
     }
 }
 

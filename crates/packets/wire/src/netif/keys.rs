@@ -30,6 +30,11 @@ pub const REQUEST_RX_COPY: &str = "request-rx-copy";
 /// Frontend: notifies when it posts rx requests.
 pub const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 
+/// Backend: can leave room for an XDP program before each frame. Linux's.
+pub const FEATURE_XDP_HEADROOM: &str = "feature-xdp-headroom";
+/// Frontend: the bytes to leave, which it changes in state Reconfiguring. ABSENT means none. Linux's.
+pub const XDP_HEADROOM: &str = "xdp-headroom";
+
 /// Backend: can filter multicast by address.
 pub const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";
 /// Backend: the frontend may ask for that, and not ask any more, while it is connected.

@@ -1,10 +1,10 @@
 //! The slots of an RX ring that the segments of one frame take.
 
 use offload::Gso;
-use port::{FlowHash, Frame};
+use port::Frame;
 
 use super::lend::RESERVE;
-use super::plan::PacketShape;
+use super::plan::{Asked, PacketShape};
 
 /// How many slots the segments of a frame take. The size of a segment comes from the sending guest: one may be longer than a
 /// page and take several slots.
@@ -26,10 +26,10 @@ pub(super) struct SegmentSlots {
 const PART_MIN: u32 = RESERVE;
 
 impl SegmentSlots {
-    /// Those of a frame's segments, each of which has the frame's hash.
-    pub(super) fn of(frame: &Frame, gso: Gso, hash: Option<FlowHash>) -> Self {
+    /// Those of a frame's segments, each of which comes with what was asked for.
+    pub(super) fn of(frame: &Frame, gso: Gso, asked: Asked) -> Self {
         Self::new(frame.headers.payload_offset.into(), frame.len, gso.size.into(), |len| {
-            PacketShape::finished(len, hash).slots()
+            PacketShape::finished(len, asked).slots()
         })
     }
 

@@ -12,16 +12,14 @@ use arrayvec::ArrayVec;
 use frame::pieces_of;
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
-use port::{
-    BufferSupply, DropReason, FlowHash, Frame, Gather, Memory, Offer, Outcome, Segments, Steering,
-};
+use port::{BufferSupply, DropReason, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
 
 use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
 
 use super::mode::RxMode;
 use super::moderation::Moderation;
-use super::plan::{CopyPlan, PacketShape, Placement, RxRing, is_short};
+use super::plan::{Asked, CopyPlan, PacketShape, Placement, RxRing, is_short};
 
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
 const SEGMENTS: usize = 16;
@@ -42,6 +40,8 @@ pub(super) struct Slots<H: Hypervisor> {
     pub(super) features: Features,
     /// How the guest wants its flows spread, if it has asked for their hashes: for one batch.
     pub(super) steering: Option<Arc<Steering>>,
+    /// Bytes that the guest wants before each frame.
+    pub(super) headroom: u16,
 }
 
 impl<H: Hypervisor> Slots<H> {
@@ -54,7 +54,7 @@ impl<H: Hypervisor> Slots<H> {
     /// The shape of an unchanged frame.
     #[inline]
     pub(super) fn shape_of(&self, frame: &Frame) -> PacketShape {
-        PacketShape::of(frame, self.steering.as_deref())
+        PacketShape::of(frame, self.steering.as_deref(), self.headroom)
     }
 
     /// Publishes the responses, among them those for what was delivered of `offers`.
@@ -113,7 +113,7 @@ impl<H: Hypervisor> Slots<H> {
 
     /// The outcome of a frame for which there are too few buffers.
     pub(super) fn without_room(&mut self, now: Duration) -> Outcome {
-        self.supply.without_room(self.ring.consumed().into(), now)
+        self.supply.without_room(self.ring.posted(), now)
     }
 
     /// Delivers frames that need no software, up to the first that does, or that does not fit the
@@ -164,13 +164,13 @@ impl<H: Hypervisor> Slots<H> {
         // How many slots each frame took.
         let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
         let mut known = self.ring.unconsumed()?;
-        let has_hashes = self.steering.is_some();
+        let has_extras = self.steering.is_some() || self.headroom > 0;
         for offer in offers.iter_mut() {
             let frame = offer.frame;
             if planned.is_full() {
                 break;
             }
-            if is_short(frame) && known > 0 && !has_hashes {
+            if is_short(frame) && known > 0 && !has_extras {
                 if !plan.fits_short() {
                     break;
                 }
@@ -225,9 +225,9 @@ impl<H: Hypervisor> Slots<H> {
         &mut self,
         buffers: &Buffers<'_, H>,
         whole: &[u8],
-        hash: Option<FlowHash>,
+        asked: Asked,
     ) -> Outcome {
-        let packet = PacketShape::finished(whole.len() as u32, hash);
+        let packet = PacketShape::finished(whole.len() as u32, asked);
         let mut rest = whole;
         let next = |max| take(&mut rest, max);
         if self.mode.flips().is_some() {
@@ -243,7 +243,7 @@ impl<H: Hypervisor> Slots<H> {
         &mut self,
         buffers: &Buffers<'_, H>,
         segments: Segments<'_>,
-        hash: Option<FlowHash>,
+        asked: Asked,
     ) -> Outcome {
         let Segments { mut segmenter, whole } = segments;
         let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
@@ -258,7 +258,7 @@ impl<H: Hypervisor> Slots<H> {
             for (segment, header) in made.iter().zip(&headers) {
                 let mut head = &header[..segment.header_len];
                 let mut payload = &whole[segment.payload.clone()];
-                let packet = PacketShape::finished((head.len() + payload.len()) as u32, hash);
+                let packet = PacketShape::finished((head.len() + payload.len()) as u32, asked);
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));

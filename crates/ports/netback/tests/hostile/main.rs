@@ -21,3 +21,4 @@ mod restart;
 mod reuse;
 mod states;
 mod transmit;
+mod xdp;

@@ -282,7 +282,7 @@ impl Wire {
     }
 
     /// Takes the buffers of frames that were sent.
-    fn reclaim(&mut self, now: Duration) {
+    fn reclaim(&mut self) {
         while let Some(address) = self.completion.take() {
             // The kernel returns what it was given.
             self.free.push(address & !(PAGE_SIZE as u64 - 1));

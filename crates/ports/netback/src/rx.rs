@@ -166,6 +166,8 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             _ => None,
         };
+        // The frontend posts buffers before it connects.
+        let most = ring.posted().wrapping_sub(ring.consumed());
         let ring = RxRing::<H>::new(ring, matches!(loans, Some(Loans::Buffers(_))));
         let moderation = Moderation::new(coalescing);
         let slots = Slots {
@@ -174,6 +176,7 @@ impl<H: Hypervisor> RxQueue<H> {
             hypervisor,
             to,
             ring,
+            most,
             event,
             supply,
             moderation,
@@ -414,7 +417,8 @@ impl<H: Hypervisor> RxQueue<H> {
         let Self { slots, finisher, .. } = self;
         let Offer { frame, sent, .. } = *offer;
         let segments = SegmentSlots::of(frame, gso, asked);
-        if !slots.has_room(segments.next_part(sent, slots.ring.unlent()))? {
+        slots.most = slots.most.max(slots.ring.refresh()?);
+        if !slots.has_room(segments.next_part(sent, slots.ring.unlent(), slots.most))? {
             return Ok(slots.without_room(now));
         }
         let end = segments.end_of_part(sent, slots.ring.unconsumed()?);

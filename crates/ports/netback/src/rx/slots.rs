@@ -33,6 +33,8 @@ pub(super) struct Slots<H: Hypervisor> {
     pub(super) hypervisor: H,
     pub(super) to: Arc<Destination<H>>,
     pub(super) ring: RxRing<H>,
+    /// The most buffers that were seen on the ring at once.
+    pub(super) most: u32,
     pub(super) event: Arc<H::Event>,
     pub(super) supply: BufferSupply,
     pub(super) moderation: Moderation,

@@ -66,6 +66,9 @@ pub struct PortStatus {
     /// TCP segments that were merged on their way out of the port; absent if none were.
     #[serde(default, skip_serializing_if = "GroStatus::is_none")]
     pub gro: GroStatus,
+    /// TCP frames from the port to be segmented whose checksum was not blank, and was made so; absent if there were none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gso_checksum_fixups: u64,
     /// How often and how long workers waited for each other at the port's egress queues; absent if they never did.
     #[serde(default, skip_serializing_if = "LockWaits::are_none")]
     pub lock_waits: LockWaits,
@@ -120,6 +123,7 @@ impl PortStatus {
             ingress: Traffic::default(),
             egress: Traffic::default(),
             gro: GroStatus::default(),
+            gso_checksum_fixups: 0,
             lock_waits: LockWaits::default(),
             learning: Learning::default(),
             drops: Drops::default(),
@@ -134,6 +138,7 @@ impl PortStatus {
 }
 
 /// Whether there is nothing to show.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -416,6 +421,7 @@ mod tests {
             domain: Some(2),
             reason: Some(Reason::Disabled("req_prod 1".to_owned())),
             ingress: Traffic { frames: 1, bytes: 60 },
+            gso_checksum_fixups: 5,
             lock_waits: LockWaits { count: 3, nanoseconds: 900 },
             learning: Learning { refused_moves: 2, ..Learning::default() },
             drops: [(DropReason::Stalled, 4)].into_iter().collect(),
@@ -429,6 +435,7 @@ mod tests {
                 "reason": { "code": "disabled", "detail": "req_prod 1" },
                 "ingress": { "frames": 1, "bytes": 60 },
                 "egress": { "frames": 0, "bytes": 0 },
+                "gso_checksum_fixups": 5,
                 "lock_waits": { "count": 3, "nanoseconds": 900 },
                 "learning": { "moves": 0, "refused_moves": 2, "refused_addresses": 0 },
                 "drops": { "stalled": 4 },

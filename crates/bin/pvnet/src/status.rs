@@ -80,6 +80,12 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(merged) = merged(port.gro) {
             println!("{}: {merged}", port.name);
         }
+        if port.gso_checksum_fixups > 0 {
+            println!(
+                "{}: {} TCP frames from it to be segmented came without a blank checksum, and got one",
+                port.name, port.gso_checksum_fixups
+            );
+        }
         if let Some(copies) = &port.guest_copy {
             println!("{}: {}", port.name, guest_copy(copies));
         }

@@ -40,7 +40,7 @@ fn until(daemon: &mut Daemon, name: &str, wanted: impl Fn(&PortStatus) -> bool) 
 pub(crate) fn memory(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let name = setup.testbed.device(BOOTED).name.clone();
     // `/tmp` may be in memory.
-    let disk = format!("memory-backend-file,id=ram,size=128M,share=on,mem-path={}", DISK);
+    let disk = format!("memory-backend-file,id=ram,size=128M,share=on,mem-path={DISK}");
     let private = "memory-backend-memfd,id=ram,size=128M,share=off";
     let mut seen = Vec::new();
     for (what, object) in [

@@ -10,6 +10,7 @@ use datapath::Port;
 pub(super) struct Carried {
     ingress: Traffic,
     egress: Traffic,
+    gso_checksum_fixups: u64,
     lock_waits: LockWaits,
     learning: Learning,
     drops: Drops,
@@ -24,6 +25,7 @@ impl Carried {
         Self {
             ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
             egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
+            gso_checksum_fixups: port.gso_checksum_fixups(),
             lock_waits: LockWaits {
                 count,
                 nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
@@ -36,9 +38,11 @@ impl Carried {
 
     /// Adds what was carried in a session that has ended: `port` is detached.
     pub(super) fn end(&mut self, port: &Port) {
-        let Self { ingress, egress, lock_waits, learning, drops, batches } = Self::of(port);
+        let Self { ingress, egress, gso_checksum_fixups, lock_waits, learning, drops, batches } =
+            Self::of(port);
         self.ingress += ingress;
         self.egress += egress;
+        self.gso_checksum_fixups += gso_checksum_fixups;
         self.lock_waits += lock_waits;
         self.learning += learning;
         self.drops += drops;
@@ -56,12 +60,14 @@ impl Carried {
         if let Some(port) = port {
             all.end(port);
         }
-        let Self { ingress, egress, lock_waits, learning, drops, batches } = all;
+        let Self { ingress, egress, gso_checksum_fixups, lock_waits, learning, drops, batches } =
+            all;
         PortStatus {
             queues: port.map_or(0, Port::queues),
             guest_hash: port.is_some_and(Port::is_steered_by_guest),
             ingress,
             egress,
+            gso_checksum_fixups,
             lock_waits,
             learning,
             drops,

@@ -44,7 +44,7 @@ fn what_a_frontend_does_while_the_daemon_is_dead_is_seen_after_it() {
                 world.restart();
                 let end = end.after_death(second, online);
                 let path = format!("{first:?} {second:?} online={online}");
-                assert_eq!(world.state(), Some(end.state()), "{path}");
+                assert_eq!(world.state(), Some(end.shown(second)), "{path}");
                 assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
             }
         }

@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet b
 lab-xen-device: deps build ## Boot Xen in QEMU and let its own scripts put guests' devices into a bridge and Open vSwitch
 	@mkdir -p out
 	target/release/xenlab device --json out/lab-xen-device.json
+
+lab-xen-clients: deps build ## Boot Xen in QEMU and serve frontends with the habits of real ones, beside netback
+	@mkdir -p out
+	target/release/xenlab clients --json out/lab-xen-clients.json
 
 lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out

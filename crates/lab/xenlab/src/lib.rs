@@ -16,6 +16,7 @@ mod error;
 mod host;
 mod image;
 mod name;
+pub mod netif;
 mod packages;
 pub mod scenario;
 mod suite;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clients;
 mod device;
 mod domains;
 mod guest_copy;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use args::{BootArgs, BuildArgs};
 use clap::{Parser, Subcommand};
+use clients::ClientsArgs;
 use device::DeviceArgs;
 use domains::DomainsArgs;
 use guest_copy::GuestCopyArgs;
@@ -75,6 +77,9 @@ enum Command {
     /// Open vSwitch: an operator's tools act on it, it outlives pvnet, and it goes with its guest. Also in a driver domain, beside the
     /// kernel's backend, for PVH and HVM guests, and under libvirt.
     Device(DeviceArgs),
+    /// Connect frontends that have the habits of Unikraft's, iPXE's, OpenBSD's and others, and the kernel's with XDP, to the kernel's backend
+    /// and to pvnet in turn: what the kernel's does is the measure.
+    Clients(ClientsArgs),
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
@@ -109,6 +114,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Domains(args) => domains::run(args).map(verdict),
         Command::GuestCopy(args) => guest_copy::run(args).map(verdict),
         Command::Device(args) => device::run(args).map(verdict),
+        Command::Clients(args) => clients::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Schema(args) => schema::print(args).map(|()| ExitCode::SUCCESS),

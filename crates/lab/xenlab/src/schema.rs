@@ -13,7 +13,10 @@ use crate::queues::QueuesDocument;
 
 /// All kinds of documents. The other labs, qemulab and ovnlab, write steps too.
 const KINDS: [Kind; 4] = [
-    Kind::of::<StepsDocument<'_>>("steps", &["domains", "guest-copy", "device", "platform"]),
+    Kind::of::<StepsDocument<'_>>(
+        "steps",
+        &["domains", "guest-copy", "device", "clients", "platform"],
+    ),
     Kind::of::<MatrixDocument<'_>>("matrix", &["matrix"]),
     Kind::of::<QueuesDocument<'_>>("queues", &["queues"]),
     Kind::of::<HostileDocument<'_>>("hostile", &["hostile"]),

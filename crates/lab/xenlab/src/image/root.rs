@@ -69,6 +69,7 @@ pub(super) const DOMU: Plan = Plan {
         "usr/bin/iperf3",
         "usr/bin/ip",
         "usr/bin/ping",
+        "usr/bin/tcpdump",
         "usr/bin/xenstore",
         "usr/sbin/ethtool",
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
@@ -109,6 +110,7 @@ pub(super) const HOTPLUG: Plan = Plan { programs: &SCRIPTS, xen_programs: &[], m
 /// What an operator has in dom0 beside the toolstack, and an emulator for HVM guests.
 pub(super) const OPERATOR: Plan = Plan {
     programs: &[
+        "boot/ipxe.lkrn",
         "usr/bin/ovs-vsctl",
         "usr/bin/ovsdb-tool",
         "usr/lib/ipxe/qemu/efi-rtl8139.rom|usr/share/qemu/efi-rtl8139.rom",

@@ -191,14 +191,17 @@ pub(super) fn switched_on(text: &str) -> Vec<String> {
 /// Those of [`Shell::run`].
 pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
     let (id, vif) = (guest.id(), vif.replace(',', " "));
+    // The toolstack stands still for a second when it has asked the backend to close, as on a busy host.
     let script = format!(
         "front=/local/domain/{id}/device/vif; back=$(xenstore-read $front/0/backend); back=${{back%/0}}\n\
          left() {{ for vif in $front/$1 $back/$1; do\n\
          if xenstore-read $vif/state >/dev/null 2>&1; then echo \"$vif is left\"; fi; done; }}\n\
-         xl network-detach {id} 0 2>&1; left 0\n\
-         xl network-attach {id} {vif} 2>&1; plugged=$(xenstore-list $front)\n\
-         until [ \"$(xenstore-read $back/$plugged/state)\" -ge 2 ]; do sleep 0.05; done\n\
-         xl destroy {id} 2>&1; left $plugged"
+         slowly() {{ xl \"$@\" 2>&1 & while [ \"$(xenstore-read $back/$vif/online 2>/dev/null)\" = 1 ] && kill -0 $! 2>/dev/null; do :; done\n\
+         kill -STOP $! 2>/dev/null; sleep 1; kill -CONT $! 2>/dev/null; wait $! || echo \"xl $1: status $?\"; }}\n\
+         vif=0; slowly network-detach {id} 0; left 0\n\
+         xl network-attach {id} {vif} 2>&1; vif=$(xenstore-list $front | tail -n 1)\n\
+         until [ \"$(xenstore-read $back/$vif/state)\" -ge 2 ]; do sleep 0.05; done\n\
+         slowly destroy {id}; left $vif"
     );
     let text = dom0.run(&script, COMMAND_TIMEOUT)?;
     Ok(text.lines().map(str::to_owned).collect())

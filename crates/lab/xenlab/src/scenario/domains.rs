@@ -25,6 +25,8 @@ const GUESTS: [(&str, &str); 2] =
 const OUTSIDE: &str = "10.0.2.2";
 /// Frames that are longer on average were not segmented.
 const MTU: f64 = 1514.0;
+/// The `rate=` of an interface, in Mb/s.
+const RATE: f64 = 1.0;
 /// How long a TCP stream runs that must outlast a restart of the daemon, in seconds.
 const STREAM_SECONDS: u32 = 20;
 /// More bytes than single retransmissions carry.
@@ -68,13 +70,14 @@ struct Setup<'a> {
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 13] = [
+const ALL: [(&str, StepFn); 14] = [
     ("two guests connect, with two queues and one vCPU each", connected),
     ("guests, dom0 and the outside reach each other", reachable),
     ("multicast", multicast),
     ("multicast, while a guest lists the groups that it wants", multicast_list),
     ("TCP from guest to guest, with segmentation and checksum offload", offloads),
     ("an interface comes and goes while its guest runs", hot_plug),
+    ("an interface with a rate", rate),
     ("kill -9 and a restart under a TCP connection", kill),
     ("an orderly stop and a restart", stop),
     ("a guest reboots", reboot),
@@ -298,6 +301,38 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let left = format!("xenstore-ls /local/domain/0/backend/vif/{}/1", guest.id());
     let left = setup.host.sh(&left, COMMAND_TIMEOUT)?.status == 0;
     Ok((format!("up, then gone, {} in the store", if left { "NOT" } else { "also" }), !left))
+}
+
+/// libxl writes `rate=` to the store, and netback polices by it.
+fn rate(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let guest = &setup.guests[0];
+    let (id, name) = (guest.id(), format!("{}.1", guest.name()));
+    let attach = format!("mac=00:16:3e:00:00:12 script=/bin/true rate={RATE}Mb/s");
+    setup.host.run(
+        &format!("ip addr add 10.0.3.1/24 dev br0 && xl network-attach {id} {attach}"),
+        COMMAND_TIMEOUT,
+    )?;
+    setup.until(&name, "up")?;
+    let configure = "ip addr add 10.0.3.2/24 dev eth1 && ip link set eth1 up";
+    guest.run(configure, COMMAND_TIMEOUT)?;
+    let mut rates = [0.0; 2];
+    for (rate, address) in rates.iter_mut().zip(["10.0.3.1", DOM0]) {
+        let server = setup.host.spawn("iperf3 -s -1")?;
+        check::listens(setup.host.dom0(), 5201)?;
+        let output = guest.sh(&format!("iperf3 --json -t 4 -c {address}"), COMMAND_TIMEOUT)?;
+        server.wait(COMMAND_TIMEOUT)?;
+        *rate = lab::Throughput::parse(&output.text, address)?.mbps;
+    }
+    let is_shown = setup.port(&name)?.is_some_and(|port| port["toolstack"]["rate"] == true);
+    setup.host.run(&format!("xl network-detach {id} 1"), COMMAND_TIMEOUT)?;
+    let seen = format!(
+        "{:.1} Mb/s of {RATE}, {}; {:.1} without",
+        rates[0],
+        if is_shown { "which pvnet status shows" } else { "NOT in pvnet status" },
+        rates[1]
+    );
+    let is_limited = rates[0] > RATE / 4.0 && rates[0] < RATE * 2.0 && rates[1] > RATE * 4.0;
+    Ok((seen, is_shown && is_limited))
 }
 
 fn kill(setup: &mut Setup<'_>) -> Result<(String, bool)> {

@@ -11,6 +11,7 @@
 mod backend;
 mod cell;
 mod check;
+mod clients;
 mod device;
 mod domains;
 mod frontend;
@@ -27,6 +28,7 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, Transfer, features, listens, ping, same_file, throughput};
+pub use clients::{CLIENT_STEPS, ClientReport, clients};
 pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};
 pub use frontend::{Frontend, RunningFrontend};

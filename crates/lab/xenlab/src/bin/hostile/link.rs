@@ -58,7 +58,7 @@ pub struct Link {
 impl Link {
     /// Shares the rings, the pages and the event channel.
     pub fn new(device: &Device, shape: Shape) -> Outcome<Self> {
-        let Device { guest, domain, .. } = device;
+        let (guest, domain) = (&device.guest, &device.domain);
         let (tx, rx) = (Ring::new(guest, *domain)?, Ring::new(guest, *domain)?);
         let (data, data_grefs) = guest.share(*domain, DATA)?;
         let (buffers, buffer_grefs) = share_buffers(guest, *domain)?;

@@ -20,15 +20,14 @@ mod offloads;
 mod races;
 mod receive;
 mod restart;
-mod ring;
 mod rings;
 mod slots;
-mod wait;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser as _, ValueEnum as _};
+use xenlab::netif::{ring, wait};
 use xenlab::scenario::{Class, Report};
 
 use attack::Attack;

@@ -137,7 +137,7 @@ const REBOOT: (&str, StepFn) = ("a guest reboots", lifecycle::reboot);
 const SAVE: (&str, StepFn) = ("a guest is saved and restored", lifecycle::save_and_restore);
 const SHUTDOWN: (&str, StepFn) = ("all guests shut down, and nothing is left", lifecycle::shutdown);
 
-const DOM0: [(&str, StepFn); 19] = [
+const DOM0: [(&str, StepFn); 20] = [
     CREATE,
     CONNECTED,
     REACHABLE,
@@ -147,6 +147,7 @@ const DOM0: [(&str, StepFn); 19] = [
     ("nftables drops on a device", tools::nftables),
     ("Open vSwitch, with vif-openvswitch", open_vswitch::connected),
     KILL,
+    ("what an operator has switched off stays off", restart::operators_features),
     ("the same in Open vSwitch", open_vswitch::kill),
     ("a route, with vif-route", route::connected),
     ("the same behind the route, and its end", route::kill),
@@ -162,8 +163,11 @@ const DOM0: [(&str, StepFn); 19] = [
 const DRIVER_DOMAIN: [(&str, StepFn); 8] =
     [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SAVE, SHUTDOWN];
 
-const GUEST_TYPES: [(&str, StepFn); 2] =
-    [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];
+const GUEST_TYPES: [(&str, StepFn); 3] = [
+    ("a PVH guest", guest_types::pvh),
+    ("an HVM guest, which unplugs its card", guest_types::hvm),
+    ("iPXE, in an HVM guest without a card", guest_types::ipxe),
+];
 
 const NETBACK: [(&str, StepFn); 2] = [
     ("one guest with an interface of each backend, on one bridge", netback::connected),

@@ -4,8 +4,11 @@ use crate::Result;
 use crate::host::{Domu, Shell};
 
 use super::super::COMMAND_TIMEOUT;
-use super::super::check::Transfer;
+use super::super::check::{self, Transfer};
 use super::testbed::{BRIDGE, Testbed, address, device_name, verdict};
+
+/// Echoes that show that frames still pass.
+const ECHOES: u32 = 3;
 
 pub(super) fn kill(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let names = testbed.guests.iter().map(|guest| device_name(guest, 0)).collect::<Vec<_>>();
@@ -39,6 +42,31 @@ pub(super) fn during_a_restart(
     testbed.backend.kill()?;
     testbed.backend.restart()?;
     transfer.finish()
+}
+
+/// An operator switches offloads off for a guest that forwards frames as it gets them, such as a FreeBSD router, and does so once.
+pub(super) fn operators_features(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    let name = device_name(&testbed.guests[0], 0);
+    let features = |testbed: &Testbed<'_>, change: &str| -> Result<Vec<String>> {
+        let script = format!("{change}\nethtool -k {name}");
+        Ok(check::switched_on(&testbed.shell().run(&script, COMMAND_TIMEOUT)?))
+    };
+    let off = features(testbed, &format!("ethtool -K {name} tx off >/dev/null"))?;
+    testbed.backend.kill()?;
+    testbed.backend.restart()?;
+    testbed.until_connected(&testbed.guests[0], 0)?;
+    let ping = check::ping(testbed.shell(), &address(2), ECHOES)?;
+    let after = features(testbed, "")?;
+    let on = features(testbed, &format!("ethtool -K {name} tx on >/dev/null"))?;
+    let mut wrong: Vec<String> = after
+        .iter()
+        .filter(|feature| !off.contains(feature))
+        .map(|on| format!("{on} is on"))
+        .collect();
+    let sums = |features: &[String]| features.iter().any(|feature| feature == "tx-checksumming");
+    wrong.extend((sums(&off) || !sums(&on)).then(|| "ethtool -K".to_owned()));
+    wrong.extend((ping.received < ping.sent).then(|| "echoes are lost".to_owned()));
+    Ok(verdict(format!("{name} has {} after a restart of pvnet", after.join(" ")), &wrong))
 }
 
 fn ifindexes(testbed: &Testbed<'_>) -> Result<Vec<String>> {

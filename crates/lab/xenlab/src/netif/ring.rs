@@ -6,7 +6,7 @@ use hypervisor::{DomId, GrantRef, Guest as _};
 use ring::{HEADER_LEN, Index, RegionPage, SharedPage as _, Slots};
 use xen::{SharedPages, XenGuest};
 
-use crate::wait::Outcome;
+use super::wait::Outcome;
 
 /// One ring, shared with the backend.
 pub struct Ring<S> {
@@ -41,6 +41,13 @@ impl<S: Slots> Ring<S> {
         self.page.store(Index::RspEvent, self.rsp_prod().wrapping_add(1));
         self.page.store(Index::ReqProd, req_prod);
         self.page.full_barrier();
+    }
+
+    /// Whether responses from `cons` on have come. Asks for an event at the next one if not.
+    pub fn has_responses(&self, cons: u32) -> bool {
+        self.page.store(Index::RspEvent, cons.wrapping_add(1));
+        self.page.full_barrier();
+        self.rsp_prod() != cons
     }
 
     /// Writes request `index`.

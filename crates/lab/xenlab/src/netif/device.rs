@@ -1,0 +1,131 @@
+//! The device in the store: its keys, and the backend's state.
+
+use std::time::Instant;
+
+use hypervisor::DomId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wire::ethernet::MacAddr;
+use wire::netif::keys;
+use xen::XenGuest;
+use xenstore::{Client, Store as _, StoreError, XenbusState};
+
+use super::wait::{Outcome, TIMEOUT};
+
+/// An interface that the toolstack has made and no other driver uses.
+pub struct Device {
+    /// The connection to the store.
+    pub store: Client,
+    /// This domain.
+    pub guest: XenGuest,
+    /// The backend's domain.
+    pub domain: DomId,
+    /// The address that the toolstack gave the interface.
+    pub mac: MacAddr,
+    path: String,
+    backend: String,
+}
+
+impl Device {
+    /// Opens the interface of this number.
+    ///
+    /// # Errors
+    /// Without Xen, without its drivers, or without the interface.
+    pub fn open(number: u32) -> Outcome<Self> {
+        let store = Client::new(xen::store::connect()?)?;
+        let domid = DomId(store.read(None, "domid")?.trim().parse()?);
+        let path = format!("device/vif/{number}");
+        let read = |key: &str| store.read(None, &format!("{path}/{key}"));
+        let (backend, domain) = (read("backend")?, DomId(read("backend-id")?.parse()?));
+        let mac = read(keys::MAC)?.parse().map_err(|_| "the device's mac is malformed")?;
+        store.watch(&format!("{backend}/state"), "backend")?;
+        let guest = XenGuest::open(domid)?;
+        Ok(Self { store, guest, domain, mac, path, backend })
+    }
+
+    /// Writes one of the frontend's keys.
+    pub fn key(&self, key: &str, value: &str) -> Outcome {
+        Ok(self.store.write(None, &format!("{}/{key}", self.path), value)?)
+    }
+
+    /// Removes one of the frontend's keys, which an earlier attack may have left.
+    pub fn remove(&self, key: &str) -> Outcome {
+        match self.store.remove(None, &format!("{}/{key}", self.path)) {
+            Ok(()) | Err(StoreError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The value of one of the backend's keys, 0 if it is missing.
+    pub fn offered(&self, key: &str) -> Outcome<u32> {
+        match self.store.read(None, &format!("{}/{key}", self.backend)) {
+            Ok(text) => Ok(text.trim().parse()?),
+            Err(StoreError::NotFound(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the frontend's state.
+    pub fn enter(&self, state: XenbusState) -> Outcome {
+        self.key("state", &state.to_string())
+    }
+
+    /// The backend's state.
+    pub fn backend_state(&self) -> Outcome<Option<XenbusState>> {
+        let text = self.store.read(None, &format!("{}/state", self.backend))?;
+        Ok(XenbusState::parse(&text))
+    }
+
+    /// Waits for one of these states of the backend.
+    fn wait(&self, wanted: &[XenbusState]) -> Outcome {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            while self.store.event()?.is_some() {}
+            let now = self.backend_state()?;
+            if now.is_some_and(|now| wanted.contains(&now)) {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("the backend is in state {now:?} and not in {wanted:?}").into());
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.store.event_fd(), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        }
+    }
+
+    /// Starts over from any state.
+    ///
+    /// # Errors
+    /// A backend that does not follow, and those of the store; so of the others.
+    pub fn start_over(&self) -> Outcome {
+        self.enter(XenbusState::Initialising)?;
+        self.wait(&[XenbusState::InitWait])
+    }
+
+    /// Waits until the backend is connected to this frontend.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
+    pub fn wait_connected(&self) -> Outcome {
+        self.wait(&[XenbusState::Connected])
+    }
+
+    /// Waits until the backend has closed the connection.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
+    pub fn wait_closed(&self) -> Outcome {
+        self.wait(&[XenbusState::Closed])
+    }
+
+    /// Closes the connection in an orderly way. netback stays in Closing until this end is closed.
+    ///
+    /// # Errors
+    /// Those of [`start_over`](Self::start_over).
+    pub fn close(&self) -> Outcome {
+        self.enter(XenbusState::Closing)?;
+        self.wait(&[XenbusState::Closing, XenbusState::Closed])?;
+        self.enter(XenbusState::Closed)?;
+        self.wait_closed()
+    }
+}

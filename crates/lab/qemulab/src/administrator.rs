@@ -1,11 +1,14 @@
 //! What a guest's administrator does with the interface. QEMU executes most of it by itself and tells a vhost-user back-end nothing,
 //! or only a part: whatever it does tell, frames must go on, and nobody's memory may change.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use control_socket::PortState;
 use lab::{Ping, Process};
-use xenlab::Result;
+use xenlab::{Result, scenario};
 
 use crate::COMMAND;
+use crate::firmware::BOOTED;
 use crate::setup::Setup;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
@@ -150,4 +153,37 @@ pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let ping = traffic::ping(Peer::Machine(setup.shell(0)?), WIRE, 3)?;
     let (echoes, all) = setup.ping_all()?;
     Ok((format!("the new kernel is up: {echoes}"), all && ping.received == ping.sent))
+}
+
+/// An XDP program in a machine whose port keeps offloads to it off: QEMU does not pass on that the guest switches them off itself.
+pub(crate) fn xdp(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    const ECHOES: u32 = 5;
+    let machine = setup.testbed.boot(setup.images, setup.emulator, BOOTED)?;
+    let (shell, address) = (machine.shell(), Testbed::address(BOOTED));
+    let guest = &setup.testbed.guest_namespace;
+    let load = format!(
+        "set -e\nmount -t bpf bpf /sys/fs/bpf\necho {} | base64 -d >/run/drop_icmp.o\n\
+         ip link set dev eth0 xdpdrv object /run/drop_icmp.o section {}",
+        STANDARD.encode(scenario::drop_icmp()),
+        scenario::SECTION
+    );
+    shell.run(&load, COMMAND)?;
+    let dropped = traffic::ping(Peer::Namespace(guest), &address, ECHOES)?;
+    let same = [
+        traffic::file(shell, Peer::Namespace(guest), GUEST, MIB)?,
+        traffic::file_to(guest, shell, &address, MIB)?,
+    ];
+    shell.run("ip link set dev eth0 xdpdrv off", COMMAND)?;
+    let passed = traffic::ping(Peer::Namespace(guest), &address, ECHOES)?;
+    machine.kill()?;
+    let name = setup.testbed.device(BOOTED).name.clone();
+    setup.testbed.daemon.until_port(&name, PortState::Down)?;
+    let seen = format!(
+        "the program dropped {} of {ECHOES} echoes; {} of {} files unchanged; {} echoes without it",
+        dropped.sent - dropped.received,
+        same.iter().filter(|same| **same).count(),
+        same.len(),
+        passed.received
+    );
+    Ok((seen, dropped.received == 0 && same == [true; 2] && passed.received == passed.sent))
 }

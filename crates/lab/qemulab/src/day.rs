@@ -18,7 +18,7 @@ use crate::{Firmware, administrator, firmware, migration, mistakes, mixed};
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 26] = [
+const ALL: [(&str, StepFn); 27] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
@@ -32,6 +32,7 @@ const ALL: [(&str, StepFn); 26] = [
     ("drivers are taken out and put in again", administrator::reload),
     ("a machine sleeps and wakes up", administrator::suspend),
     ("a machine starts another kernel (kexec)", administrator::kexec),
+    ("an XDP program in a machine", administrator::xdp),
     ("iPXE and UEFI boot machines over the network", firmware::network_boot),
     ("U-Boot fetches a file", firmware::u_boot),
     ("a mistake: memory that is not shared, or on a disk", mistakes::memory),

@@ -13,19 +13,21 @@ use crate::traffic::{self, Peer};
 const MACHINES: usize = 2;
 
 /// The first machine has one queue, the second two, and packed rings if its device has them. One socket is pvnet's, the other QEMU's.
-/// The third is booted by firmware.
+/// The third is booted by firmware, or runs XDP programs.
 fn devices() -> Vec<Device> {
-    let device = |name: &str, number: u8, queues, side, packed| Device {
-        name: name.to_owned(),
-        mac: format!("52:54:00:00:00:{number:02x}"),
-        queues,
-        side,
-        packed,
-    };
+    let device =
+        |name: &str, number: u8, queues, side, [packed, guest_offloads]: [bool; 2]| Device {
+            name: name.to_owned(),
+            mac: format!("52:54:00:00:00:{number:02x}"),
+            queues,
+            side,
+            packed,
+            guest_offloads,
+        };
     vec![
-        device("vm1", 1, 1, Side::Pvnet, false),
-        device("vm2", 2, 2, Side::Qemu, true),
-        device("vm3", 3, 1, Side::Pvnet, false),
+        device("vm1", 1, 1, Side::Pvnet, [false, true]),
+        device("vm2", 2, 2, Side::Qemu, [true, true]),
+        device("vm3", 3, 1, Side::Pvnet, [false, false]),
     ]
 }
 

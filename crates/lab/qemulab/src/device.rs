@@ -26,6 +26,8 @@ pub struct Device {
     pub side: Side,
     /// Whether its port offers packed rings.
     pub packed: bool,
+    /// Whether its port offers offloads for frames to the guest.
+    pub guest_offloads: bool,
 }
 
 /// The first version of QEMU that counts the pause before a new connection in milliseconds.
@@ -43,7 +45,7 @@ impl Device {
     /// Its table in the daemon's configuration.
     #[must_use]
     pub fn table(&self, folder: &Path) -> String {
-        let Self { name, mac, queues, side, packed } = self;
+        let Self { name, mac, queues, side, packed, guest_offloads } = self;
         let mode = match side {
             Side::Pvnet => "server",
             Side::Qemu => "client",
@@ -51,7 +53,7 @@ impl Device {
         let socket = self.socket(folder);
         format!(
             "\n[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = {socket:?}\nmode = \"{mode}\"\n\
-             mac = \"{mac}\"\nqueues = {queues}\npacked = {packed}\n"
+             mac = \"{mac}\"\nqueues = {queues}\npacked = {packed}\nguest_offloads = {guest_offloads}\n"
         )
     }
 

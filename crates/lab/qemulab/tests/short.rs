@@ -27,6 +27,7 @@ fn boot(pvnet: &Path, emulator: &Emulator) -> Result<(Machine, Testbed)> {
         queues: 2,
         side: Side::Pvnet,
         packed: false,
+        guest_offloads: true,
     };
     let mut testbed = Testbed::start(pvnet, vec![device])?;
     let machine = testbed.boot(&images, emulator, 0)?;

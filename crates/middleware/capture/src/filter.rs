@@ -30,7 +30,7 @@ pub use parse::FilterError;
 /// parentheses. As in pcap, `not` binds closest, and `and` and `or` bind alike, from left to
 /// right. The empty filter takes every frame.
 ///
-/// Two things differ from pcap. Filters see through up to two VLAN tags, whether or not `vlan`
+/// Two things differ from pcap. Filters see through up to eight VLAN tags, whether or not `vlan`
 /// stands before. A fragment has addresses but neither a transport protocol nor ports, the first
 /// one included.
 ///

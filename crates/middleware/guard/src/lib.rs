@@ -25,13 +25,13 @@
 //! | `spoofed_arp` | ARP with another sender MAC address, with another sender IP address\*, or not for Ethernet and IPv4 |
 //! | `spoofed_ipv4` | IPv4 from another address\* |
 //! | `spoofed_ipv6` | IPv6 from another address\*, or false neighbour discovery |
-//! | `malformed` | behind more VLAN tags than the parser sees through (two), where nobody can check it |
+//! | `malformed` | behind more VLAN tags than the parser sees through (eight), where nobody can check it |
 //!
 //! The checks with a star need [`Policy::addresses`]. Without them a guest may use any IP address,
 //! but only its own MAC address.
 //!
 //! Frames of other protocols pass if their MAC address is right. VLAN tags change nothing: what is
-//! behind one or two tags is checked as if it were not tagged.
+//! behind up to eight tags is checked as if it were not tagged.
 //!
 //! # Which addresses are a port's own
 //! Those of the policy ([`Allowed`] says how they are written), and the link-local IPv6 address that

@@ -47,6 +47,11 @@ impl Finisher {
         self.features
     }
 
+    /// From now on the port can take this.
+    pub fn set_features(&mut self, features: Features) {
+        self.features = features;
+    }
+
     /// What a frame needs before the port can take it.
     #[inline]
     pub fn need(&self, frame: &Frame) -> Need {

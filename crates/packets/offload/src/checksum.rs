@@ -61,6 +61,21 @@ pub fn complete_checksum(frame: &mut [u8], headers: &Headers) -> Result<(), Erro
     }
 }
 
+/// Makes the checksum of a TCP segment a blank one: its field gets the pseudo-header's sum. `header` holds the first bytes of the frame, with all
+/// of its headers.
+///
+/// # Errors
+/// All of [`Error`] but those about GSO. The header is then unchanged.
+pub fn blank_checksum(header: &mut [u8], frame_len: usize, headers: &Headers) -> Result<(), Error> {
+    let layout = Layout::of(header, frame_len, headers)?;
+    if layout.protocol != Protocol::TCP {
+        return Err(Error::Transport);
+    }
+    let pseudo = layout.pseudo(header, layout.end - layout.l4)?;
+    tcp::Packet::new_unchecked(&mut header[layout.l4..layout.payload]).set_checksum(pseudo.fold());
+    Ok(())
+}
+
 fn complete_tcp(frame: &mut [u8], layout: &Layout) -> Result<(), Error> {
     let pseudo = layout.pseudo(frame, layout.end - layout.l4)?;
     let segment = &mut frame[layout.l4..layout.end];

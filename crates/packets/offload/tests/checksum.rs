@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Network, network, parse, payload, tcp, transport_checksums};
-use offload::{Error, complete_checksum};
+use offload::{Error, blank_checksum, complete_checksum};
 use proptest::prelude::*;
 use wire::headers::Headers;
 
@@ -32,6 +32,28 @@ proptest! {
         let (computed, held) = completed(&mut frame, before);
         prop_assert_eq!(held, computed);
         prop_assert_eq!(&frame[..right.len()], &right);
+    }
+
+    /// A receiver sums what a blank checksum covers, the field included.
+    #[test]
+    fn a_blank_checksum_holds_the_pseudo_header(
+        network in network(),
+        tcp in tcp(),
+        payload_len in 0usize..3000,
+        before in any::<u16>(),
+    ) {
+        let right = network.tcp_frame(&tcp, &payload(payload_len));
+        let headers = Headers::parse(&right).expect("whole headers");
+        let location = headers.checksum_location().expect("TCP");
+        let at = usize::from(location.start + location.offset);
+        let mut frame = right.clone();
+        frame[at..at + 2].copy_from_slice(&before.to_be_bytes());
+        let header = &mut frame[..headers.payload_offset.into()];
+        prop_assert_eq!(blank_checksum(header, right.len(), &headers), Ok(()));
+        let mut sum = wire::checksum::Sum::new();
+        sum.add_bytes(&frame[location.start.into()..]);
+        frame[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+        prop_assert!(frame == right);
     }
 
     #[test]

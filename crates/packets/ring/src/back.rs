@@ -148,6 +148,12 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         self.req_cons
     }
 
+    /// The index after the last request that is known.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.req_prod
+    }
+
     /// Counts `n` requests as taken.
     #[inline]
     pub fn consume(&mut self, n: u32) {

@@ -1,6 +1,7 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
 use std::io;
+use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Weak};
 
 use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
@@ -18,7 +19,7 @@ use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
 use crate::multicast::MulticastList;
 use crate::persistent::PiecesInUse;
-use crate::rx::RxMode;
+use crate::rx::{RxMode, RxOptions};
 use crate::{
     ControlRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants, RingKind,
     RxChannel, RxQueue, TxChannel, TxQueue,
@@ -81,6 +82,8 @@ pub struct Connection<H: Hypervisor> {
     expiry: Option<Box<Expiry>>,
     /// The multicast groups that the frontend wants, if it may say so now and later.
     pub(crate) multicast: Option<Arc<MulticastList>>,
+    /// Bytes that the frontend wants before each frame, which it may change.
+    pub(crate) headroom: Arc<AtomicU16>,
 }
 
 impl<H: Hypervisor> Connection<H> {
@@ -159,6 +162,7 @@ struct ConnectContext<'a, H: Hypervisor> {
     features: Features,
     offered: &'a Offered,
     rings: Rings<'a>,
+    headroom: Arc<AtomicU16>,
 }
 
 impl<H: Hypervisor> ConnectContext<'_, H> {
@@ -193,7 +197,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         grants: Option<Arc<PersistentGrants<H>>>,
         steering: Option<Arc<SteeringCell>>,
     ) -> Result<Queue<H>, ConnectError> {
-        let Self { hypervisor, peer, keys, features, offered, rings } = self;
+        let Self { hypervisor, peer, keys, features, offered, rings, headroom } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
@@ -231,7 +235,10 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let tx = TxQueue::new(tx, tx_event, access);
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        let options = (*features, offered.coalescing, steering);
+        let offsets = keys.flag(keys::FEATURE_RX_OFFSET)?;
+        let (features, coalescing) = (*features, offered.coalescing);
+        let headroom = headroom.clone();
+        let options = RxOptions { features, coalescing, steering, offsets, headroom };
         let rx = RxQueue::new(hypervisor, to, rx, rx_event, options, mode, rx_cache);
         Ok(Queue { tx, rx })
     }
@@ -345,11 +352,14 @@ pub(crate) fn connect<H: Hypervisor>(
     if offered.reuse == GrantReuse::OnDemand && !H::UNPINNED_MAPPINGS {
         return Err(ConnectError::NoReuse);
     }
-    let features = keys.features()?;
+    let features = offered.delivered(keys.features()?);
     let bound = offered.persistent_pages();
     let control = control_keys(&keys)?;
     let steering = control.map(|_| Arc::<SteeringCell>::default());
-    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
+    let headroom = Arc::new(AtomicU16::new(xdp_headroom(store, frontend)?));
+    let shared = headroom.clone();
+    let context =
+        ConnectContext { hypervisor, peer, keys, features, offered, rings, headroom: shared };
     let mut all_grants = Vec::new();
     let mut queues = (0..asked)
         .map(|n| {
@@ -381,7 +391,16 @@ pub(crate) fn connect<H: Hypervisor>(
         .map(|(place, steering)| context.control(place, all_grants, (asked, steering)))
         .transpose()?;
     let multicast = multicast.filter(|_| !rings.resumes);
-    Ok(Connection { queues, control, expiry, multicast })
+    Ok(Connection { queues, control, expiry, multicast, headroom })
+}
+
+/// The most bytes that are left before a frame. A frontend finds in an extra of each frame how many those are.
+const HEADROOM_MAX: u16 = 2048;
+
+/// The bytes that a frontend wants before each frame.
+pub(crate) fn xdp_headroom(store: &dyn Store, frontend: &str) -> Result<u16, StoreError> {
+    let wanted = Keys { store, path: frontend }.number(keys::XDP_HEADROOM)?.unwrap_or(0);
+    Ok(u16::try_from(wanted).unwrap_or(u16::MAX).min(HEADROOM_MAX))
 }
 
 /// The directory of a queue's keys: a single queue has them beside those of the vif.

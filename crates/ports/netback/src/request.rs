@@ -10,7 +10,7 @@ use wire::netif::{TxRequest, tx_flags};
 use crate::multicast::ListChange;
 
 /// A packet of this many slots or more is an attack: Linux's `fatal_skb_slots`.
-const SLOTS_FATAL: u32 = 20;
+pub(crate) const SLOTS_FATAL: u32 = 20;
 /// Smallest Ethernet frame: its header.
 pub(crate) const FRAME_MIN: u16 = 14;
 /// Smaller segments are refused, as Linux's `TCP_MIN_GSO_SIZE` is: 64 KiB of one-byte segments
@@ -46,7 +46,8 @@ pub enum Fault {
     Extra(#[from] ExtraError),
 }
 
-/// A packet's fragments, in order, each inside its page; their sizes add up to `len`.
+/// A packet's fragments, in order, each inside its page; their sizes add up to `len`. Those of no bytes are answered and make no piece of
+/// the frame.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packet {
     /// The slots with data; `size` is the fragment's. There is room for more than a frame may
@@ -145,8 +146,8 @@ impl Packet {
     ) -> Result<(), Fault> {
         self.fragments.push(first);
         let mut left = first.size.saturating_sub(supplied);
-        let no_body = left == 0;
         let mut more = first.flags & tx_flags::MORE_DATA != 0;
+        let mut pieces = 0;
         while more {
             let next = self.next_slot(present, slot)?;
             if self.fragments.len() + 1 >= SLOTS_FATAL as usize {
@@ -154,14 +155,14 @@ impl Packet {
             }
             left = left.checked_sub(next.size).ok_or(Fault::Sizes(first.size))?;
             within_page(next.offset, next.size)?;
-            // Empty fragments crashed Linux's netback (XSA-448).
-            self.refused |= next.size == 0;
+            // A fragment of no bytes is answered like the others. Nobody may take one for a piece of the frame: in XSA-448 netback did.
+            pieces += usize::from(next.size > 0);
             self.fragments.push(next);
             more = next.flags & tx_flags::MORE_DATA != 0;
         }
         within_page(first.offset, left)?;
-        // A packet that fits the header channel has one empty fragment.
-        self.refused |= (left == 0 && !no_body) || self.fragments.len() > PIECES_MAX;
+        pieces += usize::from(left > 0);
+        self.refused |= pieces > PIECES_MAX;
         self.fragments[0].size = left;
         Ok(())
     }
@@ -222,8 +223,6 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_is_refused_and_the_vif_lives() {
         assert!(parse(&[slot(13, 0, 0)]).unwrap().refused);
-        assert!(parse(&[slot(100, 0, MORE), slot(0, 0, 0)]).unwrap().refused);
-        assert!(parse(&[slot(100, 0, MORE), slot(100, 0, 0)]).unwrap().refused);
         let mut chain = vec![slot(1900, 0, MORE); 1];
         chain.extend([slot(100, 0, MORE); 17]);
         chain.push(slot(100, 0, 0));
@@ -234,6 +233,27 @@ mod tests {
         let multicast = Extra::McastAdd(wire::ethernet::MacAddr([1; 6]));
         let packet = parse(&[slot(60, 0, tx_flags::EXTRA_INFO), extra(multicast, false)]).unwrap();
         assert!(packet.list_change.is_some() && packet.extras == 1);
+    }
+
+    #[test]
+    fn fragments_of_no_bytes_are_answered_and_are_no_pieces_xsa_448() {
+        let sizes = |slots: &[TxRequest]| {
+            let packet = parse(slots).unwrap();
+            assert!(!packet.refused && packet.fragments.len() == slots.len());
+            packet.fragments.iter().map(|f| f.size).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 0, 0)]), [100, 0]);
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(100, 0, 0)]), [0, 100]);
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 4096, MORE), slot(40, 0, 0)]), [60, 0, 40]);
+        // As many pieces as a frame may have, and one slot more.
+        let mut chain = vec![slot(1800, 0, MORE), slot(0, 0, MORE)];
+        chain.extend([slot(100, 0, MORE); 16]);
+        chain.push(slot(100, 0, 0));
+        assert_eq!(sizes(&chain).iter().filter(|size| **size > 0).count(), PIECES_MAX);
+        // They count as slots.
+        let mut chain = vec![slot(100, 0, MORE)];
+        chain.extend([slot(0, 0, MORE); 30]);
+        assert_eq!(parse(&chain).unwrap_err(), Fault::TooManySlots);
     }
 
     #[test]
@@ -289,10 +309,10 @@ mod tests {
                 prop_assert_eq!(sum, usize::from(packet.len.saturating_sub(supplied)));
                 for f in &packet.fragments {
                     prop_assert!(usize::from(f.offset) + usize::from(f.size) <= 4096);
-                    prop_assert!(packet.refused || f.size > 0 || sum == 0);
                 }
-                prop_assert!(packet.refused || sum > 0 || packet.fragments.len() == 1);
-                prop_assert!(packet.refused || packet.fragments.len() <= 18);
+                let pieces = packet.fragments.iter().filter(|f| f.size > 0).count();
+                prop_assert!(packet.refused || pieces <= PIECES_MAX);
+                prop_assert!(packet.slots < 2 * SLOTS_FATAL);
             }
         }
     }

@@ -6,12 +6,13 @@
 )]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher, FlowHash,
+    Body, Bounce, Broken, BufferSupply, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher,
     LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
@@ -24,10 +25,9 @@ use crate::multicast::{MulticastList, WantedGroups};
 use crate::request::Fault;
 use loans::Loans;
 use moderation::Moderation;
-use plan::{PacketShape, RxRing};
+use plan::{Asked, PacketShape, Placement, RxRing};
 use segment_slots::SegmentSlots;
 use slots::Slots;
-use supply::BufferSupply;
 
 mod flip;
 mod guest_copy;
@@ -40,7 +40,6 @@ mod pool;
 mod posted;
 mod segment_slots;
 mod slots;
-mod supply;
 
 pub(crate) use mode::RxMode;
 
@@ -59,10 +58,25 @@ pub struct RxQueue<H: Hypervisor> {
     steering: Option<Arc<SteeringCell>>,
     /// The groups that the frontend wants, if it may say so.
     groups: Option<WantedGroups>,
+    /// What the frontend has said that it takes.
+    agreed: Features,
+    /// Bytes that the frontend wants before each frame by now.
+    headroom: Arc<AtomicU16>,
 }
 
-/// What the frontend takes, when it is notified, and how it wants its flows spread over its queues.
-pub(crate) type RxOptions = (Features, Option<Coalescing>, Option<Arc<SteeringCell>>);
+/// What a frontend wants of its queues.
+pub(crate) struct RxOptions {
+    /// What it takes.
+    pub(crate) features: Features,
+    /// When it is notified.
+    pub(crate) coalescing: Option<Coalescing>,
+    /// How it wants its flows spread over its queues, if it can say so.
+    pub(crate) steering: Option<Arc<SteeringCell>>,
+    /// Whether frames may begin anywhere in its buffers.
+    pub(crate) offsets: bool,
+    /// Bytes that it wants before each frame, which it may change.
+    pub(crate) headroom: Arc<AtomicU16>,
+}
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
     /// Delivers frames, as many as there are buffers for. The frontend is notified once.
@@ -135,13 +149,16 @@ impl<H: Hypervisor> RxQueue<H> {
         to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
-        (features, coalescing, steering): RxOptions,
+        options: RxOptions,
         mode: RxMode<H>,
         cache: Option<GrantCache<H>>,
     ) -> Self {
+        let RxOptions { features, coalescing, steering, offsets, headroom } = options;
+        // Frontends of our own, which take frames in other ways, run no XDP programs.
+        let headroom = if mode.copies_all() { headroom } else { Arc::default() };
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
-        let (supply, to) = (BufferSupply::Enough, Arc::new(to));
+        let (supply, to) = (BufferSupply::default(), Arc::new(to));
         let loans = match &mode {
             RxMode::Lend => hypervisor.dma_region(to.peer()).map(Loans::buffers),
             RxMode::Pool { copies, resumes } => {
@@ -149,20 +166,26 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             _ => None,
         };
+        // The frontend posts buffers before it connects.
+        let most = ring.posted().wrapping_sub(ring.consumed());
         let ring = RxRing::<H>::new(ring, matches!(loans, Some(Loans::Buffers(_))));
         let moderation = Moderation::new(coalescing);
         let slots = Slots {
             mode,
+            placement: Placement::new(offsets),
             hypervisor,
             to,
             ring,
+            most,
             event,
             supply,
             moderation,
             features,
             steering: None,
+            headroom: 0,
         };
-        Self { slots, finisher, bounce: None, loans, cache, steering, groups: None }
+        let (groups, agreed) = (None, features);
+        Self { slots, finisher, bounce: None, loans, cache, steering, groups, agreed, headroom }
     }
 
     /// Delivers the frames of groups in this list only, while it counts.
@@ -229,12 +252,25 @@ impl<H: Hypervisor> RxQueue<H> {
         Ok(())
     }
 
+    /// Leaves so many bytes before each frame from now on. They are for an XDP program, which sees one page and no metadata: frames
+    /// come in segments and with their checksums.
+    #[cold]
+    fn change_headroom(&mut self, headroom: u16) {
+        let features = if headroom > 0 { Features::NONE } else { self.agreed };
+        self.finisher.set_features(features);
+        (self.slots.headroom, self.slots.features) = (headroom, features);
+    }
+
     fn deliver_frames(
         &mut self,
         body: Body<'_>,
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<(), Fault> {
+        let headroom = self.headroom.load(Ordering::Relaxed);
+        if headroom != self.slots.headroom {
+            self.change_headroom(headroom);
+        }
         // An extra cannot name its request, so a frontend that takes responses in any order gets no hashes.
         if let Some(steering) = self.steering.as_ref().filter(|_| !self.slots.ring.lends()) {
             self.slots.steering = steering.load().steering().cloned();
@@ -250,6 +286,7 @@ impl<H: Hypervisor> RxQueue<H> {
         buffers.note(&self.slots.hypervisor);
         self.cache = cache;
         delivered?;
+        self.slots.supply.delivered(self.slots.ring.posted(), now);
         self.slots.publish(offers, now);
         Ok(())
     }
@@ -310,8 +347,8 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let slots = &mut self.slots;
-        if !slots.has_room(slots.shape_of(offer.frame).slots(), now)? {
-            offer.outcome = slots.supply.without_room();
+        if !slots.has_room(slots.shape_of(offer.frame).slots())? {
+            offer.outcome = slots.without_room(now);
             return Ok(usize::from(offer.outcome != Outcome::Waiting));
         }
         match self.bounce.get_or_insert_default().copy(offer.frame, body) {
@@ -339,28 +376,31 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
-        let needs = |hash| match (need, frame.gso) {
+        let needs = |asked| match (need, frame.gso) {
             (Need::Segment, Some(gso)) => {
-                let segments = SegmentSlots::of(frame, gso, hash);
+                let segments = SegmentSlots::of(frame, gso, asked);
                 (segments.left(0), segments.longest())
             }
-            _ => (PacketShape::finished(frame.len, hash).slots(), frame.len),
+            _ => (PacketShape::finished(frame.len, asked).slots(), frame.len),
         };
         // Rather no hashes than no frame.
-        let hash = self.slots.shape_of(frame).hash;
-        let hash = hash.filter(|hash| needs(Some(*hash)).0 as usize <= SEGMENTS_MAX);
-        let (needed, longest) = needs(hash);
+        let mut asked = self.slots.shape_of(frame).asked;
+        if needs(asked).0 as usize > SEGMENTS_MAX {
+            asked.hash = None;
+        }
+        let (needed, longest) = needs(asked);
+        let longest = longest + u32::from(asked.headroom);
         let scattered = longest > PAGE_SIZE as u32 && !self.slots.features.sg;
         offer.outcome = if needed as usize > SEGMENTS_MAX || scattered {
             Outcome::Dropped(DropReason::TooLarge)
         } else if let (Need::Segment, Some(gso)) = (need, frame.gso) {
-            self.deliver_segments(body, buffers, offer, (gso, hash), now)?
-        } else if self.slots.has_room(needed, now)? {
+            self.deliver_segments(body, buffers, offer, (gso, asked), now)?
+        } else if self.slots.has_room(needed)? {
             let whole = self.finisher.complete(frame, body);
-            let delivered = whole.map(|whole| self.slots.deliver_finished(buffers, whole, hash));
+            let delivered = whole.map(|whole| self.slots.deliver_finished(buffers, whole, asked));
             delivered.unwrap_or_else(|fault| fault)
         } else {
-            self.slots.supply.without_room()
+            self.slots.without_room(now)
         };
         Ok(usize::from(offer.outcome.is_final()))
     }
@@ -371,14 +411,15 @@ impl<H: Hypervisor> RxQueue<H> {
         body: Body<'_>,
         buffers: &Buffers<'_, H>,
         offer: &Offer<'_>,
-        (gso, hash): (Gso, Option<FlowHash>),
+        (gso, asked): (Gso, Asked),
         now: Duration,
     ) -> Result<Outcome, Fault> {
         let Self { slots, finisher, .. } = self;
         let Offer { frame, sent, .. } = *offer;
-        let segments = SegmentSlots::of(frame, gso, hash);
-        if !slots.has_room(segments.next_part(sent, slots.ring.unlent()), now)? {
-            return Ok(slots.supply.without_room());
+        let segments = SegmentSlots::of(frame, gso, asked);
+        slots.most = slots.most.max(slots.ring.refresh()?);
+        if !slots.has_room(segments.next_part(sent, slots.ring.unlent(), slots.most))? {
+            return Ok(slots.without_room(now));
         }
         let end = segments.end_of_part(sent, slots.ring.unconsumed()?);
         let cut = match finisher.segments(frame, gso, body, sent.into()..end.into()) {
@@ -386,7 +427,7 @@ impl<H: Hypervisor> RxQueue<H> {
             Err(fault) => return Ok(fault),
         };
         let is_last = cut.segmenter.behind() == 0;
-        Ok(match slots.deliver_segments(buffers, cut, hash) {
+        Ok(match slots.deliver_segments(buffers, cut, asked) {
             Outcome::Delivered if !is_last => Outcome::Partial { segments: end },
             outcome => outcome,
         })

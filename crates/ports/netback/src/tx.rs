@@ -11,8 +11,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use port::{
-    Armed, Body, Broken, Budget, Event, Frame, HEADER_MAX, Ingress, Outcome, Outcomes, PIECES_MAX,
-    Piece, Received, WINDOW, Window,
+    Armed, Body, Broken, Budget, Event, Frame, HEADER_MAX, Ingress, Outcome, Outcomes, Piece,
+    Received, WINDOW, Window,
 };
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
@@ -21,7 +21,7 @@ use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 use crate::GrantUse;
 use crate::headers::PacketAccess;
 use crate::multicast::{ListChange, MulticastList};
-use crate::request::{FRAME_MIN, Fault, Packet};
+use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
 
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
@@ -41,7 +41,7 @@ pub struct TxQueue<H: Hypervisor> {
 struct PendingResponse {
     /// Where on the ring the first of them lies.
     index: u32,
-    ids: ArrayVec<u16, PIECES_MAX>,
+    ids: ArrayVec<u16, { SLOTS_FATAL as usize }>,
     extras: u8,
 }
 
@@ -246,7 +246,7 @@ impl<H: Hypervisor> TxQueue<H> {
     fn check(&mut self, fresh: u64, unreadable: u64, received: &mut Received) {
         let mut bad = unreadable;
         for (slot, frame) in self.window.slots_mut().iter_mut().enumerate() {
-            if fresh & (1 << slot) != 0 && !parse_headers(frame) {
+            if fresh & (1 << slot) != 0 && !parse_headers(frame, received) {
                 bad |= 1 << slot;
             }
         }
@@ -310,18 +310,30 @@ const HEADER_LEN: u8 = HEADER_MAX as u8;
 /// Parses the private header and checks it against what the frontend asked for. From here on
 /// offloads and ports can rely on the frame.
 #[inline]
-fn parse_headers(frame: &mut Frame) -> bool {
+fn parse_headers(frame: &mut Frame, received: &mut Received) -> bool {
     if frame.parse_headers().is_err() {
         return false;
     }
     let headers = &frame.headers;
     match (frame.checksum, frame.gso) {
         (Checksum::Partial, Some(gso)) => gso.fits(headers),
-        // Segments need checksums; a sender that leaves the work to us must say where.
-        (_, Some(_)) => false,
+        (_, Some(gso)) => gso.fits(headers) && blank_checksum(frame, received),
         (Checksum::Partial, None) => headers.checksum_location().is_some(),
         (_, None) => true,
     }
+}
+
+/// Makes the checksum of an unsegmented frame a blank one, in the private header: each segment gets its own in any case. Some frontends leave
+/// the segments to us and do not say that the checksum is blank; Linux' netback repairs and counts them as this does.
+#[cold]
+fn blank_checksum(frame: &mut Frame, received: &mut Received) -> bool {
+    let header = &mut frame.bytes[..usize::from(frame.header_len)];
+    if offload::blank_checksum(header, frame.len as usize, &frame.headers).is_err() {
+        return false;
+    }
+    frame.checksum = Checksum::Partial;
+    received.gso_checksum_fixups += 1;
+    true
 }
 
 impl PendingResponse {

@@ -1,6 +1,8 @@
 //! One virtual interface in the store: its features and states.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use hypervisor::{DomId, Hypervisor};
 use wire::ethernet::MacAddr;
@@ -8,7 +10,7 @@ use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
 use crate::channel::TxChannel;
-use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix};
+use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix, xdp_headroom};
 use crate::ledger::Ledgers;
 use crate::multicast::MulticastList;
 use crate::offered::Offered;
@@ -67,6 +69,10 @@ pub struct Vif<H: Hypervisor> {
     orphaned: bool,
     /// The multicast groups of the connected frontend, if it may turn the list on and off.
     multicast: Option<Weak<MulticastList>>,
+    /// Bytes that the connected frontend wants before each frame.
+    headroom: Weak<AtomicU16>,
+    /// The store says Reconfigured, though this end is connected.
+    shows_reconfigured: bool,
 }
 
 impl<H: Hypervisor> Vif<H> {
@@ -100,10 +106,13 @@ impl<H: Hypervisor> Vif<H> {
             state: XenbusState::Initialising,
             orphaned: false,
             multicast: None,
+            headroom: Weak::new(),
+            shows_reconfigured: false,
         };
         match vif.state_at(&vif.path)? {
-            Some(XenbusState::Connected) => {
+            Some(state @ (XenbusState::Connected | XenbusState::Reconfigured)) => {
                 (vif.state, vif.orphaned) = (XenbusState::Connected, true);
+                vif.shows_reconfigured = state == XenbusState::Reconfigured;
             }
             // It was closing, or the toolstack has asked it to close. It holds no pages any more.
             Some(XenbusState::Closing | XenbusState::Closed) => vif.enter(XenbusState::Closed)?,
@@ -145,6 +154,7 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_RX_GUEST_COPY, bit(self.offered.rx.guest_copy().is_some())),
             (keys::FEATURE_RX_ANY_ORDER, bit(self.offered.rx.lends())),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
+            (keys::FEATURE_XDP_HEADROOM, bit(self.offered.rx.is_copy())),
             (keys::FEATURE_CTRL_RING, 1),
             (keys::FEATURE_MULTICAST_CONTROL, bit(self.offered.multicast_control)),
             (keys::FEATURE_DYNAMIC_MULTICAST_CONTROL, bit(self.offered.multicast_control)),
@@ -168,7 +178,7 @@ impl<H: Hypervisor> Vif<H> {
     fn enter(&mut self, state: XenbusState) -> Result<(), StoreError> {
         if self.state != state {
             self.write_state(state)?;
-            self.state = state;
+            (self.state, self.shows_reconfigured) = (state, false);
         }
         Ok(())
     }
@@ -215,22 +225,21 @@ impl<H: Hypervisor> Vif<H> {
             Reconfiguring,
         };
         Ok(match self.frontend_state()? {
-            Some(Connected) if std::mem::take(&mut self.orphaned) => {
+            Some(Connected | Reconfiguring) if std::mem::take(&mut self.orphaned) => {
                 Change::Connect(self.take_over()?)
             }
             Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
-            Some(Connected) => {
-                self.multicast_changed();
+            Some(state @ (Connected | Reconfiguring)) => {
+                if self.state == Connected {
+                    self.multicast_changed();
+                    self.headroom_changed(state)?;
+                }
                 Change::None
             }
             // Both ends have left the connection.
-            Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
-                Change::Disconnect
-            }
+            Some(InitWait | Initialised | Reconfigured) if self.orphaned => Change::Disconnect,
             // Still writing its keys.
-            Some(InitWait | Initialised) => Change::None,
-            // XDP headroom is not offered, so there is nothing to reconfigure.
-            Some(Reconfiguring | Reconfigured) => Change::None,
+            Some(InitWait | Initialised | Reconfigured) => Change::None,
             // The frontend of a device that was never used does not close.
             Some(Initialising) if self.is_online() == Some(false) => Change::Remove,
             // A frontend that starts over: at first, or after it had closed, or crashed.
@@ -259,10 +268,29 @@ impl<H: Hypervisor> Vif<H> {
         }
     }
 
+    /// Reads how many bytes the frontend wants before each frame, and confirms it if the frontend waits for that.
+    ///
+    /// Linux' netfront enters Reconfiguring before it writes the key, and attaches its XDP program when this end is Reconfigured. The key is read
+    /// again with each change of a key of the frontend, and when it is Connected again.
+    fn headroom_changed(&mut self, frontend: XenbusState) -> Result<(), StoreError> {
+        if let Some(headroom) = self.headroom.upgrade() {
+            // A batch that is under way keeps to what was agreed before.
+            headroom.store(xdp_headroom(&*self.store, &self.frontend)?, Ordering::Relaxed);
+        }
+        let reconfigures = frontend == XenbusState::Reconfiguring;
+        if reconfigures != self.shows_reconfigured {
+            let connected = [XenbusState::Connected, XenbusState::Reconfigured];
+            self.write_state(connected[usize::from(reconfigures)])?;
+            self.shows_reconfigured = reconfigures;
+        }
+        Ok(())
+    }
+
     fn connect(&mut self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
         let rings = Rings { ledgers: &*self.ledgers, resumes: false, headers, copies: true };
         let connection = self.open(rings)?;
+        self.headroom = Arc::downgrade(&connection.headroom);
         self.multicast = connection.multicast.as_ref().map(Arc::downgrade);
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
@@ -294,7 +322,7 @@ impl<H: Hypervisor> Vif<H> {
 
     /// Connects to live rings, with the header channel as negotiated before. Writes nothing but how the guest
     /// copies.
-    fn take_over(&self) -> Result<Connection<H>, VifError> {
+    fn take_over(&mut self) -> Result<Connection<H>, VifError> {
         let headers =
             self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
         // Without this key the frontend takes all responses for copies.
@@ -302,6 +330,7 @@ impl<H: Hypervisor> Vif<H> {
         let copies = self.store.read(None, &copies).is_ok();
         let rings = Rings { ledgers: &*self.ledgers, resumes: true, headers, copies };
         let connection = self.open(rings)?;
+        self.headroom = Arc::downgrade(&connection.headroom);
         self.announce_copies(&connection)?;
         connection.wake();
         Ok(connection)
@@ -319,7 +348,14 @@ impl<H: Hypervisor> Vif<H> {
 
     /// The queues are attached to the datapath: the frontend may send.
     pub fn connected(&mut self) -> Result<(), VifError> {
-        Ok(self.enter(XenbusState::Connected)?)
+        self.enter(XenbusState::Connected)?;
+        match self.frontend_state()? {
+            // It waits for an answer, of an earlier backend perhaps.
+            Some(state @ (XenbusState::Connected | XenbusState::Reconfiguring)) => {
+                Ok(self.headroom_changed(state)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes the keys of a header channel, a control ring and guest copies, because the next driver of this
@@ -334,7 +370,9 @@ impl<H: Hypervisor> Vif<H> {
             keys::CTRL_RING_REF,
             keys::EVENT_CHANNEL_CTRL,
             keys::REQUEST_RX_GUEST_COPY,
+            keys::FEATURE_RX_OFFSET,
             keys::REQUEST_MULTICAST_CONTROL,
+            keys::XDP_HEADROOM,
         ];
         for key in headers.chain(others.map(str::to_owned)) {
             let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
@@ -360,17 +398,42 @@ impl<H: Hypervisor> Vif<H> {
     /// The queues are dropped and the interface is gone: closes this end, and removes its nodes and
     /// ledgers.
     ///
-    /// For a `vif` backend in domain 0, libxl waits for `Closed` and removes the nodes. In another
-    /// domain the backend must remove them, for which libxl waits ten seconds; so must a backend of
-    /// a type that libxl does not know.
+    /// A `vif` backend's nodes stay, because libxl waits for `Closed`. In domain 0 it removes them then. In another domain it waits ten
+    /// seconds for their removal, which is [`remove_closed`]'s after [`CLOSED_FOR`]. The nodes of a type that libxl does not know are
+    /// removed at once.
     pub fn remove(self) -> Result<(), VifError> {
         // In any state of this end: the toolstack may have written Closing here.
         self.write_state(XenbusState::Closed)?;
-        if !self.path.starts_with("/local/domain/0/backend/vif/") {
+        if !self.path.contains("/backend/vif/") {
             gone_is_fine(self.store.remove(None, &self.path))?;
         }
         self.ledgers.remove().map_err(VifError::Ledgers)
     }
+}
+
+/// How long a backend in a driver domain stays `Closed` before its nodes are removed. If they go before libxl has read the state,
+/// `xl network-detach` and `xl destroy` fail; libxl waits for the removal for ten seconds after it has.
+pub const CLOSED_FOR: Duration = Duration::from_secs(3);
+
+/// Removes the nodes of a backend that is `Closed`. Nodes that are wanted again stay, or that the toolstack, or `xl devd`, has made or
+/// removed meanwhile.
+///
+/// # Errors
+/// The store's.
+pub fn remove_closed(store: &dyn Store, path: &str) -> Result<(), StoreError> {
+    let read = |tx, key: &str| match store.read(Some(tx), &format!("{path}/{key}")) {
+        Ok(text) => Ok(Some(text)),
+        Err(StoreError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    };
+    gone_is_fine(in_transaction(store, |tx| {
+        let state = read(tx, "state")?.and_then(|text| XenbusState::parse(&text));
+        let is_wanted = read(tx, "online")?.is_some_and(|text| text.trim() == "1");
+        match state {
+            Some(XenbusState::Closed) if !is_wanted => store.remove(Some(tx), path),
+            _ => Ok(()),
+        }
+    }))
 }
 
 /// A node that the toolstack has removed is no error.

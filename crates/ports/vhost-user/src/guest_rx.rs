@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
-use crate::header::describe;
+use crate::header::HeaderForm;
 use crate::position::{Continued, Position};
 use crate::singles::{self, Singles};
 use crate::writer::{NoPlace, Writer};
@@ -37,7 +37,7 @@ pub struct GuestRx {
     kick: Arc<Kick>,
     call: Arc<Call>,
     finisher: Finisher,
-    header_len: usize,
+    form: HeaderForm,
     is_mergeable: bool,
     supply: BufferSupply,
     singles: Singles,
@@ -45,8 +45,10 @@ pub struct GuestRx {
     single_len: u32,
     /// Chains used since the beginning.
     used: u64,
-    /// Chains whose use ends a shortage.
-    pace: u64,
+    /// Entries of the ring.
+    size: u32,
+    /// The most buffers that were seen at once when segments were to be delivered.
+    most: usize,
     room: Room,
     /// Whether the guest was asked to announce buffers.
     is_armed: bool,
@@ -54,6 +56,11 @@ pub struct GuestRx {
 
 /// Bytes of the buffers that Linux and DPDK post at least for frames that may take several, with the header.
 const BUFFER_MIN: usize = 1526;
+
+/// A guest that had fewer buffers at once has few: iPXE has 8, in whatever ring.
+const FEW: usize = 32;
+/// The fewest segments of a frame that such a guest gets at once, if it has no room for all. Each part copies the frame anew.
+const PART_OF_FEW: usize = 8;
 
 /// How often a frame is tried anew for which buffers come while it is tried. A guest could post them one by one.
 const ATTEMPTS: usize = 8;
@@ -118,43 +125,46 @@ impl GuestRx {
             kick,
             call,
             finisher: Finisher::new(negotiated.receives(), note),
-            header_len: negotiated.header_len(),
+            form: HeaderForm::new(negotiated),
             is_mergeable: negotiated.has_mergeable_buffers(),
             supply: BufferSupply::default(),
             singles: Singles::default(),
             single_len: u32::MAX,
             used: 0,
-            pace: size.into(),
+            size,
+            most: 0,
             room: Room::default(),
             is_armed: false,
         }
     }
 
-    fn deliver_one(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
+    fn deliver_one(&mut self, body: Body<'_>, offer: &Offer<'_>) -> Result<Outcome, Refused> {
+        let frame = offer.frame;
         match (self.finisher.need(frame), frame.gso) {
-            (Need::Nothing, _) => self.deliver_as_is(body, frame),
-            (Need::Segment, Some(gso)) => self.deliver_segments(body, frame, gso),
+            (Need::Nothing, _) => self.deliver_as_is(body, frame)?,
+            (Need::Segment, Some(gso)) => return self.deliver_segments(body, offer, gso),
             _ => {
                 let Self { finisher, room, ring, .. } = self;
                 let whole = finisher.complete(frame, body)?;
                 let guest = Guest {
                     regions: &self.regions,
                     logged: self.logged.as_deref(),
-                    header_len: self.header_len,
+                    form: self.form,
                     is_mergeable: self.is_mergeable,
                 };
                 guest.find_room(&mut ring.queue, room, whole.len())?;
                 let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
-                guest.write(room, metadata, std::iter::once(Piece::Private(whole)))
+                guest.write(room, metadata, std::iter::once(Piece::Private(whole)))?;
             }
         }
+        Ok(Outcome::Delivered)
     }
 
     #[inline]
     fn deliver_as_is(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
-        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
-        let guest = Guest { regions, logged, header_len, is_mergeable };
+        let Self { finisher, room, ring, regions, logged, form, is_mergeable, .. } = self;
+        let (logged, form, is_mergeable) = (logged.as_deref(), *form, *is_mergeable);
+        let guest = Guest { regions, logged, form, is_mergeable };
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
         if !frame.has_body() {
@@ -168,24 +178,45 @@ impl GuestRx {
         guest.write(room, metadata, std::iter::once(Piece::Private(whole)))
     }
 
-    /// Delivers all segments of a frame, or none.
-    fn deliver_segments(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
-        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
-        let guest = Guest { regions, logged, header_len, is_mergeable };
+    /// Delivers the segments of a frame that are left: all of them, a part that is worth a copy of the frame, or none.
+    fn deliver_segments(
+        &mut self,
+        body: Body<'_>,
+        &Offer { frame, sent, .. }: &Offer<'_>,
+        gso: Gso,
+    ) -> Result<Outcome, Refused> {
+        let part = match self.most < FEW {
+            true => PART_OF_FEW,
+            false => (self.size as usize / 8).max(PART_OF_FEW),
+        };
+        let Self { finisher, room, ring, regions, logged, form, is_mergeable, .. } = self;
+        let (logged, form, is_mergeable) = (logged.as_deref(), *form, *is_mergeable);
+        let guest = Guest { regions, logged, form, is_mergeable };
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
         }
-        let mut segments = finisher.segments(frame, gso, body, ALL_SEGMENTS)?;
+        let part_of_all = sent.into()..ALL_SEGMENTS.end;
+        let mut segments = finisher.segments(frame, gso, body, part_of_all)?;
         let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
         let mut header = [0; MAX_HEADER];
+        let mut done = 0;
         while let Some(segment) = segments.segmenter.next(&mut header) {
             let header = &header[..segment.header_len];
-            guest.find_room(&mut ring.queue, room, header.len() + segment.payload.len())?;
+            let mark = ring.queue.mark();
+            match guest.find_room(&mut ring.queue, room, header.len() + segment.payload.len()) {
+                Err(Refused::NoRoom) if done >= part => {
+                    ring.queue.put_back(mark);
+                    // No more than SEGMENTS_MAX.
+                    let done = u16::try_from(done).unwrap_or(u16::MAX);
+                    return Ok(Outcome::Partial { segments: sent + done });
+                }
+                found => found?,
+            }
+            done += 1;
             let payload = &segments.whole[segment.payload];
             guest.write(room, metadata, [header, payload].into_iter().map(Piece::Private))?;
         }
-        Ok(())
+        Ok(Outcome::Delivered)
     }
 
     /// Takes back the chains of a frame that was not delivered.
@@ -203,20 +234,26 @@ impl GuestRx {
     /// Delivers a frame into as many chains as it needs. It is not part of the loop over small frames, whose values stay in registers
     /// so.
     #[inline(never)]
-    fn offer(&mut self, body: Body<'_>, frame: &Frame, now: Duration) -> Result<Outcome, Broken> {
+    fn offer(
+        &mut self,
+        body: Body<'_>,
+        offer: &Offer<'_>,
+        now: Duration,
+    ) -> Result<Outcome, Broken> {
         let mark = self.ring.queue.mark();
         for _ in 0..ATTEMPTS {
-            match self.deliver_one(body, frame) {
-                Ok(()) => {
+            match self.deliver_one(body, offer) {
+                Ok(outcome) => {
                     if let [buffer] = self.room.buffers[..] {
                         self.single_len = buffer.len;
                     }
+                    self.most = self.most.max(self.room.written.len());
                     self.used += self.room.written.len() as u64;
                     for (chain, written) in self.room.written.drain(..) {
                         self.ring.queue.complete(chain, written);
                     }
-                    self.supply.delivered(self.used, self.pace);
-                    return Ok(Outcome::Delivered);
+                    self.supply.delivered(self.used, now);
+                    return Ok(outcome);
                 }
                 Err(Refused::Broken(broken)) => return Err(broken),
                 Err(Refused::Outcome(outcome)) => {
@@ -225,9 +262,10 @@ impl GuestRx {
                 }
                 Err(Refused::NoRoom) => {
                     let gathered = self.room.taken();
+                    self.most = self.most.max(gathered);
                     self.put_back(mark);
                     // All of an empty ring is not enough for it.
-                    if gathered as u64 >= self.pace {
+                    if gathered as u64 >= self.size.into() {
                         return Ok(Outcome::Dropped(DropReason::TooLarge));
                     }
                     if !self.look_again()? {
@@ -253,7 +291,7 @@ impl GuestRx {
         now: Duration,
     ) -> Result<bool, Broken> {
         loop {
-            let small = self.deliver_small(offers)?;
+            let small = self.deliver_small(offers, now)?;
             if small > 0 {
                 if std::mem::take(&mut self.is_armed) {
                     self.ring.queue.disarm();
@@ -264,14 +302,14 @@ impl GuestRx {
             }
             let left = offers.len();
             let Some((offer, rest)) = offers.split_first_mut() else { return Ok(true) };
-            offer.outcome = match self.deliver_single(body, offer.frame, left)? {
+            offer.outcome = match self.deliver_single(body, offer.frame, (left, now))? {
                 Some(outcome) => outcome,
                 None => {
                     self.singles.put_back(&mut self.ring.queue);
-                    self.offer(body, offer.frame, now)?
+                    self.offer(body, offer, now)?
                 }
             };
-            if offer.outcome == Outcome::Waiting {
+            if offer.outcome.is_offered_again() {
                 return Ok(false);
             }
             if std::mem::take(&mut self.is_armed) {
@@ -289,9 +327,9 @@ impl GuestRx {
 
     /// Delivers the first frames that are small and fit into one of the buffers each that were taken ahead. Returns how many.
     #[inline]
-    fn deliver_small(&mut self, offers: &mut [Offer<'_>]) -> Result<usize, Broken> {
+    fn deliver_small(&mut self, offers: &mut [Offer<'_>], now: Duration) -> Result<usize, Broken> {
         // 10 or 12.
-        let header_len = u32::try_from(self.header_len).unwrap_or(12);
+        let header_len = u32::try_from(self.form.len).unwrap_or(12);
         let needed = |frame: &Frame| header_len + u32::from(frame.header_len);
         let first = offers.first().map(|offer| offer.frame);
         // A guest whose buffers are too short must not have them taken and put back for each frame.
@@ -310,7 +348,7 @@ impl GuestRx {
             self.singles.fetch_again(&self.regions, count);
         }
         // It cannot fail: the buffers were looked up. If it did, the ring would be broken, and these chains not shown.
-        self.singles.write_small(&self.regions, self.header_len, &offers[..count])?;
+        self.singles.write_small(&self.regions, self.form, &offers[..count])?;
         for (offer, single) in offers[..count].iter_mut().zip(buffers) {
             let needed = needed(offer.frame);
             if let Some(memory) = &self.logged {
@@ -324,7 +362,7 @@ impl GuestRx {
         }
         self.singles.skip(count);
         self.used += count as u64;
-        self.supply.delivered(self.used, self.pace);
+        self.supply.delivered(self.used, now);
         Ok(count)
     }
 
@@ -335,9 +373,9 @@ impl GuestRx {
         &mut self,
         body: Body<'_>,
         frame: &Frame,
-        left: usize,
+        (left, now): (usize, Duration),
     ) -> Result<Option<Outcome>, Broken> {
-        let needed = self.header_len as u64 + u64::from(frame.len);
+        let needed = self.form.len as u64 + u64::from(frame.len);
         if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
             return Ok(None);
         }
@@ -347,9 +385,8 @@ impl GuestRx {
         if needed > buffer.len.into() {
             return Ok(None);
         }
-        let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
-        let written =
-            singles::write(&self.regions, &buffer, metadata, self.header_len, frame, body);
+        let metadata = self.form.describe(&frame.headers, frame.checksum, frame.gso, 1);
+        let written = singles::write(&self.regions, &buffer, metadata, self.form.len, frame, body);
         if let Some(memory) = &self.logged {
             mark(memory, &[buffer], needed);
         }
@@ -358,7 +395,7 @@ impl GuestRx {
             self.singles.take(&self.regions);
             self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
             self.used += 1;
-            self.supply.delivered(self.used, self.pace);
+            self.supply.delivered(self.used, now);
         }
         Ok(Some(outcome))
     }
@@ -390,7 +427,7 @@ impl<'a> Metadata<'a> {
 struct Guest<'a> {
     regions: &'a [Region],
     logged: Option<&'a GuestMemory>,
-    header_len: usize,
+    form: HeaderForm,
     is_mergeable: bool,
 }
 
@@ -398,7 +435,7 @@ impl Guest<'_> {
     /// Takes chains for a frame of `len` bytes and its metadata.
     #[inline]
     fn find_room(&self, queue: &mut Queue, room: &mut Room, len: usize) -> Result<(), Refused> {
-        let needed = (self.header_len + len) as u64;
+        let needed = (self.form.len + len) as u64;
         room.chains.clear();
         room.buffers.clear();
         let (mut found, mut descriptors) = (0, 0);
@@ -418,7 +455,7 @@ impl Guest<'_> {
                 let why = format!("one frame's receive buffers have {descriptors} descriptors");
                 return Err(Refused::Broken(Broken(why)));
             }
-            if chain.writable_len < self.header_len as u64 {
+            if chain.writable_len < self.form.len as u64 {
                 let len = chain.writable_len;
                 return Err(Refused::Broken(Broken(format!("a receive buffer of {len} bytes"))));
             }
@@ -439,10 +476,10 @@ impl Guest<'_> {
     ) -> Result<(), Refused> {
         // At most CHAINS_MAX.
         let chains = u16::try_from(room.chains.len()).unwrap_or(u16::MAX);
-        let metadata = describe(headers, checksum, gso, chains);
+        let metadata = self.form.describe(headers, checksum, gso, chains);
         let mut writer = Writer::new(self.regions, &room.buffers);
-        writer.write(&metadata.as_bytes()[..self.header_len])?;
-        let mut left = self.header_len as u64;
+        writer.write(&metadata.as_bytes()[..self.form.len])?;
+        let mut left = self.form.len as u64;
         let mut counted = pieces.inspect(|piece| {
             left += match piece {
                 Piece::Private(bytes) => bytes.len(),
@@ -503,7 +540,7 @@ impl Egress for GuestRx {
 
     fn merging(&self) -> Option<Merging> {
         // So that such a frame finds room while others are on their way to the guest.
-        let half = usize::try_from(self.pace / 2).unwrap_or(0) * BUFFER_MIN;
+        let half = (self.size / 2) as usize * BUFFER_MIN;
         let longest = if self.is_mergeable { half.min(FRAME_MAX) } else { FRAME_MAX };
         Some(Merging { features: self.finisher.features(), longest })
     }

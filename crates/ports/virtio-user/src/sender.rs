@@ -30,8 +30,6 @@ pub struct Sender {
     supply: BufferSupply,
     /// Buffers that came back since the beginning.
     taken: u64,
-    /// How many of them end a shortage.
-    pace: u64,
     /// Whether the back-end was asked to announce buffers that it returns.
     is_armed: bool,
 }
@@ -125,7 +123,6 @@ impl Sender {
         meter: &Arc<Meter>,
     ) -> Self {
         let meter = meter.clone();
-        let pace = driver.free().into();
         let header_len = agreed.header_len();
         Self {
             ring: Buffers { driver, regions: [region].into(), header_len },
@@ -134,20 +131,19 @@ impl Sender {
             finisher: Finisher::new(features, move |what, n| meter.note(what, n)),
             supply: BufferSupply::default(),
             taken: 0,
-            pace,
             is_armed: false,
         }
     }
 
     /// Takes the buffers that came back.
     #[inline]
-    fn reclaim(&mut self) -> Result<(), Broken> {
+    fn reclaim(&mut self, now: Duration) -> Result<(), Broken> {
         let driver = &mut self.ring.driver;
         while let Some(returned) = driver.take().map_err(Broken::new)? {
             driver.put_back(returned.id);
             self.taken += 1;
         }
-        self.supply.delivered(self.taken, self.pace);
+        self.supply.delivered(self.taken, now);
         Ok(())
     }
 
@@ -199,13 +195,13 @@ impl Sender {
                 Ok(()) => return Ok(Outcome::Delivered),
                 Err(Refused::Outcome(outcome)) => return Ok(outcome),
                 Err(Refused::Broken(broken)) => return Err(broken),
-                Err(Refused::NoRoom) if attempt == 0 => self.reclaim()?,
+                Err(Refused::NoRoom) if attempt == 0 => self.reclaim(now)?,
                 Err(Refused::NoRoom) => {
                     self.is_armed = true;
                     if !self.ring.driver.arm() {
                         break;
                     }
-                    self.reclaim()?;
+                    self.reclaim(now)?;
                 }
             }
         }
@@ -222,7 +218,7 @@ impl Egress for Sender {
     ) -> Result<(), Broken> {
         // Not each time: the back-end's lines of the ring would have to come here for a few buffers.
         if self.ring.driver.free() < self.ring.driver.outstanding() {
-            self.reclaim()?;
+            self.reclaim(now)?;
         }
         let mut waits = false;
         for offer in offers {

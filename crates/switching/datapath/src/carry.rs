@@ -96,6 +96,9 @@ impl Carrier {
         if malformed > 0 {
             port.add_drops(DropReason::Malformed, malformed);
         }
+        if received.gso_checksum_fixups > 0 {
+            port.add_gso_checksum_fixups(received.gso_checksum_fixups);
+        }
         let window = ingress.window();
         let before = window.len();
         let others = malformed + received.requests;

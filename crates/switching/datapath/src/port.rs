@@ -30,6 +30,8 @@ pub struct Port {
     serial: u64,
     name: String,
     counters: PortCounters,
+    /// Unsegmented frames from it whose checksum was not blank, and was made so.
+    gso_checksum_fixups: AtomicU64,
     /// What each worker has counted of its batches.
     batches: Box<[Batches]>,
     storm_control: StormControl,
@@ -89,6 +91,7 @@ impl Port {
             serial,
             name: name.to_owned(),
             counters: PortCounters::new(0),
+            gso_checksum_fixups: AtomicU64::new(0),
             batches: Box::default(),
             storm_control,
             peer,
@@ -182,6 +185,17 @@ impl Port {
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
         self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
+    }
+
+    /// Counts unsegmented frames from it that claimed a complete checksum, and got a blank one.
+    #[cold]
+    pub(crate) fn add_gso_checksum_fixups(&self, frames: u64) {
+        self.gso_checksum_fixups.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// How many those are.
+    pub fn gso_checksum_fixups(&self) -> u64 {
+        self.gso_checksum_fixups.load(Ordering::Relaxed)
     }
 
     /// How workers have waited for each other at its egress queues.

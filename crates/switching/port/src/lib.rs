@@ -190,6 +190,8 @@ pub struct Received {
     pub malformed: u64,
     /// How many packets asked for something and did not become frames.
     pub requests: u64,
+    /// How many unsegmented frames claimed a complete checksum, and got a blank one.
+    pub gso_checksum_fixups: u64,
     /// The new frames that must be dropped, by slot of the window, and why. Wrappers add to it;
     /// the datapath counts them and hands their outcome to [`Ingress::finish`].
     pub refused: Vec<(u8, DropReason)>,
@@ -201,6 +203,7 @@ impl Received {
         self.fresh = 0;
         self.malformed = 0;
         self.requests = 0;
+        self.gso_checksum_fixups = 0;
         self.refused.clear();
     }
 }

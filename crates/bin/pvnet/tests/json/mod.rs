@@ -201,6 +201,7 @@ fn full_status() -> Status {
         }],
         ingress: traffic,
         gro: control_socket::GroStatus { segments: 2, frames: 1 },
+        gso_checksum_fixups: 1,
         lock_waits: control_socket::LockWaits { count: 1, nanoseconds: 2 },
         guest_hash: true,
         socket_drops: Some(1),

@@ -28,7 +28,7 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, Transfer, features, listens, ping, same_file, throughput};
-pub use clients::{CLIENT_STEPS, ClientReport, clients};
+pub use clients::{CLIENT_STEPS, ClientReport, SECTION, clients, drop_icmp};
 pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};
 pub use frontend::{Frontend, RunningFrontend};

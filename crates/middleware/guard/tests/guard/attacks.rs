@@ -377,11 +377,22 @@ fn what_hides_neighbour_discovery_is_refused() {
 }
 
 #[test]
-fn a_third_tag_hides_nothing() {
+fn tags_hide_nothing() {
     for (name, bytes) in honest() {
         for policy in [policy(), policy_without_addresses()] {
-            assert_eq!(check(&policy, &tagged(&bytes, 3)), Err(DropReason::Malformed), "{name}");
+            for tags in [3, 8] {
+                assert_eq!(check(&policy, &tagged(&bytes, tags)), Ok(()), "{name}");
+            }
+            for tags in [9, 10] {
+                let found = check(&policy, &tagged(&bytes, tags));
+                assert_eq!(found, Err(DropReason::Malformed), "{name}");
+            }
         }
+    }
+    let false_source = v4(OTHER_V4, Protocol::TCP, &tcp());
+    for tags in 0..=8 {
+        let found = check(&policy(), &tagged(&false_source, tags));
+        assert_eq!(found, Err(DropReason::SpoofedIpv4), "{tags} tags");
     }
 }
 

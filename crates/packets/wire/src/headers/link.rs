@@ -4,8 +4,8 @@ use crate::bytes::{array, be16};
 use crate::error::{Layer, ParseError};
 use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
 
-/// How many VLAN tags a parse skips: one 802.1ad service tag and one 802.1Q customer tag.
-const MAX_VLAN_TAGS: usize = 2;
+/// How many VLAN tags a parse skips. Behind them, IPv4 and TCP with options of every length still fit the 128 bytes that a backend copies.
+const MAX_VLAN_TAGS: usize = 8;
 
 /// The Ethernet header with its tags.
 pub(super) struct LinkHeader {

@@ -27,7 +27,7 @@ pub enum Network {
     Ipv4,
     Ipv6,
     Arp,
-    /// Any other EtherType, a third VLAN tag's among them.
+    /// Any other EtherType, a ninth VLAN tag's among them.
     Other,
 }
 
@@ -242,12 +242,18 @@ mod tests {
     }
 
     #[test]
-    fn a_third_tag_is_not_passed() {
-        let tag = [0x81, 0x00, 0x00, 0x07];
-        let headers = Headers::parse(&frame(&[&tag, &tag, &tag, &IPV4])).unwrap();
+    fn eight_tags_are_passed_and_a_ninth_is_not() {
+        let tags = |count| [0x81, 0x00, 0x00, 0x07].repeat(count);
+        for count in 1..=8 {
+            let headers = Headers::parse(&frame(&[&tags(count), &IPV4, &IPV4_TCP])).unwrap();
+            let l3 = u8::try_from(14 + 4 * count).unwrap();
+            assert_eq!((headers.network, headers.vlan), (Network::Ipv4, Some(7)));
+            assert_eq!((headers.l3_offset, headers.l4_offset), (l3, l3 + 20));
+        }
+        let headers = Headers::parse(&frame(&[&tags(9), &IPV4])).unwrap();
         assert_eq!(
             (headers.network, headers.vlan, headers.l3_offset),
-            (Network::Other, Some(7), 22)
+            (Network::Other, Some(7), 46)
         );
     }
 

@@ -19,13 +19,21 @@ pub const FEATURE_RX_FLIP: &str = "feature-rx-flip";
 /// Backend: may answer rx requests in any order. Ours: a response names its request by the id, and the
 /// GSO extra by its features.
 pub const FEATURE_RX_ANY_ORDER: &str = "feature-rx-any-order";
-/// Frontend: finds the request of a response by the id. ABSENT means that responses must come in the order
-/// of the requests, as Linux's netfront expects.
+/// Frontend: finds the request of a response by the id, and takes a lent buffer's frame at any offset. ABSENT means that responses must
+/// come in the order of the requests, as Linux's netfront expects.
 pub const REQUEST_RX_ANY_ORDER: &str = "request-rx-any-order";
+/// Frontend: a frame may begin anywhere in the page of a buffer. Ours. ABSENT means that a frame begins at the page's first byte: a
+/// frontend may own a part of the page only, as Unikraft's does.
+pub const FEATURE_RX_OFFSET: &str = "feature-rx-offset";
 /// Frontend: wants reception by copy.
 pub const REQUEST_RX_COPY: &str = "request-rx-copy";
 /// Frontend: notifies when it posts rx requests.
 pub const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
+
+/// Backend: can leave room for an XDP program before each frame. Linux's.
+pub const FEATURE_XDP_HEADROOM: &str = "feature-xdp-headroom";
+/// Frontend: the bytes to leave, which it changes in state Reconfiguring. ABSENT means none. Linux's.
+pub const XDP_HEADROOM: &str = "xdp-headroom";
 
 /// Backend: can filter multicast by address.
 pub const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";

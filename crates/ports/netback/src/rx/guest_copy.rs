@@ -94,8 +94,8 @@ impl<H: Hypervisor> Slots<H> {
                 offer.outcome = Outcome::Dropped(DropReason::TooLarge);
             } else if grants.remaining_capacity() < slots as usize {
                 break;
-            } else if !self.has_room(slots, now)? {
-                offer.outcome = self.supply.without_room();
+            } else if !self.has_room(slots)? {
+                offer.outcome = self.without_room(now);
                 if offer.outcome == Outcome::Waiting {
                     break;
                 }

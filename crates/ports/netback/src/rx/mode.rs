@@ -38,6 +38,11 @@ impl<H: Hypervisor> RxMode<H> {
         matches!(self, Self::Copy | Self::OutOf(_) | Self::Lend)
     }
 
+    /// Whether each frame is copied to the guest's buffers.
+    pub(super) fn copies_all(&self) -> bool {
+        matches!(self, Self::Copy | Self::OutOf(_))
+    }
+
     /// The pool that is lent, if there is one.
     pub(super) fn lent_pool(&self) -> Option<&Arc<dyn GuestCopies>> {
         match self {

@@ -25,7 +25,8 @@ const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
 /// Most ring slots filled by one batch.
 const SLOTS_MAX: usize = 64;
 /// Buffers are pages, and frames at the start of every page would share a handful of cache sets.
-/// Short frames are placed at multiples of this offset instead.
+/// Short frames are placed at multiples of this offset instead, if the frontend has agreed: one may own a part of
+/// each page only.
 const CACHE_OFFSET_STEP: u16 = 64;
 /// Longest frame that gets an offset. Offsets are below half a page, so it still fits.
 const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
@@ -33,8 +34,8 @@ const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
 /// An RX ring.
 pub(super) type RxRing<H> = PostedRing<RegionPage<<H as Hypervisor>::Mapping>>;
 
-/// Most extras of a packet: the frame is unsegmented, and it has a hash.
-const EXTRAS_MAX: usize = 2;
+/// Most extras of a packet: the frame is unsegmented, it has a hash, and room before it.
+const EXTRAS_MAX: usize = 3;
 
 /// Extras of a packet, in the order of their slots.
 pub(super) type Extras = ArrayVec<ExtraInfo, EXTRAS_MAX>;
@@ -47,38 +48,53 @@ pub(super) struct PacketShape {
     /// Flags of the first slot.
     pub(super) flags: u16,
     pub(super) gso: Option<Gso>,
-    /// The hash that its guest has asked for.
+    pub(super) asked: Asked,
+}
+
+/// What its guest has asked for with each packet.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked {
+    /// Its hash.
     pub(super) hash: Option<FlowHash>,
+    /// Bytes of its first buffer that are left for an XDP program.
+    pub(super) headroom: u16,
 }
 
 impl PacketShape {
     /// The shape of an unchanged frame, with its hash if the guest wants `steering`.
     #[inline]
-    pub(super) fn of(frame: &Frame, steering: Option<&Steering>) -> Self {
-        let hash = steering.and_then(|steering| steering.hash(frame));
-        Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso, hash }
+    pub(super) fn of(frame: &Frame, steering: Option<&Steering>, headroom: u16) -> Self {
+        let asked = Asked { hash: steering.and_then(|steering| steering.hash(frame)), headroom };
+        Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso, asked }
     }
 
     /// The shape of a packet of `len` bytes that software has finished.
-    pub(super) fn finished(len: u32, hash: Option<FlowHash>) -> Self {
-        Self { len, flags: 0, gso: None, hash }
+    pub(super) fn finished(len: u32, asked: Asked) -> Self {
+        Self { len, flags: 0, gso: None, asked }
+    }
+
+    /// The packet and what lies before it in its first page.
+    #[inline]
+    fn end(self) -> u32 {
+        self.len + u32::from(self.asked.headroom)
     }
 
     /// Slots it takes: its pages, and one for each extra.
     #[inline]
     pub(super) fn slots(self) -> u32 {
-        self.len.div_ceil(PAGE_SIZE as u32) + self.extra_slots()
+        self.end().div_ceil(PAGE_SIZE as u32) + self.extra_slots()
     }
 
     /// Whether only a frontend with scatter/gather takes it.
     #[inline]
     pub(super) fn is_scattered(self) -> bool {
-        self.len > PAGE_SIZE as u32 || self.gso.is_some()
+        self.end() > PAGE_SIZE as u32 || self.gso.is_some()
     }
 
     #[inline]
     fn extra_slots(self) -> u32 {
-        u32::from(self.gso.is_some()) + u32::from(self.hash.is_some())
+        let Asked { hash, headroom } = self.asked;
+        u32::from(self.gso.is_some()) + u32::from(hash.is_some()) + u32::from(headroom > 0)
     }
 
     /// Its extras, each of which takes a response's slot and so uses up a request. A response says which request it uses up, but an
@@ -96,14 +112,16 @@ impl PacketShape {
         let gso = self.gso.and_then(|Gso { kind, size }| {
             Some(Extra::Gso { size: size.try_into().ok()?, kind: kind.netif()?, features: id })
         });
-        let hash = self.hash.map(|FlowHash { input, value }| Extra::Hash {
+        let Asked { hash, headroom } = self.asked;
+        let hash = hash.map(|FlowHash { input, value }| Extra::Hash {
             kind: kind_of(input),
             algorithm: HashAlgorithm::Toeplitz as u8,
             value,
         });
-        let more = hash.is_some();
-        let gso = gso.and_then(|gso| gso.encode(more).ok());
-        gso.into_iter().chain(hash.and_then(|hash| hash.encode(false).ok())).collect()
+        let xdp = (headroom > 0).then_some(Extra::Xdp { headroom });
+        let all: ArrayVec<_, EXTRAS_MAX> = [gso, hash, xdp].into_iter().flatten().collect();
+        let last = all.len().saturating_sub(1);
+        all.iter().enumerate().filter_map(|(n, extra)| extra.encode(n < last).ok()).collect()
     }
 }
 
@@ -113,16 +131,37 @@ enum Planned {
     Extra(ExtraInfo),
 }
 
+/// Where in a buffer frames begin.
+#[derive(Clone, Copy)]
+pub(super) struct Placement {
+    /// Short frames begin at multiples of this.
+    step: u16,
+}
+
+impl Placement {
+    /// Anywhere in the page if the frontend `agrees`, else at its first byte.
+    pub(super) fn new(agrees: bool) -> Self {
+        Self { step: if agrees { CACHE_OFFSET_STEP } else { 0 } }
+    }
+
+    /// The first byte of a frame of `len` bytes in the buffer of request `index`.
+    #[inline]
+    fn offset(self, index: u32, len: u32) -> u16 {
+        if len > SHORT_MAX { 0 } else { (index % 32) as u16 * self.step }
+    }
+}
+
 /// Copies, and the responses that follow them.
 pub(super) struct CopyPlan<'a, H: Hypervisor> {
+    placement: Placement,
     copies: ArrayVec<GrantCopy<'a, H::Peer>, COPIES_MAX>,
     slots: ArrayVec<Planned, SLOTS_MAX>,
 }
 
 impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     #[inline]
-    pub(super) fn new() -> Self {
-        Self { copies: ArrayVec::new(), slots: ArrayVec::new() }
+    pub(super) fn new(placement: Placement) -> Self {
+        Self { placement, copies: ArrayVec::new(), slots: ArrayVec::new() }
     }
 
     /// Whether a frame of one slot still fits.
@@ -152,7 +191,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         memory: &'a Memory<'_, H::Peer>,
     ) {
         let request = ring.next();
-        let offset = cache_offset(ring.consumed(), frame.len);
+        let offset = self.placement.offset(ring.consumed(), frame.len);
         let slot = slot_of(ring.consumed());
         ring.consume();
         let buffer = buffers.find(GrantRef(request.gref), slot);
@@ -190,7 +229,11 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             let request = ring.next();
             let index = ring.consumed();
             ring.consume();
-            let offset = if first { cache_offset(index, len) } else { 0 };
+            let offset = match first {
+                true if packet.asked.headroom > 0 => packet.asked.headroom,
+                true => self.placement.offset(index, len),
+                false => 0,
+            };
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
             left -= u32::from(size);
@@ -274,11 +317,6 @@ fn respond<'a, 'c: 'a, P: 'a + 'c>(
 #[inline]
 pub(super) fn is_short(frame: &Frame) -> bool {
     frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= SHORT_MAX
-}
-
-#[inline]
-fn cache_offset(index: u32, len: u32) -> u16 {
-    if len > SHORT_MAX { 0 } else { (index % 32) as u16 * CACHE_OFFSET_STEP }
 }
 
 /// The slot of a request.

@@ -146,7 +146,7 @@ impl PoolLending {
             Some(_) if shape.is_scattered() && !slots.features.sg => {
                 Outcome::Dropped(DropReason::TooLarge)
             }
-            Some(_) if !slots.has_room(shape.slots(), now)? => slots.supply.without_room(),
+            Some(_) if !slots.has_room(shape.slots())? => slots.without_room(now),
             Some(pages) => self.hand_over(slots, offer.frame, shape, &pages),
         };
         Ok(())

@@ -121,6 +121,12 @@ impl<P: SharedPage> PostedRing<P> {
         self.ring.consumed()
     }
 
+    /// How many requests the frontend has posted, as far as is known.
+    #[inline]
+    pub(super) fn posted(&self) -> u64 {
+        self.ring.posted().into()
+    }
+
     /// The next request is used.
     #[inline]
     pub(super) fn consume(&mut self) {

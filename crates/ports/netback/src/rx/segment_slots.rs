@@ -1,10 +1,12 @@
 //! The slots of an RX ring that the segments of one frame take.
 
 use offload::Gso;
-use port::{FlowHash, Frame};
+use port::Frame;
+use ring::Slots as _;
+use ring::netif::Rx;
 
 use super::lend::RESERVE;
-use super::plan::PacketShape;
+use super::plan::{Asked, PacketShape};
 
 /// How many slots the segments of a frame take. The size of a segment comes from the sending guest: one may be longer than a
 /// page and take several slots.
@@ -24,12 +26,16 @@ pub(super) struct SegmentSlots {
 /// one buffer after the other must not have it cut into parts of one segment. So many buffers are never lent, so a guest that
 /// posts a ring of them has them for others' frames.
 const PART_MIN: u32 = RESERVE;
+/// The same of a guest that posts few buffers: a quarter of those, so that few stay unused until it posts more, but no fewer than these.
+const PART_OF_FEW: u32 = 8;
+/// A guest that has posted fewer buffers at once has few.
+const FEW: u32 = Rx::COUNT / 2;
 
 impl SegmentSlots {
-    /// Those of a frame's segments, each of which has the frame's hash.
-    pub(super) fn of(frame: &Frame, gso: Gso, hash: Option<FlowHash>) -> Self {
+    /// Those of a frame's segments, each of which comes with what was asked for.
+    pub(super) fn of(frame: &Frame, gso: Gso, asked: Asked) -> Self {
         Self::new(frame.headers.payload_offset.into(), frame.len, gso.size.into(), |len| {
-            PacketShape::finished(len, hash).slots()
+            PacketShape::finished(len, asked).slots()
         })
     }
 
@@ -61,9 +67,10 @@ impl SegmentSlots {
 
     /// Slots to wait for before more segments than the first `sent` are delivered: those of all, if the guest can have so many
     /// buffers that are not lent. Cards and sockets keep half of a ring for good, and then a frame of more segments than the other
-    /// half would wait for ever.
-    pub(super) fn next_part(self, sent: u16, unlent: u32) -> u32 {
+    /// half would wait for ever. So would any frame for a guest that never posts so many: `most` is what it has posted at once.
+    pub(super) fn next_part(self, sent: u16, unlent: u32, most: u32) -> u32 {
         match self.left(sent) {
+            all if most < FEW => all.min((most / 4).max(PART_OF_FEW).max(self.each)),
             all if all <= unlent => all,
             all => all.min(PART_MIN.max(self.each)),
         }
@@ -95,7 +102,7 @@ mod tests {
         #[test]
         fn parts_take_the_slots_of_all_segments(
             header in 54u32..100, payload in 0u32..65_000, size in 1u32..66_000,
-            unlent in 1u32..256, more in 0u32..64,
+            unlent in 1u32..256, most in 0u32..=256, more in 0u32..64,
         ) {
             let cut = SegmentSlots::new(header, header + payload, size, slots_of);
             let lens = (0..payload.div_ceil(size).max(1)).map(|n| header + size.min(payload - n * size));
@@ -105,13 +112,14 @@ mod tests {
             prop_assert_eq!(Some(cut.longest()), lens.max());
             let mut sent = 0;
             while usize::from(sent) < slots.len() {
-                let wanted = cut.next_part(sent, unlent);
-                prop_assert_eq!(wanted <= unlent || wanted <= PART_MIN || wanted == cut.each, true);
+                let wanted = cut.next_part(sent, unlent, most);
+                let few = most < FEW && wanted <= PART_OF_FEW.max(most / 4);
+                prop_assert!(few || wanted <= unlent || wanted <= PART_MIN || wanted == cut.each);
                 let end = cut.end_of_part(sent, wanted + more);
                 prop_assert!(end > sent, "each part gets further");
                 let taken: u32 = slots[sent.into()..end.into()].iter().sum();
                 prop_assert!(taken <= wanted + more);
-                if cut.left(sent) <= unlent {
+                if cut.left(sent) <= unlent && most >= FEW {
                     prop_assert_eq!(usize::from(end), slots.len(), "all at once, where that can be");
                 }
                 sent = end;

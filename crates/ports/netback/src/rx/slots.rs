@@ -12,15 +12,14 @@ use arrayvec::ArrayVec;
 use frame::pieces_of;
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
-use port::{DropReason, FlowHash, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
+use port::{BufferSupply, DropReason, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
 
 use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
 
 use super::mode::RxMode;
 use super::moderation::Moderation;
-use super::plan::{CopyPlan, PacketShape, RxRing, is_short};
-use super::supply::BufferSupply;
+use super::plan::{Asked, CopyPlan, PacketShape, Placement, RxRing, is_short};
 
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
 const SEGMENTS: usize = 16;
@@ -30,9 +29,12 @@ const FRAMES_MAX: usize = 64;
 /// An RX ring, and what delivers into it.
 pub(super) struct Slots<H: Hypervisor> {
     pub(super) mode: RxMode<H>,
+    pub(super) placement: Placement,
     pub(super) hypervisor: H,
     pub(super) to: Arc<Destination<H>>,
     pub(super) ring: RxRing<H>,
+    /// The most buffers that were seen on the ring at once.
+    pub(super) most: u32,
     pub(super) event: Arc<H::Event>,
     pub(super) supply: BufferSupply,
     pub(super) moderation: Moderation,
@@ -40,6 +42,8 @@ pub(super) struct Slots<H: Hypervisor> {
     pub(super) features: Features,
     /// How the guest wants its flows spread, if it has asked for their hashes: for one batch.
     pub(super) steering: Option<Arc<Steering>>,
+    /// Bytes that the guest wants before each frame.
+    pub(super) headroom: u16,
 }
 
 impl<H: Hypervisor> Slots<H> {
@@ -52,7 +56,7 @@ impl<H: Hypervisor> Slots<H> {
     /// The shape of an unchanged frame.
     #[inline]
     pub(super) fn shape_of(&self, frame: &Frame) -> PacketShape {
-        PacketShape::of(frame, self.steering.as_deref())
+        PacketShape::of(frame, self.steering.as_deref(), self.headroom)
     }
 
     /// Publishes the responses, among them those for what was delivered of `offers`.
@@ -104,8 +108,14 @@ impl<H: Hypervisor> Slots<H> {
     }
 
     /// Whether `slots` buffers are there. Asks for an event if not.
-    pub(super) fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
-        self.supply.has(&mut self.ring, slots, now)
+    pub(super) fn has_room(&mut self, slots: u32) -> Result<bool, Fault> {
+        let ring = &mut self.ring;
+        Ok(ring.unconsumed()? >= slots || ring.refresh()? >= slots || ring.arm_for(slots)?)
+    }
+
+    /// The outcome of a frame for which there are too few buffers.
+    pub(super) fn without_room(&mut self, now: Duration) -> Outcome {
+        self.supply.without_room(self.ring.posted(), now)
     }
 
     /// Delivers frames that need no software, up to the first that does, or that does not fit the
@@ -135,11 +145,11 @@ impl<H: Hypervisor> Slots<H> {
         let slots = packet.slots();
         offer.outcome = if packet.is_scattered() && !self.features.sg {
             Outcome::Dropped(DropReason::TooLarge)
-        } else if self.has_room(slots, now)? {
+        } else if self.has_room(slots)? {
             let mut gather = Gather::new(frame, memory);
             self.flip(packet, |max| gather.next(max))
         } else {
-            self.supply.without_room()
+            self.without_room(now)
         };
         Ok(usize::from(offer.outcome != Outcome::Waiting))
     }
@@ -152,22 +162,19 @@ impl<H: Hypervisor> Slots<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        let mut plan = CopyPlan::<H>::new();
+        let mut plan = CopyPlan::<H>::new(self.placement);
         // How many slots each frame took.
         let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
         let mut known = self.ring.unconsumed()?;
-        let has_hashes = self.steering.is_some();
+        let has_extras = self.steering.is_some() || self.headroom > 0;
         for offer in offers.iter_mut() {
             let frame = offer.frame;
             if planned.is_full() {
                 break;
             }
-            if is_short(frame) && known > 0 && !has_hashes {
+            if is_short(frame) && known > 0 && !has_extras {
                 if !plan.fits_short() {
                     break;
-                }
-                if !self.supply.is_enough() {
-                    self.supply.judge(&mut self.ring, true, now)?;
                 }
                 plan.add_short(&mut self.ring, buffers, frame, memory);
                 known -= 1;
@@ -186,12 +193,12 @@ impl<H: Hypervisor> Slots<H> {
                 if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
                     break;
                 }
-                if self.has_room(slots, now)? {
+                if self.has_room(slots)? {
                     let mut gather = Gather::new(frame, memory);
                     plan.add(&mut self.ring, buffers, packet, |max| gather.next(max));
                     offer.outcome = Outcome::Delivered;
                 } else {
-                    offer.outcome = self.supply.without_room();
+                    offer.outcome = self.without_room(now);
                     if offer.outcome == Outcome::Waiting {
                         break;
                     }
@@ -220,15 +227,15 @@ impl<H: Hypervisor> Slots<H> {
         &mut self,
         buffers: &Buffers<'_, H>,
         whole: &[u8],
-        hash: Option<FlowHash>,
+        asked: Asked,
     ) -> Outcome {
-        let packet = PacketShape::finished(whole.len() as u32, hash);
+        let packet = PacketShape::finished(whole.len() as u32, asked);
         let mut rest = whole;
         let next = |max| take(&mut rest, max);
         if self.mode.flips().is_some() {
             return self.flip(packet, next);
         }
-        let mut plan = CopyPlan::<H>::new();
+        let mut plan = CopyPlan::<H>::new(self.placement);
         plan.add(&mut self.ring, buffers, packet, next);
         self.perform(&mut plan)
     }
@@ -238,7 +245,7 @@ impl<H: Hypervisor> Slots<H> {
         &mut self,
         buffers: &Buffers<'_, H>,
         segments: Segments<'_>,
-        hash: Option<FlowHash>,
+        asked: Asked,
     ) -> Outcome {
         let Segments { mut segmenter, whole } = segments;
         let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
@@ -249,11 +256,11 @@ impl<H: Hypervisor> Slots<H> {
             if made.is_empty() {
                 return outcome;
             }
-            let mut plan = CopyPlan::<H>::new();
+            let mut plan = CopyPlan::<H>::new(self.placement);
             for (segment, header) in made.iter().zip(&headers) {
                 let mut head = &header[..segment.header_len];
                 let mut payload = &whole[segment.payload.clone()];
-                let packet = PacketShape::finished((head.len() + payload.len()) as u32, hash);
+                let packet = PacketShape::finished((head.len() + payload.len()) as u32, asked);
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));

@@ -160,6 +160,7 @@ proptest! {
         seed in any::<u64>(),
         acts in any::<bool>(),
         bits in 0u8..16,
+        headroom in prop::sample::select(vec![0u32, 0, 0, 256, 2048, 4096, u32::MAX]),
     ) {
         let machine = Machine::new();
         let hypervisor = Tampered::new(&machine);
@@ -176,6 +177,7 @@ proptest! {
             raw.grant(page, 0, 0, page);
             raw.write(page, 0, [0xa5u8; PAGE]);
         });
+        raw.key("xdp-headroom", headroom);
         let mut vif = raw.announce(hypervisor.clone());
         let bit = |n: u8| bits >> n & 1 == 1;
         let features = Features { sg: bit(0), csum_v4: bit(1), tso_v4: bit(2), ..Features::NONE };

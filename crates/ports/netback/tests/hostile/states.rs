@@ -56,12 +56,20 @@ impl End {
     pub fn after_death(self, text: Option<&str>, online: bool) -> Self {
         match (self, text) {
             // With the frontend in one of these states there is no connection to adopt.
-            (Self::Connected, Some("2" | "3" | "7" | "8")) => Self::Closed,
+            (Self::Connected, Some("2" | "3" | "8")) => Self::Closed,
             _ => self.after(text, online),
         }
     }
 
-    pub fn state(self) -> XenbusState {
+    /// What the store says after the frontend has written `text`.
+    pub fn shown(self, text: Option<&str>) -> XenbusState {
+        match (self, text) {
+            (Self::Connected, Some("7")) => XenbusState::Reconfigured,
+            _ => self.state(),
+        }
+    }
+
+    fn state(self) -> XenbusState {
         match self {
             Self::InitWait => XenbusState::InitWait,
             Self::Connected => XenbusState::Connected,
@@ -145,7 +153,9 @@ impl World {
     /// The invariants at every moment at which the frontend could look.
     fn check(&self) {
         let state = self.state().unwrap();
-        assert!([2, 4, 6].contains(&(state as u8)), "{state:?}");
+        assert!([2, 4, 6, 8].contains(&(state as u8)), "{state:?}");
+        // A frontend that reconfigures is connected.
+        let state = if state as u8 == 8 { XenbusState::Connected } else { state };
         assert_eq!(state == XenbusState::Connected, self.connection.is_some());
         match &self.vif {
             Some(vif) => assert_eq!(vif.state(), state),
@@ -181,7 +191,7 @@ fn every_jump_between_two_states_leads_where_it_should() {
                     world.drive();
                     end = end.after(text, online);
                     let path = format!("{first:?} {second:?} online={online}");
-                    assert_eq!(world.state(), Some(end.state()), "{path}");
+                    assert_eq!(world.state(), Some(end.shown(text)), "{path}");
                     assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
                 }
             }

@@ -51,6 +51,7 @@ impl<G: Guest> Frontend<G> {
         self.write(keys::REQUEST_RX_GUEST_COPY, u32::from(agreed.copies))?;
         self.write(keys::REQUEST_RX_ANY_ORDER, u32::from(agreed.any_order))?;
         self.write(keys::FEATURE_RX_NOTIFY, 1)?;
+        self.write(keys::FEATURE_RX_OFFSET, 1)?;
         self.write(keys::FEATURE_SG, u32::from(sg))?;
         self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
         self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;

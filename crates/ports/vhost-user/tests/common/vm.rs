@@ -36,6 +36,7 @@ pub struct Vm {
     pub rx: Driver,
     pub tx: Driver,
     pub features: u64,
+    size: u16,
     pub calls: [OwnedFd; 2],
     pub kicks: [OwnedFd; 2],
     rx_buffers: Vec<(u16, u64, u32)>,
@@ -70,6 +71,12 @@ impl Vm {
         Self::boot_in(features, shm::create_memfd("vm", LEN / 4096, PageSize::Small).unwrap())
     }
 
+    /// The same with rings of this size.
+    pub fn boot_small(features: u64, size: u16) -> Self {
+        let memory = shm::create_memfd("vm", LEN / 4096, PageSize::Small).unwrap();
+        Self::boot_sized(features, size, memory, FrontEnd::new(1))
+    }
+
     /// The same in this memory.
     pub fn boot_in(features: u64, file: OwnedFd) -> Self {
         Self::boot_with(features, file, FrontEnd::new(1))
@@ -77,10 +84,25 @@ impl Vm {
 
     /// The same with this front-end.
     pub fn boot_with(features: u64, file: OwnedFd, front: FrontEnd) -> Self {
-        let whole = Arc::new(Region::map(&file, 0, LEN).unwrap());
+        Self::boot_sized(features, SIZE, file, front)
+    }
+
+    /// The same with rings of this size.
+    pub fn boot_sized(features: u64, size: u16, file: OwnedFd, front: FrontEnd) -> Self {
+        let own = file.try_clone().unwrap();
+        Self::boot_of(features, size, &own, file, front)
+    }
+
+    /// The same, whose guest has memory of its `own`, and shares `file`.
+    pub fn boot_apart(features: u64, own: &OwnedFd, file: OwnedFd, front: FrontEnd) -> Self {
+        Self::boot_of(features, SIZE, own, file, front)
+    }
+
+    fn boot_of(features: u64, size: u16, own: &OwnedFd, file: OwnedFd, front: FrontEnd) -> Self {
+        let whole = Arc::new(Region::map(own, 0, LEN).unwrap());
         let memory = whole.slice(0..LEN).unwrap();
         let drivers =
-            [0, 1].map(|ring| Driver::new(&memory, ring_at(0, ring), SIZE, options(features)));
+            [0, 1].map(|ring| Driver::new(&memory, ring_at(0, ring), size, options(features)));
         let [rx, tx] = drivers;
         let events = || [new_eventfd(), new_eventfd()];
         let vm = Self {
@@ -90,6 +112,7 @@ impl Vm {
             rx,
             tx,
             features,
+            size,
             calls: events(),
             kicks: events(),
             rx_buffers: Vec::new(),
@@ -110,7 +133,7 @@ impl Vm {
     pub fn start(&self, positions: [u32; 2]) {
         for (index, base) in [0u32, 1].into_iter().zip(positions) {
             let ring = index as usize;
-            self.front.ring(index, SIZE.into(), ring_at(USER, ring), base);
+            self.front.ring(index, self.size.into(), ring_at(USER, ring), base);
             self.front.doorbell(message::SET_VRING_CALL, index.into(), &self.calls[ring]);
             self.front.doorbell(message::SET_VRING_KICK, index.into(), &self.kicks[ring]);
             self.front.send_state(message::SET_VRING_ENABLE, index, 1);

@@ -4,6 +4,7 @@
 mod common;
 
 mod device;
+mod few_buffers;
 mod frames;
 mod inflight;
 mod merged;
@@ -12,3 +13,4 @@ mod session;
 mod small;
 mod udp;
 mod uplinks;
+mod watch;

@@ -83,9 +83,27 @@ fn gso_that_the_headers_contradict_is_answered_with_an_error() {
     refused(&tcp, BLANK, GsoKind::TcpV6);
     refused(&udp(200), BLANK, GsoKind::TcpV4);
     refused(&arp(), BLANK, GsoKind::TcpV4);
-    // Segmentation needs a blank checksum, and this frame says that its checksum is complete.
-    refused(&tcp, DATA_VALIDATED, GsoKind::TcpV4);
-    refused(&tcp, 0, GsoKind::TcpV4);
+    // A checksum that is not blank is made so only where the headers agree.
+    for flags in [0, DATA_VALIDATED] {
+        refused(&tcp, flags, GsoKind::TcpV6);
+        refused(&udp(200), flags, GsoKind::TcpV4);
+        refused(&Tcp { fragment: true, ..Tcp::default() }.bytes(), flags, GsoKind::TcpV4);
+        refused(&Tcp { total_len: Some(1000), ..Tcp::default() }.bytes(), flags, GsoKind::TcpV4);
+    }
+    assert_eq!(world.h.port.as_ref().unwrap().gso_checksum_fixups(), 0);
+}
+
+#[test]
+fn a_frame_to_be_segmented_without_a_blank_checksum_gets_one_in_private_memory() {
+    let mut world = World::new();
+    let bytes = Tcp { len: 2000, ..Tcp::default() }.bytes();
+    world.h.memory.write(raw::DATA, 0, &bytes);
+    for (fixups, flags) in [(1, 0), (2, DATA_VALIDATED), (2, BLANK)] {
+        let slots = with_extras(2000, flags, &[gso(500, GsoKind::TcpV4)]);
+        world.answered(&slots, status::OKAY);
+        assert_eq!(world.h.port.as_ref().unwrap().gso_checksum_fixups(), fixups);
+    }
+    assert!(world.h.memory.read(raw::DATA, 2000) == bytes, "the guest's memory is its own");
 }
 
 #[test]

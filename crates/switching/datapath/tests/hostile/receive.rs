@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use frame::DropReason;
 use hypervisor::EventChannel;
+use offload::{Checksum, Gso, GsoKind};
 
-use crate::common::{frame, receive, send, wait_until};
+use crate::common::{frame, receive, send, send_as, wait_until};
+use crate::frames::Tcp;
 use crate::races::while_doing;
 use crate::raw::{self, BUFFERS, RX_RING, buffer};
 use crate::{A, World};
@@ -14,6 +16,11 @@ impl World {
     /// Connects the hostile guest with `buffers` on its RX ring.
     fn connect_with(&mut self, buffers: u32) {
         self.h.prepare();
+        self.connect_prepared_with(buffers);
+    }
+
+    /// The same after [`prepare`](raw::Hostile::prepare).
+    fn connect_prepared_with(&mut self, buffers: u32) {
         self.h.memory.set_req_prod(RX_RING, buffers);
         self.h.connect_prepared(&self.host);
         self.h.memory.write(raw::DATA, 0, &frame(crate::ALL, raw::MAC, 60, 0));
@@ -82,6 +89,79 @@ fn a_guest_that_doles_out_buffers_is_given_up_on() {
         },
     );
     world.all_live();
+}
+
+/// A guest with `buffers`, which it posts again `pause` after they were filled, gets `bursts` of so many `frames` whole.
+fn takes_all(buffers: u32, pause: Duration, frames: u32, bursts: u32) {
+    let mut world = World::unconnected();
+    world.connect_with(buffers);
+    while_taking(&mut world, buffers, pause, |world| {
+        for burst in 1..=bursts {
+            world.send_to_hostile(frames, 1500);
+            let memory = &world.h.memory;
+            wait_until("all frames", || memory.rsp_prod(RX_RING) == burst * frames);
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        let counts = world.h.port.as_ref().unwrap().counters().snapshot();
+        assert!(DropReason::ALL.iter().all(|reason| counts.dropped(*reason) == 0));
+    });
+}
+
+/// Does `work` while the guest posts each of its `buffers` again, `pause` after it was filled.
+fn while_taking(world: &mut World, buffers: u32, pause: Duration, work: impl FnOnce(&mut World)) {
+    let memory = world.h.memory.clone();
+    let event = world.h.event.take().unwrap();
+    let mut posted = buffers;
+    while_doing(
+        || {
+            std::thread::sleep(pause);
+            let end = memory.rsp_prod(RX_RING) + buffers;
+            for n in posted..end {
+                memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
+            }
+            memory.set_req_prod(RX_RING, end);
+            if posted < end {
+                event.notify().unwrap();
+            }
+            posted = end;
+        },
+        || work(world),
+    );
+}
+
+/// Pings of 40 and 60 kB come in fragments, more than iPXE (18) and OpenBSD (32) have buffers.
+#[test]
+fn a_guest_with_few_buffers_loses_nothing_of_bursts() {
+    let at_once = Duration::from_micros(200);
+    takes_all(18, at_once, 28, 16);
+    takes_all(32, at_once, 42, 16);
+}
+
+/// An unsegmented frame makes more segments than such a guest has buffers.
+#[test]
+fn a_guest_with_few_buffers_gets_all_segments_of_a_frame() {
+    for buffers in [18, 32, 64] {
+        let mut world = World::unconnected();
+        world.h.prepare();
+        for feature in ["feature-sg", "feature-gso-tcpv4"] {
+            world.h.key(feature, "0");
+        }
+        world.connect_prepared_with(buffers);
+        let mut bytes = Tcp { dst: raw::MAC, len: 60_054, ..Tcp::default() }.bytes();
+        bytes[6..12].copy_from_slice(&A);
+        let gso = Gso { kind: GsoKind::TcpV4, size: 1000 };
+        while_taking(&mut world, buffers, Duration::from_millis(1), |world| {
+            for frame in 1..=3 {
+                assert!(send_as(&mut world.a.queues[0], &bytes, Checksum::Partial, Some(gso)));
+                wait_until("all segments", || world.h.memory.rsp_prod(RX_RING) == frame * 60);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_guest_that_posts_its_few_buffers_late_loses_nothing() {
+    takes_all(64, Duration::from_millis(20), 1000, 2);
 }
 
 #[test]

@@ -79,6 +79,14 @@ pub(super) fn encode(
         let time = ConstCounter::new(seconds(port.batches.worker_nanoseconds));
         time.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
     }
+    let help =
+        "TCP frames from the port to be segmented whose checksum was not blank, and was made so";
+    let name = "pvnet_port_gso_checksum_fixups";
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for port in ports {
+        let fixups = ConstCounter::new(port.gso_checksum_fixups);
+        fixups.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
+    }
     Ok(())
 }
 
@@ -101,6 +109,7 @@ mod tests {
         let packets = LimitedPackets { ingress: 7, egress: 0 };
         let port = PortStatus {
             reason: Some(Reason::DeviceFailed("out0: deleted at 12:03:04".to_owned())),
+            gso_checksum_fixups: 3,
             limit: Some(LimitStatus { ingress: Some(rates), egress: None, packets }),
             batches: BatchStatus { worker_nanoseconds: 1_500_000_000, ..BatchStatus::default() },
             ..PortStatus::new("up0", PortKind::Uplink, PortState::Down)
@@ -108,6 +117,7 @@ mod tests {
         let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
         let lines = [
             "pvnet_port_up{port=\"up0\"} 0",
+            "pvnet_port_gso_checksum_fixups_total{port=\"up0\"} 3",
             "pvnet_port_info{port=\"up0\",kind=\"uplink\"} 1",
             // The code alone: each detail would be another time series.
             "pvnet_port_reason{port=\"up0\",reason=\"device_failed\"} 1",

@@ -13,6 +13,7 @@ use crate::host::Host;
 
 use super::backend;
 use super::step::{self, Step};
+pub use program::{SECTION, drop_icmp};
 pub use testbed::ClientReport;
 use testbed::Testbed;
 

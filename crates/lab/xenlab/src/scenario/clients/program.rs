@@ -24,8 +24,8 @@ const PROGRAM: [Instruction; 12] = [
     (0x95, 0, 0, 0, 0),
 ];
 
-/// The program's section, by whose name it is found and its type known.
-pub(super) const SECTION: &str = "xdp";
+/// The section of [`drop_icmp`], by whose name `ip link` finds the program and knows its type.
+pub const SECTION: &str = "xdp";
 /// What sections and the program are called, and where each name starts.
 const NAMES: &[u8] = b"\0xdp\0.symtab\0.strtab\0drop_icmp\0";
 const XDP: u32 = 1;
@@ -36,18 +36,16 @@ const DROP_ICMP: u32 = 21;
 /// Bytes of the file's header, of a section's and of a symbol.
 const HEADER: usize = 64;
 const SECTION_HEADER: u16 = 64;
-/// How many sections there are.
-const SECTIONS: u16 = 4;
 const SYMBOL: usize = 24;
 const EM_BPF: u16 = 247;
 
-/// A relocatable ELF file: its header, the program, the symbols, the names, and the table of these three sections after an empty one.
-pub(super) fn object() -> Vec<u8> {
+/// The program as a relocatable ELF file: its header, the program, the symbols, the names, and the table of these three sections after an empty one.
+pub fn drop_icmp() -> Vec<u8> {
     let text: Vec<u8> = PROGRAM.into_iter().flat_map(instruction).collect();
     let symbols = [vec![0; SYMBOL], symbol(text.len())].concat();
     let starts = [HEADER, HEADER + text.len(), HEADER + text.len() + symbols.len()];
     let table = (starts[2] + NAMES.len()).next_multiple_of(8);
-    let sections: [Vec<u8>; SECTIONS as usize] = [
+    let sections = [
         vec![0; SECTION_HEADER.into()],
         // PROGBITS, to be executed.
         section([XDP, 1], 6, starts[0], text.len(), [0, 0], 0),
@@ -55,7 +53,7 @@ pub(super) fn object() -> Vec<u8> {
         section([SYMTAB, 2], 0, starts[1], symbols.len(), [3, 1], SYMBOL),
         section([STRTAB, 3], 0, starts[2], NAMES.len(), [0, 0], 0),
     ];
-    let mut file = header(table, SECTIONS);
+    let mut file = header(table);
     file.extend([&text, &symbols, NAMES].concat());
     file.resize(table, 0);
     file.extend(sections.concat());
@@ -67,8 +65,8 @@ fn instruction((code, to, from, offset, immediate): Instruction) -> Vec<u8> {
     [&[code, registers][..], &offset.to_le_bytes(), &immediate.to_le_bytes()].concat()
 }
 
-/// `Elf64_Ehdr`, whose section 3 has the names of sections.
-fn header(table: usize, sections: u16) -> Vec<u8> {
+/// `Elf64_Ehdr` of four sections, whose section 3 has the names of sections.
+fn header(table: usize) -> Vec<u8> {
     let half = |value: u16| value.to_le_bytes().to_vec();
     [
         // 64 bits, little-endian, version 1; relocatable.
@@ -82,7 +80,7 @@ fn header(table: usize, sections: u16) -> Vec<u8> {
         half(SECTION_HEADER),
         vec![0; 4],
         half(SECTION_HEADER),
-        half(sections),
+        half(4),
         half(3),
     ]
     .concat()
@@ -130,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_object_has_the_program_in_its_section() {
-        let bytes = object();
+        let bytes = drop_icmp();
         let file: ElfFile64<'_> = ElfFile64::parse(&bytes[..]).expect("an ELF file");
         let section = file.section_by_name(SECTION).expect("the section");
         assert_eq!(section.data().expect("in the file").len(), 8 * PROGRAM.len());

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::Result;
 
 use super::super::{COMMAND_TIMEOUT, check};
-use super::program::{SECTION, object};
+use super::program::{SECTION, drop_icmp};
 use super::testbed::{STOCK, Side, Testbed, attach};
 
 const ECHOES: u32 = 5;
@@ -19,7 +19,7 @@ const MSS: usize = 1448;
 /// xen-netfront takes a program for loaded whose backend leaves no room for it, and never runs it. It writes how much room it needs
 /// after it has told the backend to look, so that netback often misses it, and the program drops nothing: no measure for pvnet.
 pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
-    let encoded = STANDARD.encode(object());
+    let encoded = STANDARD.encode(drop_icmp());
     let script = format!(
         "set -e\nmount -t bpf bpf /sys/fs/bpf\necho {encoded} | base64 -d >/run/drop_icmp.o"
     );

@@ -22,9 +22,6 @@ const SHORTEST: usize = 60;
 /// Segments of one [`deliver`](Egress::deliver): others wait for the queue's lock, and for the worker, until it returns. A frame of 64 KiB
 /// in segments of the usual MTU needs a third of them.
 const SEGMENTS: u16 = 128;
-/// So many buffers that come back end a shortage of them. There are at least as many under way when one begins, so it ends at the latest
-/// when the NIC has sent all of them.
-const PACE: u64 = (TX_BUFFERS - SEGMENTS as u32) as u64;
 const _: () = assert!(TX_BUFFERS > SEGMENTS as u32, "else a frame would wait for ever");
 /// Frames that the kernel sends for one call, where it copies (`TX_BATCH_SIZE`).
 const KERNELS_BATCH: u32 = 32;
@@ -135,14 +132,14 @@ impl XdpNicEgress {
     fn look(&mut self, now: Duration) {
         let before = self.wire.sent;
         self.wire.publish();
-        self.reclaim();
+        self.reclaim(now);
         self.looks.looked(self.wire.sent != before, now);
     }
 
     /// Takes the buffers of frames that were sent, and notices the end of a shortage.
-    fn reclaim(&mut self) {
+    fn reclaim(&mut self, now: Duration) {
         self.wire.reclaim();
-        self.supply.delivered(self.wire.sent, PACE);
+        self.supply.delivered(self.wire.sent, now);
     }
 
     /// Sends the first of these frames as it is.
@@ -232,7 +229,7 @@ impl Egress for XdpNicEgress {
         self.wire.mtu = self.wire.socket.mtu() as usize;
         // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
         if self.wire.free.len() < TX_BUFFERS as usize / 2 {
-            self.reclaim();
+            self.reclaim(now);
         }
         for n in 0..offers.len() {
             let outcome = self.offer(body, &offers[n..], now);

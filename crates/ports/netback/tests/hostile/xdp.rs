@@ -1,0 +1,248 @@
+//! Room for an XDP program before each frame, as Linux' netfront asks for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use machine::{Machine, toolstack};
+use netback::{Change, Queue, Vif};
+use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use proptest::prelude::*;
+use shm::Region;
+use wire::headers::Headers;
+use wire::netif::extra::{Extra, ExtraInfo};
+use wire::netif::{RxRequest, RxResponse, rx_flags};
+
+use crate::common::device::OFFERED;
+use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+
+/// What Linux asks for: `XDP_PACKET_HEADROOM`.
+const HEADROOM: u16 = 256;
+const CONNECTED: &str = "4";
+const RECONFIGURING: u32 = 7;
+const RECONFIGURED: &str = "8";
+
+struct World {
+    machine: Machine,
+    raw: Raw,
+    vif: Vif<Machine>,
+    queue: Option<Queue<Machine>>,
+    posted: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = Machine::new();
+        let raw = Raw::new(&machine);
+        let mut vif = raw.announce(machine.clone());
+        let queue = Some(raw.connect(&mut vif, Features::ALL));
+        vif.connected().unwrap();
+        Self { machine, raw, vif, queue, posted: 0 }
+    }
+
+    fn backend_key(&self, key: &str) -> String {
+        let path = toolstack::backend_path(self.raw.domain.id(), 0);
+        self.raw.driver_store.read(None, &format!("{path}/{key}")).unwrap()
+    }
+
+    /// The frontend enters a state.
+    fn enter(&mut self, state: u32) {
+        self.raw.key("state", state);
+        assert!(matches!(self.vif.frontend_changed().unwrap(), Change::None));
+    }
+
+    fn ask_for(&mut self, headroom: impl std::fmt::Display) {
+        self.raw.key("xdp-headroom", headroom);
+        assert!(matches!(self.vif.frontend_changed().unwrap(), Change::None));
+    }
+
+    /// Delivers a frame, and returns each packet that came: where it began, its bytes and its extras.
+    fn deliver(&mut self, bytes: &[u8], gso: Option<Gso>) -> Vec<(u16, Vec<u8>, Vec<Extra>)> {
+        let (frame, regions) = frame_of(bytes, gso);
+        let first = self.posted;
+        while self.posted < first + 200 {
+            let gref = DATA + self.posted % (PAGES - DATA);
+            let request = RxRequest { id: 0, pad: 0, gref };
+            self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
+            self.posted += 1;
+        }
+        self.raw.write(RX_RING, REQ_PROD, self.posted);
+        let mut offers = [Offer::new(&frame)];
+        self.queue
+            .as_mut()
+            .unwrap()
+            .rx
+            .deliver(Body::Regions(&regions), &mut offers, Duration::ZERO)
+            .unwrap();
+        let mut packets = Vec::new();
+        let end = self.raw.read::<u32>(RX_RING, RSP_PROD);
+        assert_eq!(offers[0].outcome == Outcome::Delivered, end > first);
+        let mut n = first;
+        let mut next = |raw: &Raw| {
+            n += 1;
+            (n <= end)
+                .then(|| (n - 1, raw.read::<RxResponse>(RX_RING, Raw::slot::<RxRequest>(n - 1))))
+        };
+        while let Some((n, response)) = next(&self.raw) {
+            let (mut bytes, mut extras) = (self.bytes(n, response), Vec::new());
+            let mut more = response.flags & rx_flags::EXTRA_INFO != 0;
+            while more {
+                let info: ExtraInfo = zerocopy::transmute!(next(&self.raw).unwrap().1);
+                more = info.more();
+                extras.push(Extra::decode(&info).unwrap());
+            }
+            let mut last = response;
+            while last.flags & rx_flags::MORE_DATA != 0 {
+                let (n, part) = next(&self.raw).unwrap();
+                bytes.extend(self.bytes(n, part));
+                last = part;
+            }
+            packets.push((response.offset, bytes, extras));
+        }
+        // Those that were not used are used next.
+        self.posted = end;
+        packets
+    }
+
+    fn bytes(&self, n: u32, response: RxResponse) -> Vec<u8> {
+        let page = (DATA + n % (PAGES - DATA)) as usize * PAGE;
+        let mut bytes = vec![0; usize::try_from(response.status).unwrap()];
+        assert!(usize::from(response.offset) + bytes.len() <= PAGE);
+        self.raw.memory.copy_out(page + usize::from(response.offset), &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// A TCP segment over IPv4 of so many bytes.
+fn tcp(len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    bytes.extend(u16::try_from(len - 14).unwrap().to_be_bytes());
+    bytes.extend([0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    bytes.extend((54..len).map(|n| (n % 251).to_le_bytes()[0]));
+    bytes
+}
+
+fn frame_of(bytes: &[u8], gso: Option<Gso>) -> (Frame, Arc<[Region]>) {
+    let mut frame = Frame::empty();
+    let (header, rest) = bytes.split_at(bytes.len().min(HEADER_MAX));
+    frame.set_header(header).unwrap();
+    frame.headers = Headers::parse_start(header, bytes.len()).unwrap();
+    (frame.len, frame.gso) = (bytes.len().try_into().unwrap(), gso);
+    frame.checksum = Checksum::Partial;
+    let body = Region::anonymous(1 << 16).unwrap();
+    body.copy_in(0, rest).unwrap();
+    if !rest.is_empty() {
+        frame.pieces.push(Piece::in_region(0, 0, rest.len().try_into().unwrap()));
+    }
+    (frame, [body].into())
+}
+
+/// The same frame with its checksum.
+fn whole(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let headers = Headers::parse(&bytes).unwrap();
+    offload::complete_checksum(&mut bytes, &headers).unwrap();
+    bytes
+}
+
+fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
+    let headers = Headers::parse(bytes).unwrap();
+    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
+    let mut header = [0; MAX_HEADER];
+    std::iter::from_fn(|| {
+        let segment = segmenter.next(&mut header)?;
+        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
+    })
+    .collect()
+}
+
+const GSO: Gso = Gso { kind: GsoKind::TcpV4, size: 1448 };
+
+#[test]
+fn a_frontend_gets_room_for_its_program_while_it_asks_for_it() {
+    let mut world = World::new();
+    assert_eq!(world.backend_key("feature-xdp-headroom"), "1");
+    let (short, long) = (tcp(60), tcp(9000));
+    assert_eq!(world.deliver(&short, None), [(0, short.clone(), vec![])]);
+    let [(0, got, extras)] = &world.deliver(&long, Some(GSO))[..] else { panic!("one packet") };
+    assert!(*got == long && extras.len() == 1);
+
+    world.enter(RECONFIGURING);
+    assert_eq!(world.backend_key("state"), RECONFIGURED);
+    world.ask_for(HEADROOM);
+    for _ in 0..2 {
+        let xdp = vec![Extra::Xdp { headroom: HEADROOM }];
+        assert_eq!(world.deliver(&short, None), [(HEADROOM, whole(&short), xdp.clone())]);
+        let packets = world.deliver(&long, Some(GSO));
+        let expected = segments(&long, GSO).into_iter().map(|one| (HEADROOM, one, xdp.clone()));
+        assert!(packets.into_iter().eq(expected), "segments, each in one page");
+        // A program gets no frame in two pages.
+        assert_eq!(world.deliver(&tcp(PAGE - 256), None).len(), 1);
+        assert!(world.deliver(&tcp(PAGE - 255), None).is_empty());
+        world.enter(4);
+        assert_eq!(world.backend_key("state"), CONNECTED);
+    }
+
+    world.enter(RECONFIGURING);
+    world.ask_for(0);
+    assert_eq!(world.backend_key("state"), RECONFIGURED);
+    world.enter(4);
+    assert_eq!(world.deliver(&short, None), [(0, short.clone(), vec![])]);
+    assert_eq!(world.deliver(&long, Some(GSO)).len(), 1);
+}
+
+#[test]
+fn the_next_backend_keeps_the_room_and_answers_who_waits() {
+    for (state, shown) in [(4, CONNECTED), (RECONFIGURING, RECONFIGURED)] {
+        let mut world = World::new();
+        world.enter(RECONFIGURING);
+        world.ask_for(HEADROOM);
+        assert_eq!(world.backend_key("state"), RECONFIGURED);
+        // It is killed before it sees the next state.
+        world.queue = None;
+        world.raw.key("state", state);
+        world.vif = world.raw.adopt(world.machine.clone(), OFFERED);
+        let Change::Connect(mut connection) = world.vif.frontend_changed().unwrap() else {
+            panic!("it is connected")
+        };
+        world.vif.connected().unwrap();
+        assert_eq!(world.backend_key("state"), shown);
+        world.queue = connection.queues.pop();
+        assert_eq!(world.deliver(&tcp(60), None)[0].0, HEADROOM);
+        world.enter(4);
+        assert_eq!(world.backend_key("state"), CONNECTED);
+    }
+}
+
+#[test]
+fn the_next_driver_gets_no_room_that_it_did_not_ask_for() {
+    let mut world = World::new();
+    world.ask_for(HEADROOM);
+    assert_eq!(world.deliver(&tcp(60), None)[0].0, HEADROOM);
+    world.raw.key("state", 5);
+    assert!(matches!(world.vif.frontend_changed().unwrap(), Change::Disconnect));
+    world.vif.disconnected().unwrap();
+    let path = format!("{}/xdp-headroom", toolstack::device_path(0));
+    assert!(world.raw.store.read(None, &path).is_err());
+}
+
+proptest! {
+    /// Whatever is asked for, a frame lies in its page behind what its extra says, or is dropped.
+    #[test]
+    fn any_headroom_leaves_frames_whole(headroom in prop_oneof![0u32..5000, any::<u32>()], len in 60usize..4200) {
+        let mut world = World::new();
+        world.ask_for(headroom);
+        let bytes = tcp(len);
+        for (offset, got, extras) in world.deliver(&bytes, None) {
+            match headroom {
+                0 => prop_assert!(got == bytes && extras.is_empty() && offset == 0),
+                _ => {
+                    prop_assert_eq!(got, whole(&bytes));
+                    prop_assert_eq!(extras, [Extra::Xdp { headroom: offset }]);
+                }
+            }
+            prop_assert_eq!(u32::from(offset), headroom.min(2048));
+        }
+    }
+}

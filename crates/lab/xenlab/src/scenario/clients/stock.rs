@@ -63,7 +63,7 @@ struct Seen {
 pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let with = capture(testbed)?;
     let key =
-        "printf '\\n[[guest]]\\nname = \"stock\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
+        "printf '\\n[[guest]]\\nname = \"stock.1\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
     testbed.host.run(key, COMMAND_TIMEOUT)?;
     testbed.pvnet.restart()?;
     // It holds from the next connection on.

@@ -15,20 +15,6 @@ use crate::traffic::{self, Peer};
 
 /// MiB of a file.
 const MIB: u32 = 4;
-/// What a kernel says of memory that changed while nobody owned it.
-const HARM: &str = "pagealloc: memory corruption|Bad page|BUG:|Oops|general protection";
-
-/// What the kernels of the running machines say of harmed memory. They fill free pages with a pattern and check it (`page_poison=1`).
-pub(crate) fn harm(setup: &Setup<'_>) -> Result<Option<String>> {
-    for machine in setup.machines.iter().flatten() {
-        let said = machine.run(&format!("dmesg | grep -E '{HARM}' || true"), COMMAND)?;
-        if let Some(line) = said.lines().next() {
-            return Ok(Some(format!("the kernel of {} says: {line}", machine.name())));
-        }
-    }
-    Ok(None)
-}
-
 /// `ethtool -G` again and again, while large echo requests flood in.
 pub(crate) fn ring_sizes(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const SIZES: &str = "128 256 64 256 128 256";

@@ -106,10 +106,12 @@ impl Day {
 
 /// A step fails if memory of a guest was harmed, whatever it saw.
 fn unharmed(setup: &Setup<'_>, (seen, passed): (String, bool)) -> Result<(String, bool)> {
-    Ok(match administrator::harm(setup)? {
-        Some(harm) => (format!("{seen}; {harm}"), false),
-        None => (seen, passed),
-    })
+    for machine in setup.machines.iter().flatten() {
+        if let Some(harm) = scenario::harm(machine.shell())? {
+            return Ok((format!("{seen}; {harm}"), false));
+        }
+    }
+    Ok((seen, passed))
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use control_socket::PortState;
 use lab::{Namespace, Process};
-use xenlab::{Emulator, HostFile, Images, Machine, MachineConfig, Result};
+use xenlab::{Emulator, HostFile, Images, Machine, MachineConfig, Result, scenario};
 
 use crate::COMMAND;
 use crate::card::Card;
@@ -106,7 +106,7 @@ impl Testbed {
             vcpus: device.queues,
             // Two kernels and two archives have room while one starts the other.
             memory_mib: 512,
-            kernel_arguments: "page_poison=1".to_owned(),
+            kernel_arguments: scenario::POISON.to_owned(),
             ..MachineConfig::new(&device.name)
         };
         device.plug(config, emulator, daemon.folder())

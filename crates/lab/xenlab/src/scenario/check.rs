@@ -12,6 +12,11 @@ use crate::{Error, Result};
 
 use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 
+/// The argument by which a kernel fills free pages with a pattern, and checks it when they are used again.
+pub const POISON: &str = "page_poison=1";
+/// What it says of memory that was harmed.
+const HARM: &str = "pagealloc: memory corruption|Bad page|BUG:|Oops|general protection";
+
 /// The TCP port for files.
 const PORT: u16 = 5555;
 
@@ -181,6 +186,15 @@ pub(super) fn switched_on(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(": "));
     let on = lines.filter(|(name, state)| state.starts_with("on") && !name.starts_with('\t'));
     on.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// What the kernel of a guest, or of a machine, says of memory that was changed while nobody owned it. With [`POISON`] it looks for that.
+///
+/// # Errors
+/// Those of [`Shell::run`].
+pub fn harm(shell: &Shell) -> Result<Option<String>> {
+    let said = shell.run(&format!("dmesg | grep -E '{HARM}' || true"), COMMAND_TIMEOUT)?;
+    Ok(said.lines().next().map(|line| format!("the kernel of {} says: {line}", shell.name())))
 }
 
 /// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what went wrong:

@@ -27,7 +27,9 @@ use std::time::Duration;
 
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
-pub use check::{Features, Rates, Transfer, features, listens, ping, same_file, throughput};
+pub use check::{
+    Features, POISON, Rates, Transfer, features, harm, listens, ping, same_file, throughput,
+};
 pub use clients::{CLIENT_STEPS, ClientReport, SECTION, clients, drop_icmp};
 pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};

@@ -11,8 +11,8 @@ use lab::Progress;
 use crate::Result;
 use crate::host::Host;
 
-use super::backend;
 use super::step::{self, Step};
+use super::{backend, check};
 pub use program::{SECTION, drop_icmp};
 pub use testbed::ClientReport;
 use testbed::Testbed;
@@ -41,7 +41,14 @@ pub fn clients(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start netback and pvnet, and two guests");
     let mut testbed = Testbed::begin(host)?;
     step::run_all(&ALL, progress, |act| {
-        act(&mut testbed).map_err(|error| backend::explain(error, &testbed.pvnet))
+        let (seen, passed) =
+            act(&mut testbed).map_err(|error| backend::explain(error, &testbed.pvnet))?;
+        for guest in [&testbed.client, &testbed.stock] {
+            if let Some(harm) = check::harm(guest.shell())? {
+                return Ok((format!("{seen}; {harm}"), false));
+            }
+        }
+        Ok((seen, passed))
     })
 }
 

@@ -8,6 +8,7 @@ use crate::host::{Domu, DomuConfig, Host, Shell};
 use crate::{Error, Result};
 
 use super::super::backend::{Backend, RunningBackend};
+use super::super::check::POISON;
 use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
 /// Both serve a type of their own. dom0 has an address for each.
@@ -183,7 +184,9 @@ impl<'a> Testbed<'a> {
 /// Boots a guest with an interface of netback.
 fn create(host: &Host, name: &str, number: u8) -> Result<Domu> {
     let vif = format!("mac={},bridge=xenbr0,script=vif-lab", mac(number, Side::Netback.devid()));
-    host.create(&DomuConfig::new(name).vif(vif), BOOT_TIMEOUT)
+    let config =
+        DomuConfig { kernel_arguments: POISON.to_owned(), ..DomuConfig::new(name).vif(vif) };
+    host.create(&config, BOOT_TIMEOUT)
 }
 
 /// The command that plugs in an interface of pvnet. It fails if no frontend connects to it at once.

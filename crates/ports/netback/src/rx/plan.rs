@@ -109,19 +109,23 @@ impl PacketShape {
     }
 
     fn encode_extras(self, id: u16) -> Extras {
+        let Asked { hash, headroom } = self.asked;
+        let mut extras = Extras::new();
+        let mut add = |extra: Extra, more| extras.extend(extra.encode(more).ok());
         let gso = self.gso.and_then(|Gso { kind, size }| {
             Some(Extra::Gso { size: size.try_into().ok()?, kind: kind.netif()?, features: id })
         });
-        let Asked { hash, headroom } = self.asked;
-        let hash = hash.map(|FlowHash { input, value }| Extra::Hash {
-            kind: kind_of(input),
-            algorithm: HashAlgorithm::Toeplitz as u8,
-            value,
-        });
-        let xdp = (headroom > 0).then_some(Extra::Xdp { headroom });
-        let all: ArrayVec<_, EXTRAS_MAX> = [gso, hash, xdp].into_iter().flatten().collect();
-        let last = all.len().saturating_sub(1);
-        all.iter().enumerate().filter_map(|(n, extra)| extra.encode(n < last).ok()).collect()
+        if let Some(gso) = gso {
+            add(gso, hash.is_some() || headroom > 0);
+        }
+        if let Some(FlowHash { input, value }) = hash {
+            let (kind, algorithm) = (kind_of(input), HashAlgorithm::Toeplitz as u8);
+            add(Extra::Hash { kind, algorithm, value }, headroom > 0);
+        }
+        if headroom > 0 {
+            add(Extra::Xdp { headroom }, false);
+        }
+        extras
     }
 }
 
@@ -222,18 +226,17 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         packet: PacketShape,
         mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) {
-        let PacketShape { len, flags, .. } = packet;
+        let PacketShape { len, flags, asked, .. } = packet;
         let mut left = len;
         let mut first = true;
+        let mut offset = match asked.headroom {
+            0 => self.placement.offset(ring.consumed(), len),
+            headroom => headroom,
+        };
         while left > 0 {
             let request = ring.next();
             let index = ring.consumed();
             ring.consume();
-            let offset = match first {
-                true if packet.asked.headroom > 0 => packet.asked.headroom,
-                true => self.placement.offset(index, len),
-                false => 0,
-            };
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
             left -= u32::from(size);
@@ -247,11 +250,9 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 filled += run;
             }
             let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
-            let extras = match first {
-                true => packet.extras(packet.gso.map_or(0, |_| ring.id_of_extra())),
-                false => Extras::new(),
-            };
-            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
+            let extras = first.then(|| packet.extras(packet.gso.map_or(0, |_| ring.id_of_extra())));
+            let has_extras = extras.as_ref().is_some_and(|extras| !extras.is_empty());
+            let announced = if has_extras { rx_flags::EXTRA_INFO } else { 0 };
             self.slots.push(Planned::Data {
                 id: if buffers.is_pool() { slot } else { request.id },
                 offset,
@@ -259,11 +260,11 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 flags: if first { flags } else { 0 } | more | announced | pool_flag(buffers),
                 copies: (self.copies.len() - before) as u8,
             });
-            for info in extras {
+            for info in extras.into_iter().flatten() {
                 ring.consume();
                 self.slots.push(Planned::Extra(info));
             }
-            first = false;
+            (first, offset) = (false, 0);
         }
     }
 

@@ -10,6 +10,9 @@ const STALL: Duration = Duration::from_millis(200);
 /// The time of waiting that a buffer pays for. A guest that takes 200 frames in a second may be as slow as that for ever, however few
 /// buffers it has: iPXE has 18, and a burst of frames is longer.
 const PER_BUFFER: Duration = Duration::from_millis(5);
+/// A frame that waits is offered again after this time at the latest. So if nobody has looked for longer, and buffers were given meanwhile,
+/// no frame waited: the last one was dropped, as those from a wire are at once, and this side does not learn it.
+const OFFERED_AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring, a NIC sends
 /// them.
@@ -71,6 +74,7 @@ impl BufferSupply {
         let buffers = given.wrapping_sub(self.given).min(1000);
         let paid = PER_BUFFER.saturating_mul(u32::try_from(buffers).unwrap_or(u32::MAX));
         let debt = match self.waits {
+            true if buffers > 0 && passed > OFFERED_AGAIN => self.debt,
             true => self.debt.saturating_add(passed),
             false => self.debt.saturating_sub(passed),
         };
@@ -128,6 +132,32 @@ mod tests {
             supply.delivered(n, ms(n * 10));
         }
         assert!((20..60).contains(&waited), "{waited}");
+    }
+
+    /// Frames from a wire, broadcasts, and those that have waited for too long are dropped, and this side does not learn it.
+    #[test]
+    fn a_pause_after_frames_that_were_dropped_is_no_wait() {
+        let ms = Duration::from_millis;
+        for (ring, pause) in [(18, 1000), (256, 10_000), (1, 600)] {
+            let mut supply = BufferSupply::default();
+            for burst in 0..20 {
+                let (used, at) = ((burst + 1) * ring, burst * pause);
+                // All that it has posted meanwhile are used by a burst that is longer.
+                supply.delivered(used, ms(at));
+                assert!(!supply.is_stalled(), "a ring of {ring}");
+                assert_eq!(supply.without_room(used, ms(at)), Outcome::Waiting, "{ring}");
+            }
+        }
+        // It is no loophole: a frame that waits is offered meanwhile.
+        for pause in [101, 500] {
+            let mut supply = BufferSupply::default();
+            let stalls = (0..100).map(|n| {
+                supply.delivered(n, ms(n * pause));
+                supply.without_room(n, ms(n * pause)) == STALLED
+            });
+            let stalls: Vec<_> = stalls.collect();
+            assert!(stalls[5..].iter().all(|stalled| *stalled), "{pause}: {stalls:?}");
+        }
     }
 
     #[test]

@@ -177,3 +177,36 @@ fn frames_longer_than_a_page_are_dropped_where_pages_are_the_limit() {
     });
     world.all_live();
 }
+
+/// A frame for another guest waits on its sender's ring behind those for a guest that gives too few buffers, until that one is given up on.
+/// The buffers are close enough together for none of its frames to wait for too long in the window.
+#[test]
+fn a_guest_that_doles_out_buffers_delays_no_frame_behind_its_own() {
+    let mut world = World::unconnected();
+    world.connect_with(0);
+    let memory = world.h.memory.clone();
+    let event = world.h.event.take().unwrap();
+    let mut n = 0;
+    while_doing(
+        || {
+            memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
+            n += 1;
+            memory.set_req_prod(RX_RING, n);
+            event.notify().unwrap();
+            std::thread::sleep(Duration::from_millis(7));
+        },
+        || {
+            // The sender's ring is full of frames for it.
+            let mut sent = 0;
+            while send(&mut world.a.queues[0], &frame(raw::MAC, A, 100, sent)) {
+                sent += 1;
+            }
+            let before = world.h.memory.rsp_prod(RX_RING);
+            wait_until("room", || send(&mut world.a.queues[0], &frame(crate::B, A, 100, sent)));
+            wait_until("the frame", || receive(&mut world.b.queues[0]).is_some());
+            let got = world.h.memory.rsp_prod(RX_RING) - before;
+            // It pays for 5 ms of each 7, and owes no more than 200 ms.
+            assert!(got <= 140 && sent >= 200, "after {got} frames for it, of {sent}");
+        },
+    );
+}

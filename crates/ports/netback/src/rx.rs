@@ -389,9 +389,11 @@ impl<H: Hypervisor> RxQueue<H> {
             asked.hash = None;
         }
         let (needed, longest) = needs(asked);
+        // The slots of what is said about room do not count: such frames come in parts, if they must.
+        let counted = needs(Asked { headroom: 0, ..asked }).0;
         let longest = longest + u32::from(asked.headroom);
         let scattered = longest > PAGE_SIZE as u32 && !self.slots.features.sg;
-        offer.outcome = if needed as usize > SEGMENTS_MAX || scattered {
+        offer.outcome = if counted as usize > SEGMENTS_MAX || scattered {
             Outcome::Dropped(DropReason::TooLarge)
         } else if let (Need::Segment, Some(gso)) = (need, frame.gso) {
             self.deliver_segments(body, buffers, offer, (gso, asked), now)?

@@ -192,6 +192,21 @@ fn a_frontend_gets_room_for_its_program_while_it_asks_for_it() {
     assert_eq!(world.deliver(&long, Some(GSO)).len(), 1);
 }
 
+/// Each segment takes a buffer more. A connection whose segments are small must not end for that.
+#[test]
+fn room_for_a_program_costs_no_frame_of_many_segments() {
+    let mut world = World::new();
+    let gso = Gso { size: 500, ..GSO };
+    let frame = tcp(54 + 98 * 500);
+    assert_eq!(segments(&frame, gso).len(), 98);
+    world.ask_for(HEADROOM);
+    let packets = world.deliver(&frame, Some(gso));
+    // The guest's pages are fewer than its buffers.
+    let lens = |bytes: Vec<u8>| bytes.len();
+    let got = packets.into_iter().map(|(_, bytes, _)| lens(bytes));
+    assert!(got.eq(segments(&frame, gso).into_iter().map(lens)));
+}
+
 #[test]
 fn the_next_backend_keeps_the_room_and_answers_who_waits() {
     for (state, shown) in [(4, CONNECTED), (RECONFIGURING, RECONFIGURED)] {

@@ -12,8 +12,9 @@
 //!   that this queue delivered; with half of them, the whole window. Frames beyond that are dropped.
 //! - A port for which a frame has waited for longer is *late*: for a while, frames for it do not
 //!   wait at all. That period doubles each time, so the sum of all waits stays small.
-//! - Frames of a queue without back-pressure, such as an uplink's, never wait. Its window is
-//!   everybody's.
+//! - The window of a queue without back-pressure, such as an uplink's, is everybody's: nobody behind a wire slows down when it is
+//!   full. All frames that wait in it together hold [`SHARED`] of its slots, for [`WAIT_SHARED`] each, and the others pass them. That is
+//!   what a guest with few buffers needs for a burst; a virtual interface of Linux' netback has a queue of its own for it.
 
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ const WAIT_ALONE: Duration = Duration::from_millis(500);
 /// How long a frame may wait for a port that takes nearly all that its queue delivers; for others,
 /// their share of it.
 const WAIT: Duration = Duration::from_millis(20);
+/// How many frames of a queue without back-pressure may wait: half of its window, so that as many are free for everybody at any time.
+const SHARED: usize = WINDOW / 2;
+/// How long each of them may wait.
+const WAIT_SHARED: Duration = Duration::from_millis(200);
 /// For how long frames for a late port do not wait, the first time: so waits are at most a tenth
 /// of the time.
 const LATE: Duration = Duration::from_millis(180);
@@ -106,7 +111,13 @@ impl Waits {
     /// Decides how many of the frames that wait for a port may go on waiting: the first ones of
     /// `waiting`, slots of the window in order of arrival. The others must be dropped.
     pub(crate) fn admit(&mut self, serial: u64, waiting: &[u8], now: Duration) -> usize {
-        let Some(first) = waiting.first().filter(|_| self.back_pressure) else { return 0 };
+        let waiting = if self.back_pressure { waiting } else { self.within_shared(waiting) };
+        let Some(first) = waiting.first() else { return 0 };
+        let port = self.port(serial, now);
+        port.seen = now;
+        if port.late.is_some_and(|late| now < late.until) {
+            return 0;
+        }
         for slot in waiting {
             if self.slots & (1 << slot) == 0 {
                 self.slots |= 1 << slot;
@@ -114,21 +125,22 @@ impl Waits {
             }
         }
         let since = self.since[usize::from(*first)];
-        self.port(serial, now).seen = now;
         let share = self.share(serial);
-        let limit = if self.ports.len() == 1 { WAIT_ALONE } else { WAIT.mul_f64(share) };
-        let port = self.port(serial, now);
-        if port.late.is_some_and(|late| now < late.until) {
-            return 0;
-        }
+        let limit = match self.back_pressure {
+            true if self.ports.len() == 1 => WAIT_ALONE,
+            true => WAIT.mul_f64(share),
+            false => WAIT_SHARED,
+        };
         if now.saturating_sub(since) > limit {
-            port.mark_late(now);
+            self.port(serial, now).mark_late(now);
+            // They are dropped: others may hold their slots from now on.
+            self.slots &= !waiting.iter().fold(0u64, |slots, slot| slots | 1 << slot);
             return 0;
         }
         let due = since + limit;
         self.due = Some(self.due.map_or(due, |other| other.min(due)));
-        if share >= 0.5 {
-            // The sender's main destination: its ring may fill up, so that it slows down.
+        if !self.back_pressure || share >= 0.5 {
+            // All that there is room for; or the sender's main destination: its ring may fill up, so that it slows down.
             return waiting.len();
         }
         #[expect(
@@ -138,6 +150,13 @@ impl Waits {
         )]
         let slots = (WINDOW as f64 * share).ceil() as usize;
         waiting.len().min(slots)
+    }
+
+    /// The first of `waiting` for which the slots suffice that frames without back-pressure may hold.
+    fn within_shared<'a>(&self, waiting: &'a [u8]) -> &'a [u8] {
+        let these = waiting.iter().fold(0u64, |slots, slot| slots | 1 << slot);
+        let others = (self.slots & !these).count_ones() as usize;
+        &waiting[..waiting.len().min(SHARED.saturating_sub(others))]
     }
 
     /// The turn's frames have their outcomes; `window` has those that stay.

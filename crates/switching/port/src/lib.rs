@@ -228,8 +228,8 @@ pub trait Ingress: Any + Send {
     /// once, before any other method.
     fn event(&self) -> Arc<dyn Event>;
 
-    /// Whether a full window slows the sender down. If not, as on a wire, frames do not wait for
-    /// room: the window is needed for what comes next. Called once; a wrapper passes it on.
+    /// Whether a full window slows the sender down. If not, as on a wire, half of the window is kept
+    /// free of frames that wait for room: it is needed for what comes next. Called once; a wrapper passes it on.
     fn has_back_pressure(&self) -> bool {
         true
     }

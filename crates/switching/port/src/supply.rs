@@ -7,11 +7,11 @@ use frame::{DropReason, Outcome};
 /// Frames that wait block their sender's ring. So they do not wait for a receiver that has kept frames waiting for this long without
 /// paying for it: single buffers far apart must not keep them waiting for ever (XSA-392).
 const STALL: Duration = Duration::from_millis(200);
-/// The time of waiting that a buffer pays for. A guest that takes 200 frames in a second may be as slow as that for ever, however few
-/// buffers it has: iPXE has 18, and a burst of frames is longer.
-const PER_BUFFER: Duration = Duration::from_millis(5);
+/// The time of waiting that a buffer pays for. A guest that takes 500 frames in a second may be as slow as that for ever, however few
+/// buffers it has: iPXE has 18, and a burst of frames is longer. Its sender's ring of 256 frames, and the window, may then wait for 0.64 s.
+const PER_BUFFER: Duration = Duration::from_millis(2);
 /// A frame that waits is offered again after this time at the latest. So if nobody has looked for longer, and buffers were given meanwhile,
-/// no frame waited: the last one was dropped, as those from a wire are at once, and this side does not learn it.
+/// no frame waited: the last one was dropped, as broadcasts are at once, and this side does not learn it.
 const OFFERED_AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring, a NIC sends
@@ -113,8 +113,8 @@ mod tests {
     #[test]
     fn a_guest_with_few_buffers_that_takes_frames_never_stalls() {
         let ms = Duration::from_millis;
-        assert!(refills(18, ms(20)) && refills(18, ms(90)));
-        assert!(refills(32, ms(20)) && refills(64, ms(20)) && refills(1, ms(5)));
+        assert!(refills(18, ms(20)) && refills(18, ms(36)));
+        assert!(refills(32, ms(20)) && refills(64, ms(20)) && refills(1, ms(2)));
         assert!(!refills(1, ms(10)) && !refills(1, ms(1000)) && !refills(18, ms(100)));
         assert!(!refills(256, ms(1500)));
     }
@@ -134,7 +134,7 @@ mod tests {
         assert!((20..60).contains(&waited), "{waited}");
     }
 
-    /// Frames from a wire, broadcasts, and those that have waited for too long are dropped, and this side does not learn it.
+    /// Broadcasts, and frames that have waited for too long, are dropped, and this side does not learn it.
     #[test]
     fn a_pause_after_frames_that_were_dropped_is_no_wait() {
         let ms = Duration::from_millis;
@@ -175,10 +175,10 @@ mod tests {
         // Nobody is there: that is no better.
         supply.delivered(280, ms(20_600));
         assert_eq!(supply.without_room(280, ms(21_000)), STALLED);
-        supply.delivered(298, ms(21_000));
+        supply.delivered(370, ms(21_000));
         assert!(supply.is_stalled());
-        supply.delivered(320, ms(21_001));
+        supply.delivered(380, ms(21_001));
         assert!(!supply.is_stalled());
-        assert_eq!(supply.without_room(320, ms(21_001)), Outcome::Waiting);
+        assert_eq!(supply.without_room(380, ms(21_001)), Outcome::Waiting);
     }
 }

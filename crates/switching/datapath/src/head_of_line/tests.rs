@@ -32,11 +32,40 @@ fn an_only_destination_may_let_frames_wait() {
     assert_eq!(waits.admit(GOOD, &all(), ms(501)), 0, "another's may be behind them");
 }
 
+/// A window in which these slots' frames stay.
+fn staying(slots: u8) -> Window {
+    let mut window = Window::new();
+    (0..slots).for_each(|_| drop(window.push()));
+    window
+}
+
 #[test]
-fn frames_from_a_wire_never_wait() {
+fn frames_from_a_wire_hold_half_of_its_window_together() {
     let mut waits = Waits::new(false);
     waits.delivered(GOOD, 1000, ms(0));
-    assert_eq!(waits.admit(GOOD, &all(), ms(0)), 0);
+    // One that takes little, too: a guest's first burst.
+    assert_eq!(waits.admit(SLOW, &all(), ms(0)), SHARED);
+    assert_eq!(waits.due(), Some(ms(200)));
+    assert_eq!(waits.admit(GOOD, &[40, 41], ms(0)), 0, "the rest is for frames that are delivered");
+    waits.end(&staying(10));
+    // The same ones, and more of them.
+    assert_eq!(waits.admit(SLOW, &all()[..12], ms(150)), 12);
+    assert_eq!(waits.admit(GOOD, &all()[12..], ms(150)), SHARED - 12);
+}
+
+#[test]
+fn frames_from_a_wire_wait_for_a_while_only() {
+    let mut waits = Waits::new(false);
+    assert_eq!(waits.admit(SLOW, &[0, 1], ms(0)), 2);
+    waits.end(&staying(2));
+    assert_eq!(waits.admit(SLOW, &[0, 1], ms(200)), 2);
+    assert_eq!(waits.admit(SLOW, &[0, 1], ms(201)), 0, "late");
+    assert_eq!(waits.admit(GOOD, &all()[2..], ms(201)), SHARED, "whose slots are free at once");
+    waits.end(&Window::new());
+    assert_eq!(waits.admit(SLOW, &all(), ms(380)), 0);
+    assert_eq!(waits.admit(GOOD, &all(), ms(380)), SHARED, "nobody else is");
+    waits.end(&Window::new());
+    assert_eq!(waits.admit(SLOW, &[0], ms(381)), 1);
 }
 
 #[test]

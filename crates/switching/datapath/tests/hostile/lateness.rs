@@ -116,7 +116,7 @@ struct Keeping {
     inner: Box<dyn Ingress>,
     kept: Mutex<Vec<Arc<Region>>>,
     refusals: Arc<AtomicU64>,
-    /// Turns in which no frame was done with: all waited.
+    /// Turns in which no frame was done with, and no other one could come in: all waited.
     waits: Arc<AtomicU64>,
 }
 
@@ -143,7 +143,8 @@ impl Ingress for Keeping {
 
     fn finish(&mut self, outcomes: &Outcomes) {
         let mut slots = self.inner.window().order().iter();
-        if !slots.any(|slot| outcomes[usize::from(*slot)].is_final()) {
+        let is_full = self.inner.window().is_full();
+        if is_full && !slots.any(|slot| outcomes[usize::from(*slot)].is_final()) {
             self.waits.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.finish(outcomes);
@@ -206,7 +207,7 @@ struct Turns {
     seen: Vec<u64>,
     /// How often a frame could not be kept.
     refused: u64,
-    /// Turns in which all frames waited.
+    /// Turns in which a full window of frames waited.
     waits: u64,
 }
 

@@ -193,7 +193,7 @@ fn a_guest_that_doles_out_buffers_delays_no_frame_behind_its_own() {
             n += 1;
             memory.set_req_prod(RX_RING, n);
             event.notify().unwrap();
-            std::thread::sleep(Duration::from_millis(7));
+            std::thread::sleep(Duration::from_millis(4));
         },
         || {
             // The sender's ring is full of frames for it.
@@ -205,7 +205,7 @@ fn a_guest_that_doles_out_buffers_delays_no_frame_behind_its_own() {
             wait_until("room", || send(&mut world.a.queues[0], &frame(crate::B, A, 100, sent)));
             wait_until("the frame", || receive(&mut world.b.queues[0]).is_some());
             let got = world.h.memory.rsp_prod(RX_RING) - before;
-            // It pays for 5 ms of each 7, and owes no more than 200 ms.
+            // It pays for 2 ms of each 4, and owes no more than 200 ms.
             assert!(got <= 140 && sent >= 200, "after {got} frames for it, of {sent}");
         },
     );

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use port::{
     Armed, Body, Broken, Doorbell, DropReason, Egress, Event, Ingress, IngressWrapper, Offer,
-    Outcome,
+    Outcome, WINDOW,
 };
 use port_testing::FakeEgress;
 
@@ -73,16 +73,41 @@ fn nothing_is_lost_between_two_however_slow_the_receiver_is() {
     assert!(red.sender.answers().iter().all(|(_, outcome)| *outcome == Outcome::Delivered));
 }
 
+/// Fragments of an echo request of 40 kB, to a guest with as many buffers as iPXE.
 #[test]
-fn frames_from_a_wire_never_wait() {
+fn a_burst_from_a_wire_waits_for_a_receiver_that_takes_it() {
     let switch = Switch::new(1);
     let wire = plug(&switch.datapath, 0, Sender::on_a_wire(), Receiver::new());
-    let full = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(1));
-    for n in 0..100 {
-        wire.sender.send(&between(&wire, &full, n)[..64]);
+    let slow = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(18));
+    for burst in 1..=4 {
+        for n in 0..28 {
+            wire.sender.send(&between(&wire, &slow, n)[..64]);
+        }
+        trickle(&slow, 1, || slow.egress.count() == 28 * burst);
+        slow.egress.make_room(18);
     }
-    wait_until("the end of every frame", || wire.sender.answers().len() == 100);
-    assert_eq!((full.egress.count(), losses(&full)), (1, 99));
+    assert_eq!(losses(&slow), 0);
+}
+
+#[test]
+fn frames_from_a_wire_pass_those_that_wait() {
+    const FRAMES: u32 = 1000;
+    let switch = Switch::new(1);
+    let full = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(0));
+    let blue = plain(&switch.datapath, 2);
+    let (sender, ingress) = Sender::on_a_wire();
+    // Before it is plugged in, so that every turn finds as many as it can take.
+    for n in 0..FRAMES {
+        sender.send(&frame(full.mac, mac(0), 300, n)[..64]);
+        sender.send(&frame(blue.mac, mac(0), 300, n)[..64]);
+    }
+    let wire = plug(&switch.datapath, 0, (sender, ingress), Receiver::new());
+    wait_until("blue's frames", || blue.egress.count() == FRAMES as usize);
+    // None of them had to wait for another turn: each took half a window at least.
+    let turns = wire.sender.turns();
+    assert!(turns <= u64::from(2 * FRAMES) / (WINDOW as u64 / 2) + 8, "{turns} turns");
+    wait_until("the end of every frame", || wire.sender.answers().len() == 2 * FRAMES as usize);
+    assert_eq!((full.egress.count(), losses(&full)), (0, FRAMES.into()));
 }
 
 /// An ingress side that notes how many frames `receiver` had each time that it was armed.

@@ -75,17 +75,15 @@ proptest! {
         prop_assert_eq!(usize::from(with.header_len), bytes.len().min(HEADER_MAX) + 4);
         prop_assert_eq!(with.vlan(), Some(vlan));
         prop_assert_eq!((with.is_tagged_twice(), with.gso, with.checksum), (frame.is_tagged(), frame.gso, frame.checksum));
-        {
-            let came = Headers::parse_start(&model[..with.header_len.into()], model.len()).unwrap();
-            prop_assert_eq!(with.headers, came);
-            prop_assert_eq!(with.flow_hash(), frame.flow_hash(), "its queue is the same");
-            for csum in [false, true] {
-                let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, tagged: true, ..Features::NONE };
-                prop_assert_eq!(with.need(features), frame.need(features));
-            }
-            let places = [&with, &frame].map(|one| one.headers.checksum_location().map(|at| at.start));
-            prop_assert_eq!(places[0], places[1].map(|start| start + 4));
+        let came = Headers::parse_start(&model[..with.header_len.into()], model.len()).unwrap();
+        prop_assert_eq!(with.headers, came);
+        prop_assert_eq!(with.flow_hash(), frame.flow_hash(), "its queue is the same");
+        for csum in [false, true] {
+            let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, tagged: true, ..Features::NONE };
+            prop_assert_eq!(with.need(features), frame.need(features));
         }
+        let places = [&with, &frame].map(|one| one.headers.checksum_location().map(|at| at.start));
+        prop_assert_eq!(places[0], places[1].map(|start| start + 4));
         // And back.
         let back = with.without_tag();
         prop_assert_eq!(back.header(), frame.header());

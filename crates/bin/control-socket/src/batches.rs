@@ -1,6 +1,7 @@
 //! Histograms of a port's batches of frames.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -42,6 +43,25 @@ pub struct Histogram {
     pub buckets: BTreeMap<u64, u64>,
 }
 
+impl AddAssign<&Self> for BatchStatus {
+    fn add_assign(&mut self, other: &Self) {
+        self.ingress_frames += &other.ingress_frames;
+        self.egress_frames += &other.egress_frames;
+        self.nanoseconds += &other.nanoseconds;
+        self.worker_nanoseconds += other.worker_nanoseconds;
+    }
+}
+
+impl AddAssign<&Self> for Histogram {
+    fn add_assign(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        for (bound, count) in &other.buckets {
+            *self.buckets.entry(*bound).or_default() += count;
+        }
+    }
+}
+
 fn serialize_filled<S: Serializer>(
     buckets: &BTreeMap<u64, u64>,
     serializer: S,
@@ -62,6 +82,9 @@ mod tests {
         let value = serde_json::to_value(&histogram).unwrap();
         assert_eq!(value, json!({ "count": 9, "sum": 40, "buckets": { "1": 3, "4": 5 } }));
         let read = serde_json::from_value::<Histogram>(value).unwrap();
-        assert_eq!((read.count, read.buckets), (9, [(1, 3), (4, 5)].into()));
+        assert_eq!((read.count, &read.buckets), (9, &[(1, 3), (4, 5)].into()));
+        let mut sum = Histogram { count: 2, sum: 3, buckets: [(1, 1), (2, 1)].into() };
+        sum += &read;
+        assert_eq!(sum, Histogram { count: 11, sum: 43, buckets: [(1, 4), (2, 1), (4, 5)].into() });
     }
 }

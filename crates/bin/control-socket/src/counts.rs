@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Sub;
+use std::ops::{AddAssign, Sub};
 
 use frame::DropReason;
 use hypervisor::Counted;
@@ -80,6 +80,12 @@ impl<K: Key, const N: usize> Counts<K, N> {
 impl<K: Key, const N: usize> Default for Counts<K, N> {
     fn default() -> Self {
         Self([0; N], PhantomData)
+    }
+}
+
+impl<K: Key, const N: usize> AddAssign for Counts<K, N> {
+    fn add_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 }
 

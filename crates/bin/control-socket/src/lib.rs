@@ -33,6 +33,7 @@ mod path;
 mod port;
 mod protocol;
 mod status;
+mod toolstack;
 mod traffic;
 mod wrappers;
 
@@ -52,5 +53,6 @@ pub use status::{
     Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, RecordingStatus, Status,
     WorkerStatus,
 };
+pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

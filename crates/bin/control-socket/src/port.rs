@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
+use crate::toolstack::ToolstackStatus;
 use crate::traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 use crate::wrappers::{GroStatus, GuardStatus, LimitStatus, VlanStatus};
 
@@ -38,6 +39,9 @@ pub struct PortStatus {
     /// What the port may carry; absent if unlimited in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitStatus>,
+    /// What became of the toolstack's keys of the guest's interface; absent if there is nothing to say.
+    #[serde(default, skip_serializing_if = "ToolstackStatus::is_empty")]
+    pub toolstack: ToolstackStatus,
     /// What the port may reach; absent if it is in no VLAN and not isolated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<VlanStatus>,
@@ -86,6 +90,10 @@ pub struct PortStatus {
     /// The AF_XDP sockets of an uplink that has its NIC to itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xdp: Vec<XdpQueueStatus>,
+    /// Connections at its socket that were closed at once because another one had it; absent if there were none, and for a port without
+    /// a socket.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refused_connections: u64,
     /// Its batches of frames; absent before the first.
     #[serde(default, skip_serializing_if = "BatchStatus::is_empty")]
     pub batches: BatchStatus,
@@ -105,6 +113,7 @@ impl PortStatus {
             reason: None,
             guard: None,
             limit: None,
+            toolstack: ToolstackStatus::default(),
             vlans: None,
             memory: None,
             persistent_grants: None,
@@ -122,11 +131,13 @@ impl PortStatus {
             device_drops: None,
             socket_drops: None,
             xdp: Vec::new(),
+            refused_connections: 0,
             batches: BatchStatus::default(),
         }
     }
 }
 
+/// Whether there is nothing to show.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
@@ -175,6 +186,14 @@ pub enum Reason {
     WaitingForFrontend,
     /// The frontend closed the interface, or its domain ended.
     FrontendClosed,
+    /// No front-end of a virtual machine's port is connected; why the last one's session ended.
+    FrontendGone(String),
+    /// A virtual machine's front-end is connected, and no driver in the guest has started the device yet.
+    NoDriver,
+    /// A virtual machine's front-end is connected, and the driver in the guest has stopped the device.
+    DriverStopped,
+    /// A virtual machine's front-end shares no memory, or none that the guest writes to: QEMU without `share=on`. The port may be up.
+    NoSharedMemory,
     /// The handshake failed: invalid keys of the frontend, or an error of the store.
     NotConnected(String),
     /// No back-end has taken the uplink's socket yet.
@@ -207,6 +226,18 @@ impl fmt::Display for Reason {
             Self::WaitingForFrontend => f.write_str("waiting for the frontend"),
             Self::WaitingForBackend => f.write_str("waiting for the back-end"),
             Self::FrontendClosed => f.write_str("the frontend closed"),
+            Self::FrontendGone(why) => {
+                write!(f, "no front-end is connected; the last session ended: {why}")
+            }
+            Self::NoDriver => f.write_str(
+                "a front-end is connected, and its guest's driver has not started the device",
+            ),
+            Self::DriverStopped => f.write_str(
+                "a front-end is connected, and its guest's driver has stopped the device",
+            ),
+            Self::NoSharedMemory => {
+                f.write_str("the front-end shares no memory with us (share=on)")
+            }
             Self::NotConnected(error) => f.write_str(error),
             Self::Disabled(error) => write!(f, "disabled: {error}"),
             Self::DeviceFailed(error) => write!(f, "{error}; start the daemon again"),

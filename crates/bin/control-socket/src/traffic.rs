@@ -1,5 +1,7 @@
 //! What a port has carried and dropped, in numbers.
 
+use std::ops::AddAssign;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,4 +47,26 @@ pub struct Learning {
     pub refused_moves: u64,
     /// Frames whose source address was not learnt: the port has as many as it may, or the switch's table is full.
     pub refused_addresses: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
+}
+
+impl AddAssign for LockWaits {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.nanoseconds += other.nanoseconds;
+    }
+}
+
+impl AddAssign for Learning {
+    fn add_assign(&mut self, other: Self) {
+        self.moves += other.moves;
+        self.refused_moves += other.refused_moves;
+        self.refused_addresses += other.refused_addresses;
+    }
 }

@@ -59,11 +59,17 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(wrappers) = wrappers(port) {
             println!("{}: {wrappers}", port.name);
         }
+        for ignored in &port.toolstack.ignored {
+            println!("{}: {ignored}", port.name);
+        }
         if let Some(device) = &port.device {
             println!("{}: its device on the host is {device}", port.name);
         }
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
+        }
+        if let Some(refused) = refused(port.refused_connections) {
+            println!("{}: {refused}", port.name);
         }
         if port.guest_hash {
             println!("{}: its guest has chosen the hash that spreads its flows", port.name);
@@ -130,6 +136,12 @@ fn xdp(sockets: &[XdpQueueStatus]) -> Option<String> {
 /// What was merged on its way to a port, if anything was.
 fn merged(GroStatus { segments, frames }: GroStatus) -> Option<String> {
     (frames > 0).then(|| format!("{segments} TCP segments for it were merged into {frames} frames"))
+}
+
+/// That others came to a socket that is taken, if any did.
+fn refused(connections: u64) -> Option<String> {
+    (connections > 0)
+        .then(|| format!("{connections} connections were refused: its socket is taken"))
 }
 
 /// How the pages of a guest that stay mapped are used, once they are.
@@ -213,7 +225,9 @@ fn wrappers(port: &PortStatus) -> Option<String> {
     let limit = |name, rates: Option<Rates>| rates.map(|r| format!("limit {name} {}", limits(r)));
     let [ingress, egress] = port.limit.map_or([None; 2], |limit| [limit.ingress, limit.egress]);
     let vlans = port.vlans.as_ref().map(vlans);
-    let parts = [guard, limit("ingress", ingress), limit("egress", egress), vlans];
+    let whose = if port.toolstack.rate { " (the toolstack's rate)" } else { "" };
+    let from_port = limit("ingress", ingress).map(|text| text + whose);
+    let parts = [guard, from_port, limit("egress", egress), vlans];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -257,7 +271,7 @@ fn drops(port: &PortStatus) -> String {
 #[cfg(test)]
 pub mod tests {
     pub use super::cards::tests::nic;
-    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState};
+    use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState, ToolstackStatus};
     use hypervisor::Counted;
 
     use super::*;
@@ -283,6 +297,11 @@ pub mod tests {
         let expected = "guard addresses 10.77.0.1, fd00:77::/64; \
             limit ingress 100 Mb/s, 7 packets/s; limit egress 9 packets/s";
         assert_eq!(line.as_deref(), Some(expected));
+        let toolstack = ToolstackStatus { rate: true, ignored: Vec::new() };
+        let line = wrappers(&PortStatus { toolstack, ..port(None, limit) });
+        let expected = "limit ingress 100 Mb/s, 7 packets/s (the toolstack's rate); \
+            limit egress 9 packets/s";
+        assert_eq!(line.as_deref(), Some(expected));
     }
 
     #[test]
@@ -291,6 +310,13 @@ pub mod tests {
         let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
         let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
         assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn connections_to_a_socket_that_is_taken_are_one_line() {
+        assert_eq!(refused(0), None);
+        let line = "3 connections were refused: its socket is taken";
+        assert_eq!(refused(3).as_deref(), Some(line));
     }
 
     #[test]

@@ -146,7 +146,8 @@ impl Bed {
 fn status_and_metrics_count_what_machines_exchange() {
     let bed = Bed::start();
     for port in bed.ports() {
-        assert!(!port.is_up() && !port.status["reason"].is_null(), "{}", port.status);
+        let reason = &port.status["reason"]["code"];
+        assert!(!port.is_up() && reason == "waiting_for_frontend", "{}", port.status);
     }
     for layout in ["split", "packed"] {
         let mut machines = Machines::boot(&bed.sockets(), layout);
@@ -170,10 +171,22 @@ fn status_and_metrics_count_what_machines_exchange() {
                 }
             }
         }
+        let counts = |port: &Port| {
+            [("ingress", "frames"), ("ingress", "bytes"), ("egress", "frames"), ("egress", "bytes")]
+                .map(|(side, what)| port.count(side, what))
+        };
+        let before = bed.ports().each_ref().map(counts);
         drop(machines);
-        wait("the end of the sessions", || bed.ports().iter().all(|port| !port.is_up()));
-        for port in bed.ports() {
-            assert!(!port.status["reason"].is_null(), "{}", port.status);
+        wait("the end of the sessions", || {
+            let gone = |port: &Port| port.status["reason"]["code"] == "frontend_gone";
+            bed.ports().iter().all(|port| !port.is_up() && gone(port))
+        });
+        // They are the port's, and not the session's.
+        let after = bed.ports();
+        assert_eq!(after.each_ref().map(counts), before);
+        for port in &after {
+            let metric = port.metric("ingress_frames_total");
+            assert_eq!(metric, Some(port.count("ingress", "frames")), "{}", port.metrics);
         }
     }
 }

@@ -13,12 +13,12 @@ use crate::COMMAND;
 use crate::setup::{Setup, gone};
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
-use crate::{migration, mixed};
+use crate::{Firmware, administrator, firmware, migration, mistakes, mixed};
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 15] = [
+const ALL: [(&str, StepFn); 26] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
@@ -26,6 +26,17 @@ const ALL: [(&str, StepFn); 15] = [
     ("TCP between a machine and a tap without offloads", mixed::wire),
     ("files between all kinds of ports", mixed::files),
     ("a card's guest talks to all of them", mixed::card),
+    ("ring sizes change under a flood (ethtool -G)", administrator::ring_sizes),
+    ("the number of queues changes (ethtool -L)", administrator::queues),
+    ("offloads go off and on (ethtool -K)", administrator::offloads),
+    ("drivers are taken out and put in again", administrator::reload),
+    ("a machine sleeps and wakes up", administrator::suspend),
+    ("a machine starts another kernel (kexec)", administrator::kexec),
+    ("iPXE and UEFI boot machines over the network", firmware::network_boot),
+    ("U-Boot fetches a file", firmware::u_boot),
+    ("a mistake: memory that is not shared, or on a disk", mistakes::memory),
+    ("a mistake: more queues than the port has", mistakes::queues),
+    ("a mistake: a second QEMU at a socket that is taken", mistakes::taken),
     ("a machine reboots", reboot),
     (
         "devices that ask for packed rings (packed=on), and a restart of one whose port does not offer them",
@@ -74,13 +85,14 @@ impl Day {
         &self,
         images: &Images,
         emulator: &Emulator,
+        firmware: &Firmware,
         pvnet: &Path,
         progress: &Progress,
     ) -> Result<Vec<Step>> {
         progress.step("start pvnet, a process guest, and two machines");
-        let mut setup = Setup::begin(images, emulator, pvnet)?;
+        let mut setup = Setup::begin(images, emulator, firmware, pvnet)?;
         scenario::run_all(&self.0, progress, |act| {
-            act(&mut setup).map_err(|cause| {
+            act(&mut setup).and_then(|outcome| unharmed(&setup, outcome)).map_err(|cause| {
                 let mut log = setup.testbed.daemon.said();
                 for machine in setup.machines.iter().flatten() {
                     log += &format!("\nQEMU of {}: {}", machine.name(), machine.complaints());
@@ -89,6 +101,14 @@ impl Day {
             })
         })
     }
+}
+
+/// A step fails if memory of a guest was harmed, whatever it saw.
+fn unharmed(setup: &Setup<'_>, (seen, passed): (String, bool)) -> Result<(String, bool)> {
+    Ok(match administrator::harm(setup)? {
+        Some(harm) => (format!("{seen}; {harm}"), false),
+        None => (seen, passed),
+    })
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {

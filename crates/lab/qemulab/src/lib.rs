@@ -18,11 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+mod administrator;
 mod card;
 mod daemon;
 mod day;
 mod device;
+mod firmware;
 mod migration;
+mod mistakes;
 mod mixed;
 mod recorder;
 mod setup;
@@ -33,6 +36,7 @@ mod zero_copy;
 pub use daemon::{Daemon, Holdings, pvnet};
 pub use day::Day;
 pub use device::{Device, Side};
+pub use firmware::Firmware;
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};
 pub use xenlab::{Error, Result};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lab::{Interrupt, Progress};
-use qemulab::{Day, Error, Result, ZeroCopy, pvnet};
+use qemulab::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
 use xenlab::{Emulator, Images, Suite, default_cache, scenario};
 
 /// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
@@ -20,8 +20,8 @@ struct Cli {
     /// Instead, run pvnet inside a machine, with the machine's card as its uplink by AF_XDP with zero copy.
     #[arg(long, conflicts_with_all = ["suite", "step"])]
     zero_copy: bool,
-    /// A QEMU: `installed`, `10` (fetched from Debian if the installed one is another) or a path; repeatable
-    /// [default: installed and 10].
+    /// A QEMU: `installed`, `5` or `10` (fetched from Debian if the installed one is another) or a path; repeatable
+    /// [default: installed, 5 and 10].
     #[arg(long, value_name = "WHICH")]
     qemu: Vec<String>,
     /// The program pvnet [default: the one beside this program].
@@ -45,7 +45,7 @@ struct Cli {
 }
 
 /// The emulators that are tried by default.
-const EMULATORS: [&str; 2] = ["installed", "10"];
+const EMULATORS: [&str; 3] = ["installed", "5", "10"];
 
 fn main() -> ExitCode {
     lab::exit_code("qemulab", run(&Cli::parse()), Error::is_interrupt)
@@ -63,13 +63,15 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         true => ZeroCopy::images(&cache, cli.quiet)?,
         false => Images::prepare(suite, &cache, cli.quiet)?,
     };
+    let firmware = Firmware::prepare(suite, &cache, cli.quiet)?;
     let mut emulators: Vec<(u32, Emulator)> = Vec::new();
     let named = cli.qemu.iter().map(String::as_str);
     let all = if cli.qemu.is_empty() { EMULATORS.to_vec() } else { named.collect() };
     for which in all {
         let emulator = match which {
             "installed" => Emulator::any("qemu-system-x86_64")?,
-            "10" => Emulator::prepare(suite, &cache, cli.quiet)?,
+            "5" => Emulator::prepare_version(5, suite, &cache, cli.quiet)?,
+            "10" => Emulator::prepare_version(10, suite, &cache, cli.quiet)?,
             path => Emulator::any(path)?,
         };
         let version = emulator.version()?;
@@ -85,7 +87,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     for (version, emulator) in &emulators {
         let done = match cli.zero_copy {
             true => ZeroCopy::run(&images, emulator, &pvnet, &progress)?,
-            false => day.run(&images, emulator, &pvnet, &progress)?,
+            false => day.run(&images, emulator, &firmware, &pvnet, &progress)?,
         };
         for mut step in done {
             step.what = format!("QEMU {version}: {}", step.what);

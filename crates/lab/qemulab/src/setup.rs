@@ -5,10 +5,15 @@ use std::path::Path;
 use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
 
 use crate::device::{Device, Side};
+use crate::firmware::Firmware;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
 
+/// The machines that run from the beginning.
+const MACHINES: usize = 2;
+
 /// The first machine has one queue, the second two, and packed rings if its device has them. One socket is pvnet's, the other QEMU's.
+/// The third is booted by firmware.
 fn devices() -> Vec<Device> {
     let device = |name: &str, number: u8, queues, side, packed| Device {
         name: name.to_owned(),
@@ -17,13 +22,18 @@ fn devices() -> Vec<Device> {
         side,
         packed,
     };
-    vec![device("vm1", 1, 1, Side::Pvnet, false), device("vm2", 2, 2, Side::Qemu, true)]
+    vec![
+        device("vm1", 1, 1, Side::Pvnet, false),
+        device("vm2", 2, 2, Side::Qemu, true),
+        device("vm3", 3, 1, Side::Pvnet, false),
+    ]
 }
 
 /// Everything that runs.
 pub(crate) struct Setup<'a> {
     pub(crate) images: &'a Images,
     pub(crate) emulator: &'a Emulator,
+    pub(crate) firmware: &'a Firmware,
     pub(crate) pvnet: &'a Path,
     // Dropped in this order: machines before their daemon.
     pub(crate) machines: Vec<Option<Machine>>,
@@ -34,13 +44,15 @@ impl<'a> Setup<'a> {
     pub(crate) fn begin(
         images: &'a Images,
         emulator: &'a Emulator,
+        firmware: &'a Firmware,
         pvnet: &'a Path,
     ) -> Result<Self> {
         let mut testbed = Testbed::start(pvnet, devices())?;
+        testbed.programs.push(firmware.kexec()?);
         testbed.join(pvnet)?;
         let machines = Vec::new();
-        let mut setup = Self { images, emulator, pvnet, machines, testbed };
-        for number in 0..devices().len() {
+        let mut setup = Self { images, emulator, firmware, pvnet, machines, testbed };
+        for number in 0..MACHINES {
             let machine = setup.testbed.boot(images, emulator, number)?;
             setup.machines.push(Some(machine));
         }

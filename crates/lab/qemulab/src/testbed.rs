@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use control_socket::PortState;
 use lab::{Namespace, Process};
-use xenlab::{Emulator, Images, Machine, MachineConfig, Result};
+use xenlab::{Emulator, HostFile, Images, Machine, MachineConfig, Result};
 
 use crate::COMMAND;
 use crate::card::Card;
@@ -36,6 +36,8 @@ pub struct Testbed {
     /// A card, which runs or not.
     pub(crate) card: Card,
     devices: Vec<Device>,
+    /// Programs of this machine that all machines get.
+    pub(crate) programs: Vec<HostFile>,
 }
 
 impl Testbed {
@@ -59,7 +61,8 @@ impl Testbed {
                 card.tables()
             )
         })?;
-        Ok(Self { guest: None, daemon, guest_namespace, wire_namespace, card, devices })
+        let programs = Vec::new();
+        Ok(Self { guest: None, daemon, guest_namespace, wire_namespace, card, devices, programs })
     }
 
     /// Starts the process guest.
@@ -81,19 +84,31 @@ impl Testbed {
     /// # Errors
     /// Those of [`Machine::boot`]; with the daemon's words if the port does not come up.
     pub fn boot(&mut self, images: &Images, emulator: &Emulator, number: usize) -> Result<Machine> {
-        let config = Self::machine(&self.devices[number], emulator, &self.daemon)?;
+        let config = self.config(emulator, number)?;
         let mut machine = Machine::boot(images, emulator, &config)?;
         self.bring_up(&mut machine, number)?;
         Ok(machine)
     }
 
-    /// A machine with this device at a daemon.
+    /// The machine with device `number`.
+    pub(crate) fn config(&self, emulator: &Emulator, number: usize) -> Result<MachineConfig> {
+        let config = Self::machine(&self.devices[number], emulator, &self.daemon)?;
+        Ok(MachineConfig { files: self.programs.clone(), ..config })
+    }
+
+    /// A machine with this device at a daemon. Its kernel fills free pages with a pattern, and checks it when they are used again.
     pub(crate) fn machine(
         device: &Device,
         emulator: &Emulator,
         daemon: &Daemon,
     ) -> Result<MachineConfig> {
-        let config = MachineConfig { vcpus: device.queues, ..MachineConfig::new(&device.name) };
+        let config = MachineConfig {
+            vcpus: device.queues,
+            // Two kernels and two archives have room while one starts the other.
+            memory_mib: 512,
+            kernel_arguments: "page_poison=1".to_owned(),
+            ..MachineConfig::new(&device.name)
+        };
         device.plug(config, emulator, daemon.folder())
     }
 

@@ -1,7 +1,9 @@
 //! Traffic between virtual machines and namespaces.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -106,6 +108,30 @@ pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<S
         TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
     })?;
     Ok(namespace.thread(move || receive(&listening))?)
+}
+
+/// Copies a file of this machine from a namespace to `/run/NAME` of a machine, which has an address.
+///
+/// # Errors
+/// [`Error::Path`]; as [`file`](self::file).
+pub(crate) fn upload(
+    from: &Namespace,
+    to: &Shell,
+    address: &str,
+    path: &Path,
+    name: &str,
+) -> Result<()> {
+    let receiver = to.spawn(&format!("nc -l -p {FILE_PORT} >/run/{name}"))?;
+    scenario::listens(to, FILE_PORT)?;
+    let mut file =
+        File::open(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })?;
+    let address = address.to_owned();
+    from.inside(move || {
+        let copied = std::io::copy(&mut file, &mut connect(&address)?);
+        copied.map(drop).map_err(|cause| lab_error("sending a file", cause))
+    })?;
+    receiver.wait(COMMAND)?;
+    Ok(())
 }
 
 /// Sends `mib` MiB from a namespace to a machine, which has an address, and compares digests.

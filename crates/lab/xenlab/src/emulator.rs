@@ -1,4 +1,4 @@
-//! A QEMU that loads plugins.
+//! A QEMU: the installed one, one at a path, or one of a certain version that is fetched from Debian.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ const MAJOR: u32 = 10;
 /// The program's name.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// QEMU 10: the installed one, one that was downloaded, or one at a given path.
+/// A QEMU: the installed one, one that was downloaded, or one at a given path.
 #[derive(Clone, Debug)]
 pub struct Emulator {
     program: PathBuf,
@@ -47,28 +47,36 @@ impl Emulator {
         Err(Error::Emulator { program: program.to_owned(), found, needed: MAJOR })
     }
 
-    /// The installed QEMU if it has the right version, else Debian's from the suite or its
+    /// The version that loads the profiler's plugin: [`prepare_version`](Self::prepare_version).
+    ///
+    /// # Errors
+    /// Those of [`prepare_version`](Self::prepare_version).
+    pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
+        Self::prepare_version(MAJOR, suite, cache, quiet)
+    }
+
+    /// The installed QEMU if it has this major version, else Debian's of an older release, of the suite or of its
     /// backports, unpacked below `cache` unless an earlier call has done so. Nothing is installed.
     ///
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail or have no such version; [`Error::Path`];
     /// [`lab::Error::Interrupted`] as [`Error::Lab`].
-    pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
+    pub fn prepare_version(wanted: u32, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let installed = Self { program: PROGRAM.into(), root: None };
-        if installed.version().is_ok_and(|version| version == MAJOR) {
+        if installed.version().is_ok_and(|version| version == wanted) {
             return Ok(installed);
         }
         let folder = cache.join("qemu");
-        let root = folder.join(format!("{suite}-{MAJOR}"));
+        let root = folder.join(format!("{suite}-{wanted}"));
         if root.is_dir() {
             return Ok(Self::unpacked(root));
         }
         std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
         let new = TempDir::inside(&folder)?;
-        fetch(suite, new.path(), quiet)?;
+        fetch(wanted, suite, new.path(), quiet)?;
         let unpacked = new.path().join("root");
         // Checked before the rename: a folder with the final name is used unchecked.
-        Self::unpacked(unpacked.clone()).check(suite)?;
+        Self::unpacked(unpacked.clone()).check(wanted, suite)?;
         match std::fs::rename(unpacked, &root) {
             // Another process was faster.
             Err(_) if root.is_dir() => {}
@@ -128,11 +136,10 @@ impl Emulator {
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
-    fn check(&self, suite: Suite) -> Result<()> {
+    fn check(&self, wanted: u32, suite: Suite) -> Result<()> {
         let found = self.version()?;
-        let cause = format!("the mirrors have QEMU {found}, and the plugin needs {MAJOR}");
-        let what = "no QEMU for plugins".to_owned();
-        if found == MAJOR { Ok(()) } else { Err(Error::Packages { what, suite, cause }) }
+        let (what, cause) = (format!("no QEMU {wanted}"), format!("the mirrors have QEMU {found}"));
+        if found == wanted { Ok(()) } else { Err(Error::Packages { what, suite, cause }) }
     }
 }
 
@@ -142,16 +149,23 @@ fn major(text: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-fn fetch(suite: Suite, new: &Path, quiet: bool) -> Result<()> {
+/// The release or pocket of Debian that has this version, if it is not the suite itself.
+fn pocket(wanted: u32, suite: Suite) -> Option<String> {
+    match (wanted, suite) {
+        (5, _) => Some("bullseye".to_owned()),
+        (MAJOR, Suite::Bookworm) => Some(format!("{suite}-backports")),
+        _ => None,
+    }
+}
+
+fn fetch(wanted: u32, suite: Suite, new: &Path, quiet: bool) -> Result<()> {
     let progress = Progress::new(3, quiet);
     let folder = |name: &str| {
         let path = new.join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("look for QEMU {MAJOR} on the mirrors"));
-    // Bookworm itself has 7.2.
-    let backports = (suite == Suite::Bookworm).then(|| format!("{suite}-backports"));
-    let apt = Apt::update_with(suite, backports, &folder("apt")?)?;
+    progress.step(format!("look for QEMU {wanted} on the mirrors"));
+    let apt = Apt::update_with(suite, pocket(wanted, suite), &folder("apt")?)?;
     let mut packages = apt.closure(&["qemu-system-x86".to_owned()])?;
     packages.retain(|package| !LOADER_PACKAGES.contains(&package.name()));
     progress.step(format!("download {} packages", packages.len()));

@@ -216,10 +216,32 @@ impl Frame {
     }
 
     /// What the frame needs before a port with these features can take it.
+    ///
+    /// The checksum of a reply of a DHCP server is completed for every port. Clients read it from raw sockets, check it, and drop the
+    /// reply if it is not finished; they do not learn what their kernel knows of it. QEMU does the same for such clients
+    /// (`work_around_broken_dhclient`).
     #[inline]
     #[must_use]
     pub fn need(&self, features: Features) -> Need {
-        offload::need(&self.headers, self.checksum, self.gso, features)
+        match offload::need(&self.headers, self.checksum, self.gso, features) {
+            Need::Nothing
+                if self.checksum == Checksum::Partial
+                    && self.headers.transport == Transport::Udp
+                    && self.is_dhcp_reply() =>
+            {
+                Need::Checksum
+            }
+            need => need,
+        }
+    }
+
+    /// Whether a datagram is from a DHCP server (IPv4). Not inline: TCP segments with unfinished checksums do not come this far.
+    #[inline(never)]
+    fn is_dhcp_reply(&self) -> bool {
+        let ports = self.headers.ports(self.header());
+        self.headers.network == Network::Ipv4
+            && self.gso.is_none()
+            && ports.is_some_and(|ports| ports.starts_with(&DHCP_SERVER))
     }
 
     /// How many packets the frame becomes on a wire: its segments, or one.
@@ -238,6 +260,9 @@ impl Frame {
         mac(&self.bytes, 6)
     }
 }
+
+/// The port of a DHCP server (RFC 2131), 67.
+const DHCP_SERVER: [u8; 2] = 67u16.to_be_bytes();
 
 /// The place of the MAC addresses in the input of the hash.
 const MACS_AT: usize = toeplitz::KEY_LEN - 4 - 12;

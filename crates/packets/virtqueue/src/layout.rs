@@ -1,7 +1,9 @@
 //! Where the parts of a ring lie.
 
+use std::sync::atomic::Ordering;
+
 use crate::memory::Area;
-use crate::{GuestMemory, SetupError};
+use crate::{GuestMemory, RingMemory, SetupError};
 
 /// The largest ring (VIRTIO 1.2 §2.7).
 pub const SIZE_MAX: u16 = 32_768;
@@ -35,6 +37,25 @@ pub struct RingAddresses {
     pub driver: u64,
     /// What the device writes: the used ring, or its event suppression.
     pub device: u64,
+}
+
+impl RingAddresses {
+    /// Whether the ring is as in zeroed memory: as far as the memory shows, no driver has ever made a chain available. One that
+    /// is not in the memory is not.
+    #[must_use]
+    pub fn is_blank(&self, memory: &GuestMemory, layout: Layout) -> bool {
+        // The indices of a split ring, behind its flags; the first descriptor of a packed one.
+        let parts: &[(u64, usize)] = match layout {
+            Layout::Split => &[(self.driver, 2), (self.device, 2)],
+            Layout::Packed => {
+                &[(self.descriptors, 0), (self.descriptors, 8), (self.descriptors, 14)]
+            }
+        };
+        parts.iter().all(|(start, at)| match memory.area(*start, at + size_of::<u16>()) {
+            Ok(area) => area.region.load_u16(area.start + at, Ordering::Relaxed) == 0,
+            Err(_) => false,
+        })
+    }
 }
 
 /// The alignment and the length of the three parts.

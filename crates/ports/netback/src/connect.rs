@@ -352,7 +352,7 @@ pub(crate) fn connect<H: Hypervisor>(
     if offered.reuse == GrantReuse::OnDemand && !H::UNPINNED_MAPPINGS {
         return Err(ConnectError::NoReuse);
     }
-    let features = keys.features()?;
+    let features = offered.delivered(keys.features()?);
     let bound = offered.persistent_pages();
     let control = control_keys(&keys)?;
     let steering = control.map(|_| Arc::<SteeringCell>::default());

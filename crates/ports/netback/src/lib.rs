@@ -48,4 +48,4 @@ pub use persistent::PersistentGrants;
 pub use request::Fault;
 pub use rx::RxQueue;
 pub use tx::TxQueue;
-pub use vif::{Change, Vif, VifError};
+pub use vif::{CLOSED_FOR, Change, Vif, VifError, remove_closed};

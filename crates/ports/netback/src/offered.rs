@@ -16,6 +16,8 @@ pub struct Offered {
     pub max_queues: u32,
     /// Offloads the frontend may leave to the backend on transmit.
     pub features: Features,
+    /// Whether the guest gets frames with unfinished checksums and beyond the MTU, as far as its frontend takes them.
+    pub guest_offloads: bool,
     /// An event channel for each ring instead of one for both.
     pub split_event_channels: bool,
     /// The channel of packets from the guest.
@@ -34,6 +36,15 @@ pub struct Offered {
 }
 
 impl Offered {
+    /// What is delivered to a guest without more work, if its frontend takes these `features`.
+    pub(crate) fn delivered(&self, features: Features) -> Features {
+        match self.guest_offloads {
+            true => features,
+            // Nobody takes unsegmented frames without unfinished checksums.
+            false => features.without(Features { csum_v4: true, csum_v6: true, ..Features::NONE }),
+        }
+    }
+
     /// Most pages of each queue that stay mapped as the frontend asks: of its packets, unless each is
     /// mapped anew, and of its buffers, a ring's worth. Zero if pages change hands, where it would save nothing.
     pub fn persistent_pages(&self) -> u16 {

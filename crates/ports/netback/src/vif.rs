@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use hypervisor::{DomId, Hypervisor};
 use wire::ethernet::MacAddr;
@@ -397,17 +398,42 @@ impl<H: Hypervisor> Vif<H> {
     /// The queues are dropped and the interface is gone: closes this end, and removes its nodes and
     /// ledgers.
     ///
-    /// For a `vif` backend in domain 0, libxl waits for `Closed` and removes the nodes. In another
-    /// domain the backend must remove them, for which libxl waits ten seconds; so must a backend of
-    /// a type that libxl does not know.
+    /// A `vif` backend's nodes stay, because libxl waits for `Closed`. In domain 0 it removes them then. In another domain it waits ten
+    /// seconds for their removal, which is [`remove_closed`]'s after [`CLOSED_FOR`]. The nodes of a type that libxl does not know are
+    /// removed at once.
     pub fn remove(self) -> Result<(), VifError> {
         // In any state of this end: the toolstack may have written Closing here.
         self.write_state(XenbusState::Closed)?;
-        if !self.path.starts_with("/local/domain/0/backend/vif/") {
+        if !self.path.contains("/backend/vif/") {
             gone_is_fine(self.store.remove(None, &self.path))?;
         }
         self.ledgers.remove().map_err(VifError::Ledgers)
     }
+}
+
+/// How long a backend in a driver domain stays `Closed` before its nodes are removed. If they go before libxl has read the state,
+/// `xl network-detach` and `xl destroy` fail; libxl waits for the removal for ten seconds after it has.
+pub const CLOSED_FOR: Duration = Duration::from_secs(3);
+
+/// Removes the nodes of a backend that is `Closed`. Nodes that are wanted again stay, or that the toolstack, or `xl devd`, has made or
+/// removed meanwhile.
+///
+/// # Errors
+/// The store's.
+pub fn remove_closed(store: &dyn Store, path: &str) -> Result<(), StoreError> {
+    let read = |tx, key: &str| match store.read(Some(tx), &format!("{path}/{key}")) {
+        Ok(text) => Ok(Some(text)),
+        Err(StoreError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    };
+    gone_is_fine(in_transaction(store, |tx| {
+        let state = read(tx, "state")?.and_then(|text| XenbusState::parse(&text));
+        let is_wanted = read(tx, "online")?.is_some_and(|text| text.trim() == "1");
+        match state {
+            Some(XenbusState::Closed) if !is_wanted => store.remove(Some(tx), path),
+            _ => Ok(()),
+        }
+    }))
 }
 
 /// A node that the toolstack has removed is no error.

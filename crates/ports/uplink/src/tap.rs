@@ -2,7 +2,8 @@
 //!
 //! A tap queue is a file descriptor: one `read` or `readv` reads one frame, one `writev` writes one, each with
 //! a 10-byte little-endian `virtio_net_hdr` in front. The Linux stack behind the tap hands over unfinished
-//! checksums and unsegmented TCP only as far as [`TapOffload`] allows.
+//! checksums and unsegmented TCP only as far as [`TapOffload`] allows, and as far as the interface's operator does: what `ethtool -K` has
+//! switched off stays off when the interface is opened again.
 
 use std::ffi::{c_short, c_uint};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
+use tracing::warn;
 
 use crate::sys;
+use crate::sys::interface::WantedFeatures;
 
 /// Bytes of `virtio_net_hdr` before each frame read or written: the layout without `num_buffers`.
 pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
@@ -157,7 +160,8 @@ impl Tap {
     /// Opens (and, unless it persists already, makes) the tap `name` in the network namespace of the calling
     /// thread, with `queues` queues, and sets its offloads.
     ///
-    /// The interface is down and without address when it is made here; it disappears with its last queue. A
+    /// The interface is down and without address when it is made here; it disappears with its last queue. Of one that is there, the
+    /// features that were switched off (`ethtool -K`) stay off. A
     /// multi-queue tap that another process holds is shared with it, not refused: Linux adds our queues to its.
     ///
     /// # Errors
@@ -322,8 +326,28 @@ impl<'a> Opening<'a> {
         let error = |step| move |errno| self.error(step, errno);
         sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN).map_err(error("TUNSETVNETHDRSZ"))?;
         sys::set_vnet_little_endian(fd.as_fd()).map_err(error("TUNSETVNETLE"))?;
+        // Of a new one, all.
+        let wanted = sys::interface::wanted_features(self.raw_name);
         let segments_udp = set_offload(fd.as_fd(), offload).map_err(error("TUNSETOFFLOAD"))?;
+        if let Ok(wanted) = wanted {
+            self.want_again(&wanted);
+        }
         Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp })
+    }
+
+    /// Wants the features of the interface that its operator wants. For the kernel, a reader that says what it can take wants that, all
+    /// of that, and no more (`set_offload` in drivers/net/tun.c); for the operator it only says what it can take.
+    fn want_again(&self, before: &WantedFeatures) {
+        let Ok(now) = sys::interface::wanted_features(self.raw_name) else { return };
+        if now == *before {
+            return;
+        }
+        if let Err(errno) = sys::interface::want_features(self.raw_name, before)
+            && now.exceeds(before)
+        {
+            let name = self.name;
+            warn!(name, %errno, "what ethtool had switched off is on again, and cannot be switched off");
+        }
     }
 
     fn attach(&self, fd: BorrowedFd<'_>) -> Result<(), TapError> {

@@ -207,11 +207,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the front-end sends nothing for a while.
-    pub(crate) fn is_quiet(&self, pause: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let timeout = Timespec::try_from(pause).unwrap_or_default();
-        matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+    /// Whether a message has come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first_limit.is_none()
+    }
+
+    /// Whether the front-end sends nothing for a while, in which there is no event of `stop`.
+    pub(crate) fn is_quiet(&self, pause: Duration, stop: BorrowedFd<'_>) -> bool {
+        matches!(wait(&self.socket, PollFlags::IN, stop, Some(Instant::now() + pause)), Ok(false))
     }
 }
 

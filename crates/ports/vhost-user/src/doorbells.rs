@@ -23,10 +23,17 @@ pub enum DoorbellError {
     System(#[from] io::Error),
 }
 
+/// What begins the line with an eventfd's counter, in hexadecimal digits.
+const COUNT: &str = "eventfd-count:";
+
+/// What the kernel says of a descriptor.
+fn fd_info(fd: &impl AsRawFd) -> io::Result<String> {
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
+}
+
 /// Checks that a descriptor is an eventfd, which a write of 1 cannot fill up, and makes it non-blocking.
 fn eventfd(file: File) -> Result<OwnedFd, DoorbellError> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-    if !info.lines().any(|line| line.starts_with("eventfd-count:")) {
+    if !fd_info(&file)?.lines().any(|line| line.starts_with(COUNT)) {
         return Err(DoorbellError::NoEventfd);
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
@@ -84,6 +91,14 @@ impl Kick {
     /// Wakes up whoever waits, as if the guest had announced something.
     pub(crate) fn ring(&self) {
         self.doorbell.ring();
+    }
+
+    /// How often the guest has announced something by the present descriptor; none without one, and if the kernel does not say it.
+    pub(crate) fn count(&self) -> Option<u64> {
+        let present = lock(&self.present);
+        let info = fd_info(present.as_ref()?).ok()?;
+        let count = info.lines().find_map(|line| line.strip_prefix(COUNT))?;
+        u64::from_str_radix(count.trim(), 16).ok()
     }
 
     /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be looked at.
@@ -237,8 +252,10 @@ mod tests {
             rustix::io::write(&first, &1u64.to_ne_bytes()).unwrap();
             assert!(!waits(&outer) && waits(&outer));
         }
+        assert_eq!(kick.count(), Some(3));
         let second = new();
         kick.set(Some(second.try_clone().unwrap())).unwrap();
+        assert_eq!(kick.count(), Some(0));
         assert!(!waits(&outer) && waits(&outer));
         rustix::io::write(&second, &1u64.to_ne_bytes()).unwrap();
         assert!(!waits(&outer) && waits(&outer));

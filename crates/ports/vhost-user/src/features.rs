@@ -26,7 +26,6 @@ pub mod bit {
     pub const VERSION_1: u64 = 1 << 32;
     pub const RING_PACKED: u64 = 1 << 34;
     pub const IN_ORDER: u64 = 1 << 35;
-    pub const RING_RESET: u64 = 1 << 40;
     pub const GUEST_USO4: u64 = 1 << 54;
     pub const GUEST_USO6: u64 = 1 << 55;
     pub const HOST_USO: u64 = 1 << 56;
@@ -39,8 +38,10 @@ pub struct DeviceOptions {
     pub queues: u16,
     /// Whether packed rings are offered.
     pub packed: bool,
-    /// Offloads in both directions.
+    /// Offloads of frames from the guest, and of those for it unless `guest_offloads` is false.
     pub offloads: Features,
+    /// Whether frames for the guest may have unfinished checksums, and be longer than its MTU.
+    pub guest_offloads: bool,
 }
 
 impl DeviceOptions {
@@ -49,16 +50,25 @@ impl DeviceOptions {
 
     /// The feature bits offered. Control queues never come here: the front-end executes their commands, and says what concerns
     /// rings by messages.
+    ///
+    /// Each of them must be one that QEMU passes on to a back-end, or executes alone without harm: docs/kvm.md has the table.
+    /// `RING_RESET` is neither: QEMU resets the ring, says nothing, and the device would go on writing to a ring that the guest has freed.
     #[must_use]
     pub fn bits(&self) -> u64 {
         let Features { csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6, .. } = self.offloads;
+        let (csum, uso) = (csum_v4 && csum_v6, uso_v4 && uso_v6);
+        let to_guest = self.guest_offloads;
         let optional = [
             (self.queues > 1, bit::MQ),
             (self.packed, bit::RING_PACKED),
-            (csum_v4 && csum_v6, bit::CSUM | bit::GUEST_CSUM),
-            (tso_v4, bit::HOST_TSO4 | bit::GUEST_TSO4),
-            (tso_v6, bit::HOST_TSO6 | bit::GUEST_TSO6),
-            (uso_v4 && uso_v6, bit::HOST_USO | bit::GUEST_USO4 | bit::GUEST_USO6),
+            (csum, bit::CSUM),
+            (csum && to_guest, bit::GUEST_CSUM),
+            (tso_v4, bit::HOST_TSO4),
+            (tso_v4 && to_guest, bit::GUEST_TSO4),
+            (tso_v6, bit::HOST_TSO6),
+            (tso_v6 && to_guest, bit::GUEST_TSO6),
+            (uso, bit::HOST_USO),
+            (uso && to_guest, bit::GUEST_USO4 | bit::GUEST_USO6),
         ];
         let always = bit::MRG_RXBUF
             | bit::MTU
@@ -70,8 +80,7 @@ impl DeviceOptions {
             | bit::LOG_ALL
             | bit::PROTOCOL_FEATURES
             | bit::VERSION_1
-            | bit::IN_ORDER
-            | bit::RING_RESET;
+            | bit::IN_ORDER;
         optional.iter().fold(always, |bits, (wanted, bit)| bits | if *wanted { *bit } else { 0 })
     }
 }
@@ -123,6 +132,11 @@ impl Negotiated {
         if self.has(bit::VERSION_1 | bit::MRG_RXBUF) { 12 } else { 10 }
     }
 
+    /// Whether the header of a frame for the guest may say something about its checksum.
+    pub(crate) fn has_checksum_flags(self) -> bool {
+        self.has(bit::GUEST_CSUM)
+    }
+
     /// Whether a frame for the guest may take several chains.
     #[must_use]
     pub fn has_mergeable_buffers(self) -> bool {
@@ -152,8 +166,13 @@ mod tests {
 
     #[test]
     fn only_what_was_offered_is_accepted() {
-        let all = DeviceOptions { queues: 4, packed: true, offloads: Features::ALL };
-        let plain = DeviceOptions { queues: 1, packed: false, offloads: Features::NONE };
+        let all = DeviceOptions {
+            queues: 4,
+            packed: true,
+            offloads: Features::ALL,
+            guest_offloads: true,
+        };
+        let plain = DeviceOptions { queues: 1, packed: false, offloads: Features::NONE, ..all };
         assert!(Negotiated::new(all.bits(), all.bits()).is_some());
         assert!(Negotiated::new(all.bits(), plain.bits()).is_none());
         assert!(Negotiated::new(1 << 5, all.bits()).is_none());
@@ -168,5 +187,55 @@ mod tests {
         let legacy = Negotiated::new(0, all.bits()).unwrap();
         assert_eq!(legacy.header_len(), 10);
         assert_eq!(legacy.receives(), Features { sg: true, tagged: true, ..Features::NONE });
+    }
+
+    #[test]
+    fn offloads_to_the_guest_can_be_kept_off_alone() {
+        let both = DeviceOptions {
+            queues: 1,
+            packed: false,
+            offloads: Features::ALL,
+            guest_offloads: true,
+        };
+        let one = DeviceOptions { guest_offloads: false, ..both };
+        let gone = both.bits() & !one.bits();
+        let to_guest =
+            bit::GUEST_CSUM | bit::GUEST_TSO4 | bit::GUEST_TSO6 | bit::GUEST_USO4 | bit::GUEST_USO6;
+        assert_eq!((gone, one.bits() & !both.bits()), (to_guest, 0));
+        let accepted = Negotiated::new(one.bits(), one.bits()).unwrap();
+        assert_eq!(accepted.receives(), Features { sg: true, tagged: true, ..Features::NONE });
+    }
+
+    /// The bits that QEMU takes for itself or passes on: `user_feature_bits` of its `hw/net/vhost_net.c`, and what its device
+    /// executes alone. A new one needs a row in docs/kvm.md.
+    #[test]
+    fn only_what_qemu_passes_on_or_executes_alone_is_offered() {
+        let passed_on = bit::CSUM
+            | bit::GUEST_CSUM
+            | bit::MTU
+            | bit::GUEST_TSO4
+            | bit::GUEST_TSO6
+            | bit::HOST_TSO4
+            | bit::HOST_TSO6
+            | bit::MRG_RXBUF
+            | bit::GUEST_ANNOUNCE
+            | bit::MQ
+            | bit::INDIRECT_DESC
+            | bit::EVENT_IDX
+            | bit::VERSION_1
+            | bit::RING_PACKED
+            | bit::IN_ORDER
+            | bit::GUEST_USO4
+            | bit::GUEST_USO6
+            | bit::HOST_USO;
+        let executed_alone = bit::STATUS | bit::CTRL_VQ;
+        let of_vhost = bit::LOG_ALL | bit::PROTOCOL_FEATURES;
+        let all = DeviceOptions {
+            queues: 2,
+            packed: true,
+            offloads: Features::ALL,
+            guest_offloads: true,
+        };
+        assert_eq!(all.bits(), passed_on | executed_alone | of_vhost);
     }
 }

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
-use crate::header::describe;
+use crate::header::HeaderForm;
 use crate::position::{Continued, Position};
 use crate::singles::{self, Singles};
 use crate::writer::{NoPlace, Writer};
@@ -37,7 +37,7 @@ pub struct GuestRx {
     kick: Arc<Kick>,
     call: Arc<Call>,
     finisher: Finisher,
-    header_len: usize,
+    form: HeaderForm,
     is_mergeable: bool,
     supply: BufferSupply,
     singles: Singles,
@@ -125,7 +125,7 @@ impl GuestRx {
             kick,
             call,
             finisher: Finisher::new(negotiated.receives(), note),
-            header_len: negotiated.header_len(),
+            form: HeaderForm::new(negotiated),
             is_mergeable: negotiated.has_mergeable_buffers(),
             supply: BufferSupply::default(),
             singles: Singles::default(),
@@ -149,7 +149,7 @@ impl GuestRx {
                 let guest = Guest {
                     regions: &self.regions,
                     logged: self.logged.as_deref(),
-                    header_len: self.header_len,
+                    form: self.form,
                     is_mergeable: self.is_mergeable,
                 };
                 guest.find_room(&mut ring.queue, room, whole.len())?;
@@ -162,9 +162,9 @@ impl GuestRx {
 
     #[inline]
     fn deliver_as_is(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
-        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
-        let guest = Guest { regions, logged, header_len, is_mergeable };
+        let Self { finisher, room, ring, regions, logged, form, is_mergeable, .. } = self;
+        let (logged, form, is_mergeable) = (logged.as_deref(), *form, *is_mergeable);
+        let guest = Guest { regions, logged, form, is_mergeable };
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
         if !frame.has_body() {
@@ -189,9 +189,9 @@ impl GuestRx {
             true => PART_OF_FEW,
             false => (self.size as usize / 8).max(PART_OF_FEW),
         };
-        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
-        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
-        let guest = Guest { regions, logged, header_len, is_mergeable };
+        let Self { finisher, room, ring, regions, logged, form, is_mergeable, .. } = self;
+        let (logged, form, is_mergeable) = (logged.as_deref(), *form, *is_mergeable);
+        let guest = Guest { regions, logged, form, is_mergeable };
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
         }
@@ -329,7 +329,7 @@ impl GuestRx {
     #[inline]
     fn deliver_small(&mut self, offers: &mut [Offer<'_>], now: Duration) -> Result<usize, Broken> {
         // 10 or 12.
-        let header_len = u32::try_from(self.header_len).unwrap_or(12);
+        let header_len = u32::try_from(self.form.len).unwrap_or(12);
         let needed = |frame: &Frame| header_len + u32::from(frame.header_len);
         let first = offers.first().map(|offer| offer.frame);
         // A guest whose buffers are too short must not have them taken and put back for each frame.
@@ -348,7 +348,7 @@ impl GuestRx {
             self.singles.fetch_again(&self.regions, count);
         }
         // It cannot fail: the buffers were looked up. If it did, the ring would be broken, and these chains not shown.
-        self.singles.write_small(&self.regions, self.header_len, &offers[..count])?;
+        self.singles.write_small(&self.regions, self.form, &offers[..count])?;
         for (offer, single) in offers[..count].iter_mut().zip(buffers) {
             let needed = needed(offer.frame);
             if let Some(memory) = &self.logged {
@@ -375,7 +375,7 @@ impl GuestRx {
         frame: &Frame,
         (left, now): (usize, Duration),
     ) -> Result<Option<Outcome>, Broken> {
-        let needed = self.header_len as u64 + u64::from(frame.len);
+        let needed = self.form.len as u64 + u64::from(frame.len);
         if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
             return Ok(None);
         }
@@ -385,9 +385,8 @@ impl GuestRx {
         if needed > buffer.len.into() {
             return Ok(None);
         }
-        let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
-        let written =
-            singles::write(&self.regions, &buffer, metadata, self.header_len, frame, body);
+        let metadata = self.form.describe(&frame.headers, frame.checksum, frame.gso, 1);
+        let written = singles::write(&self.regions, &buffer, metadata, self.form.len, frame, body);
         if let Some(memory) = &self.logged {
             mark(memory, &[buffer], needed);
         }
@@ -428,7 +427,7 @@ impl<'a> Metadata<'a> {
 struct Guest<'a> {
     regions: &'a [Region],
     logged: Option<&'a GuestMemory>,
-    header_len: usize,
+    form: HeaderForm,
     is_mergeable: bool,
 }
 
@@ -436,7 +435,7 @@ impl Guest<'_> {
     /// Takes chains for a frame of `len` bytes and its metadata.
     #[inline]
     fn find_room(&self, queue: &mut Queue, room: &mut Room, len: usize) -> Result<(), Refused> {
-        let needed = (self.header_len + len) as u64;
+        let needed = (self.form.len + len) as u64;
         room.chains.clear();
         room.buffers.clear();
         let (mut found, mut descriptors) = (0, 0);
@@ -456,7 +455,7 @@ impl Guest<'_> {
                 let why = format!("one frame's receive buffers have {descriptors} descriptors");
                 return Err(Refused::Broken(Broken(why)));
             }
-            if chain.writable_len < self.header_len as u64 {
+            if chain.writable_len < self.form.len as u64 {
                 let len = chain.writable_len;
                 return Err(Refused::Broken(Broken(format!("a receive buffer of {len} bytes"))));
             }
@@ -477,10 +476,10 @@ impl Guest<'_> {
     ) -> Result<(), Refused> {
         // At most CHAINS_MAX.
         let chains = u16::try_from(room.chains.len()).unwrap_or(u16::MAX);
-        let metadata = describe(headers, checksum, gso, chains);
+        let metadata = self.form.describe(headers, checksum, gso, chains);
         let mut writer = Writer::new(self.regions, &room.buffers);
-        writer.write(&metadata.as_bytes()[..self.header_len])?;
-        let mut left = self.header_len as u64;
+        writer.write(&metadata.as_bytes()[..self.form.len])?;
+        let mut left = self.form.len as u64;
         let mut counted = pieces.inspect(|piece| {
             left += match piece {
                 Piece::Private(bytes) => bytes.len(),

@@ -168,10 +168,8 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let ring = self.ring(index.into())?;
-        let set = ring.kick.set(fd);
-        ring.is_started = true;
-        set.map_err(|error| self.refuse(error))
+        let started = self.ring(index.into())?.start(fd);
+        started.map_err(|error| self.refuse(error))
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -213,6 +211,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.watch.has_asked_for_queues = true;
         Ok(self.options.queues.into())
     }
 

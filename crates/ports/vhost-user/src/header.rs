@@ -5,6 +5,8 @@ use port::Frame;
 use wire::headers::Headers;
 use wire::virtio_net::{VirtioNetHdr, VirtioNetHdrMrgRxbuf};
 
+use crate::features::Negotiated;
+
 /// Bytes of the longer header.
 pub(crate) const HEADER_LEN_MAX: usize = size_of::<VirtioNetHdrMrgRxbuf>();
 
@@ -41,6 +43,36 @@ pub fn describe(
     buffers: u16,
 ) -> VirtioNetHdrMrgRxbuf {
     VirtioNetHdrMrgRxbuf { hdr: vnet::encode(headers, checksum, gso), num_buffers: buffers.into() }
+}
+
+/// What precedes each frame for a guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeaderForm {
+    /// Bytes: 10 or 12.
+    pub(crate) len: usize,
+    /// The flags that the guest knows. Without `GUEST_CSUM` they are all 0 (VIRTIO 1.2 §5.1.6.4.1).
+    flags: u8,
+}
+
+impl HeaderForm {
+    pub(crate) fn new(negotiated: Negotiated) -> Self {
+        let flags = if negotiated.has_checksum_flags() { u8::MAX } else { 0 };
+        Self { len: negotiated.header_len(), flags }
+    }
+
+    /// What [`describe`] makes, as far as the guest knows it.
+    #[inline]
+    pub(crate) fn describe(
+        self,
+        headers: &Headers,
+        checksum: Checksum,
+        gso: Option<Gso>,
+        buffers: u16,
+    ) -> VirtioNetHdrMrgRxbuf {
+        let mut metadata = describe(headers, checksum, gso, buffers);
+        metadata.hdr.flags &= self.flags;
+        metadata
+    }
 }
 
 #[cfg(test)]

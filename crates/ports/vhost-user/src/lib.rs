@@ -39,6 +39,7 @@ mod requests;
 mod session;
 mod singles;
 mod vring;
+mod watch;
 mod watchdog;
 mod writer;
 mod writes;
@@ -53,6 +54,7 @@ pub use listener::{Mode, Pace, Socket};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};
+pub use watch::Condition;
 
 /// What the back-end's and the front-end's side of vhost-user share.
 pub mod shared {

@@ -17,6 +17,9 @@ pub enum Mode {
     Client,
 }
 
+/// Connections that wait to be accepted, as the standard library has them.
+const BACKLOG: i32 = 128;
+
 /// A socket that front-ends come by.
 #[derive(Debug)]
 pub enum Socket {
@@ -27,11 +30,15 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Opens the socket at `path`. One that nobody listens at is replaced.
+    /// Opens the socket at `path`. One that nobody listens at is replaced. A file that is made is prepared before anybody can connect.
     ///
     /// # Errors
-    /// The system's; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens.
-    pub fn open(mode: Mode, path: &Path) -> io::Result<Self> {
+    /// The system's, and those of `prepare`; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens.
+    pub fn open(
+        mode: Mode,
+        path: &Path,
+        prepare: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<Self> {
         match mode {
             Mode::Client => Ok(Self::Connecting(path.into())),
             Mode::Server => {
@@ -45,7 +52,7 @@ impl Socket {
                     }
                     Err(_) => {}
                 }
-                Ok(Self::Listening(UnixListener::bind(path)?))
+                Ok(Self::Listening(listen(path, prepare)?))
             }
         }
     }
@@ -60,6 +67,20 @@ impl Socket {
             Self::Connecting(path) => connect(path),
         }
     }
+}
+
+/// Makes the socket's file, and listens.
+fn listen(path: &Path, prepare: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Until it listens, connections are refused.
+    let listening = prepare(path).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
+    if let Err(error) = listening {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(socket.into())
 }
 
 /// Connects without waiting: a listener that accepts nobody, and so has a full queue, keeps no thread.

@@ -78,9 +78,14 @@ impl Requests {
         self.channel.send(reply, stop.as_fd()).map_err(|error| error.to_string())
     }
 
-    /// Whether the front-end sends nothing for a while.
-    pub(crate) fn is_quiet(&self, pause: Duration) -> bool {
-        self.channel.is_quiet(pause)
+    /// Whether the front-end has sent a message.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.channel.has_begun()
+    }
+
+    /// Whether the front-end sends nothing for a while, in which there is no event of `stop`.
+    pub(crate) fn is_quiet(&self, pause: Duration, stop: &impl AsFd) -> bool {
+        self.channel.is_quiet(pause, stop.as_fd())
     }
 }
 

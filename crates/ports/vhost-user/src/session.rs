@@ -17,6 +17,7 @@ use crate::guest_tx::GuestTx;
 use crate::inflight::Inflight;
 use crate::link::Link;
 use crate::vring::Vring;
+use crate::watch::{Condition, Watch};
 use crate::watchdog;
 
 /// The MTU of a device whose front-end says none.
@@ -29,6 +30,9 @@ pub trait Device: Send + Sync {
 
     /// They must not be used any more. When this returns, nobody does, and all of them are dropped.
     fn stop(&self, why: &str);
+
+    /// What the session has come to, each time that this is something else, and after a moment in which the front-end said nothing.
+    fn settle(&self, _condition: Condition) {}
 }
 
 /// What the front-end has said so far.
@@ -55,10 +59,12 @@ pub struct Session {
     pub(crate) announcement: Arc<Announcement>,
     /// Rung when the front-end had filled an eventfd, to block a worker.
     pub(crate) alarm: Arc<Doorbell>,
-    device: Arc<dyn Device>,
+    pub(crate) device: Arc<dyn Device>,
     meter: Arc<Meter>,
     /// The pairs of rings that are served.
-    served: Vec<usize>,
+    pub(crate) served: Vec<usize>,
+    /// What the session has come to.
+    pub(crate) watch: Watch,
     /// Why the session must end, in more words than a message handler's error has.
     pub(crate) error: Option<String>,
 }
@@ -106,6 +112,7 @@ impl Session {
             device,
             meter,
             served: Vec::new(),
+            watch: Watch::default(),
             error: None,
         })
     }
@@ -158,6 +165,7 @@ impl Session {
         let queues = ready.iter().map(|pair| self.open(*pair, &memory, negotiated));
         let queues = queues.collect::<Result<_, _>>()?;
         self.served = ready;
+        self.watch.begin();
         self.device.start(queues);
         Ok(())
     }

@@ -5,7 +5,7 @@ use shm::{OutOfBounds, Piece, Region};
 use virtqueue::{Buffer, Queue, Single};
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
 
-use crate::header::describe;
+use crate::header::HeaderForm;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
@@ -81,7 +81,7 @@ impl Singles {
     pub(crate) fn write_small(
         &self,
         regions: &[Region],
-        header_len: usize,
+        form: HeaderForm,
         offers: &[Offer<'_>],
     ) -> Result<(), Broken> {
         let buffers = self.left();
@@ -89,8 +89,8 @@ impl Singles {
             let frame = offer.frame;
             let region = &regions[usize::from(single.buffer.region)];
             let at = usize::try_from(single.buffer.offset).unwrap_or(usize::MAX);
-            let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
-            let at = write_metadata(region, at, metadata, header_len)?;
+            let metadata = form.describe(&frame.headers, frame.checksum, frame.gso, 1);
+            let at = write_metadata(region, at, metadata, form.len)?;
             region.copy_in(at, frame.header()).map_err(outside)?;
         }
         Ok(())

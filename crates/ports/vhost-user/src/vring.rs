@@ -1,11 +1,12 @@
 //! A ring, as the front-end describes it message by message.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use virtqueue::{GuestMemory, InflightLog, Options, Queue, RingAddresses, SetupError};
 
-use crate::doorbells::{Call, Kick};
+use crate::doorbells::{Call, DoorbellError, Kick};
 use crate::position::Position;
 
 /// A ring's state.
@@ -19,6 +20,8 @@ pub(crate) struct Vring {
     /// Whether the front-end has started it: it sent a kick descriptor, or said that there is none.
     pub(crate) is_started: bool,
     pub(crate) is_enabled: bool,
+    /// The kick's count when the ring was started.
+    pub(crate) kicks: Option<u64>,
 }
 
 impl Vring {
@@ -32,7 +35,21 @@ impl Vring {
             call: Arc::default(),
             is_started: false,
             is_enabled: false,
+            kicks: None,
         })
+    }
+
+    /// Starts it: the front-end has sent a descriptor for the guest's announcements, or said that there is none.
+    pub(crate) fn start(&mut self, kick: Option<File>) -> Result<(), DoorbellError> {
+        self.is_started = true;
+        self.kick.set(kick)?;
+        self.kicks = self.kick.count();
+        Ok(())
+    }
+
+    /// Whether the guest has announced something since the ring was started.
+    pub(crate) fn was_kicked(&self) -> bool {
+        self.kick.count() > self.kicks
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -104,6 +104,13 @@ const RECORDINGS: &str = "/var/lib/pvnet";
 /// Only the daemon's user, and root.
 const SOCKET_MODE: u32 = 0o600;
 
+/// The permissions of a socket that need not be given.
+pub(super) fn socket_mode_if_any<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    socket_mode(deserializer).map(Some)
+}
+
 /// The permissions of a socket, as TOML's octal number.
 fn socket_mode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let mode = u32::deserialize(deserializer)?;
@@ -126,7 +133,9 @@ pub enum Platform {
 }
 
 /// A group of this machine: its number, or its name.
-fn group<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+pub(super) fn group<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Group {

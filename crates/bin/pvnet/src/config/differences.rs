@@ -323,6 +323,7 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             scatter_gather,
             checksum_offload,
             tcp_segmentation_offload,
+            guest_offloads,
             split_event_channels,
             multicast_control,
             coalesce_frames,
@@ -358,6 +359,8 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             device,
             socket,
             mode,
+            socket_mode,
+            socket_group,
             packed,
             nic,
             mac,
@@ -402,6 +405,8 @@ fn port(old: &Port, new: &Port) -> Keys {
             kind,
             socket,
             mode,
+            socket_mode,
+            socket_group,
             queues,
             packed,
             mac,
@@ -409,6 +414,7 @@ fn port(old: &Port, new: &Port) -> Keys {
             checksum_offload,
             tcp_segmentation_offload,
             udp_segmentation_offload,
+            guest_offloads,
             guard,
             guard_addresses,
             limit,
@@ -430,9 +436,15 @@ fn port(old: &Port, new: &Port) -> Keys {
     );
     with(keys, |key| match key {
         key if Port::IN_PLACE.contains(&key) => Effort::InPlace,
-        "kind" | "socket" | "mode" | "attach" | "device" | "device_capabilities" | "mtu" => {
-            Effort::Device
-        }
+        "kind"
+        | "socket"
+        | "mode"
+        | "socket_mode"
+        | "socket_group"
+        | "attach"
+        | "device"
+        | "device_capabilities"
+        | "mtu" => Effort::Device,
         _ => Effort::Connection,
     })
 }

@@ -45,7 +45,7 @@ pub use limits::Limits;
 pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
-pub use ports::Port;
+pub use ports::{Port, SocketFile};
 pub use sandbox::Sandbox;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;

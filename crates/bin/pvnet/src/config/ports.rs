@@ -12,6 +12,7 @@ use wire::ethernet::MacAddr;
 
 use super::attach::{Attach, Device, Keys};
 use super::capabilities::Capabilities;
+use super::daemon::{group, socket_mode_if_any};
 use super::flooding::{Flooding, multicast_router};
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
@@ -31,6 +32,12 @@ pub struct Port {
     /// Who makes the socket.
     #[serde(default)]
     pub mode: SocketMode,
+    /// The permissions of the socket's file; what the umask leaves if absent.
+    #[serde(default, deserialize_with = "socket_mode_if_any")]
+    pub socket_mode: Option<u32>,
+    /// The group of the socket's file; the daemon's, or the folder's, if absent.
+    #[serde(default, deserialize_with = "group")]
+    pub socket_group: Option<u32>,
     /// The most pairs of rings.
     #[serde(default = "one")]
     pub queues: u16,
@@ -51,6 +58,9 @@ pub struct Port {
     pub tcp_segmentation_offload: bool,
     /// UDP frames beyond the MTU: by default, where TCP's are allowed.
     pub udp_segmentation_offload: Option<bool>,
+    /// Whether frames for the guest may have unfinished checksums and be longer than its MTU.
+    #[serde(default = "super::yes")]
+    pub guest_offloads: bool,
     /// The sources that the guest's frames may have.
     pub guard: Option<GuardMode>,
     /// The IP addresses and networks that the guest may send from.
@@ -117,6 +127,27 @@ impl From<SocketMode> for Mode {
     }
 }
 
+/// Whose the file of a socket is, which the daemon makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketFile {
+    /// Its permissions.
+    pub mode: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+}
+
+impl SocketFile {
+    /// Checks that the daemon makes it.
+    pub(super) fn check(self, mode: SocketMode) -> Result<(), String> {
+        match (mode, self) {
+            (SocketMode::Server, _) | (_, Self { mode: None, group: None }) => Ok(()),
+            (SocketMode::Client, _) => Err(
+                "socket_mode and socket_group are for mode = \"server\"; the other side makes this socket".into(),
+            ),
+        }
+    }
+}
+
 fn one() -> u16 {
     1
 }
@@ -150,6 +181,7 @@ impl Port {
         if self.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
+        self.socket_file().check(self.mode)?;
         self.attach_keys().check(false)?;
         if self.mtu.is_some() && self.device().is_none() {
             return Err("mtu is for attach = \"device\"; otherwise a virtual machine's MTU is its front-end's (QEMU: host_mtu)".into());
@@ -195,6 +227,11 @@ impl Port {
         self.attach_keys().device(Attach::Switch, Some(&self.name))
     }
 
+    /// Whose the socket's file is.
+    pub fn socket_file(&self) -> SocketFile {
+        SocketFile { mode: self.socket_mode, group: self.socket_group }
+    }
+
     /// Who makes the socket.
     pub fn mode(&self) -> Mode {
         self.mode.into()
@@ -220,7 +257,8 @@ impl Port {
         };
         match self.kind {
             PortKind::VhostUser => {
-                DeviceOptions { queues: self.queues, packed: self.packed, offloads }
+                let Self { queues, packed, guest_offloads, .. } = *self;
+                DeviceOptions { queues, packed, offloads, guest_offloads }
             }
         }
     }
@@ -268,6 +306,26 @@ mod tests {
     }
 
     #[test]
+    fn offloads_to_the_guest_can_be_kept_off_alone() {
+        let offered = |text: &str| {
+            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            let bits = port.offered().bits();
+            // `CSUM` and `HOST_TSO4`; `GUEST_CSUM` and `GUEST_TSO4`.
+            [[0, 11], [1, 7]].map(|pair| pair.map(|bit| bits >> bit & 1))
+        };
+        assert_eq!(offered(""), [[1, 1]; 2]);
+        assert_eq!(offered("guest_offloads = false\n"), [[1, 1], [0, 0]]);
+    }
+
+    #[test]
+    fn a_socket_has_the_permissions_and_the_group_of_its_table() {
+        let text = "mac = \"02:00:00:00:00:01\"\nsocket_mode = 0o660\nsocket_group = 7\n";
+        let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+        assert_eq!(port.check(), Ok(()));
+        assert_eq!(port.socket_file(), SocketFile { mode: Some(0o660), group: Some(7) });
+    }
+
+    #[test]
     fn values_out_of_range_are_refused() {
         for (text, said) in [
             ("queues = 0\n", "queues is not 1 to 64"),
@@ -280,6 +338,10 @@ mod tests {
             ),
             ("guard = \"addresses\"\n", "guard_addresses"),
             ("mode = \"both\"\n", "unknown variant"),
+            ("socket_mode = 660\n", "such as 0o660"),
+            ("mode = \"client\"\nsocket_mode = 0o660\n", "the other side makes this socket"),
+            ("mode = \"client\"\nsocket_group = 0\n", "the other side makes this socket"),
+            ("socket_group = \"no such group\"\n", "no group \"no such group\""),
         ] {
             let error = check(&format!("mac = \"02:00:00:00:00:01\"\n{text}")).unwrap_err();
             assert!(error.contains(said), "{error}");

@@ -108,6 +108,7 @@ fn the_example_for_xen_is_valid_and_shows_the_defaults() {
     assert_eq!(any.features(), other.features());
     assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
     assert_eq!(any.split_event_channels, other.split_event_channels);
+    assert_eq!(any.guest_offloads, other.guest_offloads);
     assert_eq!((any.sources(), any.limit), (other.sources(), other.limit));
     let default = Xen::default();
     assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
@@ -131,6 +132,14 @@ fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
     let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
     assert_eq!(refined, Features { sg: true, ..Features::NONE });
     assert!(features("checksum_offload = false\n").is_err());
+}
+
+#[test]
+fn what_a_guest_gets_does_not_depend_on_what_it_may_send() {
+    let offered = |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].vifs[0].offered(1);
+    assert!(offered("").guest_offloads && offered("interface = \"basic\"\n").guest_offloads);
+    let router = offered("guest_offloads = false\n");
+    assert_eq!((router.guest_offloads, router.features), (false, Features::NETIF));
 }
 
 #[test]

@@ -13,10 +13,11 @@ use wire::ethernet::MacAddr;
 use super::attach::check_mtu;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
+use super::daemon::{group, socket_mode_if_any};
 use super::flooding::{Flooding, multicast_router};
 use super::limits::Limits;
 use super::nic::Protection;
-use super::ports::SocketMode;
+use super::ports::{SocketFile, SocketMode};
 use super::text::parsed_if_any;
 use super::vlans::Keys;
 
@@ -54,6 +55,12 @@ pub struct Uplink {
     /// Who makes the socket.
     #[serde(default)]
     pub mode: SocketMode,
+    /// The permissions of the socket's file; what the umask leaves if absent.
+    #[serde(default, deserialize_with = "socket_mode_if_any")]
+    pub socket_mode: Option<u32>,
+    /// The group of the socket's file; the daemon's, or the folder's, if absent.
+    #[serde(default, deserialize_with = "group")]
+    pub socket_group: Option<u32>,
     /// Whether packed rings are accepted.
     #[serde(default = "super::yes")]
     pub packed: bool,
@@ -146,8 +153,9 @@ impl Uplink {
         }
         if *kind != UplinkKind::VirtioUser {
             let has_socket = !self.socket.as_os_str().is_empty() || !self.packed;
-            if has_socket || self.mode != SocketMode::default() {
-                return Err("socket, mode and packed are for kind = \"virtio-user\"".into());
+            let has_file = self.socket_mode.is_some() || self.socket_group.is_some();
+            if has_socket || self.mode != SocketMode::default() || has_file {
+                return Err("socket, mode, socket_mode, socket_group and packed are for kind = \"virtio-user\"".into());
             }
             if matches!(queues, Queues::Pairs(_)) {
                 return Err("a number of queues is for kind = \"virtio-user\"".into());
@@ -185,6 +193,7 @@ impl Uplink {
         if self.socket.as_os_str().is_empty() {
             return Err("socket is missing: where the back-end and pvnet meet".into());
         }
+        self.socket_file().check(self.mode)?;
         if !tap.is_empty() || !device.is_empty() || nic.is_some() || mac.is_some() {
             return Err("tap, device, nic and mac are not for kind = \"virtio-user\"".into());
         }
@@ -207,8 +216,13 @@ impl Uplink {
         }
     }
 
+    /// Whose the socket's file is.
+    pub fn socket_file(&self) -> SocketFile {
+        SocketFile { mode: self.socket_mode, group: self.socket_group }
+    }
+
     /// Who makes the socket.
-    pub fn socket_mode(&self) -> Mode {
+    pub fn socket_side(&self) -> Mode {
         self.mode.into()
     }
 
@@ -388,13 +402,19 @@ mod tests {
             ("tap = \"tap0\"\n", "not for kind = \"virtio-user\""),
             ("namespace = \"x\"\n", "a device of this host"),
             ("huge_pages = true\n", "not for kind"),
+            ("mode = \"client\"\nsocket_mode = 0o660\n", "the other side makes this socket"),
         ] {
             let error = parse(&format!("{BACK_END}{text}")).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
         assert!(parse("name = \"up\"\nkind = \"virtio-user\"\n").unwrap_err().contains("socket"));
-        for text in ["socket = \"/x\"\n", "packed = false\n", "mode = \"client\"\n", "queues = 2\n"]
-        {
+        for text in [
+            "socket = \"/x\"\n",
+            "packed = false\n",
+            "mode = \"client\"\n",
+            "queues = 2\n",
+            "socket_mode = 0o660\n",
+        ] {
             let error = parse(&format!("name = \"up\"\ntap = \"tap0\"\n{text}")).unwrap_err();
             assert!(error.contains("virtio-user"), "{error}");
         }

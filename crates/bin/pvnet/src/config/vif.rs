@@ -49,6 +49,8 @@ pub struct Vif {
     pub checksum_offload: Option<bool>,
     /// TCP frames beyond the MTU.
     pub tcp_segmentation_offload: Option<bool>,
+    /// Whether the guest gets unfinished checksums and TCP frames beyond the MTU, as far as its frontend takes them.
+    pub guest_offloads: bool,
     /// Whether each ring has an event channel.
     pub split_event_channels: bool,
     /// Whether the guest may say which multicast groups it wants.
@@ -105,6 +107,7 @@ impl Default for Vif {
             scatter_gather: None,
             checksum_offload: None,
             tcp_segmentation_offload: None,
+            guest_offloads: true,
             split_event_channels: true,
             multicast_control: true,
             coalesce_frames: None,
@@ -151,7 +154,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 30] = [
+    pub(super) const KEYS: [&str; 31] = [
         "mac",
         "addresses",
         "queues",
@@ -163,6 +166,7 @@ impl Vif {
         "scatter_gather",
         "checksum_offload",
         "tcp_segmentation_offload",
+        "guest_offloads",
         "split_event_channels",
         "multicast_control",
         "coalesce_frames",
@@ -279,6 +283,7 @@ impl Vif {
         Offered {
             max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
             features: self.features(),
+            guest_offloads: self.guest_offloads,
             split_event_channels: self.split_event_channels,
             tx: self.tx,
             rx: self.rx,

@@ -52,7 +52,7 @@ impl BackEnds {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let connections = Connections::new()?;
         let shared = Arc::new(Shared { id, connections, is_broken: AtomicBool::new(false) });
-        let file = (uplink.socket_mode() == Mode::Server).then(|| uplink.socket.clone());
+        let file = (uplink.socket_side() == Mode::Server).then(|| uplink.socket.clone());
         // From here on it goes with the uplink.
         let this = Self { shared: shared.clone(), file };
         let (name, meter, events) = (uplink.name.clone(), meter.clone(), events.clone());
@@ -64,6 +64,11 @@ impl BackEnds {
     /// Which uplink events are about.
     pub(super) fn id(&self) -> u64 {
         self.shared.id
+    }
+
+    /// Back-ends that came while another one had the socket.
+    pub(super) fn refused(&self) -> u64 {
+        self.shared.connections.refused()
     }
 
     /// Ends the connection with a back-end that broke its rings. The next one begins after a while.
@@ -102,7 +107,7 @@ impl Shared {
                 return;
             }
             // After the control thread has ended, queues are dropped, and nobody answers.
-            let ended = match virtio_user::connect(stream, options, meter, stopped) {
+            let serve = || match virtio_user::connect(stream, options, meter, stopped) {
                 Ok((mut session, queues)) => {
                     let agreed = session.agreed();
                     info!(uplink = name, layout = ?agreed.layout(), queues = agreed.queues, "a back-end is connected");
@@ -122,6 +127,13 @@ impl Shared {
                     error
                 }
             };
+            let refused = || {
+                warn!(
+                    uplink = name,
+                    "another back-end came to its socket, which is taken, and was refused"
+                );
+            };
+            let ended = self.connections.refusing_others(socket, refused, serve);
             self.connections.end();
             warn!(uplink = name, why = %ended, "the connection with its back-end has ended");
             if matches!(ended, Error::Blocked) {

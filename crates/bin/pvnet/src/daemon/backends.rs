@@ -65,6 +65,11 @@ impl Backends {
         format!("{}/{id}", self.0)
     }
 
+    /// Whether their nodes must be removed after they were closed, as libxl wants it of a domain other than domain 0.
+    pub(super) fn must_be_removed(&self) -> bool {
+        self.0.ends_with("/backend/vif") && !self.0.starts_with("/local/domain/0/")
+    }
+
     /// The backend whose node is at or above a path.
     pub(super) fn parse(&self, path: &str) -> Option<VifId> {
         let below = path.strip_prefix(&self.0)?.strip_prefix('/')?;

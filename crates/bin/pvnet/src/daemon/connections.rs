@@ -3,13 +3,29 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user::Socket;
+
+use crate::daemon::thread::client_thread;
+
+/// How long after a connection was refused the next one is: QEMU without `reconnect` comes again at once, for ever.
+const REFUSED_AGAIN: Duration = Duration::from_millis(250);
+
+/// Rings a doorbell when it is dropped, after a panic too.
+struct RingAtEnd<'a>(&'a Doorbell);
+
+impl Drop for RingAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
 
 /// How long after a failure the next connection is tried.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -19,6 +35,8 @@ pub(super) struct Connections {
     state: Mutex<State>,
     /// Rung when there must be no further one.
     stop: Doorbell,
+    /// Connections that were closed at once, because another one was there.
+    refused: AtomicU64,
 }
 
 #[derive(Default)]
@@ -34,7 +52,7 @@ impl Connections {
     /// # Errors
     /// The process is out of descriptors.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { state: Mutex::default(), stop: Doorbell::new()? })
+        Ok(Self { state: Mutex::default(), stop: Doorbell::new()?, refused: AtomicU64::new(0) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -72,6 +90,56 @@ impl Connections {
     /// The session has ended.
     pub(super) fn end(&self) {
         self.state().stream = None;
+    }
+
+    /// Connections that were closed at once, because another one was there.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Does what is to be done with the present connection. Others that come meanwhile are closed at once, and `refused` is called: one that
+    /// nobody accepts waits for ever, and its owner says nothing.
+    pub(super) fn refusing_others<T>(
+        &self,
+        socket: &Socket,
+        refused: impl Fn() + Send,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        let Socket::Listening(listener) = socket else { return work() };
+        let Ok(end) = Doorbell::new() else { return work() };
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name(client_thread("vhost-user"));
+            // Without a thread they wait.
+            let _ = builder.spawn_scoped(scope, || self.refuse(listener, &end, refused));
+            let _end = RingAtEnd(&end);
+            work()
+        })
+    }
+
+    /// Closes connections until `end` is rung, or the present one's other side has gone: the next one may be its successor.
+    fn refuse(&self, listener: &UnixListener, end: &Doorbell, refused: impl Fn()) {
+        loop {
+            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+            // After an error, such as a signal, nobody is there.
+            let is_there = poll(&mut fds, None).is_ok() && !fds[0].revents().is_empty();
+            if !fds[1].revents().is_empty() || self.is_gone() {
+                return;
+            }
+            if is_there && listener.accept().is_ok() {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                refused();
+            }
+            let limit = Timespec::try_from(REFUSED_AGAIN).ok();
+            let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], limit.as_ref());
+        }
+    }
+
+    /// Whether the other side of the present connection has closed it.
+    fn is_gone(&self) -> bool {
+        let state = self.state();
+        let Some(stream) = &state.stream else { return true };
+        let mut fds = [PollFd::new(stream, PollFlags::empty())];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
     }
 
     #[cfg(test)]
@@ -117,9 +185,8 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::io::Read as _;
     use std::sync::Arc;
-    use std::thread;
 
     use lab::TempDir;
     use vhost_user::Mode;
@@ -131,7 +198,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("socket");
         let _listener = UnixListener::bind(&path).unwrap();
-        let socket = Socket::open(Mode::Client, &path).unwrap();
+        let socket = Socket::open(Mode::Client, &path, |_| Ok(())).unwrap();
         let mut waiting = Vec::new();
         while let Ok(stream) = socket.accept() {
             waiting.push(stream);
@@ -143,6 +210,42 @@ mod tests {
         });
         connections.stop();
         assert!(next.join().unwrap());
-        assert_eq!(Socket::open(Mode::Server, &path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(
+            Socket::open(Mode::Server, &path, |_| Ok(())).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+    }
+
+    #[test]
+    fn a_second_connection_is_closed_and_one_after_the_first_is_served() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("socket");
+        let socket = Socket::open(Mode::Server, &path, |_| Ok(())).unwrap();
+        let connections = Connections::new().unwrap();
+        let connect = || UnixStream::connect(&path).unwrap();
+        let first = connect();
+        let served = connections.next(&socket).unwrap();
+        assert!(connections.begin(&served));
+        let (told, refusals) = std::sync::mpsc::channel();
+        let successor = connections.refusing_others(
+            &socket,
+            move || told.send(()).unwrap(),
+            || {
+                for count in 1..=3 {
+                    let mut other = connect();
+                    other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                    assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "it is closed");
+                    refusals.recv().unwrap();
+                    assert_eq!(connections.refused(), count);
+                }
+                drop(first);
+                connect()
+            },
+        );
+        connections.end();
+        let served = connections.next(&socket).unwrap();
+        drop(served);
+        assert_eq!((&successor).read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(connections.refused(), 3, "the first one had gone");
     }
 }

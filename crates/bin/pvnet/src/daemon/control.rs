@@ -7,13 +7,16 @@ mod discovery;
 mod queues;
 mod record;
 mod requests;
+#[cfg(test)]
+mod tests;
+mod toolstack;
 mod wrappers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
-use control_socket::Reason;
+use control_socket::{Reason, ToolstackStatus};
 use datapath::{Datapath, Failure, Port};
 use netback::VifError;
 use toml::Table;
@@ -23,6 +26,7 @@ use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::VifId;
+use crate::daemon::closed_nodes::ClosedNodes;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::disk::Disk;
@@ -61,6 +65,8 @@ struct Interface {
     has_address: bool,
     /// Its interface on the host, if it is not in the switch.
     device: Option<GuestDevice>,
+    /// What became of what the toolstack wants of it.
+    toolstack: ToolstackStatus,
 }
 
 /// The control thread's state.
@@ -81,6 +87,8 @@ pub(super) struct Control {
     /// That of sockets' folders.
     sockets_disk: Disk,
     interfaces: BTreeMap<VifId, Interface>,
+    /// Those that are gone, until the toolstack has seen it.
+    closed: ClosedNodes,
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
     ports: PortRecord,
@@ -112,6 +120,7 @@ impl Control {
             disk: Disk::default(),
             sockets_disk: Disk::default(),
             interfaces: BTreeMap::new(),
+            closed: ClosedNodes::default(),
             stopwatch: Stopwatch::start(),
             events,
             ports,
@@ -149,6 +158,7 @@ impl Control {
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
             self.look_for_devices();
+            self.remove_closed(false);
             self.record_ports();
         }
         watchdog.stopping();
@@ -166,6 +176,7 @@ impl Control {
                 self.disconnect(id, Reason::Stopping);
             }
         }
+        self.remove_closed(true);
         // Last: what the ports have carried is in the files.
         mirrors::remove(std::mem::take(&mut self.mirrors), &self.datapath);
     }
@@ -211,6 +222,11 @@ impl Control {
                     machine.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
+            }
+            Event::FrontEnd { machine, what } => {
+                if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
+                    machine.front_end_changed(what);
+                }
             }
             Event::Queue { uplink, change } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &uplink) {
@@ -261,7 +277,8 @@ impl Control {
         let guard = sources.policy(backend.mac());
         let membership = vif.membership()?;
         let flooding = vif.flooding();
-        let (limits, enabled, gro) = (vif.limit, vif.enabled, vif.gro);
+        let (toolstack, limits) = self.with_toolstack(id, &name, &vif);
+        let (enabled, gro) = (vif.enabled, vif.gro);
         let rules = Rules { guard, limits, enabled, membership, flooding, gro };
         let wrappers = Wrappers::new(&name, rules, self.config.daemon.capture);
         let (port, reason, address_owner) = (None, None, None);
@@ -277,6 +294,7 @@ impl Control {
             address_owner,
             has_address: false,
             device,
+            toolstack,
         };
         self.interfaces.insert(id, interface);
         if let Some(path) = groups {
@@ -304,6 +322,7 @@ impl Control {
         if let Err(error) = interface.backend.remove() {
             warn!(vif = %id, %error, "removing the remaining nodes");
         }
+        self.note_closed(id);
         self.teach_waiting();
     }
 

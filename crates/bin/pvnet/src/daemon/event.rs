@@ -6,6 +6,7 @@ use capture::{Capture, Request};
 use control_socket::{Change, ChangeReport, Reason, Status};
 use datapath::Failure;
 use hypervisor::DomId;
+use vhost_user::Condition;
 use xenstore::WatchEvent;
 
 use crate::config::{Guest, Loaded, Port, Vif};
@@ -39,6 +40,14 @@ pub(super) enum Source {
     Command(Change),
 }
 
+/// What happened to the front-end of a virtual machine's port.
+pub(super) enum FrontEndChange {
+    /// Its session has come to this.
+    Settled(Condition),
+    /// Its session has ended, for this reason.
+    Ended(String),
+}
+
 /// What happened to the back-end of an uplink.
 pub(super) enum BackEndChange {
     /// It serves these rings.
@@ -67,6 +76,8 @@ pub(super) enum Event {
     RingsReady { machine: u64, settings: Arc<Port>, queues: Vec<port::Queue> },
     /// They must not be used any more, and are not once this is answered.
     RingsStopped { machine: u64, why: Reason, answer: mpsc::Sender<()> },
+    /// Something happened to a virtual machine's front-end.
+    FrontEnd { machine: u64, what: FrontEndChange },
     /// Something happened to the back-end of the uplink whose back-ends have this number.
     BackEnd { uplink: u64, what: BackEndChange },
     /// Something happened to a queue of an uplink for a guest.

@@ -9,11 +9,11 @@ use control_socket::Reason;
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Device, Ended, Link, Pace, Session, Socket};
+use vhost_user::{Condition, Device, Ended, Link, Pace, Session, Socket};
 
 use crate::config::Port;
 use crate::daemon::connections::Connections;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, FrontEndChange};
 
 /// A port's front-ends, as the control thread sees them.
 pub(super) struct FrontEnds {
@@ -38,6 +38,11 @@ impl FrontEnds {
     /// The next session begins with these settings.
     pub(super) fn set(&self, settings: Port) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Front-ends that came while another one had the socket.
+    pub(super) fn refused(&self) -> u64 {
+        self.connections.refused()
     }
 
     /// Ends the present session.
@@ -73,22 +78,34 @@ impl FrontEnds {
             info!(port = name, "a front-end is connected");
             let (options, mac) = (settings.offered(), settings.mac);
             let offers_config_space = settings.config_space;
+            let refused = refused(&name);
+            let tell = |what| events.send(Event::FrontEnd { machine: self.id, what });
             let device = Arc::new(Messenger { id: self.id, settings, events: events.clone() });
             let ended = match Session::new(options, device, meter.clone()) {
-                Ok(session) => session
-                    .of_device(mac, link.clone())
-                    .offering_config_space(offers_config_space)
-                    .run(stream),
+                Ok(session) => {
+                    let session = session.of_device(mac, link.clone());
+                    let session = session.offering_config_space(offers_config_space);
+                    self.connections.refusing_others(socket, refused, || session.run(stream))
+                }
                 Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
             self.connections.end();
             let Ended { why, is_hostile } = ended;
+            // After the control thread has ended, nobody wants to know.
+            let _ = tell(FrontEndChange::Ended(why.clone()));
             warn!(port = name, why, "its front-end's session has ended");
             if is_hostile {
                 warn!(port = name, "its socket is closed until the port is added again");
                 return;
             }
         }
+    }
+}
+
+/// Says in the log that a connection was closed, because another front-end has the socket.
+fn refused(name: &str) -> impl Fn() + Send + use<'_> {
+    move || {
+        warn!(port = name, "another front-end came to its socket, which is taken, and was refused");
     }
 }
 
@@ -115,6 +132,11 @@ impl Device for Messenger {
             let _ = answered.recv();
         }
     }
+
+    fn settle(&self, condition: Condition) {
+        let what = FrontEndChange::Settled(condition);
+        let _ = self.events.send(Event::FrontEnd { machine: self.id, what });
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +154,7 @@ mod tests {
 
     /// Serves a socket on a thread, which ends when the front-ends are stopped.
     fn serve(mode: Mode, folder: &TempDir) -> (Arc<FrontEnds>, std::thread::JoinHandle<()>) {
-        let socket = Socket::open(mode, &folder.path().join("vm")).unwrap();
+        let socket = Socket::open(mode, &folder.path().join("vm"), |_| Ok(())).unwrap();
         let front_ends = FrontEnds::new(1, settings()).unwrap();
         let served = front_ends.clone();
         let (events, _inbox) = mpsc::channel();

@@ -137,7 +137,7 @@ struct Snapshot(Status);
 /// A counter of every port: its name, its help, and its field of the status.
 type PortCounter = (&'static str, &'static str, fn(&PortStatus) -> u64);
 
-const PORT_COUNTERS: [PortCounter; 7] = [
+const PORT_COUNTERS: [PortCounter; 8] = [
     ("pvnet_port_ingress_frames", "Frames from the port into the switch", |port| {
         port.ingress.frames
     }),
@@ -149,6 +149,9 @@ const PORT_COUNTERS: [PortCounter; 7] = [
     ("pvnet_port_station_moves", "Stations that moved to the port", |port| port.learning.moves),
     ("pvnet_port_refused_moves", "Frames whose source address another port kept", |port| {
         port.learning.refused_moves
+    }),
+    ("pvnet_port_refused_connections", "Connections to its socket while it was taken", |port| {
+        port.refused_connections
     }),
     ("pvnet_port_refused_addresses", "Frames whose source address was not learnt", |port| {
         port.learning.refused_addresses

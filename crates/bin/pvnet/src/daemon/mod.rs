@@ -7,8 +7,10 @@
 mod admission;
 mod back_end;
 mod backends;
+mod carried;
 mod change;
 mod clients;
+mod closed_nodes;
 mod connections;
 mod control;
 mod cpu;
@@ -34,9 +36,11 @@ mod platform;
 mod port_record;
 mod sandbox;
 mod server;
+mod socket_file;
 mod status;
 mod store_events;
 mod thread;
+mod toolstack;
 mod uplink_device;
 mod uplink_queues;
 mod uplinks;
@@ -78,7 +82,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     let devices = uplinks::open_devices(config)?;
     device::make_all(config)?;
     let readiness = Readiness::from_environment();
-    server::join_group(config);
+    server::join_groups(config);
     let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.

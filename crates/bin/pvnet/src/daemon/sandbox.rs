@@ -156,7 +156,7 @@ fn per_guest(uplink: &Uplink) -> bool {
 fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
     let is_client = |port: &config::Port| port.mode() == Mode::Client;
     let is_dialler = |uplink: &Uplink| {
-        uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Client
+        uplink.kind == UplinkKind::VirtioUser && uplink.socket_side() == Mode::Client
     };
     let connects = config.ports.iter().any(is_client) || config.uplinks.iter().any(is_dialler);
     let locks_memory = !config.nics.is_empty() || calls.sockets;
@@ -205,7 +205,7 @@ fn written(config: &Config) -> Vec<PathBuf> {
         || config.daemon.capture && recordings.exists() && is_own(recordings);
     let servers = config.ports.iter().filter(|port| port.mode() == Mode::Server);
     let is_server = |uplink: &&Uplink| {
-        uplink.kind == UplinkKind::VirtioUser && uplink.socket_mode() == Mode::Server
+        uplink.kind == UplinkKind::VirtioUser && uplink.socket_side() == Mode::Server
     };
     let uplinks = config.uplinks.iter().filter(is_server).map(|uplink| &uplink.socket);
     let sockets = servers.map(|port| &port.socket).chain(uplinks);

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
+use crate::daemon::socket_file::give_to_group;
 use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// Clients at a time. Captures and `pvnet top` stay connected.
@@ -30,27 +31,23 @@ const CLIENTS_MAX: usize = 64;
 /// How long the control thread has for a status: less than its client waits.
 const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 
-/// Joins the group that the control socket will have, if the process may: whoever owns a file may give it to a group that they are in,
-/// without the capability that the sandbox takes.
-pub(super) fn join_group(config: &Config) {
-    let Some(group) = config.daemon.control_group.map(Gid::from_raw) else { return };
+/// Joins the groups that sockets will have, if the process may: whoever owns a file may give it to a group that they are in, without the
+/// capability that the sandbox takes.
+pub(super) fn join_groups(config: &Config) {
+    let ports = config.ports.iter().map(|port| port.socket_group);
+    let uplinks = config.uplinks.iter().map(|uplink| uplink.socket_group);
+    let all = std::iter::once(config.daemon.control_group).chain(ports).chain(uplinks);
     let mut groups = getgroups().unwrap_or_default();
-    if !groups.contains(&group) {
-        groups.push(group);
+    let own = groups.len();
+    for group in all.flatten().map(Gid::from_raw) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    if groups.len() > own {
         // If it may not, the socket's group says so, unless it is the process's own.
         let _ = set_thread_groups(&groups);
     }
-}
-
-fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
-    let wanted = Some(Gid::from_raw(group));
-    rustix::fs::chown(path, None, wanted).map_err(|error| {
-        let reason = format!(
-            "control_group: {error}: the daemon's user must be in the group {group} \
-             (SupplementaryGroups= in its unit)"
-        );
-        io::Error::new(io::Error::from(error).kind(), reason)
-    })
 }
 
 /// The listening socket. Dropping it removes its file.
@@ -73,7 +70,7 @@ impl Server {
         let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
         let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
         if let Some(group) = config.daemon.control_group {
-            give_to_group(&path, group).map_err(Error::path(&path))?;
+            give_to_group(&path, group, "control_group").map_err(Error::path(&path))?;
         }
         let file = file.clone();
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.

@@ -1,8 +1,7 @@
 //! The status that the control socket returns.
 
 use control_socket::{
-    Address, BatchStatus, Counts, Histogram, Learning, LockWaits, MeterStatus, MulticastStatus,
-    PortKind, PortState, PortStatus, Reason, Traffic,
+    Address, Counts, MeterStatus, MulticastStatus, PortKind, PortState, PortStatus, Reason,
 };
 use datapath::Port;
 use hypervisor::Meter;
@@ -10,6 +9,8 @@ use switch::NO_VLAN;
 use switch::multicast::SnoopingCounts;
 use xenstore::XenbusState;
 
+use crate::daemon::back_end::BackEnds;
+use crate::daemon::carried::Carried;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::uplinks::PluggedUplink;
 
@@ -32,15 +33,22 @@ pub(super) fn guest(
         reason: reason.or_else(|| stalled(port)),
         ..PortStatus::new(name, PortKind::Guest, state)
     };
-    match port {
-        Some(port) => counted(status, port),
-        None => status,
-    }
+    Carried::default().describe(status, port)
 }
 
 /// An uplink's port. `devices` are the interfaces of the daemon's namespace.
 pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus {
-    let PluggedUplink { port, wrappers, guest_queues, failure, interface, watch, .. } = uplink;
+    let PluggedUplink {
+        port,
+        wrappers,
+        guest_queues,
+        failure,
+        interface,
+        watch,
+        back_ends,
+        carried,
+        ..
+    } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone().or_else(|| uplink.astray()).or_else(|| stalled(port.as_deref()));
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
@@ -49,60 +57,16 @@ pub(super) fn uplink(uplink: &PluggedUplink, devices: &Interfaces) -> PortStatus
         guest_queues,
         socket_drops: watch.socket_drops(),
         xdp: watch.xdp(),
+        refused_connections: back_ends.as_ref().map_or(0, BackEnds::refused),
         device_drops: interface.as_ref().and_then(|interface| interface.drops(devices)),
         ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
     };
-    let status = wrappers.describe(status);
-    match port {
-        Some(port) => counted(status, port),
-        None => status,
-    }
+    carried.describe(wrappers.describe(status), port.as_deref())
 }
 
 /// The reason of a port that is up, and takes no frames.
 pub(super) fn stalled(port: Option<&Port>) -> Option<Reason> {
     port.is_some_and(Port::is_stalled).then_some(Reason::Stalled)
-}
-
-/// Adds what a port has carried.
-pub(super) fn counted(status: PortStatus, port: &Port) -> PortStatus {
-    let counts = port.counters().snapshot();
-    let datapath::LockWaits { count, time } = port.lock_waits();
-    PortStatus {
-        queues: port.queues(),
-        guest_hash: port.is_steered_by_guest(),
-        ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
-        egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
-        gso_checksum_fixups: port.gso_checksum_fixups(),
-        lock_waits: LockWaits {
-            count,
-            nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
-        },
-        learning: learning(counts.learning),
-        drops: Counts::new(|reason| counts.dropped(reason)),
-        batches: batches(&port.batches()),
-        ..status
-    }
-}
-
-fn batches(counts: &datapath::BatchCounts) -> BatchStatus {
-    BatchStatus {
-        ingress_frames: histogram(&counts.ingress_frames),
-        egress_frames: histogram(&counts.egress_frames),
-        nanoseconds: histogram(&counts.nanoseconds),
-        worker_nanoseconds: counts.worker_nanoseconds,
-    }
-}
-
-fn histogram(distribution: &datapath::Distribution) -> Histogram {
-    let buckets = distribution.buckets.iter().copied().filter(|(bound, _)| *bound < u64::MAX);
-    Histogram { count: distribution.count(), sum: distribution.sum, buckets: buckets.collect() }
-}
-
-/// What became of the source addresses of frames.
-pub(super) fn learning(counts: switch::LearningCounts) -> Learning {
-    let switch::LearningCounts { moves, refused_moves, refused_addresses } = counts;
-    Learning { moves, refused_moves, refused_addresses }
 }
 
 /// What is known of multicast groups.

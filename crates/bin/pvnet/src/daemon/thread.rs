@@ -27,7 +27,12 @@ pub(super) fn spawn_for_client(
     service: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, Error> {
-    spawn(&format!("{service}{ONE_CLIENT}"), work)
+    spawn(&client_thread(service), work)
+}
+
+/// The name of a thread that serves one client of `service`.
+pub(super) fn client_thread(service: &str) -> String {
+    format!("{service}{ONE_CLIENT}")
 }
 
 /// From here on, a panic in a thread that everybody depends on ends the process: a worker, the control thread, one that

@@ -10,6 +10,7 @@ use vhost_user::Socket;
 
 use crate::config::{Queues, Uplink, UplinkKind};
 use crate::daemon::interfaces::{InterfaceFile, Interfaces, Side};
+use crate::daemon::socket_file;
 use crate::netns;
 
 /// What an uplink has at its start.
@@ -89,7 +90,7 @@ pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Opened, String> {
         UplinkKind::Tap | UplinkKind::Cdna => open_tap(uplink, wanted),
         UplinkKind::VirtioUser => {
             let path = &uplink.socket;
-            let socket = Socket::open(uplink.socket_mode(), path);
+            let socket = socket_file::open(uplink.socket_side(), path, uplink.socket_file());
             let failed = |error: io::Error| format!("{}: {error}", path.display());
             return socket.map(Opened::Socket).map_err(failed);
         }

@@ -13,6 +13,7 @@ use uplink::{DirectIngress, GuestQueue, TapIngress};
 
 use crate::config::{Config, Platform, Queues, Uplink};
 use crate::daemon::back_end::BackEnds;
+use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
 use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
@@ -35,6 +36,8 @@ pub(super) struct PluggedUplink {
     pub(super) config: Uplink,
     /// None while it has no device.
     pub(super) port: Option<Arc<Port>>,
+    /// What it has carried before that.
+    pub(super) carried: Carried,
     pub(super) wrappers: Wrappers,
     /// Its queues for guests, if it has some.
     pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
@@ -43,7 +46,7 @@ pub(super) struct PluggedUplink {
     /// For its statistics, while it has a device.
     pub(super) interface: Option<UplinkInterface>,
     /// Its back-ends, if it is a port of theirs.
-    back_ends: Option<BackEnds>,
+    pub(super) back_ends: Option<BackEnds>,
     /// Its macvtap, if it has one.
     _macvtap: Option<netns::Macvtap>,
     /// What is seen of its device beside its frames.
@@ -64,6 +67,7 @@ impl PluggedUplink {
             config,
             port: None,
             wrappers,
+            carried: Carried::default(),
             guest_queues: None,
             failure: Some(failure),
             interface: None,
@@ -219,6 +223,7 @@ impl PluggedUplink {
                 queues.plugged(None, datapath, &self.wrappers);
             }
             datapath.detach(port.id());
+            self.carried.end(&port);
             warn!(uplink = self.name(), %why, "down");
         }
         self.failure = Some(why);
@@ -374,6 +379,7 @@ fn attach_one(
         config: uplink.clone(),
         port: Some(port),
         wrappers,
+        carried: Carried::default(),
         guest_queues,
         failure: None,
         interface: Some(interface),

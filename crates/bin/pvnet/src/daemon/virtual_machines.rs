@@ -9,17 +9,19 @@ use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Link, Mode, Socket};
+use vhost_user::{Condition, Link, Mode};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
+use crate::daemon::carried::Carried;
 use crate::daemon::device::{self, DeviceOptions, GuestDevice};
 use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, FrontEndChange};
 use crate::daemon::front_end::FrontEnds;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::MirrorRole;
-use crate::daemon::status::{counted, stalled};
+use crate::daemon::socket_file;
+use crate::daemon::status::stalled;
 use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
 
@@ -38,6 +40,8 @@ pub(super) struct VirtualMachine {
     pub(super) wrappers: Wrappers,
     /// None while its rings are not served.
     pub(super) port: Option<Arc<Port>>,
+    /// What it has carried before that.
+    carried: Carried,
     /// Why they are not.
     reason: Option<Reason>,
     /// Down while the port is disabled or set down, or its device is not there.
@@ -108,11 +112,43 @@ impl VirtualMachine {
         // One that was disabled keeps its reason.
         if let Some(port) = self.port.take() {
             device::detach(self.device.as_mut(), datapath, &port);
+            self.carried.end(&port);
             info!(port = self.name(), %why, "down");
             self.reason = Some(why);
             self.set_link();
         }
         self.agreed = None;
+    }
+
+    /// Notes what happened to its front-end, unless there is a better reason.
+    pub(super) fn front_end_changed(&mut self, change: FrontEndChange) {
+        // One that was disabled keeps its reason.
+        if matches!(self.reason, Some(Reason::Disabled(_))) {
+            return;
+        }
+        let reason = match change {
+            FrontEndChange::Ended(why) => {
+                // The front-end says it again each time that it comes.
+                self.reason = Some(Reason::FrontendGone(why));
+                return;
+            }
+            FrontEndChange::Settled(Condition::Served) => {
+                info!(port = self.name(), "its front-end shares memory with us");
+                self.reason = None;
+                return;
+            }
+            FrontEndChange::Settled(Condition::NoMemory) => Reason::NoSharedMemory,
+            FrontEndChange::Settled(Condition::NoDriver) => Reason::NoDriver,
+            FrontEndChange::Settled(Condition::Stopped) => Reason::DriverStopped,
+        };
+        // What was carried was in memory that is shared.
+        let is_carrying = self.port.as_ref().is_some_and(|port| !Carried::of(port).is_nothing());
+        match reason {
+            _ if is_carrying => return,
+            Reason::NoSharedMemory => warn!(port = self.name(), "{reason}"),
+            _ => info!(port = self.name(), "{reason}"),
+        }
+        self.reason = Some(reason);
     }
 
     /// Sets the port's settings. The guard, the limits and whether it is enabled count at once, the others from the next session on.
@@ -179,6 +215,7 @@ impl VirtualMachine {
         let status = PortStatus {
             mac: mac.map(|mac| mac.to_string()),
             reason: self.reason.clone().or_else(|| stalled(self.port.as_deref())),
+            refused_connections: self.front_ends.refused(),
             ..PortStatus::new(
                 self.name(),
                 PortKind::Guest,
@@ -190,10 +227,7 @@ impl VirtualMachine {
             Some(device) => device.describe(status, devices),
             None => status,
         };
-        match &self.port {
-            Some(port) => counted(status, port),
-            None => status,
-        }
+        self.carried.describe(status, self.port.as_deref())
     }
 }
 
@@ -233,7 +267,7 @@ pub(super) fn open(
 ) -> Result<VirtualMachine, Error> {
     let failed = |reason: String| Error::Port { name: port.name.clone(), reason };
     let path = &port.socket;
-    let socket = Socket::open(port.mode(), path);
+    let socket = socket_file::open(port.mode(), path, port.socket_file());
     let socket = socket.map_err(|error| failed(format!("{}: {error}", path.display())))?;
     let open_device =
         |device: config::Device| GuestDevice::open(DeviceOptions::named(device, workers), meter);
@@ -253,6 +287,7 @@ pub(super) fn open(
         front_ends,
         wrappers,
         port: None,
+        carried: Carried::default(),
         reason: Some(Reason::WaitingForFrontend),
         link,
         device,

@@ -25,7 +25,7 @@ impl Device for Nobody {
 pub(super) fn both_ends() -> Result<String, String> {
     let (front, back) = UnixStream::pair().map_err(text)?;
     let offloads = Features::ALL;
-    let offered = DeviceOptions { queues: 1, packed: true, offloads };
+    let offered = DeviceOptions { queues: 1, packed: true, offloads, guest_offloads: true };
     let session = Session::new(offered, Arc::new(Nobody), Arc::default()).map_err(text)?;
     let thread = thread::spawn(move || session.run(back));
     let wanted = Options { queues: 1, packed: true, sends: offloads, receives: offloads };

@@ -144,15 +144,19 @@ fn an_operators_rules_hold_at_a_device() {
     wait("the end of the rule", || reaches(&bed));
 }
 
-/// A daemon that is killed leaves the device in its bridge, without a carrier. The next one goes on with it.
+/// A daemon that is killed leaves the device in its bridge, without a carrier, and as its operator has set it. The next one goes on
+/// with it.
 #[test]
 fn a_device_keeps_its_place_when_the_daemon_is_killed() {
-    if !able(&["ping", "ip"]) {
+    if !able(&["ping", "ip", "ethtool"]) {
         return;
     }
     let mut bed = Bed::start(1);
     bed.0.join(0, &["--rejoin", "60"]);
     bed.answers_soon(0);
+    let offloads = |bed: &Bed| bed.run("ethtool", "-k vif1").contains("tx-checksumming: on");
+    assert!(offloads(&bed));
+    bed.run("ethtool", "-K vif1 tx off");
     bed.kill_daemon();
     let link = bed.link("vif1");
     assert!(link.contains("master br0") && link.contains("NO-CARRIER"), "{link}");
@@ -160,6 +164,7 @@ fn a_device_keeps_its_place_when_the_daemon_is_killed() {
     bed.answers_soon(0);
     let link = bed.link("vif1");
     assert!(link.contains("master br0") && !link.contains("NO-CARRIER"), "{link}");
+    assert!(!offloads(&bed), "switched off by its operator");
 }
 
 /// A device that is set down, or deleted, says so, and nothing else breaks.

@@ -78,6 +78,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
+    // To a group of the process: it has no capability any more.
+    libc::SYS_fchownat,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fsync,

@@ -102,7 +102,12 @@ impl BatchHost {
             qemu::boot(&mut command, &self.images, &self.options, &self.root);
         } else {
             let more = &self.options.kernel_arguments;
-            qemu::boot_linux(&mut command, &self.images, more, &self.root);
+            qemu::boot_linux(
+                &mut command,
+                &self.images,
+                &qemu::linux_command_line(more),
+                &self.root,
+            );
         }
         command.args(&self.devices);
         for path in [self.log(), self.printed()] {

@@ -1,6 +1,6 @@
 //! A virtual machine without Xen: Debian's kernel and programs under QEMU, as on a KVM host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -35,6 +35,10 @@ pub struct MachineConfig {
     pub devices: Vec<String>,
     /// Files of this machine to copy into it.
     pub files: Vec<HostFile>,
+    /// More arguments for its kernel.
+    pub kernel_arguments: String,
+    /// Arguments for QEMU that make it boot by its firmware, if it is not given the kernel and [its root](Self::write_root).
+    pub firmware: Option<Vec<String>>,
     /// The network namespace of this machine that QEMU runs in; the caller's if there is none.
     pub namespace: Option<String>,
     /// Whether it waits for another machine's state instead of booting (live migration).
@@ -53,6 +57,8 @@ impl MachineConfig {
             memory_mib: 256,
             devices: Vec::new(),
             files: Vec::new(),
+            kernel_arguments: String::new(),
+            firmware: None,
             namespace: None,
             is_incoming: false,
             limit: Duration::from_secs(300),
@@ -64,6 +70,26 @@ impl MachineConfig {
     pub fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.devices.extend(arguments.into_iter().map(Into::into));
         self
+    }
+
+    /// Writes the archive that it boots from: dom0's programs, with another init.
+    ///
+    /// # Errors
+    /// [`Error::Path`]; [`Error::Content`] if a file needs a library that this machine lacks.
+    pub fn write_root(&self, images: &Images, destination: &Path) -> Result<()> {
+        let files: Vec<(&str, Vec<u8>)> = self.files.iter().map(read).collect::<Result<_>>()?;
+        let mut overlay = Archive::new();
+        script(&mut overlay, "init", include_str!("../guest/machine.sh"));
+        script(&mut overlay, "lab/agent", include_str!("../guest/agent.sh"));
+        add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+        concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+    }
+
+    /// What its kernel gets on its command line.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        let Self { name, kernel_arguments, .. } = self;
+        qemu::linux_command_line(&format!("lab.name={name} {kernel_arguments}"))
     }
 }
 
@@ -89,9 +115,19 @@ impl Machine {
     /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
     /// that this machine lacks.
     pub fn boot(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
+        let mut machine = Self::start(images, emulator, config)?;
+        if !config.is_incoming {
+            machine.wait_up(0)?;
+        }
+        Ok(machine)
+    }
+
+    /// Starts a machine, which may never take commands.
+    ///
+    /// # Errors
+    /// Those of [`boot`](Self::boot) but [`Error::Boot`].
+    pub fn start(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
         let folder = TempDir::new()?;
-        let root = folder.path().join("root.cpio");
-        write(images, config, &root)?;
         let log = folder.path().join("console.log");
         std::fs::write(&log, "").map_err(Error::path(&log))?;
         let agent = Port::new(folder.path(), AGENT_PORT)?;
@@ -106,7 +142,14 @@ impl Machine {
         let backend = format!("memory-backend-memfd,id=ram,size={memory}M,share=on");
         command.args(["-object", &backend, "-machine", "memory-backend=ram"]);
         command.args(["-nodefaults", "-display", "none"]);
-        qemu::boot_linux(&mut command, images, &format!("lab.name={}", config.name), &root);
+        match &config.firmware {
+            Some(arguments) => drop(command.args(arguments)),
+            None => {
+                let root = folder.path().join("root.cpio");
+                config.write_root(images, &root)?;
+                qemu::boot_linux(&mut command, images, &config.command_line(), &root);
+            }
+        }
         command.arg("-serial").arg(format!("file:{}", log.display()));
         command.args(["-chardev", &monitor.chardev(), "-mon", "chardev=port0,mode=control"]);
         // Its ports are /dev/vport0pN in the guest.
@@ -122,12 +165,7 @@ impl Machine {
         let first = if config.is_incoming { MOVED } else { 1 };
         let channel = Channel::counting_from(first, agent.accept(&mut qemu, &log)?)?;
         let shell = Shell::new(&config.name, channel.into(), Some(log.clone()));
-        let limit = config.limit;
-        let mut machine = Self { qemu, shell, monitor, log, limit, _folder: folder };
-        if !config.is_incoming {
-            machine.wait_up(0)?;
-        }
-        Ok(machine)
+        Ok(Self { qemu, shell, monitor, log, limit: config.limit, _folder: folder })
     }
 
     /// Its name.
@@ -182,9 +220,17 @@ impl Machine {
     /// # Errors
     /// [`Error::Boot`]; those of [`Shell::spawn`].
     pub fn reboot(&mut self) -> Result<()> {
+        self.restarted_by("busybox reboot -f")
+    }
+
+    /// Runs a command after which another kernel runs, and waits until that one takes commands.
+    ///
+    /// # Errors
+    /// As [`reboot`](Self::reboot).
+    pub fn restarted_by(&mut self, command: &str) -> Result<()> {
         let before = self.shell.channel().boots();
         // It never answers.
-        let _ = self.spawn("busybox reboot -f")?;
+        let _ = self.spawn(command)?;
         self.wait_up(before)
     }
 
@@ -223,14 +269,4 @@ fn inside(namespace: &str, command: &Command) -> Result<Command> {
     }
     inside.arg(command.get_program()).args(command.get_args());
     Ok(inside)
-}
-
-/// Writes the archive that it boots from: dom0's programs, with another init.
-fn write(images: &Images, config: &MachineConfig, destination: &std::path::Path) -> Result<()> {
-    let files: Vec<(&str, Vec<u8>)> = config.files.iter().map(read).collect::<Result<_>>()?;
-    let mut overlay = Archive::new();
-    script(&mut overlay, "init", include_str!("../guest/machine.sh"));
-    script(&mut overlay, "lab/agent", include_str!("../guest/agent.sh"));
-    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
-    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
 }

@@ -110,7 +110,12 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
 }
 
 /// Boots the same kernel without a hypervisor.
-pub(super) fn boot_linux(command: &mut Command, images: &Images, more: &str, root: &Path) {
+pub(super) fn boot_linux(command: &mut Command, images: &Images, command_line: &str, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
-    command.args(["-append", format!("console=ttyS0 loglevel=4 {KERNEL} {more}").trim()]);
+    command.args(["-append", command_line]);
+}
+
+/// The arguments of a kernel without a hypervisor.
+pub(super) fn linux_command_line(more: &str) -> String {
+    format!("console=ttyS0 loglevel=4 {KERNEL} {more}").trim().to_owned()
 }

@@ -31,7 +31,7 @@ use lab::TempDir;
 use modules::Modules;
 
 /// The version of the images' format. Raise it when this code makes other images from the same packages.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Progress steps of a build.
 const STEPS: usize = 4;
 
@@ -97,7 +97,7 @@ impl Images {
         self.folder.join("vmlinux")
     }
 
-    /// The kernel as a boot loader reads it, which the emulator of an HVM guest needs; only [`Edition::Network`] and [`Edition::Libvirt`] have it.
+    /// The kernel as a boot loader reads it, which firmware and the emulator of an HVM guest need.
     #[must_use]
     pub fn boot_image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
@@ -298,9 +298,7 @@ fn make(edition: Edition, suite: Suite, stage: &Path, images: &Images) -> Result
     let modules = Modules::find(stage)?;
     let vmlinuz = vmlinuz(stage, modules.release());
     kernel::unpack(&vmlinuz, &images.kernel())?;
-    if edition.has_network() {
-        std::fs::copy(&vmlinuz, images.boot_image()).map_err(Error::path(&vmlinuz))?;
-    }
+    std::fs::copy(&vmlinuz, images.boot_image()).map_err(Error::path(&vmlinuz))?;
     for kind in Kind::ALL {
         let archive = root::make(edition.parts(kind), suite, stage, &modules)?;
         let libraries = archive.paths().filter(|path| path.contains(".so"));

@@ -91,6 +91,7 @@ fn connect(
     let offered = Offered {
         max_queues: 1,
         features: Features::ALL,
+        guest_offloads: true,
         split_event_channels: true,
         tx,
         rx: RxChannel::Copy,

@@ -13,6 +13,7 @@ use xenstore::Store;
 pub const OFFERED: Offered = Offered {
     max_queues: 1,
     features: Features::ALL,
+    guest_offloads: true,
     split_event_channels: false,
     tx: TxChannel::Header,
     rx: RxChannel::Copy,

@@ -14,6 +14,7 @@ mod guest_copy;
 mod half_pages;
 mod hash;
 mod lend;
+mod offloads;
 mod persistent;
 mod pool;
 mod receive;

@@ -7,6 +7,7 @@ use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{
     Anonymous, Change, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
+    remove_closed,
 };
 use offload::Features;
 use port::Coalescing;
@@ -19,6 +20,7 @@ use crate::states::{End, TEXTS, World, device};
 const OFFERED: Offered = Offered {
     max_queues: 1,
     features: Features::ALL,
+    guest_offloads: true,
     split_event_channels: false,
     tx: TxChannel::Header,
     rx: RxChannel::Copy,
@@ -110,13 +112,14 @@ fn a_resumed_connection_keeps_its_header_channel() {
     }
 }
 
+/// libxl must see it closed: `xl network-detach` fails if the node is gone before.
 #[test]
-fn a_backend_in_a_driver_domain_removes_its_node() {
+fn a_backend_stays_closed_until_its_node_is_removed() {
     let machine = Machine::new();
     let raw = Raw::new(&machine);
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ledgers");
-    for (domain, stays) in [(0, true), (5, false)] {
-        let path = format!("/local/domain/{domain}/backend/vif/{}/0", raw.domain.id());
+    for (domain, kind, stays) in [(0, "vif", true), (5, "vif", true), (0, "pvnet", false)] {
+        let path = format!("/local/domain/{domain}/backend/{kind}/{}/0", raw.domain.id());
         let frontend = format!("/local/domain/{}/{}", raw.domain.id(), device());
         for (key, value) in
             [("frontend", &*frontend), ("frontend-id", "1"), ("mac", "02:00:00:00:00:01")]
@@ -158,5 +161,15 @@ fn a_backend_in_a_driver_domain_sees_that_the_frontend_is_gone() {
     store.write(None, &format!("{path}/online"), "0").unwrap();
     assert!(matches!(vif.frontend_changed(), Ok(Change::Remove)));
     vif.remove().unwrap();
+    assert_eq!(store.read(None, &format!("{path}/state")).as_deref(), Ok("6"));
+    let unprivileged = machine.store().connect(own);
+    for (online, state, stays) in [("1", "6", true), ("0", "2", true), ("0", "6", false)] {
+        store.write(None, &format!("{path}/online"), online).unwrap();
+        store.write(None, &format!("{path}/state"), state).unwrap();
+        remove_closed(&unprivileged, &path).unwrap();
+        assert_eq!(store.directory(None, &path).is_ok(), stays, "online {online}, state {state}");
+    }
+    // The toolstack has removed it.
+    remove_closed(&unprivileged, &path).unwrap();
     assert!(store.directory(None, &path).is_err());
 }

@@ -81,3 +81,53 @@ fn frames_of_a_guest_are_shared_with_nobody() {
         assert!(!tap.is_new() && tap.queues()[0].as_fd().try_clone_to_owned().is_ok());
     });
 }
+
+/// The features of `vif1.0` that are on, of those that decide what its reader gets.
+fn features() -> Vec<String> {
+    let output = Command::new("ethtool").args(["-k", "vif1.0"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = ["tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
+    let is_on = |name: &&&str| text.contains(&format!("\t{name}: on"));
+    names.iter().filter(is_on).map(|name| (*name).to_owned()).collect()
+}
+
+fn ethtool(arguments: &str) {
+    let command = Command::new("ethtool").args(arguments.split(' ')).output().unwrap();
+    assert!(command.status.success(), "ethtool {arguments}");
+}
+
+/// `ethtool -K vif1.0 tx off` is the cure for guests that forward frames as they got them.
+#[test]
+fn what_an_operator_has_switched_off_stays_off() {
+    in_own_network(|| {
+        let all = ["tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
+        drop(GuestTap::open("vif1.0", 2).unwrap());
+        assert_eq!(features(), all);
+        for (switched, left) in [("tso off", &all[..1]), ("tx off", &[]), ("tx on tso on", &all)] {
+            let arguments = format!("-K vif1.0 {switched}");
+            // While it is served, and while it is not.
+            let tap = GuestTap::open("vif1.0", 2).unwrap();
+            ethtool(&arguments);
+            drop(tap);
+            for queues in [1, 2] {
+                let tap = GuestTap::open("vif1.0", queues).unwrap();
+                assert_eq!(features(), left, "{switched}");
+                drop(tap);
+            }
+        }
+    });
+}
+
+/// What a reader cannot take is off, and comes back for one that can.
+#[test]
+fn a_reader_does_not_decide_for_the_next_one() {
+    in_own_network(|| {
+        let csum = TapOffload { csum: true, ..TapOffload::NONE };
+        let all = ["tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
+        for (offload, on) in [(csum, &all[..1]), (TapOffload::NONE, &[]), (TapOffload::ALL, &all)] {
+            let tap = Tap::open_multi_queue("vif1.0", 1, offload).unwrap();
+            assert_eq!(features(), on);
+            tap[0].persist().unwrap();
+        }
+    });
+}

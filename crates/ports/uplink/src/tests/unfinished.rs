@@ -255,6 +255,7 @@ fn connect()
     let offered = Offered {
         max_queues: 1,
         features: Features::ALL,
+        guest_offloads: true,
         split_event_channels: true,
         tx: TxChannel::Header,
         rx: RxChannel::Direct,

@@ -40,7 +40,8 @@ impl FrontEnd {
     pub fn of(queues: u16, device: Arc<dyn Device>, served: Arc<Served>, link: Arc<Link>) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        let options = DeviceOptions { queues, packed: true, offloads: Features::ALL };
+        let options =
+            DeviceOptions { queues, packed: true, offloads: Features::ALL, guest_offloads: true };
         let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
         let session = session.of_device(Some(MAC), link).offering_config_space(true);
         let session = std::thread::spawn(move || session.run(theirs));

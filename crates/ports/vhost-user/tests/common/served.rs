@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use port::Queue;
-use vhost_user::Device;
+use vhost_user::{Condition, Device};
 
 /// What a session serves, seen by a test.
 #[derive(Default)]
@@ -18,6 +18,7 @@ struct State {
     queues: Option<Vec<Queue>>,
     starts: usize,
     stops: Vec<String>,
+    conditions: Vec<Condition>,
 }
 
 /// How long a test waits for what must come.
@@ -32,6 +33,14 @@ impl Served {
         let (mut state, timeout) = waited.unwrap();
         assert!(!timeout.timed_out(), "the rings were not started {times} times");
         state.queues.take().unwrap()
+    }
+
+    /// Waits until the session has said so many times what it has come to, and returns all that it said.
+    pub fn settled(&self, times: usize) -> Vec<Condition> {
+        let state = self.state.lock().unwrap();
+        let is_missing = |state: &mut State| state.conditions.len() < times;
+        let (state, _) = self.changed.wait_timeout_while(state, LIMIT, is_missing).unwrap();
+        state.conditions.clone()
     }
 
     pub fn put(&self, queues: Vec<Queue>) {
@@ -59,5 +68,10 @@ impl Device for Served {
         let mut state = self.state.lock().unwrap();
         state.queues = None;
         state.stops.push(why.to_owned());
+    }
+
+    fn settle(&self, condition: Condition) {
+        self.state.lock().unwrap().conditions.push(condition);
+        self.changed.notify_all();
     }
 }

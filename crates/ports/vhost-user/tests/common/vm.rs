@@ -89,7 +89,17 @@ impl Vm {
 
     /// The same with rings of this size.
     pub fn boot_sized(features: u64, size: u16, file: OwnedFd, front: FrontEnd) -> Self {
-        let whole = Arc::new(Region::map(&file, 0, LEN).unwrap());
+        let own = file.try_clone().unwrap();
+        Self::boot_of(features, size, &own, file, front)
+    }
+
+    /// The same, whose guest has memory of its `own`, and shares `file`.
+    pub fn boot_apart(features: u64, own: &OwnedFd, file: OwnedFd, front: FrontEnd) -> Self {
+        Self::boot_of(features, SIZE, own, file, front)
+    }
+
+    fn boot_of(features: u64, size: u16, own: &OwnedFd, file: OwnedFd, front: FrontEnd) -> Self {
+        let whole = Arc::new(Region::map(own, 0, LEN).unwrap());
         let memory = whole.slice(0..LEN).unwrap();
         let drivers =
             [0, 1].map(|ring| Driver::new(&memory, ring_at(0, ring), size, options(features)));

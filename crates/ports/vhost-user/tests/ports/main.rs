@@ -13,3 +13,4 @@ mod session;
 mod small;
 mod udp;
 mod uplinks;
+mod watch;

@@ -16,6 +16,8 @@ const BOTH: [u64; 2] = [LINUX, LINUX | RING_PACKED];
 const DELIVERED: Outcome = Outcome::Delivered;
 /// The metadata of a TCP segment over IPv4 whose checksum is to be finished.
 const PARTIAL: [u8; 10] = [1, 0, 0, 0, 0, 0, 34, 0, 16, 0];
+/// `VIRTIO_NET_HDR_F_DATA_VALID`
+const DATA_VALID: u8 = 2;
 /// What the memory has where nothing was written.
 const UNTOUCHED: u8 = 0xee;
 
@@ -273,5 +275,32 @@ fn buffers_may_be_too_short_for_small_frames_and_become_large() {
         assert_eq!(counts, [2, 2, 2, 1, 1, 1, 1, 1], "{features:#x}");
         let sent = (0..8).map(|n| numbered(n, if n == 6 { 1000 } else { 6 }));
         assert!(frames.into_iter().eq(sent), "{features:#x}");
+    }
+}
+
+/// The metadata of a segment whose checksum was found right.
+fn validated(vm: &Vm) -> Vec<u8> {
+    let mut metadata = plain(vm);
+    metadata[0] = DATA_VALID;
+    metadata
+}
+
+/// Small frames, one with a body in one buffer, and one in several buffers are written in three places.
+#[test]
+fn a_guest_without_checksum_offload_gets_headers_without_flags() {
+    for features in BOTH.into_iter().flat_map(|both| [both, both & !GUEST_CSUM & !GUEST_TSO4]) {
+        let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(features));
+        let (mut from, mut to) = (red.served(1), blue.served(1));
+        blue.post(16, 1000);
+        let lengths = [6, 7, 800, 8, 1400];
+        for payload in lengths {
+            red.send(&validated(&red), &tcp(payload), &[12], false);
+        }
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [DELIVERED; 5]);
+        let flags = if features & GUEST_CSUM == 0 { 0 } else { DATA_VALID };
+        for payload in lengths {
+            let (metadata, bytes) = blue.receive().unwrap();
+            assert_eq!((metadata[0], bytes), (flags, tcp(payload)), "{features:#x} {payload}");
+        }
     }
 }

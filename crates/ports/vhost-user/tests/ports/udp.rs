@@ -108,3 +108,39 @@ fn a_datagram_that_is_not_to_be_segmented_is_carried_as_before() {
     assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
     assert!(blue.receive().unwrap().1 == udp(100));
 }
+
+/// Its client reads it from a raw socket, and drops it otherwise.
+#[test]
+fn a_reply_of_a_dhcp_server_has_a_finished_checksum() {
+    for layout in [0, RING_PACKED] {
+        let (mut red, mut blue) = (Vm::boot(SENDS | layout), Vm::boot(LINUX | layout));
+        let (mut from, mut to) = (red.served(1), blue.served(1));
+        blue.post(16, 1526);
+        let mut unfinished = plain(&red);
+        (unfinished[0], unfinished[6], unfinished[8]) = (1, 34, 6);
+        for len in [6, 300] {
+            for (ports, finished) in [([0, 67, 0, 68], true), ([0, 68, 0, 67], false)] {
+                let mut frame = udp(len);
+                frame[34..38].copy_from_slice(&ports);
+                red.send(&unfinished, &frame, &[12], false);
+                assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+                let (metadata, arrived) = blue.receive().unwrap();
+                let (expected, sum) = match finished {
+                    true => (vec![0; 10], 0xffff),
+                    false => (unfinished[..10].to_vec(), datagram_sum(&frame)),
+                };
+                assert_eq!(metadata[..10], expected, "{len} {ports:?}");
+                assert_eq!(datagram_sum(&arrived), sum, "{len} {ports:?}");
+            }
+        }
+    }
+}
+
+/// The sum over a datagram and its pseudo-header: all bits of a right one.
+fn datagram_sum(frame: &[u8]) -> u16 {
+    let octets = |at: usize| <[u8; 4]>::try_from(&frame[at..at + 4]).unwrap();
+    let len = u16::try_from(frame.len() - 34).unwrap();
+    let mut sum = pseudo_v4(octets(26).into(), octets(30).into(), 17, len);
+    sum.add_bytes(&frame[34..]);
+    sum.fold()
+}

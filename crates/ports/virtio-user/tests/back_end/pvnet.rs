@@ -61,7 +61,7 @@ fn connect(options: &Options, device: DeviceOptions) -> Both {
 }
 
 fn device(packed: bool, offloads: Features) -> DeviceOptions {
-    DeviceOptions { queues: 1, packed, offloads }
+    DeviceOptions { queues: 1, packed, offloads, guest_offloads: true }
 }
 
 /// A frame of 64 KiB, to be segmented.

@@ -72,6 +72,7 @@ impl Host {
         let offered = Offered {
             max_queues,
             features: Features::ALL,
+            guest_offloads: true,
             split_event_channels: true,
             tx,
             rx,

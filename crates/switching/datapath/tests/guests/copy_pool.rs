@@ -25,6 +25,7 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
     let offered = Offered {
         max_queues: 1,
         features: Features::ALL,
+        guest_offloads: true,
         split_event_channels: true,
         tx: TxChannel::Header,
         rx: RxChannel::Copy,

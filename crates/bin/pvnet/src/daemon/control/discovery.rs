@@ -1,6 +1,7 @@
 //! Interfaces that are found in the store, and those that are gone from it.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use tracing::{info, warn};
 use xenstore::WatchEvent;
@@ -17,6 +18,7 @@ impl Control {
             self.frontend_changed(id);
         } else if event.token == Backends::TOKEN {
             match self.platform.backends().parse(&event.path) {
+                Some(id) if Backends::is_wish(&event.path) => self.toolstack_changed(id),
                 Some(id) => self.look_for(id),
                 None => self.look_for_all(),
             }
@@ -39,7 +41,10 @@ impl Control {
     fn look_for(&mut self, id: VifId) {
         match self.platform.backends().presence(self.store(), id) {
             Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
-                (Presence::Wanted, false) => self.plug_named(id),
+                (Presence::Wanted, false) => {
+                    self.closed.forget(id);
+                    self.plug_named(id);
+                }
                 (Presence::Gone, true) => {
                     let guest = self.interfaces.get(&id).map(|one| one.name.as_str());
                     info!(vif = %id, guest, "removed");
@@ -47,10 +52,30 @@ impl Control {
                 }
                 (Presence::Wanted, true) => self.script_has_run(id),
                 (Presence::Leaving, true) => {}
-                (Presence::Leaving | Presence::Gone, false) => {}
+                // An earlier daemon has closed it.
+                (Presence::Leaving, false) => self.note_closed(id),
+                (Presence::Gone, false) => self.closed.forget(id),
             },
             // Frames are carried on while the store is away.
             Err(error) => warn!(vif = %id, %error, "looking for an interface"),
+        }
+    }
+
+    /// Notes that a backend is closed.
+    pub(super) fn note_closed(&mut self, id: VifId) {
+        let platform = self.platform.clone();
+        if platform.ends_with_its_node() {
+            self.closed.note(platform.backends(), id, Instant::now());
+        }
+    }
+
+    /// Removes the nodes of closed backends: those that the toolstack has had the time to see, or all.
+    pub(super) fn remove_closed(&mut self, all: bool) {
+        let platform = self.platform.clone();
+        let (store, backends) = (&**platform.store(), platform.backends());
+        match all {
+            true => self.closed.remove_all(store, backends),
+            false => self.closed.remove_due(store, backends, Instant::now()),
         }
     }
 

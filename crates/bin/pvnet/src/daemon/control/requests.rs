@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use capture::{Capture, Request};
-use control_socket::{Reason, Status};
+use control_socket::{PortStatus, Reason, Status};
 use hypervisor::DomId;
 use xenstore::XenbusState;
 
@@ -11,7 +11,7 @@ use crate::config::{EVERY_GUEST, Guest};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
-use crate::daemon::status;
+use crate::daemon::{carried, status};
 
 impl Control {
     /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
@@ -91,6 +91,8 @@ impl Control {
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
             let status = interface.backend.describe(status);
+            let toolstack = interface.toolstack.clone();
+            let status = PortStatus { toolstack, ..status };
             match &interface.device {
                 Some(device) => device.describe(status, &devices),
                 None => status,
@@ -116,7 +118,7 @@ impl Control {
             ports,
             multicast: self.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),
-            learning: status::learning(self.datapath.learning()),
+            learning: carried::learning(self.datapath.learning()),
             absent: absent.map(|guest| guest.name.clone()).collect(),
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }

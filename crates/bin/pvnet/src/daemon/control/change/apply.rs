@@ -15,8 +15,17 @@ use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Rules;
 
 /// The keys of a port that belong to its socket, or to its device on the host.
-const REOPENED_KEYS: [&str; 7] =
-    ["kind", "socket", "mode", "attach", "device", "device_capabilities", "mtu"];
+const REOPENED_KEYS: [&str; 9] = [
+    "kind",
+    "socket",
+    "mode",
+    "socket_mode",
+    "socket_group",
+    "attach",
+    "device",
+    "device_capabilities",
+    "mtu",
+];
 
 /// What was opened before anything changed.
 #[derive(Default)]
@@ -267,7 +276,7 @@ impl Control {
         ids.into_iter().try_for_each(|id| self.set_interface(id))
     }
 
-    fn set_interface(&mut self, id: VifId) -> Result<(), String> {
+    pub(in crate::daemon::control) fn set_interface(&mut self, id: VifId) -> Result<(), String> {
         let Some(interface) = self.interfaces.get(&id) else { return Ok(()) };
         let Some(new) = self.config.guest(&interface.guest.name) else { return Ok(()) };
         let index = match self.config.daemon.platform {
@@ -280,12 +289,13 @@ impl Control {
         let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
         *vif = vif.clone().taking(of_new);
         let vif = self.with_addresses(id, vif.clone())?;
+        let (toolstack, limits) = self.with_toolstack(id, &interface.name, &vif);
         let sources = vif.sources()?;
         let coalescing = vif.coalescing()?;
         let Some(interface) = self.interfaces.get_mut(&id) else { return Ok(()) };
         let rules = Rules {
             guard: sources.policy(interface.backend.mac()),
-            limits: vif.limit,
+            limits,
             enabled: vif.enabled,
             membership: vif.membership()?,
             flooding: vif.flooding(),
@@ -297,7 +307,7 @@ impl Control {
         if coalescing != interface.vif.coalescing()? {
             interface.wrappers.coalesce(coalescing, &self.datapath, port);
         }
-        (interface.guest, interface.vif) = (guest, vif);
+        (interface.guest, interface.vif, interface.toolstack) = (guest, vif, toolstack);
         if moves {
             self.teach(id);
         }
@@ -399,6 +409,7 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
                     if let Some(old) = old.ports.iter().find(|old| old.name == *name) {
                         port.socket.clone_from(&old.socket);
                         (port.kind, port.mode) = (old.kind, old.mode);
+                        (port.socket_mode, port.socket_group) = (old.socket_mode, old.socket_group);
                         port.device.clone_from(&old.device);
                         (port.attach, port.device_capabilities, port.mtu) =
                             (old.attach, old.device_capabilities, old.mtu);

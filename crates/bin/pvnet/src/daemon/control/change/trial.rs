@@ -65,7 +65,7 @@ impl Control {
         let Uplink { kind, nic, namespace, bridge, device, .. } = uplink;
         let needed = match kind {
             UplinkKind::VirtioUser => {
-                return self.socket(&uplink.socket, uplink.socket_mode());
+                return self.socket(&uplink.socket, uplink.socket_side());
             }
             // Of a card that may come later.
             _ if nic.is_some() => return Ok(()),

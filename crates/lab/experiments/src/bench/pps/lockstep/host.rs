@@ -98,6 +98,7 @@ impl Host {
         let offered = Offered {
             max_queues: 1,
             features: Features::ALL,
+            guest_offloads: true,
             split_event_channels: true,
             tx: interface.tx,
             rx: interface.rx,

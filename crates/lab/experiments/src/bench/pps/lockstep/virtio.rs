@@ -31,7 +31,8 @@ impl Device for Served {
 fn boot(host: &mut Host, number: u8) -> Result<Machine, String> {
     let (socket, theirs) = UnixStream::pair().map_err(text)?;
     let served = Arc::<Served>::default();
-    let device = DeviceOptions { queues: 1, packed: true, offloads: Features::ALL };
+    let device =
+        DeviceOptions { queues: 1, packed: true, offloads: Features::ALL, guest_offloads: true };
     let session = Session::new(device, served.clone(), host.meter()).map_err(text)?;
     std::thread::spawn(move || session.run(theirs));
     let machine = Machine::boot(socket, MacAddr([2, 0, 0, 0, 0, number]))?;

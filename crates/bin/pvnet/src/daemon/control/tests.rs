@@ -1,0 +1,189 @@
+//! Interfaces that a toolstack creates and removes, as on Xen. The toolstack and the frontend are played by the test.
+
+use std::time::Instant;
+
+use control_socket::{IgnoredKey, PortStatus};
+use hypervisor::{DomId, Meter, Metered};
+use lab::TempDir;
+use machine::Machine;
+use machine::toolstack::create_domain;
+use netback::{Anonymous, CLOSED_FOR, Offered};
+use xenstore::VifNodes;
+
+use super::*;
+use crate::daemon::backends::Backends;
+use crate::daemon::platform::VifBackend;
+
+/// The driver domain and the guest's.
+const OWN: DomId = DomId(5);
+const GUEST: DomId = DomId(7);
+const ID: VifId = VifId { domain: GUEST, handle: 0 };
+
+/// A machine whose guests a toolstack makes, as a Xen host's.
+struct FakeXen {
+    machine: Metered<Machine>,
+    store: Arc<dyn Store>,
+    backends: Backends,
+}
+
+impl Platform for FakeXen {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
+    fn meter(&self) -> &Arc<Meter> {
+        self.machine.meter()
+    }
+
+    fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
+        let (path, ledgers) = (self.backends.path(id), Arc::new(Anonymous::default()));
+        VifBackend::adopt(self.machine.clone(), self.store.clone(), &path, offered, ledgers)
+    }
+
+    fn look_for_guests(
+        &self,
+        _: mpsc::Sender<Event>,
+    ) -> Result<Box<dyn FnOnce()>, crate::daemon::error::Error> {
+        Ok(Box::new(|| ()))
+    }
+
+    fn keeps_guests(&self) -> bool {
+        true
+    }
+
+    fn ends_with_its_node(&self) -> bool {
+        true
+    }
+
+    fn set_memory(&self, _: &str, _: DomId, _: usize) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A driver domain with a daemon, and a toolstack.
+struct World {
+    control: Control,
+    platform: Arc<FakeXen>,
+    toolstack: Box<dyn Store>,
+    nodes: VifNodes,
+    folder: TempDir,
+}
+
+impl World {
+    fn new(config: &str) -> Self {
+        let machine = Metered::new(Machine::new());
+        let store: Arc<dyn Store> = Arc::new(machine.store().connect(OWN));
+        let toolstack: Box<dyn Store> = Box::new(machine.store().connect(DomId(0)));
+        let backends = Backends::new(OWN, "vif");
+        let platform = Arc::new(FakeXen { machine, store, backends });
+        create_domain(&*toolstack, OWN, "driver").unwrap();
+        platform.backends.watch(&*platform.store).unwrap();
+        let folder = TempDir::new().unwrap();
+        let control = daemon(&platform, config, &folder);
+        let (kind, domain) = ("vif".to_owned(), GUEST);
+        let nodes = VifNodes { backend: OWN, kind, domain, handle: 0 };
+        Self { control, platform, toolstack, nodes, folder }
+    }
+
+    /// Has the daemon follow all changes of the store.
+    fn settle(&mut self) {
+        while let Some(event) = self.platform.store.event().unwrap() {
+            self.control.store_changed(&event);
+        }
+    }
+
+    fn write(&mut self, key: &str, value: &str) {
+        let path = format!("{}/{key}", self.nodes.backend_path());
+        self.toolstack.write(None, &path, value).unwrap();
+        self.settle();
+    }
+
+    fn port(&mut self) -> PortStatus {
+        self.control.status().ports.remove(0)
+    }
+
+    fn state(&self) -> Option<String> {
+        self.toolstack.read(None, &format!("{}/state", self.nodes.backend_path())).ok()
+    }
+}
+
+fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
+    let config = format!("[daemon]\nplatform = \"xen\"\n{config}");
+    let config = Config::parse(&config).unwrap();
+    let loaded = Loaded { config, tables: Table::new() };
+    let datapath = Datapath::start(&datapath::Config::default(), Box::new(|_| ())).unwrap();
+    let (events, _) = mpsc::channel();
+    let ports = PortRecord::open(folder.path());
+    let platform: Arc<dyn Platform> = platform.clone();
+    Control::new(loaded, platform, datapath, Vec::new(), Vec::new(), events, ports)
+}
+
+#[test]
+fn a_rate_of_the_toolstack_is_the_limit_of_what_the_guest_sends() {
+    let rate = |port: &PortStatus| port.limit?.ingress?.bytes_per_second;
+    let mut world = World::new("[[guest]]\nname = \"*\"\nlimit = { egress = { mbps = 8 } }\n");
+    world.nodes.create(&*world.toolstack, "02:00:00:00:00:01").unwrap();
+    world.settle();
+    assert_eq!(rate(&world.port()), None);
+    for (text, expected) in [("6250,50000", Some(125_000)), ("12500,50000", Some(250_000))] {
+        world.write("rate", text);
+        let port = world.port();
+        assert_eq!((rate(&port), port.toolstack.rate), (expected, true));
+        assert!(port.limit.unwrap().egress.is_some() && port.toolstack.ignored.is_empty());
+    }
+    world.write("rate", "fast");
+    let port = world.port();
+    assert_eq!((rate(&port), port.toolstack.rate), (None, false));
+    assert_eq!(port.toolstack.ignored[0].value, "fast");
+
+    // One that is there when the interface comes, and a configuration that comes first.
+    for (config, rates, is_used) in [
+        ("", Some(125_000), true),
+        ("[[guest]]\nname = \"*\"\nlimit = { ingress = { mbps = 8 } }\n", Some(1_000_000), false),
+    ] {
+        let mut world = World::new(config);
+        world.nodes.create(&*world.toolstack, "02:00:00:00:00:01").unwrap();
+        world.write("rate", "6250,50000");
+        let port = world.port();
+        assert_eq!((rate(&port), port.toolstack.rate), (rates, is_used));
+        let why = |ignored: &IgnoredKey| ignored.why.contains("limit.ingress");
+        assert_eq!(port.toolstack.ignored.iter().any(why), !is_used);
+    }
+}
+
+/// `xl network-detach` fails if the nodes go before libxl has read the state.
+#[test]
+fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
+    for is_started_anew in [false, true] {
+        let mut world = World::new("");
+        world.nodes.create(&*world.toolstack, "02:00:00:00:00:01").unwrap();
+        world.settle();
+        assert_eq!(world.state().as_deref(), Some("2"));
+        world.nodes.ask_to_close(&*world.toolstack).unwrap();
+        let frontend = format!("{}/state", world.nodes.frontend_path());
+        world.toolstack.write(None, &frontend, "6").unwrap();
+        world.settle();
+        assert!(world.control.interfaces.is_empty());
+        world.control.remove_closed(false);
+        assert_eq!(world.state().as_deref(), Some("6"));
+        if is_started_anew {
+            world.control = daemon(&world.platform, "", &world.folder);
+            world.control.look_for_all();
+        }
+        let (store, backends) = (world.platform.store.clone(), &world.platform.backends);
+        world.control.closed.remove_due(&*store, backends, Instant::now());
+        assert_eq!(world.state().as_deref(), Some("6"), "{is_started_anew}");
+        let later = Instant::now() + CLOSED_FOR;
+        world.control.closed.remove_due(&*store, backends, later);
+        assert_eq!(world.state(), None, "{is_started_anew}");
+        // The next interface of this number is served.
+        world.nodes.create(&*world.toolstack, "02:00:00:00:00:02").unwrap();
+        world.settle();
+        assert_eq!(world.state().as_deref(), Some("2"));
+        assert!(world.control.interfaces.contains_key(&ID));
+    }
+}

@@ -1,0 +1,135 @@
+//! Why a virtual machine's port carries nothing, as `pvnet status` says it.
+
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+mod testbed;
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use lab::TempDir;
+use serde_json::Value;
+use testbed::{Testbed, pvnet, wait};
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
+use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
+
+/// A daemon with one port of one pair of rings.
+struct Bed {
+    testbed: Testbed,
+    folder: TempDir,
+}
+
+impl Bed {
+    fn start(lines: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("vm0");
+        let port = format!(
+            "[[port]]\nname = \"vm0\"\nkind = \"vhost-user\"\nsocket = {socket:?}\nguard = \"off\"\n{lines}"
+        );
+        Self { testbed: Testbed::start(0, &port), folder }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("vm0")
+    }
+
+    fn port(&self) -> Value {
+        self.testbed.status()["ports"][0].clone()
+    }
+
+    /// Waits until the port's reason has this code, and returns it as a sentence, or its detail.
+    fn until(&self, code: &str) -> String {
+        wait(code, || self.port()["reason"]["code"] == *code);
+        self.port()["reason"]["detail"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A front-end that has agreed on features as QEMU does when it starts.
+    fn front_end(&self) -> Frontend {
+        let mut front = Frontend::connect(self.socket(), 1).unwrap();
+        front.set_owner().unwrap();
+        front.get_features().unwrap();
+        let offered = front.get_protocol_features().unwrap();
+        front.set_protocol_features(offered & VhostUserProtocolFeatures::MQ).unwrap();
+        front
+    }
+}
+
+#[test]
+fn each_thing_that_keeps_a_machine_from_its_port_has_a_reason_of_its_own() {
+    let bed = Bed::start("");
+    assert_eq!(bed.until("waiting_for_frontend"), "");
+    // More queues than the port has: it asks, and goes.
+    let mut front = bed.front_end();
+    assert_eq!(front.get_queue_num().unwrap(), 1);
+    drop(front);
+    let why = bed.until("frontend_gone");
+    assert!(why.contains("more queues than the port (1)"), "{why}");
+    // No driver, and then one whose machine has no memory to share.
+    let front = bed.front_end();
+    bed.until("no_driver");
+    let features = front.get_features().unwrap();
+    front.set_features(features & !(1 << 34)).unwrap();
+    bed.until("no_shared_memory");
+    // Memory in a file on a disk, or what is none in any case.
+    let file = File::open("/proc/self/maps").unwrap();
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: 1 << 20,
+        userspace_addr: 1 << 30,
+        mmap_offset: 0,
+        mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()),
+    };
+    let _ = front.set_mem_table(&[region]);
+    let why = bed.until("frontend_gone");
+    assert!(why.contains("no memfd and no file in tmpfs"), "{why}");
+    drop(front);
+    let _front = bed.front_end();
+    bed.until("no_driver");
+}
+
+#[test]
+fn a_second_front_end_is_refused_and_the_first_one_stays() {
+    let bed = Bed::start("");
+    let mut front = bed.front_end();
+    bed.until("no_driver");
+    for count in 1..=2 {
+        let mut second = UnixStream::connect(bed.socket()).unwrap();
+        second.set_read_timeout(Some(testbed::LIMIT)).unwrap();
+        // It may be closed already.
+        let _ = second.write_all(&[1, 1, 0].map(u32::to_le_bytes).concat());
+        let closed = second.read(&mut [0; 1]).map_err(|error| error.kind());
+        assert!(matches!(closed, Ok(0) | Err(ErrorKind::ConnectionReset)), "{closed:?}");
+        wait("the count", || bed.port()["refused_connections"] == count);
+    }
+    assert_eq!(front.get_queue_num().unwrap(), 1, "the first one is served");
+    let said = bed.testbed.command("status");
+    let said = lab::run(said, testbed::LIMIT).unwrap();
+    assert!(said.contains("vm0: 2 connections were refused: its socket is taken"), "{said}");
+    drop(front);
+    bed.until("frontend_gone");
+    let _front = bed.front_end();
+    bed.until("no_driver");
+}
+
+#[test]
+fn a_socket_has_its_own_permissions_and_group() {
+    let own = rustix::process::getgid().as_raw();
+    let bed = Bed::start(&format!("socket_mode = 0o640\nsocket_group = {own}\n"));
+    let is = |socket: PathBuf| {
+        let metadata = std::fs::metadata(socket).unwrap();
+        (metadata.permissions().mode() & 0o777, metadata.gid())
+    };
+    assert_eq!(is(bed.socket()), (0o640, own));
+    // One that a daemon in its sandbox makes, too.
+    let socket = bed.folder.path().join("vm1");
+    let mut add = pvnet();
+    add.args(["port", "add", "port", "name=vm1", "kind=vhost-user", "guard=off"]);
+    add.args([format!("socket={}", socket.display()), format!("socket_group={own}")]);
+    add.arg("socket_mode=0o660").arg("--directory").arg(bed.testbed.folder());
+    lab::run(add, testbed::LIMIT).unwrap();
+    assert_eq!(is(socket), (0o660, own));
+}

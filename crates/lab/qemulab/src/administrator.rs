@@ -1,0 +1,153 @@
+//! What a guest's administrator does with the interface. QEMU executes most of it by itself and tells a vhost-user back-end nothing,
+//! or only a part: whatever it does tell, frames must go on, and nobody's memory may change.
+
+use control_socket::PortState;
+use lab::{Ping, Process};
+use xenlab::Result;
+
+use crate::COMMAND;
+use crate::setup::Setup;
+use crate::testbed::{GUEST, Testbed, WIRE};
+use crate::traffic::{self, Peer};
+
+/// MiB of a file.
+const MIB: u32 = 4;
+/// What a kernel says of memory that changed while nobody owned it.
+const HARM: &str = "pagealloc: memory corruption|Bad page|BUG:|Oops|general protection";
+
+/// What the kernels of the running machines say of harmed memory. They fill free pages with a pattern and check it (`page_poison=1`).
+pub(crate) fn harm(setup: &Setup<'_>) -> Result<Option<String>> {
+    for machine in setup.machines.iter().flatten() {
+        let said = machine.run(&format!("dmesg | grep -E '{HARM}' || true"), COMMAND)?;
+        if let Some(line) = said.lines().next() {
+            return Ok(Some(format!("the kernel of {} says: {line}", machine.name())));
+        }
+    }
+    Ok(None)
+}
+
+/// `ethtool -G` again and again, while large echo requests flood in.
+pub(crate) fn ring_sizes(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    const SIZES: &str = "128 256 64 256 128 256";
+    let mut command = setup.testbed.guest_namespace.exec("ping")?;
+    command.args(["-q", "-f", "-s", "1400", "-w", "8", &Testbed::address(0)]);
+    let mut flood = Process::capture(command)?;
+    let script = format!(
+        "for size in {SIZES}; do ethtool -G eth0 rx $size tx $size 2>&1 || true; sleep 1; done"
+    );
+    let said = setup.shell(0)?.run(&script, COMMAND)?;
+    flood.wait(COMMAND)?;
+    let flood = Ping::parse(&flood.stdout())?;
+    let (echoes, all) = setup.ping_all()?;
+    let refusal = said.lines().last().unwrap_or("every size was accepted");
+    let seen = format!(
+        "{} of {} echoes of the flood; after it {echoes}; {refusal}",
+        flood.received, flood.sent
+    );
+    Ok((seen, all && flood.received * 10 > flood.sent * 9))
+}
+
+/// `ethtool -L`, with flows over all queues at each number.
+pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let mut seen = Vec::new();
+    let mut passed = true;
+    for number in [1, 2] {
+        let shell = setup.shell(1)?;
+        shell.run(&format!("ethtool -L eth0 combined {number}"), COMMAND)?;
+        let server = Peer::Namespace(&setup.testbed.guest_namespace);
+        traffic::tcp(shell, server, GUEST, 2, false)?;
+        let queues = setup.testbed.daemon.port("vm2")?.queues;
+        let (echoes, all) = setup.ping_all()?;
+        seen.push(format!("{number}: the port has {queues}, {echoes}"));
+        passed &= all && queues == number;
+    }
+    Ok((seen.join("; "), passed))
+}
+
+/// `ethtool -K`: each offload that the driver lets go off and on, with files both ways in between.
+pub(crate) fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let mut off = Vec::new();
+    let (mut files, mut same) = (0, 0);
+    for feature in ["tso", "gso", "tx", "rx", "gro", "rx-gro-hw"] {
+        let shell = setup.shell(0)?;
+        if shell.sh(&format!("ethtool -K eth0 {feature} off"), COMMAND)?.status == 0 {
+            off.push(feature);
+        }
+        let guest = &setup.testbed.guest_namespace;
+        let arrived = [
+            traffic::file(shell, Peer::Namespace(guest), GUEST, MIB)?,
+            traffic::file_to(guest, shell, &Testbed::address(0), MIB)?,
+        ];
+        files += arrived.len();
+        same += arrived.iter().filter(|same| **same).count();
+    }
+    // Some need others that went off later.
+    for feature in off.iter().rev() {
+        setup.shell(0)?.run(&format!("ethtool -K eth0 {feature} on"), COMMAND)?;
+    }
+    let (echoes, all) = setup.ping_all()?;
+    let seen = format!(
+        "off one after the other: {}; {same} of {files} files unchanged; {echoes}",
+        off.join(", ")
+    );
+    Ok((seen, all && same == files))
+}
+
+/// The driver is taken out and put in again, by its device and as a module.
+pub(crate) fn reload(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let rebind = "set -e\ndevice=$(basename \"$(readlink /sys/class/net/eth0/device)\")\n\
+                  cd /sys/bus/virtio/drivers/virtio_net\necho $device >unbind\necho $device >bind";
+    let mut seen = Vec::new();
+    let mut passed = true;
+    for (how, script) in
+        [("bound again", rebind), ("loaded again", "rmmod virtio_net && modprobe virtio_net")]
+    {
+        for number in 0..setup.machines.len() {
+            setup.machine(number)?.run(script, COMMAND)?;
+            setup.bring_up(number)?;
+        }
+        let (echoes, all) = setup.ping_all()?;
+        seen.push(format!("{how}: {echoes}"));
+        passed &= all;
+    }
+    Ok((seen.join("; "), passed))
+}
+
+/// A machine suspends its devices and resumes them: the driver takes the device down and sets it up again. The rest of sleep (S3) is left
+/// out, because emulated machines do not wake up from it.
+pub(crate) fn suspend(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let script = "echo devices >/sys/power/pm_test && echo mem >/sys/power/state";
+    let sleeper = setup.shell(0)?.spawn(script)?;
+    setup.testbed.daemon.until_port("vm1", PortState::Down)?;
+    // What comes for a machine that sleeps harms nobody.
+    let guest = Peer::Namespace(&setup.testbed.guest_namespace);
+    let asleep = traffic::ping(guest, &Testbed::address(0), 3)?;
+    sleeper.wait(COMMAND)?;
+    setup.testbed.daemon.until_port("vm1", PortState::Up)?;
+    let (echoes, all) = setup.ping_all()?;
+    let seen = format!("{} of {} echoes asleep, then {echoes}", asleep.received, asleep.sent);
+    Ok((seen, all && asleep.received == 0))
+}
+
+/// Another kernel is fetched over the interface, and started by the running one (`kexec`) without a word to the device.
+pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let (kernel, root) =
+        (setup.images.boot_image(), setup.testbed.daemon.folder().join("root.cpio"));
+    let config = setup.testbed.config(setup.emulator, 0)?;
+    config.write_root(setup.images, &root)?;
+    for (file, name) in [(kernel.as_path(), "vmlinuz"), (&root, "root.cpio")] {
+        let (from, to) = (&setup.testbed.wire_namespace, setup.shell(0)?);
+        traffic::upload(from, to, &Testbed::address(0), file, name)?;
+    }
+    let load = format!(
+        "kexec -l /run/vmlinuz --initrd=/run/root.cpio --append='{}' && rm /run/vmlinuz /run/root.cpio",
+        config.command_line()
+    );
+    let machine = setup.machine(0)?;
+    machine.run(&load, COMMAND)?;
+    machine.restarted_by("kexec -e")?;
+    setup.bring_up(0)?;
+    let ping = traffic::ping(Peer::Machine(setup.shell(0)?), WIRE, 3)?;
+    let (echoes, all) = setup.ping_all()?;
+    Ok((format!("the new kernel is up: {echoes}"), all && ping.received == ping.sent))
+}

@@ -91,7 +91,7 @@ impl Features {
 pub enum Need {
     /// The port takes it as it is.
     Nothing,
-    /// [`complete_checksum`](crate::complete_checksum).
+    /// [`complete_checksum`](crate::complete_checksum), or [`complete_checksum_at`](crate::complete_checksum_at).
     Checksum,
     /// A [`Segmenter`](crate::Segmenter), which completes the checksums too.
     Segment,
@@ -104,9 +104,13 @@ pub enum Need {
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
-        None if checksum != Checksum::Partial => Need::Nothing,
-        None if features.completes(headers) && features.reach(headers) => Need::Nothing,
-        None => Need::Checksum,
+        None => match checksum {
+            Checksum::Unknown | Checksum::Validated => Need::Nothing,
+            Checksum::Partial if features.completes(headers) && features.reach(headers) => {
+                Need::Nothing
+            }
+            Checksum::Partial | Checksum::Elsewhere => Need::Checksum,
+        },
         Some(gso)
             if gso.fits(headers) && features.segments(gso.kind) && features.reach(headers) =>
         {
@@ -163,6 +167,19 @@ mod tests {
         ] {
             let headers = headers(network, transport);
             let needed = need(&headers, Checksum::Partial, None, Features::ALL);
+            assert_eq!(needed, Need::Checksum, "{network:?} {transport:?}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_elsewhere_is_completed_for_every_port() {
+        for (network, transport) in [
+            (Network::Other, Transport::None),
+            (Network::Ipv4, Transport::Other),
+            (Network::Ipv6, Transport::Udp),
+        ] {
+            let headers = headers(network, transport);
+            let needed = need(&headers, Checksum::Elsewhere, None, Features::ALL);
             assert_eq!(needed, Need::Checksum, "{network:?} {transport:?}");
         }
     }

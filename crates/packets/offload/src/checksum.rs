@@ -14,13 +14,13 @@ pub enum Checksum {
     /// Nothing: the receiver must verify it.
     #[default]
     Unknown,
+    /// It is complete and right (netif `data_validated`, virtio `DATA_VALID`).
+    Validated,
     /// The field holds only the pseudo-header's sum (netif `csum_blank`, virtio `NEEDS_CSUM`).
     Partial,
     /// Another field holds such a sum: that of a transport which the parser does not know or does not reach, or of a packet in a tunnel.
     /// Where it lies comes with the frame. No port is asked to complete it: software does ([`complete_checksum_at`]).
     Elsewhere,
-    /// It is complete and right (netif `data_validated`, virtio `DATA_VALID`).
-    Validated,
 }
 
 impl Checksum {
@@ -42,11 +42,7 @@ impl Checksum {
     #[inline]
     #[must_use]
     pub fn to_flags(self) -> (bool, bool) {
-        match self {
-            Self::Partial => (true, true),
-            Self::Validated => (false, true),
-            Self::Unknown | Self::Elsewhere => (false, false),
-        }
+        (self == Self::Partial, matches!(self, Self::Partial | Self::Validated))
     }
 
     /// Whether a field is still to be completed.

@@ -104,13 +104,15 @@ pub enum Need {
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
-        None => match checksum {
-            Checksum::Unknown | Checksum::Validated => Need::Nothing,
-            Checksum::Partial if features.completes(headers) && features.reach(headers) => {
-                Need::Nothing
-            }
-            Checksum::Partial | Checksum::Elsewhere => Need::Checksum,
-        },
+        // Comparisons, since of a `match` the compiler makes a table of jumps.
+        None if !checksum.is_incomplete() => Need::Nothing,
+        None if checksum == Checksum::Partial
+            && features.completes(headers)
+            && features.reach(headers) =>
+        {
+            Need::Nothing
+        }
+        None => Need::Checksum,
         Some(gso)
             if gso.fits(headers) && features.segments(gso.kind) && features.reach(headers) =>
         {

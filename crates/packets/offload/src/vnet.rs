@@ -80,20 +80,21 @@ pub fn decode(
     }
 }
 
-/// The header for a frame. A partial checksum is left out if the headers have no checksum field;
-/// the receiving stack then finds the checksum wrong.
+/// The header for a frame. A partial checksum is left out if the headers have no checksum field, and so is one that is
+/// [elsewhere](Checksum::Elsewhere) and has not been completed; the receiving stack then finds the checksum wrong.
 #[inline]
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();
-    let (blank, validated) = checksum.to_flags();
-    if !blank {
-        header.flags = if validated { flags::DATA_VALID } else { 0 };
-    } else if let Some(at) = headers.checksum_location() {
-        // Without DATA_VALID, which virtio has for checksums that are complete.
-        header.flags = flags::NEEDS_CSUM;
-        header.csum_start = at.start.into();
-        header.csum_offset = at.offset.into();
+    if checksum == Checksum::Partial {
+        if let Some(at) = headers.checksum_location() {
+            // Without DATA_VALID, which virtio has for checksums that are complete.
+            header.flags = flags::NEEDS_CSUM;
+            header.csum_start = at.start.into();
+            header.csum_offset = at.offset.into();
+        }
+    } else if checksum == Checksum::Validated {
+        header.flags = flags::DATA_VALID;
     }
     if let Some(gso) = gso {
         header.gso_type = match gso.kind {

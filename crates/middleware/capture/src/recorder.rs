@@ -136,7 +136,7 @@ fn direction_flags(direction: Direction) -> u32 {
 
 fn offload_flags(frame: &Frame) -> u32 {
     let checksum = match frame.checksum {
-        Checksum::Partial => flag::CHECKSUM_NOT_READY,
+        Checksum::Partial | Checksum::Elsewhere => flag::CHECKSUM_NOT_READY,
         Checksum::Validated => flag::CHECKSUM_VALID,
         Checksum::Unknown => 0,
     };

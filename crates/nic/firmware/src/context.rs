@@ -278,7 +278,7 @@ impl<'a> Parts<'a> {
 #[inline]
 fn flags_of(metadata: Metadata) -> Flags {
     let mut flags = match metadata.checksum {
-        Checksum::Unknown => Flags::NONE,
+        Checksum::Unknown | Checksum::Elsewhere => Flags::NONE,
         Checksum::Partial => Flags::CSUM_BLANK | Flags::CSUM_VALIDATED,
         Checksum::Validated => Flags::CSUM_VALIDATED,
     };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hypervisor::{Counted, PAGE_SIZE};
-use offload::{Features, Gso, MAX_HEADER, Need, Segmenter};
+use offload::{Checksum, Features, Gso, MAX_HEADER, Need, Segmenter};
 
 use crate::linear::start;
 use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
@@ -78,7 +78,11 @@ impl Finisher {
     /// What became of the frame instead.
     pub fn complete(&mut self, frame: &Frame, body: Body<'_>) -> Result<&mut [u8], Outcome> {
         let whole = self.whole(frame, body)?;
-        offload::complete_checksum(whole, &frame.headers).map_err(|_| MALFORMED)?;
+        let completed = match frame.checksum {
+            Checksum::Elsewhere => offload::complete_checksum_at(whole, frame.checksum_at),
+            _ => offload::complete_checksum(whole, &frame.headers),
+        };
+        completed.map_err(|_| MALFORMED)?;
         Ok(whole)
     }
 

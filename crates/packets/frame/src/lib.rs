@@ -24,9 +24,10 @@ mod vlan;
 mod window;
 
 use arrayvec::ArrayVec;
+use offload::vnet::Unsupported;
 use offload::{Checksum, Features, Gso, Need};
 use wire::ethernet::{MacAddr, VLAN_TAG_LEN};
-use wire::headers::{Headers, Network, Transport};
+use wire::headers::{ChecksumLocation, Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
@@ -75,6 +76,8 @@ pub struct Frame {
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
     /// The buffers of its receiver in which the body lies already, if it does.
     pub lent: Lent,
+    /// Where the checksum is to be completed that is [elsewhere](Checksum::Elsewhere). It means nothing for other frames.
+    pub checksum_at: ChecksumLocation,
 }
 
 /// What is used of a frame in one piece: its first bytes, and this line.
@@ -102,6 +105,7 @@ impl Frame {
             tail: None,
             pieces: ArrayVec::new_const(),
             lent: Lent::NONE,
+            checksum_at: ChecksumLocation { start: 0, offset: 0 },
         }
     }
 
@@ -141,6 +145,17 @@ impl Frame {
         (headers.l3_offset, headers.l4_offset) = (l3_offset, l4_offset);
         headers.payload_offset = payload_offset;
         Ok(())
+    }
+
+    /// Takes over metadata that the parsed headers do not bear out: a checksum that software completes before the frame leaves. Returns
+    /// false if it is something else, or [cannot be done](Unsupported::checksum_elsewhere): the frame is malformed.
+    #[cold]
+    pub fn set_checksum_elsewhere(&mut self, asked: Unsupported) -> bool {
+        let Some(at) = asked.checksum_elsewhere(&self.headers, self.header_len.into()) else {
+            return false;
+        };
+        (self.checksum, self.checksum_at, self.gso) = (Checksum::Elsewhere, at, None);
+        true
     }
 
     /// The private copy of the first bytes.

@@ -1,5 +1,6 @@
 //! VLAN tags, put into a frame's private header and taken out of it. The body stays where it is.
 
+use offload::Checksum;
 use wire::ethernet::{EtherType, VLAN_TAG_LEN};
 
 use crate::{FRAME_MAX, Frame, Lent};
@@ -53,6 +54,10 @@ impl Frame {
         frame.headers.l3_offset += LEN;
         frame.headers.l4_offset += LEN;
         frame.headers.payload_offset += LEN;
+        // Behind the tags, and within the private header too.
+        if frame.checksum == Checksum::Elsewhere {
+            frame.checksum_at.start += u16::from(LEN);
+        }
         Some(frame)
     }
 
@@ -71,6 +76,9 @@ impl Frame {
         frame.headers.l3_offset -= LEN;
         frame.headers.l4_offset -= LEN;
         frame.headers.payload_offset -= LEN;
+        if frame.checksum == Checksum::Elsewhere {
+            frame.checksum_at.start -= u16::from(LEN);
+        }
         frame
     }
 

@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use common::{CountedPages, Sender, granted, in_pages, mapped, noise};
 use frame::{ALL_SEGMENTS as ALL, DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
 use hypervisor::{Counted, PAGE_SIZE};
-use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum};
+use offload::vnet::Unsupported;
+use offload::{
+    Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum,
+    complete_checksum_at,
+};
 use proptest::prelude::*;
-use wire::headers::Headers;
+use wire::headers::{ChecksumLocation, Headers};
 
 /// A TCP frame over IPv4 or IPv6, its checksum partial. Returns where its payload begins, too.
 fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
@@ -77,6 +81,31 @@ fn finisher() -> (Finisher, Arc<AtomicU64>) {
 }
 
 proptest! {
+    /// Of any bytes in pieces, and any place: what is taken is completed as in the same frame whole.
+    #[test]
+    fn a_checksum_elsewhere_is_completed_or_the_frame_malformed(
+        len in 14usize..400, seed: u64, start: u16, offset: u16, near: bool,
+    ) {
+        let (start, offset) = if near { (start % 140, offset % 140) } else { (start, offset) };
+        let mut bytes = noise(len, seed);
+        bytes[12..14].copy_from_slice(&[0x88, 0x47]);
+        for (mut frame, sender) in in_pieces(&bytes, None) {
+            let field = usize::from(start) + usize::from(offset);
+            let is_in_bounds = start >= 14 && field + 2 <= frame.header().len();
+            let taken = frame.set_checksum_elsewhere(Unsupported::Checksum { start, offset });
+            prop_assert_eq!(taken, is_in_bounds);
+            if !taken {
+                prop_assert_eq!(frame.checksum, Checksum::Partial);
+                continue;
+            }
+            let mut completed = bytes.clone();
+            complete_checksum_at(&mut completed, ChecksumLocation { start, offset }).unwrap();
+            prop_assert_eq!(frame.need(Features::ALL), Need::Checksum);
+            let (mut finisher, _) = finisher();
+            prop_assert!(finisher.complete(&frame, sender.body()).unwrap() == completed);
+        }
+    }
+
     #[test]
     fn a_frame_is_made_whole_and_its_checksum_complete(
         v6: bool, vlan: bool, len in 0usize..60_000, seed: u64,

@@ -3,9 +3,10 @@
 mod common;
 
 use frame::{Frame, HEADER_MAX};
-use offload::Features;
+use offload::vnet::Unsupported;
+use offload::{Checksum, Features};
 use proptest::prelude::*;
-use wire::headers::Headers;
+use wire::headers::{ChecksumLocation, Headers};
 
 /// A frame of these bytes, with as much of them in the private header as a port puts there. The rest has no memory.
 fn framed(bytes: &[u8]) -> Option<Frame> {
@@ -75,17 +76,15 @@ proptest! {
         prop_assert_eq!(usize::from(with.header_len), bytes.len().min(HEADER_MAX) + 4);
         prop_assert_eq!(with.vlan(), Some(vlan));
         prop_assert_eq!((with.is_tagged_twice(), with.gso, with.checksum), (frame.is_tagged(), frame.gso, frame.checksum));
-        {
-            let came = Headers::parse_start(&model[..with.header_len.into()], model.len()).unwrap();
-            prop_assert_eq!(with.headers, came);
-            prop_assert_eq!(with.flow_hash(), frame.flow_hash(), "its queue is the same");
-            for csum in [false, true] {
-                let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, tagged: true, ..Features::NONE };
-                prop_assert_eq!(with.need(features), frame.need(features));
-            }
-            let places = [&with, &frame].map(|one| one.headers.checksum_location().map(|at| at.start));
-            prop_assert_eq!(places[0], places[1].map(|start| start + 4));
+        let came = Headers::parse_start(&model[..with.header_len.into()], model.len()).unwrap();
+        prop_assert_eq!(with.headers, came);
+        prop_assert_eq!(with.flow_hash(), frame.flow_hash(), "its queue is the same");
+        for csum in [false, true] {
+            let features = Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: csum, tso_v6: csum, tagged: true, ..Features::NONE };
+            prop_assert_eq!(with.need(features), frame.need(features));
         }
+        let places = [&with, &frame].map(|one| one.headers.checksum_location().map(|at| at.start));
+        prop_assert_eq!(places[0], places[1].map(|start| start + 4));
         // And back.
         let back = with.without_tag();
         prop_assert_eq!(back.header(), frame.header());
@@ -104,6 +103,22 @@ proptest! {
             prop_assert_eq!(without.headers, inner.headers);
         }
     }
+}
+
+/// It covers the same bytes, in each form of the frame.
+#[test]
+fn a_checksum_elsewhere_moves_with_the_tags() {
+    let bytes = [&[2; 12][..], &[0x81, 0, 0, 7, 0x88, 0x47], &[5; 110]].concat();
+    let at = |start| ChecksumLocation { start, offset: 16 };
+    let mut frame = framed(&bytes).unwrap();
+    // The last bytes of the private header.
+    assert!(frame.set_checksum_elsewhere(Unsupported::Checksum { start: 110, offset: 16 }));
+    let with = frame.with_tag(9).unwrap();
+    for (frame, start) in [(&with, 114), (&with.without_tag(), 110), (&frame.without_tag(), 106)] {
+        assert_eq!((frame.checksum, frame.checksum_at), (Checksum::Elsewhere, at(start)));
+        assert_eq!(frame.header_len, u8::try_from(start + 18).unwrap());
+    }
+    assert_eq!(frame.without_tag().without_tag().checksum_at, at(106));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is known of a transport checksum, and how to complete one.
 
-use wire::headers::Headers;
+use wire::checksum::Sum;
+use wire::headers::{ChecksumLocation, Headers};
 use wire::ip::Protocol;
 use wire::{tcp, udp};
 
@@ -13,10 +14,13 @@ pub enum Checksum {
     /// Nothing: the receiver must verify it.
     #[default]
     Unknown,
-    /// The field holds only the pseudo-header's sum (netif `csum_blank`, virtio `NEEDS_CSUM`).
-    Partial,
     /// It is complete and right (netif `data_validated`, virtio `DATA_VALID`).
     Validated,
+    /// The field holds only the pseudo-header's sum (netif `csum_blank`, virtio `NEEDS_CSUM`).
+    Partial,
+    /// Another field holds such a sum: that of a transport which the parser does not know or does not reach, or of a packet in a tunnel.
+    /// Where it lies comes with the frame. No port is asked to complete it: software does ([`complete_checksum_at`]).
+    Elsewhere,
 }
 
 impl Checksum {
@@ -34,16 +38,35 @@ impl Checksum {
     }
 
     /// The flags `(blank, validated)` for a receiver. The bytes of a blank checksum never left the
-    /// host's memory, so they count as validated.
+    /// host's memory, so they count as validated. No flag says [`Elsewhere`](Self::Elsewhere).
     #[inline]
     #[must_use]
     pub fn to_flags(self) -> (bool, bool) {
-        match self {
-            Self::Partial => (true, true),
-            Self::Validated => (false, true),
-            Self::Unknown => (false, false),
-        }
+        (self == Self::Partial, matches!(self, Self::Partial | Self::Validated))
     }
+
+    /// Whether a field is still to be completed.
+    #[inline]
+    #[must_use]
+    pub fn is_incomplete(self) -> bool {
+        matches!(self, Self::Partial | Self::Elsewhere)
+    }
+}
+
+/// Completes a checksum whose field holds the sum of what it covers besides the frame's bytes from `at.start` on, as Linux'
+/// `skb_checksum_help` does: it covers all of them to the frame's end, and zero is stored as 0xffff.
+///
+/// # Errors
+/// [`Error::Place`]: the field does not lie in the frame, which is then unchanged.
+pub fn complete_checksum_at(frame: &mut [u8], at: ChecksumLocation) -> Result<(), Error> {
+    let covered = frame.get_mut(usize::from(at.start)..).ok_or(Error::Place)?;
+    let sum = match Sum::of(covered).finish() {
+        0 => 0xffff,
+        sum => sum,
+    };
+    let field = covered.get_mut(usize::from(at.offset)..).and_then(<[u8]>::first_chunk_mut);
+    *field.ok_or(Error::Place)? = sum.to_be_bytes();
+    Ok(())
 }
 
 /// Computes the TCP or UDP checksum of a linear frame from scratch. The value in the field is ignored.

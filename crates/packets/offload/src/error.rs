@@ -17,6 +17,9 @@ pub enum Error {
     /// The headers were parsed from another frame.
     #[error("offsets do not lead to the frame's headers")]
     Headers,
+    /// The frame ends before the field of its checksum.
+    #[error("a checksum beyond the frame")]
+    Place,
     /// An IP or UDP length field does not fit the frame and its headers.
     #[error("impossible IP or UDP length")]
     Length,

@@ -66,6 +66,7 @@ impl Mergeable {
         match self.checksum {
             Checksum::Validated => true,
             Checksum::Partial => stored == sum.fold(),
+            Checksum::Elsewhere => false,
             Checksum::Unknown => {
                 let Some(payload) = payload() else { return false };
                 sum.add_bytes(transport);

@@ -91,7 +91,7 @@ impl Features {
 pub enum Need {
     /// The port takes it as it is.
     Nothing,
-    /// [`complete_checksum`](crate::complete_checksum).
+    /// [`complete_checksum`](crate::complete_checksum), or [`complete_checksum_at`](crate::complete_checksum_at).
     Checksum,
     /// A [`Segmenter`](crate::Segmenter), which completes the checksums too.
     Segment,
@@ -104,8 +104,14 @@ pub enum Need {
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
-        None if checksum != Checksum::Partial => Need::Nothing,
-        None if features.completes(headers) && features.reach(headers) => Need::Nothing,
+        // Comparisons, since of a `match` the compiler makes a table of jumps.
+        None if !checksum.is_incomplete() => Need::Nothing,
+        None if checksum == Checksum::Partial
+            && features.completes(headers)
+            && features.reach(headers) =>
+        {
+            Need::Nothing
+        }
         None => Need::Checksum,
         Some(gso)
             if gso.fits(headers) && features.segments(gso.kind) && features.reach(headers) =>
@@ -163,6 +169,19 @@ mod tests {
         ] {
             let headers = headers(network, transport);
             let needed = need(&headers, Checksum::Partial, None, Features::ALL);
+            assert_eq!(needed, Need::Checksum, "{network:?} {transport:?}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_elsewhere_is_completed_for_every_port() {
+        for (network, transport) in [
+            (Network::Other, Transport::None),
+            (Network::Ipv4, Transport::Other),
+            (Network::Ipv6, Transport::Udp),
+        ] {
+            let headers = headers(network, transport);
+            let needed = need(&headers, Checksum::Elsewhere, None, Features::ALL);
             assert_eq!(needed, Need::Checksum, "{network:?} {transport:?}");
         }
     }

@@ -1,14 +1,15 @@
 //! Translation between `virtio_net_hdr`, the offload metadata of virtio-net and taps, and a frame's.
 
-use wire::headers::{Headers, Network};
+use wire::headers::{ChecksumLocation, Headers, Network, Transport};
 use wire::virtio_net::{VirtioNetHdr, flags, gso};
 
 use crate::{Checksum, Gso, GsoKind};
 
-/// The header asks for an offload that a frame cannot express.
+/// The header asks for an offload that the frame's headers do not bear out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// A checksum that is neither TCP's nor UDP's outermost.
+    /// A checksum that is neither TCP's nor UDP's outermost, in a frame that is not to be segmented. Software may
+    /// [complete](Self::checksum_elsewhere) it.
     #[error("a checksum at byte {start}+{offset} that is not the transport's")]
     Checksum {
         /// `csum_start`.
@@ -16,9 +17,33 @@ pub enum Unsupported {
         /// `csum_offset`.
         offset: u16,
     },
-    /// UDP fragmentation, UDP over neither IP version, or segments of no size.
+    /// UDP fragmentation, UDP over neither IP version, segments of no size, or a checksum that is not the segments'.
     #[error("gso type {0}")]
     Gso(u8),
+}
+
+impl Unsupported {
+    /// Where [`complete_checksum_at`](crate::complete_checksum_at) may complete the checksum of a frame whose first `private` bytes were
+    /// copied. None for another fault, or out of these bounds:
+    /// - The checksum covers nothing before the network header: VLAN tags come and go on a frame's way.
+    /// - Its field lies in the private bytes: the body is neither read twice nor written.
+    /// - The field lies behind all headers that were parsed, so completing it changes nothing that was checked, the sender's addresses
+    ///   among it. What a guard reads behind them has none: ARP, neighbour discovery, and fragments and opaque headers of IPv6.
+    #[cold]
+    #[must_use]
+    pub fn checksum_elsewhere(self, headers: &Headers, private: usize) -> Option<ChecksumLocation> {
+        let Self::Checksum { start, offset } = self else { return None };
+        let is_read_no_further = match (headers.network, headers.transport) {
+            (Network::Other | Network::Ipv4, _) => true,
+            (Network::Ipv6, Transport::Tcp | Transport::Udp | Transport::Other) => true,
+            (Network::Ipv6 | Network::Arp, _) => false,
+        };
+        let field = usize::from(start) + usize::from(offset);
+        let is_in_bounds = start >= headers.l3_offset.into()
+            && field >= headers.payload_offset.into()
+            && field + 2 <= private;
+        (is_read_no_further && is_in_bounds).then_some(ChecksumLocation { start, offset })
+    }
 }
 
 /// Reads a header that came with a frame.
@@ -50,24 +75,26 @@ pub fn decode(
     let (start, offset) = (header.csum_start.get(), header.csum_offset.get());
     match headers.checksum_location() {
         Some(at) if at.start == start && at.offset == offset => Ok((checksum, gso)),
+        _ if gso.is_some() => Err(Unsupported::Gso(header.gso_type)),
         _ => Err(Unsupported::Checksum { start, offset }),
     }
 }
 
-/// The header for a frame. A partial checksum is left out if the headers have no checksum field;
-/// the receiving stack then finds the checksum wrong.
+/// The header for a frame. A partial checksum is left out if the headers have no checksum field, and so is one that is
+/// [elsewhere](Checksum::Elsewhere) and has not been completed; the receiving stack then finds the checksum wrong.
 #[inline]
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();
-    let (blank, validated) = checksum.to_flags();
-    if !blank {
-        header.flags = if validated { flags::DATA_VALID } else { 0 };
-    } else if let Some(at) = headers.checksum_location() {
-        // Without DATA_VALID, which virtio has for checksums that are complete.
-        header.flags = flags::NEEDS_CSUM;
-        header.csum_start = at.start.into();
-        header.csum_offset = at.offset.into();
+    if checksum == Checksum::Partial {
+        if let Some(at) = headers.checksum_location() {
+            // Without DATA_VALID, which virtio has for checksums that are complete.
+            header.flags = flags::NEEDS_CSUM;
+            header.csum_start = at.start.into();
+            header.csum_offset = at.offset.into();
+        }
+    } else if checksum == Checksum::Validated {
+        header.flags = flags::DATA_VALID;
     }
     if let Some(gso) = gso {
         header.gso_type = match gso.kind {
@@ -136,6 +163,42 @@ mod tests {
         for kind in [gso::UDP_L4, gso::TCPV4] {
             let header = VirtioNetHdr { gso_type: kind, ..VirtioNetHdr::default() };
             assert_eq!(decode(&header, &TCP), Err(Unsupported::Gso(kind)));
+        }
+        // Segments have their transport's.
+        let mut header =
+            encode(&TCP, Checksum::Partial, Some(Gso { kind: GsoKind::TcpV4, size: 9 }));
+        header.csum_start = 70.into();
+        assert_eq!(decode(&header, &TCP), Err(Unsupported::Gso(gso::TCPV4)));
+        assert_eq!(Unsupported::Gso(gso::TCPV4).checksum_elsewhere(&TCP, 128), None);
+    }
+
+    #[test]
+    fn a_checksum_lies_within_the_private_header_and_behind_what_was_parsed() {
+        let place = |start, offset, headers: &Headers, private| {
+            let asked = Unsupported::Checksum { start, offset };
+            asked.checksum_elsewhere(headers, private)
+        };
+        let takes = |start, offset, private| place(start, offset, &TCP, private).is_some();
+        assert_eq!(place(66, 16, &TCP, 128), Some(ChecksumLocation { start: 66, offset: 16 }));
+        // The last bytes of the private header, or of the frame.
+        assert!(takes(66, 60, 128) && !takes(66, 61, 128) && !takes(66, 62, 128));
+        assert!(takes(126, 0, 128) && !takes(127, 0, 128) && !takes(128, 0, 128));
+        assert!(takes(66, 0, 68) && !takes(66, 0, 67) && !takes(66, 0, 66));
+        for (start, offset) in [(u16::MAX, u16::MAX), (66, u16::MAX), (u16::MAX, 0), (u16::MAX, 2)]
+        {
+            assert!(!takes(start, offset, 128));
+        }
+        // Addresses, ports, and the network header.
+        assert!(takes(14, 52, 128) && !takes(14, 51, 128) && !takes(13, 53, 128));
+        assert!(!takes(0, 6, 128) && !takes(26, 0, 128) && !takes(34, 16, 128));
+        let other = |network, transport| {
+            let headers = Headers { network, transport, l4_offset: 14, payload_offset: 14, ..TCP };
+            place(14, 40, &headers, 128).is_some()
+        };
+        assert!(other(Network::Other, Transport::None) && other(Network::Ipv6, Transport::Other));
+        assert!(!other(Network::Arp, Transport::None));
+        for transport in [Transport::Icmpv6, Transport::Fragment, Transport::Opaque] {
+            assert!(!other(Network::Ipv6, transport), "{transport:?}");
         }
     }
 }

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Network, network, parse, payload, tcp, transport_checksums};
-use offload::{Error, blank_checksum, complete_checksum};
+use offload::{Error, blank_checksum, complete_checksum, complete_checksum_at};
 use proptest::prelude::*;
-use wire::headers::Headers;
+use wire::headers::{ChecksumLocation, Headers};
 
 /// Overwrites the checksum, completes it, and gives what etherparse computes and what the frame holds.
 fn completed(frame: &mut [u8], before: u16) -> (u16, u16) {
@@ -119,4 +119,47 @@ fn impossible_lengths_are_refused_and_change_nothing() {
         frame[udp_len..udp_len + 2].copy_from_slice(&wrong.to_be_bytes());
         refused(&frame);
     }
+}
+
+/// The sum of RFC 1071, word by word.
+fn plain_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|word| [word[0], word.get(1).copied().unwrap_or(0)]);
+    let mut sum: u64 = words.map(|word| u64::from(u16::from_be_bytes(word))).sum();
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    u16::try_from(sum).unwrap()
+}
+
+proptest! {
+    /// Any bytes, and any place: one that the frame has is completed, and any other refused.
+    #[test]
+    fn a_checksum_at_any_place_is_completed_or_refused(
+        mut frame in prop::collection::vec(any::<u8>(), 0..200),
+        start in prop_oneof![0u16..220, any::<u16>()],
+        offset in prop_oneof![0u16..220, any::<u16>()],
+    ) {
+        let before = frame.clone();
+        let field = usize::from(start) + usize::from(offset);
+        let completed = complete_checksum_at(&mut frame, ChecksumLocation { start, offset });
+        if field + 2 > before.len() {
+            prop_assert_eq!(completed, Err(Error::Place));
+            prop_assert_eq!(frame, before);
+            return Ok(());
+        }
+        prop_assert_eq!(completed, Ok(()));
+        let sum = u16::from_be_bytes([frame[field], frame[field + 1]]);
+        let right = !plain_sum(&before[start.into()..]);
+        prop_assert_eq!(sum, if right == 0 { 0xffff } else { right });
+        frame[field..field + 2].copy_from_slice(&before[field..field + 2]);
+        prop_assert_eq!(frame, before, "only the field is written");
+    }
+}
+
+#[test]
+fn a_sum_of_zero_is_stored_as_all_ones() {
+    let mut frame = [0xff; 6];
+    let at = ChecksumLocation { start: 2, offset: 2 };
+    assert_eq!(complete_checksum_at(&mut frame, at), Ok(()));
+    assert_eq!(frame, [0xff; 6]);
 }

@@ -190,9 +190,11 @@ impl Head {
         if frame.parse_headers().is_err() {
             return false;
         }
-        let Ok((checksum, gso)) = vnet::decode(&header, &frame.headers) else { return false };
-        frame.checksum = checksum;
-        frame.gso = gso;
+        match vnet::decode(&header, &frame.headers) {
+            Ok(metadata) => (frame.checksum, frame.gso) = metadata,
+            Err(asked) if frame.set_checksum_elsewhere(asked) => {}
+            Err(_) => return false,
+        }
         frame.len as usize <= FRAME_MAX
     }
 }

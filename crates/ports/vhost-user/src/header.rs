@@ -23,8 +23,10 @@ pub fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
     if frame.parse_headers().is_err() {
         return false;
     }
-    let headers = &frame.headers;
-    let Ok((checksum, gso)) = vnet::decode(header, headers) else { return false };
+    let (checksum, gso) = match vnet::decode(header, &frame.headers) {
+        Ok(metadata) => metadata,
+        Err(asked) => return frame.set_checksum_elsewhere(asked),
+    };
     (frame.checksum, frame.gso) = (checksum, gso);
     let Some(gso) = gso else { return true };
     // A frame to be segmented has a checksum to be completed, and headers that can be cut.

@@ -17,7 +17,7 @@ use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
 use uplink::tap::VNET_HEADER_LEN;
-use wire::headers::Headers;
+use wire::headers::{ChecksumLocation, Headers};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -161,6 +161,8 @@ struct Forwarder<Q: Queue, T> {
     tap: T,
     /// The frame being received.
     frame: Q::Frame,
+    /// For frames whose checksum is completed here. Allocated with the first of them.
+    scratch: Vec<u8>,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
     ring: RingWatch,
@@ -173,7 +175,8 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     fn new(queue: Q, tap: T, poll: Duration, stop: Arc<Notice>, orders: OrderTaker) -> Self {
         let (burst, frame) = (queue.burst(), Q::Frame::default());
         let (ring, poller) = (RingWatch::default(), Poller::new(poll));
-        Self { queue, burst, tap, frame, tap_empty: false, ring, poller, stop, orders }
+        let (scratch, tap_empty) = (Vec::new(), false);
+        Self { queue, burst, tap, frame, scratch, tap_empty, ring, poller, stop, orders }
     }
 
     fn run(&mut self) -> Result<(), Error<Q::Fault>> {
@@ -327,9 +330,37 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         first.region.copy_out(first.offset, head).map_err(io::Error::other)?;
         let header = VirtioNetHdr::read_from_bytes(&header).unwrap_or_default();
         let Ok(headers) = Headers::parse_start(head, len) else { return Ok(0) };
-        let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return Ok(0) };
+        let (checksum, gso) = match vnet::decode(&header, &headers) {
+            Ok(metadata) => metadata,
+            Err(asked) => match asked.checksum_elsewhere(&headers, head.len()) {
+                Some(at) if self.complete(len, at) => Default::default(),
+                _ => return Ok(0),
+            },
+        };
         let sent = self.queue.submit(Metadata { len, checksum, gso });
         Ok(sent.map_or(0, |()| len))
+    }
+
+    /// Completes a checksum for which a device has no word, in the device's pages. Returns whether it could.
+    #[cold]
+    fn complete(&mut self, len: usize, at: ChecksumLocation) -> bool {
+        self.scratch.resize(len, 0);
+        let mut rest = &mut self.scratch[..];
+        for Buffer { region, offset, len } in self.queue.buffers() {
+            let (part, after) = rest.split_at_mut(len.min(rest.len()));
+            if region.copy_out(offset, part).is_err() {
+                return false;
+            }
+            rest = after;
+        }
+        if !rest.is_empty() || offload::complete_checksum_at(&mut self.scratch, at).is_err() {
+            return false;
+        }
+        // The field lies in the first bytes, and so in the first buffer.
+        let field = usize::from(at.start + at.offset);
+        let sum = &self.scratch[field..field + 2];
+        let first = self.queue.buffers().next();
+        first.is_some_and(|first| first.region.copy_in(first.offset + field, sum).is_ok())
     }
 }
 

@@ -128,7 +128,7 @@ impl Wire for TapWire {
             let len = bytes.saturating_sub(VNET_HEADER_LEN);
             let metadata = VirtioNetHdr::read_from_bytes(&header)
                 .ok()
-                .and_then(|header| metadata(&header, buffer.get(..len)?));
+                .and_then(|header| metadata(&header, buffer.get_mut(..len)?));
             if let Some(metadata) = metadata {
                 return Some((len, metadata));
             }
@@ -136,18 +136,26 @@ impl Wire for TapWire {
     }
 }
 
-/// What is known of a frame; none if it is malformed.
-fn metadata(header: &VirtioNetHdr, frame: &[u8]) -> Option<Metadata> {
+/// What is known of a frame; none if it is malformed. A checksum for which a card has no word is completed.
+fn metadata(header: &VirtioNetHdr, frame: &mut [u8]) -> Option<Metadata> {
     if *header == VirtioNetHdr::default() {
         return Some(Metadata::default());
     }
     let headers = Headers::parse_start(frame, frame.len()).ok()?;
-    let (checksum, gso) = vnet::decode(header, &headers).ok()?;
-    Some(Metadata { checksum, gso })
+    match vnet::decode(header, &headers) {
+        Ok((checksum, gso)) => Some(Metadata { checksum, gso }),
+        Err(asked) => {
+            let at = asked.checksum_elsewhere(&headers, frame.len())?;
+            offload::complete_checksum_at(frame, at).ok()?;
+            Some(Metadata::default())
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use wire::headers::ChecksumLocation;
+
     use super::*;
 
     #[test]
@@ -165,6 +173,32 @@ mod tests {
     fn a_stack_that_finishes_no_checksums_gets_no_blank_ones() {
         assert!(features(true).csum_v4 && features(true).csum_v6);
         assert_eq!(features(false), Features::NONE);
+    }
+
+    #[test]
+    fn a_checksum_for_which_a_card_has_no_word_is_finished() {
+        let bytes = [&[2; 12][..], &[0x88, 0x47], &[7; 200]].concat();
+        let finished = |start: u16, offset: u16| {
+            let header = VirtioNetHdr {
+                flags: 1,
+                csum_start: start.into(),
+                csum_offset: offset.into(),
+                ..VirtioNetHdr::default()
+            };
+            let mut frame = bytes.clone();
+            metadata(&header, &mut frame).map(|metadata| {
+                assert_eq!(metadata, Metadata::default());
+                frame
+            })
+        };
+        let mut expected = bytes.clone();
+        let at = ChecksumLocation { start: 38, offset: 16 };
+        offload::complete_checksum_at(&mut expected, at).unwrap();
+        assert_ne!(expected, bytes);
+        assert_eq!(finished(38, 16), Some(expected));
+        for (start, offset) in [(0, 16), (6, 0), (213, 0), (214, 0), (38, 175), (65_535, 65_535)] {
+            assert_eq!(finished(start, offset), None, "{start} {offset}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use guard::{Allowed, Policy};
+use offload::vnet::Unsupported;
 use port::DropReason;
 use proptest::prelude::*;
 use wire::arp::Operation;
@@ -106,6 +107,34 @@ proptest! {
         };
         let expected = if is_within { Ok(()) } else { Err(reason(kind)) };
         prop_assert_eq!(check(&policy, &sent(kind, 0, other.0, other.1)), expected);
+    }
+
+    /// What completing a checksum writes was not looked at: a frame that passes would pass afterwards too, as the same.
+    #[test]
+    fn a_checksum_that_is_completed_later_forges_nothing(
+        kind in 0..KINDS,
+        tags in 0usize..=2,
+        start in 0u16..150,
+        offset in 0u16..60,
+        value: u16,
+        has_addresses: bool,
+    ) {
+        let mut bytes = sent(kind, tags, V4, V6);
+        // Room for the field behind the headers, and for a value that makes the sum anything.
+        bytes.extend([0; 60]);
+        bytes.extend(value.to_be_bytes());
+        let mut frame = port_testing::frame(&bytes);
+        if !frame.set_checksum_elsewhere(Unsupported::Checksum { start, offset }) {
+            return Ok(());
+        }
+        let policy = if has_addresses { policy() } else { policy_without_addresses() };
+        let checked = check(&policy, &bytes);
+        offload::complete_checksum_at(&mut bytes, frame.checksum_at).unwrap();
+        prop_assert_eq!(check(&policy, &bytes), checked);
+        let after = port_testing::frame(&bytes);
+        prop_assert_eq!(after.headers, frame.headers);
+        let parsed = usize::from(frame.headers.payload_offset);
+        prop_assert_eq!(&after.header()[..parsed], &frame.header()[..parsed]);
     }
 
     #[test]

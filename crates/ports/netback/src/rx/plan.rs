@@ -317,7 +317,7 @@ fn respond<'a, 'c: 'a, P: 'a + 'c>(
 /// Whether a frame fits one buffer and needs no offload, as most frames do.
 #[inline]
 pub(super) fn is_short(frame: &Frame) -> bool {
-    frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= SHORT_MAX
+    frame.gso.is_none() && !frame.checksum.is_incomplete() && frame.len <= SHORT_MAX
 }
 
 /// The slot of a request.

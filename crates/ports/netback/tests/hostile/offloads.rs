@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use machine::Machine;
 use netback::Offered;
+use offload::vnet::Unsupported;
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Egress, Frame, Offer, Outcome};
 use shm::Region;
@@ -128,4 +129,20 @@ fn a_reply_of_a_dhcp_server_has_a_finished_checksum() {
         assert_eq!(flags & rx_flags::CSUM_BLANK == 0, finished, "{v6} {protocol} {ports:?}");
         assert_eq!(is_finished(bytes), finished, "{v6} {protocol} {ports:?}");
     }
+}
+
+/// TCP behind a label: no netif flag says where its checksum is.
+#[test]
+fn a_checksum_elsewhere_is_finished() {
+    let plain = frame(false, TCP, OTHER, 40);
+    let bytes =
+        [&plain.header()[..12], &[0x88, 0x47, 0, 0, 0x11, 64], &plain.header()[14..]].concat();
+    let mut frame = Frame::empty();
+    frame.set_header(&bytes).unwrap();
+    assert!(frame.set_checksum_elsewhere(Unsupported::Checksum { start: 38, offset: 16 }));
+    let arrived = delivered(&frame, OFFERED);
+    let [(flags, got)] = &arrived[..] else { panic!("one buffer") };
+    assert_eq!(flags & (rx_flags::CSUM_BLANK | rx_flags::DATA_VALIDATED), 0);
+    assert_eq!(bytes[54..56], [0; 2]);
+    assert_eq!(Sum::of(&got[38..]).fold(), 0xffff);
 }

@@ -1,11 +1,17 @@
 //! Buffers of frames that are read from a device.
 
-use offload::{Checksum, Gso, GsoKind, vnet};
-use port::{Body, Budget, Frame, Ingress, Outcome, Place, Received, WINDOW, linearise};
-use wire::headers::Headers;
+use std::time::Duration;
 
+use offload::{Checksum, Features, Gso, GsoKind, vnet};
+use port::{
+    Body, Budget, Egress, Frame, Ingress, Offer, Outcome, Place, Received, WINDOW, linearise,
+};
+use wire::headers::Headers;
+use wire::virtio_net::flags;
+
+use super::egress::finish;
 use super::*;
-use crate::{BufferOptions, Buffers, TapIngress};
+use crate::{BufferOptions, Buffers, TapEgress, TapIngress};
 
 const LARGE: BufferOptions = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
 
@@ -159,4 +165,42 @@ fn a_turn_ends_even_if_all_frames_are_malformed() {
     }
     receiver.ingress.receive(&mut Budget::default(), &mut receiver.received).unwrap();
     assert_eq!((receiver.received.malformed, receiver.received.fresh), (turn.into(), 0));
+}
+
+/// TCP behind a label, which the parser does not know, from a tap to another one.
+#[test]
+fn a_checksum_behind_unknown_headers_is_finished() {
+    let mut mpls = tcp_frame(500);
+    mpls.splice(12..14, [0x88, 0x47, 0, 0, 0x11, 64]);
+    let header = |start: u16, offset: u16| VirtioNetHdr {
+        flags: flags::NEEDS_CSUM,
+        csum_start: start.into(),
+        csum_offset: offset.into(),
+        ..VirtioNetHdr::default()
+    };
+    let mut receiver = Receiver::new(LARGE);
+    for (start, offset, is_taken) in
+        [(38, 16, true), (38, 89, false), (600, 0, false), (65_535, 1, false), (6, 0, false)]
+    {
+        send(&receiver.behind, header(start, offset), &mpls);
+        receiver.received.clear();
+        receiver.ingress.receive(&mut Budget::default(), &mut receiver.received).unwrap();
+        let counts = (receiver.received.fresh, receiver.received.malformed);
+        assert_eq!(counts, if is_taken { (1, 0) } else { (0, 1) }, "{start} {offset}");
+        if !is_taken {
+            continue;
+        }
+        let (tap, behind) = tap();
+        let mut egress = TapEgress::new(receiver.platform.meter().clone(), tap, Features::ALL);
+        receiver.ingress.with_body(&mut |body| {
+            let mut offers = [Offer::new(receiver.frame())];
+            egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+            assert_eq!(offers[0].outcome, Outcome::Delivered);
+        });
+        let (metadata, arrived) = super::receive(&behind).unwrap();
+        assert!(metadata == VirtioNetHdr::default());
+        assert!(arrived == finish((header(38, 16), mpls.clone())));
+        assert!(arrived != mpls);
+        receiver.release();
+    }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 mod device;
+mod elsewhere;
 mod few_buffers;
 mod frames;
 mod inflight;

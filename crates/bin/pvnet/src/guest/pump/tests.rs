@@ -242,6 +242,36 @@ fn any_device_gets_the_stacks_frames() {
     assert_eq!(running.thread.join().fault, None);
 }
 
+/// TCP behind a label: no device has a word for its checksum, so it is finished here.
+#[test]
+fn a_checksum_behind_unknown_headers_is_finished() {
+    let running = start();
+    let mut bytes = frame(300, 7);
+    bytes[12..14].copy_from_slice(&[0x88, 0x47]);
+    let header = |start: u16, offset: u16| VirtioNetHdr {
+        flags: 1,
+        csum_start: start.into(),
+        csum_offset: offset.into(),
+        ..VirtioNetHdr::default()
+    };
+    // Those beyond the header are lost, and so is one in the addresses.
+    for (start, offset) in [(38, 16), (38, 300), (400, 0), (65_535, 65_535), (6, 0)] {
+        running.stack.send(&[header(start, offset).as_bytes(), &bytes[..]].concat()).unwrap();
+    }
+    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 6)[..]].concat()).unwrap();
+    wait(|| running.state.lock().unwrap().sent.len() == 2);
+    let sent = std::mem::take(&mut running.state.lock().unwrap().sent);
+    let mut expected = bytes.clone();
+    let at = ChecksumLocation { start: 38, offset: 16 };
+    offload::complete_checksum_at(&mut expected, at).unwrap();
+    assert_ne!(expected, bytes);
+    assert_eq!(sent[0].0, expected);
+    assert_eq!(sent[0].1, Metadata { len: 300, ..Metadata::default() });
+    assert_eq!(sent[1].0, frame(60, 6));
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+}
+
 /// Frames per kick of a stack that has these many frames, and then no more.
 fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -235,23 +235,27 @@ impl Frame {
     /// The checksum of a reply of a DHCP server is completed for every port. Clients read it from raw sockets, check it, and drop the
     /// reply if it is not finished; they do not learn what their kernel knows of it. QEMU does the same for such clients
     /// (`work_around_broken_dhclient`).
-    #[inline]
+    // Several callers, in loops over frames: without a hint the compiler makes it a call, also for frames that need nothing.
+    #[inline(always)]
     #[must_use]
     pub fn need(&self, features: Features) -> Need {
+        match self.gso.is_none() && !self.checksum.is_incomplete() {
+            true => Need::Nothing,
+            false => self.need_of_unfinished(features),
+        }
+    }
+
+    /// The same for a frame that leaves a checksum or its segments to us.
+    fn need_of_unfinished(&self, features: Features) -> Need {
         match offload::need(&self.headers, self.checksum, self.gso, features) {
-            Need::Nothing
-                if self.checksum == Checksum::Partial
-                    && self.headers.transport == Transport::Udp
-                    && self.is_dhcp_reply() =>
-            {
+            Need::Nothing if self.headers.transport == Transport::Udp && self.is_dhcp_reply() => {
                 Need::Checksum
             }
             need => need,
         }
     }
 
-    /// Whether a datagram is from a DHCP server (IPv4). Not inline: TCP segments with unfinished checksums do not come this far.
-    #[inline(never)]
+    /// Whether a datagram is from a DHCP server (IPv4).
     fn is_dhcp_reply(&self) -> bool {
         let ports = self.headers.ports(self.header());
         self.headers.network == Network::Ipv4

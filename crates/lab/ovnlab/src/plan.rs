@@ -124,7 +124,8 @@ impl Plan {
     /// The device of a virtual machine.
     pub(crate) fn vhost_user(&self) -> qemulab::Device {
         let (name, mac) = (self.name.clone(), self.mac.clone());
-        qemulab::Device { name, mac, queues: 1, side: qemulab::Side::Pvnet, packed: false }
+        let (side, guest_offloads) = (qemulab::Side::Pvnet, true);
+        qemulab::Device { name, mac, queues: 1, side, packed: false, guest_offloads }
     }
 
     /// The card has the name of its logical port.

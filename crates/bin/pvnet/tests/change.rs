@@ -432,6 +432,33 @@ fn a_dry_run_knows_which_folders_the_sandbox_allows() {
     }
 }
 
+/// Whoever takes such a daemon over does not reach the sockets of the host's services.
+#[test]
+fn a_daemon_without_clients_connects_to_no_socket() {
+    if !able(&[]) {
+        return;
+    }
+    let testbed = Testbed::start(0, "workers = 1");
+    let socket = format!("socket={}", testbed.folder().join("vm.sock").display());
+    let port = ["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &*socket];
+    let uplink = ["port", "add", "uplink", "name=ovs", "kind=virtio-user", &*socket];
+    for add in [&port[..], &uplink[..]].map(|add| [add, &["mode=client"]].concat()) {
+        let said = "connects to no socket";
+        let error = change(&testbed, &add).unwrap_err();
+        assert!(error.contains(said), "{error}");
+        let tried = change(&testbed, &[&add[..], &["--dry-run"]].concat()).unwrap();
+        let reason = tried["steps"][0]["reason"].as_str().unwrap().to_owned();
+        assert!(reason.contains(said), "{reason}");
+    }
+    // A file whose daemon was killed is replaced, one at which somebody listens is not.
+    let path = testbed.folder().join("vm.sock");
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let error = change(&testbed, &port).unwrap_err();
+    assert!(error.contains("in use"), "{error}");
+    drop(other);
+    change(&testbed, &port).unwrap();
+}
+
 /// Gives a guest an interface of a VLAN, with the guest's addresses on it instead of on eth0.
 fn tag(testbed: &Testbed, guest: usize, vlan: &str) {
     let guest = &testbed.guests[guest];

@@ -124,6 +124,8 @@ fn a_socket_has_its_own_permissions_and_group() {
         (metadata.permissions().mode() & 0o777, metadata.gid())
     };
     assert_eq!(is(bed.socket()), (0o640, own));
+    // By default nobody else connects.
+    assert_eq!(is(Bed::start("").socket()).0, 0o600);
     // One that a daemon in its sandbox makes, too.
     let socket = bed.folder.path().join("vm1");
     let mut add = pvnet();

@@ -49,15 +49,18 @@ fn a_daemon_gives_up_what_it_does_not_need_and_carries_frames() {
 }
 
 #[test]
-fn a_group_gets_the_control_socket_of_a_daemon_without_capabilities() {
+fn groups_get_the_sockets_of_a_daemon_without_capabilities() {
     if !able(&[]) {
         return;
     }
     let group = rustix::process::getgid().as_raw() + 1;
-    let mut testbed = Testbed::start(1, &format!("control_group = {group}"));
+    let keys = format!("control_group = {group}\njoin_group = {}", group + 1);
+    let mut testbed = Testbed::start(1, &keys);
     testbed.daemon.says("ready", LIMIT).unwrap();
-    let socket = testbed.folder().join("control.sock");
-    assert_eq!(std::fs::metadata(socket).unwrap().gid(), group);
+    for (socket, group) in [("control.sock", group), ("machine.sock", group + 1)] {
+        let file = std::fs::metadata(testbed.folder().join(socket)).unwrap();
+        assert_eq!((file.gid(), file.mode() & 0o777), (group, 0o600), "{socket}");
+    }
     assert_all(testbed.daemon.pid(), "CapEff:", "0000000000000000");
 }
 

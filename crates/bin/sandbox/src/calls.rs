@@ -10,7 +10,7 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
-/// What the calls may be for, beyond files, memory, threads, and sockets that are accepted or have a path.
+/// What the calls may be for, beyond files, memory, threads, and sockets with a path that this process makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallRules {
     /// Starting programs, in other network namespaces too.
@@ -21,6 +21,9 @@ pub struct CallRules {
     pub bpf: bool,
     /// Sockets of any family, such as those of packets and AF_XDP.
     pub sockets: bool,
+    /// Connecting to sockets. No filter sees to which: every socket with a path that the process may write to, such as a service
+    /// manager's.
+    pub connects: bool,
 }
 
 /// The filter was not applied.
@@ -66,6 +69,9 @@ fn program(rules: CallRules) -> Result<BpfProgram, BackendError> {
     filter.try_into()
 }
 
+/// The bits of a socket's type that are no flags: `SOCK_TYPE_MASK` of the kernel.
+const SOCK_TYPE: libc::c_int = 0xf;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The allowed calls. The kernel decides about a call without conditions by a bit of a table, and runs no filter for it.
@@ -90,12 +96,32 @@ fn allowed(rules: CallRules) -> Result<Rules, BackendError> {
     if rules.bpf {
         allowed.extend(all(&[libc::SYS_bpf]));
     }
-    let sockets = match rules.sockets || rules.programs {
-        true => vec![],
-        false => any_of([equal(0, libc::AF_UNIX)?])?,
-    };
+    if rules.connects {
+        allowed.extend(all(&[libc::SYS_connect]));
+    }
+    // A socket for datagrams needs no connection to reach a path, and no filter sees where `sendmsg` sends to.
+    let mut sockets = connected_sockets()?;
+    allowed.insert(libc::SYS_socketpair, sockets.clone());
+    if rules.sockets || rules.programs {
+        sockets.push(SeccompRule::new(vec![compare(0, SeccompCmpOp::Ne, libc::AF_UNIX)?])?);
+        allowed.extend(all(&[libc::SYS_sendto]));
+    } else {
+        // As `send` calls it.
+        allowed.insert(libc::SYS_sendto, any_of([no_address(4)?])?);
+    }
     allowed.insert(libc::SYS_socket, sockets);
     Ok(allowed)
+}
+
+/// Unix sockets whose frames and bytes go to one other side.
+fn connected_sockets() -> Result<Vec<SeccompRule>, BackendError> {
+    let kinds = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+    let rule = |kind| SeccompRule::new(vec![equal(0, libc::AF_UNIX)?, masked(1, SOCK_TYPE, kind)?]);
+    kinds.into_iter().map(rule).collect()
+}
+
+fn no_address(argument: u8) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
 /// A call is allowed if any of these holds.

@@ -1,12 +1,13 @@
 //! A process that is in the sandbox is refused what it has given up. Each trial is a process, since nothing is given back.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, socket};
 use rustix::thread::{CapabilitySet, capabilities};
 use sandbox::{CallRules, Enforcement, FileRules};
 
@@ -49,6 +50,63 @@ fn calls() {
     assert_eq!(rustix::process::chdir("/"), Err(Errno::NOSYS));
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+}
+
+#[test]
+fn a_socket_with_a_path_is_reached_only_by_who_may_connect() {
+    trial("paths");
+    trial("paths_with_programs");
+    trial("paths_of_a_client");
+}
+
+#[test]
+#[ignore = "a_socket_with_a_path_is_reached_only_by_who_may_connect runs it"]
+fn paths() {
+    refuses_paths(CallRules::default());
+}
+
+#[test]
+#[ignore = "a_socket_with_a_path_is_reached_only_by_who_may_connect runs it"]
+fn paths_with_programs() {
+    refuses_paths(CallRules { programs: true, sockets: true, ..CallRules::default() });
+}
+
+/// The sockets of others, by every way that names their path.
+fn refuses_paths(rules: CallRules) {
+    let folder = lab::TempDir::new().unwrap();
+    let [stream, datagrams, own] =
+        ["stream", "datagrams", "own"].map(|name| folder.path().join(name));
+    let _manager = UnixListener::bind(&stream).unwrap();
+    let log = UnixDatagram::bind(&datagrams).unwrap();
+    sandbox::restrict_calls(rules).unwrap();
+    let refused =
+        |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(Errno::NOSYS.raw_os_error()));
+    refused(UnixStream::connect(&stream).unwrap_err());
+    refused(UnixDatagram::unbound().unwrap_err());
+    refused(UnixDatagram::pair().unwrap_err());
+    let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let address = SocketAddrUnix::new(&stream).unwrap();
+    assert_eq!(rustix::net::connect(&connection, &address), Err(Errno::NOSYS));
+    if rules == CallRules::default() {
+        let sent = log.send_to(b"x", &datagrams);
+        refused(sent.unwrap_err());
+    }
+    // What it serves goes on.
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.write_all(b"x").unwrap();
+    assert_eq!(rustix::net::send(&ours, b"y", SendFlags::empty()), Ok(1));
+    theirs.read_exact(&mut [0; 2]).unwrap();
+    let _server = UnixListener::bind(&own).unwrap();
+}
+
+#[test]
+#[ignore = "a_socket_with_a_path_is_reached_only_by_who_may_connect runs it"]
+fn paths_of_a_client() {
+    let folder = lab::TempDir::new().unwrap();
+    let path = folder.path().join("front-end");
+    let _front_end = UnixListener::bind(&path).unwrap();
+    sandbox::restrict_calls(CallRules { connects: true, ..CallRules::default() }).unwrap();
+    UnixStream::connect(&path).unwrap();
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use port::{DropReason, Frame};
-use wire::ethernet::{EtherType, MacAddr};
+use wire::ethernet::MacAddr;
 use wire::headers::{Network, Transport};
 use wire::{arp, ethernet, ipv4, ipv6};
 
 use crate::addresses::Addresses;
+use crate::hidden;
 use crate::nd::{self, Claim};
 use crate::policy::Policy;
 
@@ -48,7 +49,7 @@ impl Checker {
             Network::Arp => (self.is_honest_arp(l3()), DropReason::SpoofedArp),
             Network::Ipv4 => (self.is_honest_ipv4(frame, l3()), DropReason::SpoofedIpv4),
             Network::Ipv6 => (self.is_honest_ipv6(frame, l3()), DropReason::SpoofedIpv6),
-            Network::Other => (!is_hidden_by_tags(frame), DropReason::Malformed),
+            Network::Other => (!hidden::is_hidden(frame), DropReason::Malformed),
         };
         if honest { Ok(()) } else { Err(reason) }
     }
@@ -98,11 +99,4 @@ impl Checker {
             Claim::None => owns(source),
         }
     }
-}
-
-/// Whether the protocol lies behind more VLAN tags than the parser sees through.
-fn is_hidden_by_tags(frame: &Frame) -> bool {
-    let l3 = usize::from(frame.headers.l3_offset);
-    let ethertype = frame.header().get(..l3).and_then(<[u8]>::last_chunk);
-    ethertype.is_none_or(|bytes| EtherType(u16::from_be_bytes(*bytes)).is_vlan())
 }

@@ -25,13 +25,25 @@
 //! | `spoofed_arp` | ARP with another sender MAC address, with another sender IP address\*, or not for Ethernet and IPv4 |
 //! | `spoofed_ipv4` | IPv4 from another address\* |
 //! | `spoofed_ipv6` | IPv6 from another address\*, or false neighbour discovery |
-//! | `malformed` | behind more VLAN tags than the parser sees through (eight), where nobody can check it |
+//! | `malformed` | of a form that hides its protocol, where nobody can check it |
 //!
 //! The checks with a star need [`Policy::addresses`]. Without them a guest may use any IP address,
 //! but only its own MAC address.
 //!
 //! Frames of other protocols pass if their MAC address is right. VLAN tags change nothing: what is
 //! behind up to eight tags is checked as if it were not tagged.
+//!
+//! # What hides a protocol
+//! Some receivers take these headers off and go on with what is behind, so frames with them are
+//! refused, behind VLAN tags too:
+//! - A ninth VLAN tag.
+//! - A length in place of the EtherType, as IEEE 802.3 has it: SNAP carries any protocol. IS-IS
+//!   passes, with a length that the frame has. No other LLC protocol does, so no spanning tree.
+//! - Tags of other kinds: VLAN tags of old (0x9100, 0x9200, 0x9300), and those of backbone bridges,
+//!   port extenders, Cisco's and IEEE 802.1CB; a whole frame within a frame (0x6558).
+//!
+//! What only a receiver that was set up for this sender unpacks passes, as tunnels over IP do:
+//! PPPoE, MPLS, MACsec.
 //!
 //! # Which addresses are a port's own
 //! Those of the policy ([`Allowed`] says how they are written), and the link-local IPv6 address that
@@ -69,6 +81,7 @@
 
 mod addresses;
 mod checker;
+mod hidden;
 mod nd;
 mod policy;
 

@@ -332,7 +332,7 @@ mod tests {
                 let statistics = Statistics {
                     tx_frames,
                     faults,
-                    drops: [0, 0, 0, last],
+                    drops: [0, 0, 0, 0, last],
                     ..Statistics::default()
                 };
                 Report::Statistics { context, statistics }

@@ -14,11 +14,13 @@ pub enum DropReason {
     FalseSource = 2,
     /// To be sent: the wire refused it, as being too long.
     Wire = 3,
+    /// To be sent: to the context itself, or to a group that no bridge forwards (pause, spanning tree, LACP, LLDP).
+    NotForwarded = 4,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 }
 
 /// The counters of a context since it was assigned.

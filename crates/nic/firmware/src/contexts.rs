@@ -57,6 +57,8 @@ pub(crate) enum Route {
     Group(Vector),
     /// Beyond the card only.
     Beyond,
+    /// No bridge forwards it.
+    Nowhere,
 }
 
 /// The frame contradicts its metadata.
@@ -223,6 +225,8 @@ impl<B: Bus> Contexts<B> {
             }
         } else if destination.is_broadcast() {
             &self.broadcast
+        } else if destination.is_link_local_group() {
+            return Route::Nowhere;
         } else {
             &self.multicast
         };
@@ -247,7 +251,7 @@ impl<B: Bus> Contexts<B> {
     ) -> Result<u32, BadOffload> {
         match route {
             Route::One(id) => self.deliver_to(id, frame, metadata, now).map(|()| 1),
-            Route::Beyond => Ok(0),
+            Route::Beyond | Route::Nowhere => Ok(0),
             Route::Group(group) => {
                 let mut count = 0;
                 for id in group.contexts() {

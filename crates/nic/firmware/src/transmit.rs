@@ -178,17 +178,23 @@ impl Transmitter {
             return None;
         }
         let route = contexts.route(destination, Some(id));
-        let copies = match route {
+        let is_forwarded = match route {
             // A station does not send to itself.
-            Route::One(to) if to == id => return None,
-            _ => contexts.deliver(route, frame, &mut staged.metadata, now),
+            Route::One(to) => to != id,
+            Route::Group(_) | Route::Beyond => true,
+            Route::Nowhere => false,
         };
+        if !is_forwarded {
+            contexts.get(id)?.0.drop_frame(DropReason::NotForwarded);
+            return None;
+        }
+        let copies = contexts.deliver(route, frame, &mut staged.metadata, now);
         match (route, copies) {
             (_, Err(_)) => {
                 contexts.get(id)?.0.drop_frame(DropReason::Offload);
                 None
             }
-            (Route::One(_), Ok(_)) => None,
+            (Route::One(_) | Route::Nowhere, Ok(_)) => None,
             (Route::Group(_) | Route::Beyond, Ok(copies)) => {
                 // A flooded frame costs what all of its copies cost.
                 if copies > 0 {

@@ -52,6 +52,14 @@ impl MacAddr {
         *self == Self::BROADCAST
     }
 
+    /// Is this a group that ends at the first bridge: 01:80:C2:00:00:00 to :0F (IEEE 802.1Q §8.6.3)? Pause frames, spanning tree,
+    /// LACP, LLDP. Forwarded, a guest could pause or reconfigure the switch that a host is connected to.
+    #[inline]
+    #[must_use]
+    pub const fn is_link_local_group(&self) -> bool {
+        matches!(self.0, [0x01, 0x80, 0xc2, 0x00, 0x00, ..=0x0f])
+    }
+
     /// Is this `00:00:00:00:00:00`, which no station may have?
     #[inline]
     #[must_use]
@@ -267,6 +275,9 @@ mod tests {
         assert!(!REPR.src.is_multicast());
         assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
         assert!(MacAddr::default().is_zero() && !MacAddr::default().is_multicast());
+        let group = |last| MacAddr([0x01, 0x80, 0xc2, 0, 0, last]);
+        assert!((0..=0x0f).all(|last| group(last).is_link_local_group()));
+        assert!(!group(0x10).is_link_local_group() && !REPR.dst.is_link_local_group());
     }
 
     #[test]

@@ -25,8 +25,15 @@ pub fn connect() -> Result<OwnedFd, OpenError> {
     connect_below(Path::new("/"))
 }
 
+/// Whether xenstored runs in this domain, so that [`connect`] connects to a socket.
+#[must_use]
+pub fn has_socket() -> bool {
+    SOCKETS.iter().any(|path| Path::new("/").join(path).exists())
+}
+
 fn connect_below(root: &Path) -> Result<OwnedFd, OpenError> {
-    for path in SOCKETS.map(|path| root.join(path)) {
+    // Where there is none, the process may not be allowed to connect to sockets.
+    for path in SOCKETS.map(|path| root.join(path)).into_iter().filter(|path| path.exists()) {
         match connect_socket(&path) {
             Ok(stream) => return Ok(stream),
             // There is no socket, or its server is dead.

@@ -70,7 +70,7 @@ impl DeviceError {
 /// # Errors
 /// There is none of this name.
 pub fn interface_index(name: &str) -> Result<u32, DeviceError> {
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)
         .map_err(DeviceError::new(name, "socket"))?;
     rustix::net::netdevice::name_to_index(&socket, name)
         .map_err(|_| DeviceError::Missing { name: name.to_owned() })

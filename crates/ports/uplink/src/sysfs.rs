@@ -46,7 +46,7 @@ fn mounted(name: &str, folder: &str) -> Result<OwnedFd> {
     let mut text = [0; 16];
     let len = rustix::io::read(&file, &mut text)?;
     let number = std::str::from_utf8(&text[..len]).ok().and_then(|text| text.trim().parse().ok());
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
     if number != Some(name_to_index(&socket, name)?) {
         return Err(Errno::NODEV);
     }

@@ -50,6 +50,13 @@ impl Socket {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                         std::fs::remove_file(path)?;
                     }
+                    // In a sandbox without connections the kernel's list says whether somebody does.
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported && path.exists() => {
+                        match listens(&std::fs::read_to_string(SOCKETS)?, path) {
+                            true => return Err(io::ErrorKind::AddrInUse.into()),
+                            false => std::fs::remove_file(path)?,
+                        }
+                    }
                     Err(_) => {}
                 }
                 Ok(Self::Listening(listen(path, prepare)?))
@@ -67,6 +74,18 @@ impl Socket {
             Self::Connecting(path) => connect(path),
         }
     }
+}
+
+/// The Unix sockets of this network namespace.
+const SOCKETS: &str = "/proc/self/net/unix";
+/// The flags of one that listens: `__SO_ACCEPTON` of the kernel.
+const LISTENS: &str = "00010000";
+
+/// Whether a list of sockets has one that listens at a path.
+fn listens(sockets: &str, path: &Path) -> bool {
+    let named = format!(" {}", path.display());
+    let mut lines = sockets.lines().filter(|line| line.ends_with(&named));
+    lines.any(|line| line.split_ascii_whitespace().nth(3) == Some(LISTENS))
 }
 
 /// Makes the socket's file, and listens.
@@ -124,6 +143,20 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_list_says_who_listens() {
+        let folder = std::env::temp_dir().join(format!("listens {}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("vm");
+        let is_listed = || listens(&std::fs::read_to_string(SOCKETS).unwrap(), &path);
+        assert!(!is_listed());
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(is_listed() && !listens(&std::fs::read_to_string(SOCKETS).unwrap(), &folder));
+        drop(listener);
+        assert!(path.exists() && !is_listed());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn sessions_begin_at_once_until_there_are_too_many() {

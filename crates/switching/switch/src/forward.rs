@@ -1,7 +1,6 @@
 //! The forwarding decision for one frame.
 
 use frame::Frame;
-use wire::ethernet::MacAddr;
 
 use crate::{MacTable, PortId, PortSet};
 
@@ -27,7 +26,7 @@ pub fn forward<'a>(
     now: u32,
 ) -> Verdict<'a> {
     let destination = frame.destination();
-    if is_link_local(destination) {
+    if destination.is_link_local_group() {
         return Verdict::Drop;
     }
     match table.lookup(destination, now) {
@@ -37,15 +36,10 @@ pub fn forward<'a>(
     }
 }
 
-/// 01:80:C2:00:00:00 to :0F (IEEE 802.1Q §8.6.3): pause frames, spanning tree, LACP. They end at the first
-/// bridge; forwarded, a guest could pause or reconfigure the uplink's switch.
-fn is_link_local(dst: MacAddr) -> bool {
-    let [head @ .., last] = dst.0;
-    head == [0x01, 0x80, 0xc2, 0x00, 0x00] && last <= 0x0f
-}
-
 #[cfg(test)]
 mod tests {
+    use wire::ethernet::MacAddr;
+
     use super::*;
     use crate::Limits;
 

@@ -24,6 +24,9 @@ pub struct Daemon {
     /// The permissions of the socket where guests join.
     #[serde(deserialize_with = "socket_mode")]
     pub join_mode: u32,
+    /// Its group; the daemon's, or the folder's, if absent.
+    #[serde(deserialize_with = "group")]
+    pub join_group: Option<u32>,
     /// The permissions of the control socket.
     #[serde(deserialize_with = "socket_mode")]
     pub control_mode: u32,
@@ -59,6 +62,7 @@ impl Default for Daemon {
             directory: DIRECTORY.into(),
             recordings: RECORDINGS.into(),
             join_mode: SOCKET_MODE,
+            join_group: None,
             control_mode: SOCKET_MODE,
             control_group: None,
             nic_mode: SOCKET_MODE,

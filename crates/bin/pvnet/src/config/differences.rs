@@ -183,6 +183,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             directory,
             recordings,
             join_mode,
+            join_group,
             control_mode,
             control_group,
             nic_mode,

@@ -32,7 +32,7 @@ pub struct Port {
     /// Who makes the socket.
     #[serde(default)]
     pub mode: SocketMode,
-    /// The permissions of the socket's file; what the umask leaves if absent.
+    /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
     #[serde(default, deserialize_with = "socket_mode_if_any")]
     pub socket_mode: Option<u32>,
     /// The group of the socket's file; the daemon's, or the folder's, if absent.
@@ -127,7 +127,7 @@ impl From<SocketMode> for Mode {
     }
 }
 
-/// Whose the file of a socket is, which the daemon makes.
+/// Whose the file of a socket is, which the daemon makes. Its permissions are 0600, or 0660 with a group, if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFile {
     /// Its permissions.

@@ -55,7 +55,7 @@ pub struct Uplink {
     /// Who makes the socket.
     #[serde(default)]
     pub mode: SocketMode,
-    /// The permissions of the socket's file; what the umask leaves if absent.
+    /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
     #[serde(default, deserialize_with = "socket_mode_if_any")]
     pub socket_mode: Option<u32>,
     /// The group of the socket's file; the daemon's, or the folder's, if absent.

@@ -19,6 +19,7 @@ use crate::daemon::event::Event;
 use crate::daemon::memory;
 use crate::daemon::nics::Nics;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::socket_file::give_to_group;
 use crate::daemon::thread::spawn;
 
 /// The embedded machine, and the socket at which guests join.
@@ -39,6 +40,9 @@ impl MachinePlatform {
         let join_socket = config.join_socket();
         let listener = Listener::bind(&join_socket, config.daemon.join_mode)
             .map_err(Error::path(&join_socket))?;
+        if let Some(group) = config.daemon.join_group {
+            give_to_group(&join_socket, group, "join_group").map_err(Error::path(&join_socket))?;
+        }
         let listener = Arc::new(listener);
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
         let backends = Backends::new(DRIVER_DOMAIN, "vif");

@@ -34,26 +34,38 @@ pub(super) struct Sandbox {
     reach: Reach,
 }
 
-/// The folders in which the daemon may make files and sockets, with all that is in them. The kernel goes by the folders that were
-/// there at the start, whatever their names are now.
+/// Where the daemon may make files and sockets, and whether it may connect to those of others.
 #[derive(Clone)]
-pub(super) struct Reach(Option<Vec<FileId>>);
+pub(super) struct Reach {
+    /// Folders, with all that is in them; none if it has no sandbox. The kernel goes by the folders that were there at the start,
+    /// whatever their names are now.
+    folders: Option<Vec<FileId>>,
+    connects: bool,
+}
 
 /// A file system's number, and that of a file on it.
 type FileId = (u64, u64);
 
 impl Reach {
     pub(super) fn everywhere() -> Self {
-        Self(None)
+        Self { folders: None, connects: true }
     }
 
     pub(super) fn within(paths: &[PathBuf]) -> Self {
-        Self(Some(paths.iter().filter_map(|path| file_id(path)).collect()))
+        Self {
+            folders: Some(paths.iter().filter_map(|path| file_id(path)).collect()),
+            connects: true,
+        }
+    }
+
+    /// Whether the daemon may connect to sockets.
+    pub(super) fn connects(&self) -> bool {
+        self.connects
     }
 
     /// Whether it has a folder.
     pub(super) fn has(&self, folder: &Path) -> bool {
-        let Some(folders) = &self.0 else { return true };
+        let Some(folders) = &self.folders else { return true };
         let (mut folder, mut below) = (folder.to_owned(), None);
         while let Some(id) = file_id(&folder).filter(|id| below != Some(*id)) {
             if folders.contains(&id) {
@@ -95,14 +107,17 @@ impl Sandbox {
     /// Gives up system calls, in all threads: the start is over. Returns where files can be made from now on.
     pub(super) fn close(self) -> Reach {
         let Some(needs) = self.needs else { return self.reach };
+        let CallRules { programs, connects, .. } = needs.calls;
         match sandbox::restrict_calls(needs.calls) {
-            Ok(()) => info!(
-                programs = needs.calls.programs,
-                "system calls that it does not need are refused"
-            ),
-            Err(error) => warn!(%error, "system calls are not restricted"),
+            Ok(()) => {
+                info!(programs, connects, "system calls that it does not need are refused");
+                Reach { connects, ..self.reach }
+            }
+            Err(error) => {
+                warn!(%error, "system calls are not restricted");
+                self.reach
+            }
         }
-        self.reach
     }
 }
 
@@ -145,7 +160,8 @@ fn needs(config: &Config, file: &Path) -> Needs {
     let bpf =
         opens_devices || uplinks.iter().any(|uplink| uplink.nic.is_none() && per_guest(uplink));
     let sockets = opens_devices || uplinks.iter().any(has_sockets);
-    let calls = CallRules { programs, namespaces, bpf, sockets };
+    let connects = opens_devices || is_client(config) || reaches_store(config);
+    let calls = CallRules { programs, namespaces, bpf, sockets, connects };
     Needs { capabilities: capabilities(config, calls), files: files(config, file, calls), calls }
 }
 
@@ -153,12 +169,21 @@ fn per_guest(uplink: &Uplink) -> bool {
     uplink.queues == Queues::PerGuest
 }
 
-fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
-    let is_client = |port: &config::Port| port.mode() == Mode::Client;
+/// Whether front-ends or back-ends make the sockets, and the daemon connects.
+fn is_client(config: &Config) -> bool {
     let is_dialler = |uplink: &Uplink| {
         uplink.kind == UplinkKind::VirtioUser && uplink.socket_side() == Mode::Client
     };
-    let connects = config.ports.iter().any(is_client) || config.uplinks.iter().any(is_dialler);
+    config.ports.iter().any(|port| port.mode() == Mode::Client)
+        || config.uplinks.iter().any(is_dialler)
+}
+
+/// Whether the daemon connects again to a xenstored of this domain, after that was started again.
+fn reaches_store(config: &Config) -> bool {
+    config.daemon.platform == Platform::Xen && xen::store::has_socket()
+}
+
+fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
     let locks_memory = !config.nics.is_empty() || calls.sockets;
     let low_port = config.daemon.metrics.is_some_and(|address| address.port() < 1024);
     let has_tokens = config.guests.iter().any(|guest| guest.token_file.is_some());
@@ -173,7 +198,7 @@ fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
         (low_port, CapabilitySet::NET_BIND_SERVICE),
         (has_tokens, CapabilitySet::DAC_READ_SEARCH),
         // The socket that a front-end or a back-end makes is its user's.
-        (others || connects, CapabilitySet::DAC_OVERRIDE),
+        (others || is_client(config), CapabilitySet::DAC_OVERRIDE),
     ]
     .into_iter()
     .filter_map(|(needed, capability)| needed.then_some(capability))
@@ -293,8 +318,11 @@ mod tests {
         let client =
             "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/x\"\nmode = \"client\"\n";
         assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);
+        let connects = |text: &str| needs_of(text).calls.connects;
+        assert!(connects(client) && !connects(&client.replace("client", "server")));
         let dialler = "[[uplink]]\nname = \"up\"\nkind = \"virtio-user\"\nsocket = \"/nonexistent/up.sock\"\n";
         assert_eq!(kept(&format!("{dialler}mode = \"client\"\n")), CapabilitySet::DAC_OVERRIDE);
+        assert!(connects(&format!("{dialler}mode = \"client\"\n")) && !connects(dialler));
         let Needs { capabilities, files, calls } = needs_of(dialler);
         assert_eq!((capabilities, calls), (CapabilitySet::empty(), CallRules::default()));
         assert!(files.write.contains(&"/nonexistent".into()));
@@ -314,6 +342,7 @@ mod tests {
         let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
         assert!(needs.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{needs:?}");
         assert!(needs.files.write.contains(&"/dev/net/tun".into()));
+        assert!(needs.calls.connects, "of a port that comes later, another may make the socket");
     }
 
     /// Such a device is made again after somebody has deleted it, and on a Xen host when its guest comes.

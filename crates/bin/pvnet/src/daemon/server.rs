@@ -36,7 +36,10 @@ const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 pub(super) fn join_groups(config: &Config) {
     let ports = config.ports.iter().map(|port| port.socket_group);
     let uplinks = config.uplinks.iter().map(|uplink| uplink.socket_group);
-    let all = std::iter::once(config.daemon.control_group).chain(ports).chain(uplinks);
+    let all = [config.daemon.control_group, config.daemon.join_group]
+        .into_iter()
+        .chain(ports)
+        .chain(uplinks);
     let mut groups = getgroups().unwrap_or_default();
     let own = groups.len();
     for group in all.flatten().map(Gid::from_raw) {

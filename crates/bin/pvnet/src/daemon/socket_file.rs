@@ -21,7 +21,8 @@ pub(super) fn open(mode: Mode, path: &Path, file: SocketFile) -> io::Result<Sock
         if let Some(group) = group {
             give_to_group(path, group, "socket_group")?;
         }
-        permissions.map_or(Ok(()), |mode| set_mode(path, mode))
+        // A group that is named is to connect; whoever else is in the daemon's is not.
+        set_mode(path, permissions.unwrap_or(if group.is_some() { 0o660 } else { 0o600 }))
     })
 }
 
@@ -79,6 +80,10 @@ mod tests {
             let _socket = open(Mode::Server, &path, file).unwrap();
             let metadata = std::fs::metadata(&path).unwrap();
             assert_eq!((metadata.mode() & 0o777, metadata.gid()), (mode, own));
+        }
+        for (group, mode) in [(None, 0o600), (Some(own), 0o660)] {
+            let _socket = open(Mode::Server, &path, SocketFile { mode: None, group }).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, mode, "{group:?}");
         }
     }
 

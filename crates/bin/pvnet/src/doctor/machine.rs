@@ -54,6 +54,11 @@ pub(super) fn daemon(directory: &Path) -> Vec<Check> {
             "[[port]], and [[uplink]] with kind = \"virtio-user\", need CONFIG_EVENTFD and /proc",
         ),
         Check::wished(
+            "QEMU's user",
+            front_ends(),
+            "take it out of these groups (`gpasswd -d USER GROUP`); `socket_group` of a [[port]] lets it use that port's socket (docs/kvm.md)",
+        ),
+        Check::wished(
             "descriptors",
             descriptors(),
             "raise the hard limit: LimitNOFILE=65536 in the unit, or `ulimit -Hn`",
@@ -163,6 +168,32 @@ fn light_sleep() -> Result<String, String> {
     Ok(format!("{path} can be held open"))
 }
 
+/// Users that QEMU runs as under libvirt.
+const FRONT_ENDS: [&str; 3] = ["libvirt-qemu", "qemu", "qemu-kvm"];
+/// Groups of the daemon and of its operators.
+const OPERATORS: [&str; 3] = ["pvnet", "pvnet-control", "pvnet-join"];
+
+/// Whether QEMU, which guests escape into, is an operator of the daemon.
+fn front_ends() -> Result<String, String> {
+    operators(&std::fs::read_to_string("/etc/group").unwrap_or_default())
+}
+
+fn operators(groups: &str) -> Result<String, String> {
+    let of = |line: &str| {
+        let mut fields = line.split(':');
+        let group = fields.next().filter(|name| OPERATORS.contains(name))?;
+        let member = fields.nth(2)?.split(',').find(|user| FRONT_ENDS.contains(user))?;
+        Some(format!("{member} is in group {group}"))
+    };
+    let found: Vec<_> = groups.lines().filter_map(of).collect();
+    match found.is_empty() {
+        true => Ok("in no group of pvnet's".to_owned()),
+        false => {
+            Err(format!("{}: a guest that escapes into QEMU may be an operator", found.join(", ")))
+        }
+    }
+}
+
 /// Checks for the sandbox, in a thread that ends.
 pub(super) fn sandbox() -> Vec<Check> {
     let enter = || (files(), calls());
@@ -218,4 +249,20 @@ fn user_namespaces() -> Result<String, String> {
     command.args(["--user", "--map-root-user", "--net", "--mount", "true"]);
     lab::run(command, Duration::from_secs(20)).map_err(text)?;
     Ok("one was made".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_end_in_a_group_of_operators_is_named() {
+        let groups = "root:x:0:\npvnet:x:998:\nkvm:x:104:libvirt-qemu\npvnet-control:x:997:alice\n";
+        assert!(operators(groups).is_ok());
+        for group in OPERATORS {
+            let error =
+                operators(&format!("{groups}{group}:x:990:alice,libvirt-qemu\n")).unwrap_err();
+            assert!(error.contains(&format!("libvirt-qemu is in group {group}:")), "{error}");
+        }
+    }
 }

@@ -31,7 +31,6 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
-    libc::SYS_sendto,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     // Descriptors.
@@ -49,13 +48,11 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_epoll_pwait2,
     libc::SYS_ppoll,
     libc::SYS_pselect6,
-    // Sockets. Which can be made, the conditions of `socket` say.
-    libc::SYS_socketpair,
+    // Sockets. Which can be made, and whether they may connect, conditions say.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_connect,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_getsockopt,

@@ -76,12 +76,21 @@ struct Model {
     sent_descriptors: u32,
     used_buffers: u32,
     dropped: u64,
+    /// Frames that it sent to itself.
+    not_forwarded: u64,
 }
 
 impl Model {
     fn new() -> Self {
         let (buffers, expected) = (VecDeque::new(), Vec::new());
-        Self { buffers, expected, sent_descriptors: 0, used_buffers: 0, dropped: 0 }
+        Self {
+            buffers,
+            expected,
+            sent_descriptors: 0,
+            used_buffers: 0,
+            dropped: 0,
+            not_forwarded: 0,
+        }
     }
 
     fn deliver(&mut self, frame: &[u8]) {
@@ -149,6 +158,8 @@ impl World {
                 self.guests[n].queue(&frame, piece, Flags::NONE);
                 self.guests[n].publish_tx();
                 self.models[n].sent_descriptors += pieces;
+                self.models[n].not_forwarded +=
+                    u64::from(matches!(to, To::Guest(to) if to == from));
                 self.deliver(to, Some(from), &frame);
                 if !matches!(to, To::Guest(_)) {
                     wire.push(frame);
@@ -190,7 +201,7 @@ impl World {
             let received = guest.receive().into_iter().map(|frame| (frame.bytes, frame.buffers));
             assert_eq!(received.collect::<Vec<_>>(), std::mem::take(&mut model.expected));
             let statistics = self.host.card.statistics(id);
-            assert_eq!(statistics.drops, [model.dropped, 0, 0, 0]);
+            assert_eq!(statistics.drops, [model.dropped, 0, 0, 0, model.not_forwarded]);
             let consumed = |ring| guest.consumer(ring).wrapping_sub(self.starts[n]);
             assert_eq!(consumed(Direction::Tx), model.sent_descriptors);
             assert_eq!(consumed(Direction::Rx), model.used_buffers);

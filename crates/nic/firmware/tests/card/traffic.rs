@@ -84,6 +84,33 @@ fn guests_of_one_card_reach_each_other_without_the_wire() {
     a.send(&frame(A, A, 3, 60));
     host.run();
     assert!(a.received().is_empty() && host.sent().is_empty());
+    assert_eq!(drops(&host, 1, DropReason::NotForwarded), 1);
+}
+
+/// Pause frames, spanning tree, LACP, LLDP: neither a guest's reach the wire or another guest, nor the wire's reach a guest.
+#[test]
+fn link_local_groups_end_at_the_card() {
+    let (mut host, mut a, _) = two();
+    let mut all =
+        host.guest_with(0, 0, Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0));
+    all.enable(usual() | Enable::MULTICAST | Enable::PROMISCUOUS);
+    all.post(64, 2048);
+    let group = |last| MacAddr([0x01, 0x80, 0xc2, 0, 0, last]);
+    for last in 0..=0x0f {
+        a.send(&frame(group(last), A, last, 60));
+        all.send(&frame(group(last), B, last, 60));
+        host.arrive(&frame(group(last), PEER, last, 60));
+    }
+    host.run();
+    assert!(host.sent().is_empty() && all.received().is_empty());
+    assert_eq!([0, 1].map(|n| drops(&host, n, DropReason::NotForwarded)), [16; 2]);
+    assert_eq!(host.card.counters().unclaimed, 16);
+    assert_eq!(a.consumer(Direction::Tx), 16, "their buffers are free");
+    // The first group that bridges forward.
+    let beyond = frame(group(0x10), A, 1, 60);
+    a.send(&beyond);
+    host.run();
+    assert_eq!((host.sent(), all.received()), (vec![beyond.clone()], vec![beyond]));
 }
 
 #[test]

@@ -373,7 +373,10 @@ impl World {
             }
             let drops = self.host.card.statistics(ContextId::new(number)).drops;
             assert!(honest.lost <= drops[0], "{} lost, {} dropped", honest.lost, drops[0]);
-            assert_eq!(drops[1..], [0; 3], "an honest guest's frame was dropped");
+            assert!(
+                drops[1..].iter().all(|count| *count == 0),
+                "an honest guest's frame was dropped"
+            );
         }
     }
 }

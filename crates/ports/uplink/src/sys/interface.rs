@@ -110,7 +110,7 @@ const _: () = assert!(
 
 /// Any socket: its namespace is that of the calling thread.
 fn socket() -> Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
 }
 
 /// Whether an interface is up.

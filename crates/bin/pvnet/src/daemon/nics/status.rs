@@ -32,6 +32,7 @@ fn drops(statistics: &Statistics) -> BTreeMap<String, u64> {
         ("offload", DropReason::Offload),
         ("false_source", DropReason::FalseSource),
         ("wire", DropReason::Wire),
+        ("not_forwarded", DropReason::NotForwarded),
     ];
     let counted =
         reasons.map(|(name, reason)| (name.to_owned(), statistics.drops[reason as usize]));

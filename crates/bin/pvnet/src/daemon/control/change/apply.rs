@@ -1,6 +1,7 @@
 //! Carries out a plan. Nobody waits for it but who asked: workers carry the frames of all other ports meanwhile.
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
+use vhost_user::Mode;
 
 use crate::config::{
     Config, Daemon, Guest, Multicast, Platform, Port, Sandbox, Switch, Uplink, UplinkKind,
@@ -111,6 +112,9 @@ impl Control {
             return Ok(());
         };
         if !self.holds_device_of(uplink) {
+            if uplink.kind == UplinkKind::VirtioUser {
+                self.may_use(uplink.socket_side())?;
+            }
             let meter = self.platform.meter();
             let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
             let with_hint = |error: Error| match uplink.kind {
@@ -136,6 +140,18 @@ impl Control {
             other.config.socket == port.socket || device.is_some() && other.device() == device
         };
         self.machines.iter().any(is_held)
+    }
+
+    /// Whether the daemon may do its part of a socket: connecting is a right of its own.
+    pub(super) fn may_use(&self, side: Mode) -> Result<(), String> {
+        match side {
+            Mode::Client if !self.reach.connects() => Err(
+                "a daemon in its sandbox connects to no socket, if no port and no uplink had mode = \"client\" at its start: start it \
+                 again, or set `sandbox = \"devices\"` in [daemon] before that"
+                    .to_owned(),
+            ),
+            Mode::Client | Mode::Server => Ok(()),
+        }
     }
 
     /// The error of a device that was not opened, with what to do where the sandbox is the reason.
@@ -168,6 +184,7 @@ impl Control {
             return Ok(());
         };
         if !self.holds_socket_of(port) {
+            self.may_use(port.mode())?;
             let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
             let workers = self.datapath.workers();
             let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);

@@ -52,7 +52,7 @@ impl Control {
         match (mode, path.parent()) {
             (Mode::Server, Some(folder)) => on(&self.sockets_disk, folder, &self.reach)
                 .map_err(|error| self.with_socket_hint(&error)),
-            _ => Ok(()),
+            _ => self.may_use(mode),
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use seqpacket::remove_socket;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,10 +31,11 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Opens the socket at `path`. One that nobody listens at is replaced. A file that is made is prepared before anybody can connect.
+    /// Opens the socket at `path`. One that nobody listens at is replaced; another file is left alone. A file that is made is prepared before anybody can connect.
     ///
     /// # Errors
-    /// The system's, and those of `prepare`; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens.
+    /// The system's, and those of `prepare`; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens, and
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the file there is no socket.
     pub fn open(
         mode: Mode,
         path: &Path,
@@ -48,7 +50,7 @@ impl Socket {
                         return Err(io::ErrorKind::AddrInUse.into());
                     }
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
+                        remove_socket(path)?;
                     }
                     Err(_) => {}
                 }
@@ -77,7 +79,7 @@ fn listen(path: &Path, prepare: impl FnOnce(&Path) -> io::Result<()>) -> io::Res
     let listening = prepare(path).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
     if let Err(error) = listening {
         // The first error is the one to report.
-        let _ = std::fs::remove_file(path);
+        let _ = remove_socket(path);
         return Err(error);
     }
     Ok(socket.into())
@@ -123,7 +125,25 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use lab::TempDir;
+
     use super::*;
+
+    /// `connect` refuses a regular file as it refuses a socket that nobody listens at.
+    #[test]
+    fn a_socket_that_is_left_is_replaced_and_another_file_is_left_alone() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("vm.sock");
+        let open = || Socket::open(Mode::Server, &path, |_| Ok(()));
+        drop(open().unwrap());
+        assert!(path.exists(), "the file of a daemon that was killed");
+        drop(open().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let error = open().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
 
     #[test]
     fn sessions_begin_at_once_until_there_are_too_many() {

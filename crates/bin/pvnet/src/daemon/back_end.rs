@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use hypervisor::Meter;
+use seqpacket::remove_socket;
 use tracing::{info, warn};
 use vhost_user::{Mode, Pace, Socket};
 use virtio_user::{Error, Options};
@@ -83,7 +84,7 @@ impl Drop for BackEnds {
         self.shared.connections.stop();
         if let Some(file) = &self.file {
             // Somebody may have removed it already.
-            let _ = std::fs::remove_file(file);
+            let _ = remove_socket(file);
         }
     }
 }

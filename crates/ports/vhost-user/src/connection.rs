@@ -61,7 +61,9 @@ impl Session {
 
 /// Answers messages, and serves rings when they can be. Returns why the session ended.
 fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> String {
-    loop {
+    // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
+    // could reset its device to get calls that are not refused yet.
+    while !has_rung(alarm) {
         let (pending, pause) = {
             let session = lock(session);
             (session.is_pending(), session.pause().filter(|_| requests.has_begun()))
@@ -79,10 +81,53 @@ fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> 
             return lock(session).error.take().unwrap_or(why);
         }
     }
+    BLOCKED.into()
 }
 
 /// Whether a doorbell has rung.
 fn has_rung(doorbell: &Doorbell) -> bool {
     let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use offload::Features;
+    use port::Queue;
+
+    use super::*;
+    use crate::features::DeviceOptions;
+    use crate::session::Device;
+
+    struct Nothing;
+
+    impl Device for Nothing {
+        fn start(&self, _: Vec<Queue>) {}
+
+        fn stop(&self, _: &str) {}
+    }
+
+    /// What it has sent already would otherwise be answered first, and what it sends meanwhile too.
+    #[test]
+    fn no_message_of_a_front_end_that_has_proven_hostile_is_answered() {
+        let options = DeviceOptions {
+            queues: 1,
+            packed: true,
+            offloads: Features::ALL,
+            guest_offloads: true,
+        };
+        let session = Session::new(options, Arc::new(Nothing), Arc::default()).unwrap();
+        let (mut front, stream) = UnixStream::pair().unwrap();
+        // VHOST_USER_GET_FEATURES, version 1, without a payload.
+        let get_features = [1u32, 1, 0].map(u32::to_le_bytes).concat();
+        front.write_all(&get_features).unwrap();
+        session.alarm.ring();
+        let Ended { why, is_hostile } = session.run(stream);
+        assert!(is_hostile, "{why}");
+        let mut answer = Vec::new();
+        front.read_to_end(&mut answer).unwrap_or_default();
+        assert!(answer.is_empty(), "{answer:x?}");
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hypervisor::Pace;
 use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -13,6 +14,15 @@ use crate::session::{Session, lock};
 
 /// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
+pub(crate) const MESSAGES: u32 = 8192;
+/// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
+pub(crate) const MESSAGES_PER_SECOND: u32 = 1000;
+/// How often rings may be started at once: a guest may enable 64 pairs one by one. Starts and stops are the work of a thread that all ports share.
+const STARTS: u32 = 128;
+/// Starts per second after that.
+const STARTS_PER_SECOND: u32 = 10;
 
 /// Why a session ends whose front-end blocked a worker, or was about to.
 const BLOCKED: &str = "the front-end filled an eventfd, which blocks whoever writes to it";
@@ -61,6 +71,7 @@ impl Session {
 
 /// Answers messages, and serves rings when they can be. Returns why the session ended.
 fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> String {
+    let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
     // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
     // could reset its device to get calls that are not refused yet.
     while !has_rung(alarm) {
@@ -69,7 +80,9 @@ fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> 
             (session.is_pending(), session.pause().filter(|_| requests.has_begun()))
         };
         let is_settled = |pause| requests.is_quiet(pause, alarm);
-        let step = if pending && is_settled(PAUSE) {
+        // Messages are answered while a start waits. Rings that stop were started before, so stops need no pace of their own.
+        let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
+            starts.count(1, Instant::now());
             lock(session).serve_ready()
         } else if !pending && pause.is_some_and(is_settled) {
             lock(session).look();

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use hypervisor::Pace;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use seqpacket::remove_socket;
 
@@ -95,36 +96,22 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Sessions that may begin at once.
+const SESSIONS: u32 = 20;
+/// Sessions per second after that.
+const SESSIONS_PER_SECOND: u32 = 10;
+
 /// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more
 /// lines in the log.
-#[derive(Debug)]
-pub struct Pace {
-    /// When as many sessions as are allowed at once may begin again.
-    full: Instant,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { full: Instant::now() }
-    }
-}
-
-impl Pace {
-    /// Sessions that may begin at once.
-    pub const BURST: u32 = 20;
-    /// Time for which one more is allowed.
-    pub const PERIOD: Duration = Duration::from_millis(100);
-
-    /// Notes that a session begins at `now`. Returns how long it must wait first.
-    #[must_use]
-    pub fn begin(&mut self, now: Instant) -> Duration {
-        self.full = self.full.max(now) + Self::PERIOD;
-        self.full.saturating_duration_since(now + Self::BURST * Self::PERIOD)
-    }
+#[must_use]
+pub fn session_pace(now: Instant) -> Pace {
+    Pace::new(SESSIONS, SESSIONS_PER_SECOND, now)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lab::TempDir;
 
     use super::*;
@@ -147,14 +134,14 @@ mod tests {
 
     #[test]
     fn sessions_begin_at_once_until_there_are_too_many() {
-        let mut pace = Pace::default();
         let start = Instant::now();
-        for _ in 0..Pace::BURST {
+        let mut pace = session_pace(start);
+        for _ in 0..SESSIONS {
             assert_eq!(pace.begin(start), Duration::ZERO);
         }
         let late = pace.begin(start);
-        assert!(late > Duration::ZERO && late <= Pace::PERIOD);
-        assert!(pace.begin(start) > Pace::PERIOD);
+        assert!(late > Duration::ZERO && late <= Duration::from_secs(1) / SESSIONS_PER_SECOND);
+        assert!(pace.begin(start) > late);
         assert_eq!(pace.begin(start + Duration::from_secs(60)), Duration::ZERO);
     }
 }

@@ -135,3 +135,24 @@ fn a_socket_has_its_own_permissions_and_group() {
     lab::run(add, testbed::LIMIT).unwrap();
     assert_eq!(is(socket), (0o660, own));
 }
+
+#[test]
+fn a_file_at_the_path_of_a_socket_is_left_alone() {
+    for name in ["control.sock", "machine.sock", "vm0"] {
+        let folder = TempDir::new().unwrap();
+        let [config, file, vm] = ["pvnet.toml", name, "vm0"].map(|name| folder.path().join(name));
+        let text = format!(
+            "[daemon]\ndirectory = {:?}\n[[port]]\nname = \"vm0\"\nkind = \"vhost-user\"\nsocket = {vm:?}\nguard = \"off\"\n",
+            folder.path()
+        );
+        std::fs::write(&config, text).unwrap();
+        std::fs::write(&file, "precious").unwrap();
+        let mut command = pvnet();
+        command.args(["run", "--config"]).arg(&config);
+        let mut daemon = lab::Process::capture(command).unwrap();
+        wait("the daemon's word", || daemon.ended().unwrap().is_some());
+        let said = daemon.stderr();
+        assert!(said.contains("no socket"), "{name}: {said}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious", "{name}: {said}");
+    }
+}

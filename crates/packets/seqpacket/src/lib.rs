@@ -1,11 +1,13 @@
 //! Packets of a fixed size over a `SOCK_SEQPACKET` socket: it keeps packets whole, and descriptors
-//! travel beside them.
+//! travel beside them. [`remove_socket`] removes the files of Unix sockets of every type.
 
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -90,9 +92,52 @@ where
     Ok(Some((packet, descriptors)))
 }
 
+/// Removes the file of a socket, if one is there, and no other file.
+///
+/// A configuration may name any file by mistake, and `connect` refuses a regular file with the same error as a socket that nobody
+/// listens at. A symbolic link is not followed: it is no socket. Whoever may write to the folder can still exchange the file between
+/// the check and the removal, and could remove it without this process.
+///
+/// # Errors
+/// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the file is no socket, and the system's.
+pub fn remove_socket(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if file.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => {
+            let why = "a file that is no socket is there, and is left alone";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use lab::TempDir;
+
     use super::*;
+
+    #[test]
+    fn a_socket_is_removed_and_no_other_file() {
+        let folder = TempDir::new().unwrap();
+        let [socket, file, link, missing] =
+            ["socket", "file", "link", "missing"].map(|name| folder.path().join(name));
+        let _listener = UnixListener::bind(&socket).unwrap();
+        std::fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        for other in [&file, &link, &folder.path().to_owned()] {
+            let error = remove_socket(other).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+        assert!(std::fs::symlink_metadata(&link).is_ok() && socket.exists());
+        remove_socket(&missing).unwrap();
+        remove_socket(&socket).unwrap();
+        assert!(!socket.exists());
+    }
 
     #[test]
     fn packets_and_descriptors_cross_the_socket() {

@@ -10,8 +10,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 mod guarded;
 mod mapping;
+mod record;
 mod words;
 
+use guarded::Guard;
 use words::WORD;
 
 /// The bytes asked for do not lie in the region.
@@ -41,6 +43,8 @@ pub struct Region {
     len: usize,
     /// The region that owns the mapping, if this is a slice of it.
     whole: Option<Arc<Region>>,
+    /// What guards it, if it is [guarded](Self::map_guarded) and no slice.
+    guard: Option<Guard>,
 }
 
 // SAFETY: a region is an address range that stays mapped until it is dropped; every access to
@@ -56,23 +60,29 @@ impl Region {
         let base = NonNull::new(self.at(range.start, len)?);
         let aligned = base.filter(|_| range.start.is_multiple_of(WORD));
         let outside = OutOfBounds { offset: range.start, len, size: self.len };
-        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()) })
+        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()), guard: None })
     }
 
     /// Another handle of this range; none if it is no [slice](Self::slice).
     #[must_use]
     pub fn share(&self) -> Option<Self> {
-        Some(Self { base: self.base, len: self.len, whole: Some(self.whole.clone()?) })
+        let whole = Some(self.whole.clone()?);
+        Some(Self { base: self.base, len: self.len, whole, guard: None })
     }
 
     /// Whether the kernel could not provide a page of this [guarded](Self::map_guarded) region, or of the one that
-    /// it is a slice of. What it holds since then is private memory.
+    /// it is a slice of. Since then it holds private memory, at least where it was accessed.
     #[inline]
     #[must_use]
     pub fn is_lost(&self) -> bool {
+        guarded::is_any_lost() && self.is_this_lost()
+    }
+
+    #[cold]
+    fn is_this_lost(&self) -> bool {
         match &self.whole {
-            Some(whole) => whole.is_lost(),
-            None => guarded::is_lost(self.base.as_ptr() as usize),
+            Some(whole) => whole.is_this_lost(),
+            None => self.guard.as_ref().is_some_and(Guard::is_lost),
         }
     }
 
@@ -316,7 +326,7 @@ impl Drop for Region {
             return;
         }
         // Another mapping may come to lie here at once.
-        guarded::release(self.base.as_ptr() as usize);
+        self.guard = None;
         // SAFETY: the range was mapped for this region alone and no borrow of it is left.
         // A failure could only mean that the range is not mapped, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };

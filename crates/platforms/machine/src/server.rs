@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socketpair,
 };
-use seqpacket::send;
+use seqpacket::{remove_socket, send};
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
@@ -43,10 +42,10 @@ impl Listener {
             if connect(seqpacket::socket()?, &SocketAddrUnix::new(path)?).is_ok() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens"));
             }
-            if !std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+            if error.kind() != io::ErrorKind::AddrInUse {
                 return Err(error);
             }
-            std::fs::remove_file(path).map_err(|_| error)?;
+            remove_socket(path)?;
             listen_at(path, SocketType::SEQPACKET, mode)
         });
         Ok(Self { socket: listening?, path: path.to_owned() })
@@ -77,7 +76,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // It may be removed already.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = remove_socket(&self.path);
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
+use seqpacket::remove_socket;
 use tracing::warn;
 
 /// Connections that may wait to be accepted.
@@ -35,7 +36,7 @@ pub fn listen_at(path: &Path, kind: SocketType, mode: u32) -> io::Result<OwnedFd
         .and_then(|()| Ok(listen(&socket, BACKLOG)?));
     if let Err(error) = listening {
         // The first error is the one to report.
-        let _ = std::fs::remove_file(path);
+        let _ = remove_socket(path);
         return Err(error);
     }
     Ok(socket)

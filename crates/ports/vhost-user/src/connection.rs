@@ -2,8 +2,9 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hypervisor::Pace;
 use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -13,6 +14,15 @@ use crate::session::{Session, lock};
 
 /// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
+pub(crate) const MESSAGES: u32 = 8192;
+/// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
+pub(crate) const MESSAGES_PER_SECOND: u32 = 1000;
+/// How often rings may be started at once: a guest may enable 64 pairs one by one. Starts and stops are the work of a thread that all ports share.
+const STARTS: u32 = 128;
+/// Starts per second after that.
+const STARTS_PER_SECOND: u32 = 10;
 
 /// Why a session ends whose front-end blocked a worker, or was about to.
 const BLOCKED: &str = "the front-end filled an eventfd, which blocks whoever writes to it";
@@ -61,13 +71,18 @@ impl Session {
 
 /// Answers messages, and serves rings when they can be. Returns why the session ended.
 fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> String {
-    loop {
+    let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
+    // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
+    // could reset its device to get calls that are not refused yet.
+    while !has_rung(alarm) {
         let (pending, pause) = {
             let session = lock(session);
             (session.is_pending(), session.pause().filter(|_| requests.has_begun()))
         };
         let is_settled = |pause| requests.is_quiet(pause, alarm);
-        let step = if pending && is_settled(PAUSE) {
+        // Messages are answered while a start waits. Rings that stop were started before, so stops need no pace of their own.
+        let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
+            starts.count(1, Instant::now());
             lock(session).serve_ready()
         } else if !pending && pause.is_some_and(is_settled) {
             lock(session).look();
@@ -79,10 +94,53 @@ fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> 
             return lock(session).error.take().unwrap_or(why);
         }
     }
+    BLOCKED.into()
 }
 
 /// Whether a doorbell has rung.
 fn has_rung(doorbell: &Doorbell) -> bool {
     let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use offload::Features;
+    use port::Queue;
+
+    use super::*;
+    use crate::features::DeviceOptions;
+    use crate::session::Device;
+
+    struct Nothing;
+
+    impl Device for Nothing {
+        fn start(&self, _: Vec<Queue>) {}
+
+        fn stop(&self, _: &str) {}
+    }
+
+    /// What it has sent already would otherwise be answered first, and what it sends meanwhile too.
+    #[test]
+    fn no_message_of_a_front_end_that_has_proven_hostile_is_answered() {
+        let options = DeviceOptions {
+            queues: 1,
+            packed: true,
+            offloads: Features::ALL,
+            guest_offloads: true,
+        };
+        let session = Session::new(options, Arc::new(Nothing), Arc::default()).unwrap();
+        let (mut front, stream) = UnixStream::pair().unwrap();
+        // VHOST_USER_GET_FEATURES, version 1, without a payload.
+        let get_features = [1u32, 1, 0].map(u32::to_le_bytes).concat();
+        front.write_all(&get_features).unwrap();
+        session.alarm.ring();
+        let Ended { why, is_hostile } = session.run(stream);
+        assert!(is_hostile, "{why}");
+        let mut answer = Vec::new();
+        front.read_to_end(&mut answer).unwrap_or_default();
+        assert!(answer.is_empty(), "{answer:x?}");
+    }
 }

@@ -1,14 +1,15 @@
 //! The descriptors by which guest and device notify each other.
 
+use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use port::{Doorbell, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, readlink};
 
 use crate::writes::WATCHER;
 
@@ -25,15 +26,32 @@ pub enum DoorbellError {
 
 /// What begins the line with an eventfd's counter, in hexadecimal digits.
 const COUNT: &str = "eventfd-count:";
+/// What the kernel's link to an eventfd says.
+const EVENTFD: &[u8] = b"anon_inode:[eventfd]";
+/// Bytes that are read of what the kernel says of an eventfd, which are some hundred. Of another descriptor it may say much more: a line
+/// for each descriptor that an epoll instance watches.
+const INFO_MAX: u64 = 1024;
 
-/// What the kernel says of a descriptor.
+/// The kernel's link to a descriptor's file, which says what an anonymous one is. Whoever sent the descriptor cannot choose it: the path
+/// of a file that has one begins with a slash.
+fn link_of(fd: &impl AsRawFd) -> io::Result<CString> {
+    Ok(readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?)
+}
+
+/// What the kernel says of an eventfd, up to a bound.
 fn fd_info(fd: &impl AsRawFd) -> io::Result<String> {
-    std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
+    let mut info = String::new();
+    let file = File::open(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    file.take(INFO_MAX).read_to_string(&mut info)?;
+    Ok(info)
 }
 
 /// Checks that a descriptor is an eventfd, which a write of 1 cannot fill up, and makes it non-blocking.
+///
+/// The check costs the same whatever the descriptor is. Its fdinfo would not: a front-end chooses how long that of an epoll instance is, and
+/// the kernel makes it whole, with a lock held, before the first byte is read.
 fn eventfd(file: File) -> Result<OwnedFd, DoorbellError> {
-    if !fd_info(&file)?.lines().any(|line| line.starts_with(COUNT)) {
+    if link_of(&file)?.as_bytes() != EVENTFD {
         return Err(DoorbellError::NoEventfd);
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
@@ -261,6 +279,33 @@ mod tests {
         assert!(!waits(&outer) && waits(&outer));
         rustix::io::write(&first, &1u64.to_ne_bytes()).unwrap();
         assert!(waits(&outer), "the first one is not watched any more");
+    }
+
+    /// Its fdinfo has a line for each descriptor that it watches: the check would cost its time and memory.
+    #[test]
+    fn the_check_of_a_descriptor_does_not_read_what_its_sender_made_long() {
+        const WATCHED: usize = 500;
+        let crowd = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let one = new();
+        let others: Vec<_> = (0..WATCHED).map(|_| one.try_clone().unwrap()).collect();
+        others.iter().for_each(|fd| watch(&crowd, fd).unwrap());
+        let crowd = File::from(crowd);
+        assert!(fd_info(&crowd).unwrap().len() as u64 <= INFO_MAX);
+        // Bytes that this thread has read.
+        let read = || {
+            let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+            io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+        };
+        let before = read();
+        assert!(matches!(eventfd(crowd), Err(DoorbellError::NoEventfd)));
+        assert!(read() - before < INFO_MAX, "its fdinfo was read");
+        // The name of a file is not taken for the kernel's word.
+        let folder = lab::TempDir::new().unwrap();
+        let path = folder.path().join("anon_inode:[eventfd]");
+        let named = File::create(path).unwrap();
+        assert!(matches!(eventfd(named), Err(DoorbellError::NoEventfd)));
+        let named = rustix::fs::memfd_create("eventfd-count: 0", rustix::fs::MemfdFlags::CLOEXEC);
+        assert!(matches!(eventfd(named.unwrap().into()), Err(DoorbellError::NoEventfd)));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use features::{DeviceOptions, Negotiated};
 pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
 pub use link::Link;
-pub use listener::{Mode, Pace, Socket};
+pub use listener::{Mode, Socket, session_pace};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};

@@ -3,9 +3,11 @@
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use hypervisor::Pace;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use seqpacket::remove_socket;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,10 +32,11 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Opens the socket at `path`. One that nobody listens at is replaced. A file that is made is prepared before anybody can connect.
+    /// Opens the socket at `path`. One that nobody listens at is replaced; another file is left alone. A file that is made is prepared before anybody can connect.
     ///
     /// # Errors
-    /// The system's, and those of `prepare`; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens.
+    /// The system's, and those of `prepare`; [`AddrInUse`](io::ErrorKind::AddrInUse) if somebody listens, and
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the file there is no socket.
     pub fn open(
         mode: Mode,
         path: &Path,
@@ -48,7 +51,7 @@ impl Socket {
                         return Err(io::ErrorKind::AddrInUse.into());
                     }
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
+                        remove_socket(path)?;
                     }
                     // In a sandbox without connections the kernel's list says whether somebody does.
                     Err(error) if error.kind() == io::ErrorKind::Unsupported && path.exists() => {
@@ -96,7 +99,7 @@ fn listen(path: &Path, prepare: impl FnOnce(&Path) -> io::Result<()>) -> io::Res
     let listening = prepare(path).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
     if let Err(error) = listening {
         // The first error is the one to report.
-        let _ = std::fs::remove_file(path);
+        let _ = remove_socket(path);
         return Err(error);
     }
     Ok(socket.into())
@@ -112,37 +115,41 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Sessions that may begin at once.
+const SESSIONS: u32 = 20;
+/// Sessions per second after that.
+const SESSIONS_PER_SECOND: u32 = 10;
+
 /// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more
 /// lines in the log.
-#[derive(Debug)]
-pub struct Pace {
-    /// When as many sessions as are allowed at once may begin again.
-    full: Instant,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { full: Instant::now() }
-    }
-}
-
-impl Pace {
-    /// Sessions that may begin at once.
-    pub const BURST: u32 = 20;
-    /// Time for which one more is allowed.
-    pub const PERIOD: Duration = Duration::from_millis(100);
-
-    /// Notes that a session begins at `now`. Returns how long it must wait first.
-    #[must_use]
-    pub fn begin(&mut self, now: Instant) -> Duration {
-        self.full = self.full.max(now) + Self::PERIOD;
-        self.full.saturating_duration_since(now + Self::BURST * Self::PERIOD)
-    }
+#[must_use]
+pub fn session_pace(now: Instant) -> Pace {
+    Pace::new(SESSIONS, SESSIONS_PER_SECOND, now)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use lab::TempDir;
+
     use super::*;
+
+    /// `connect` refuses a regular file as it refuses a socket that nobody listens at.
+    #[test]
+    fn a_socket_that_is_left_is_replaced_and_another_file_is_left_alone() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("vm.sock");
+        let open = || Socket::open(Mode::Server, &path, |_| Ok(()));
+        drop(open().unwrap());
+        assert!(path.exists(), "the file of a daemon that was killed");
+        drop(open().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let error = open().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
 
     #[test]
     fn the_kernels_list_says_who_listens() {
@@ -160,14 +167,14 @@ mod tests {
 
     #[test]
     fn sessions_begin_at_once_until_there_are_too_many() {
-        let mut pace = Pace::default();
         let start = Instant::now();
-        for _ in 0..Pace::BURST {
+        let mut pace = session_pace(start);
+        for _ in 0..SESSIONS {
             assert_eq!(pace.begin(start), Duration::ZERO);
         }
         let late = pace.begin(start);
-        assert!(late > Duration::ZERO && late <= Pace::PERIOD);
-        assert!(pace.begin(start) > Pace::PERIOD);
+        assert!(late > Duration::ZERO && late <= Duration::from_secs(1) / SESSIONS_PER_SECOND);
+        assert!(pace.begin(start) > late);
         assert_eq!(pace.begin(start + Duration::from_secs(60)), Duration::ZERO);
     }
 }

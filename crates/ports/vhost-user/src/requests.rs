@@ -4,12 +4,15 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hypervisor::Pace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
+use crate::connection::{MESSAGES, MESSAGES_PER_SECOND};
 use crate::extension;
 use crate::session::{Session, lock};
 
@@ -23,6 +26,8 @@ pub(crate) struct Requests {
     handler: BackendReqHandler<Mutex<Session>>,
     /// The other end of the handler's socket.
     inner: UnixStream,
+    /// Of messages and their descriptors.
+    pace: Pace,
 }
 
 impl Requests {
@@ -33,13 +38,19 @@ impl Requests {
             session: session.clone(),
             handler: BackendReqHandler::from_stream(handlers, session.clone()),
             inner,
+            pace: Pace::new(MESSAGES, MESSAGES_PER_SECOND, Instant::now()),
         })
     }
 
     /// Waits for a message and answers it. An event of `stop` ends the wait.
     pub(crate) fn handle_next(&mut self, stop: &impl AsFd) -> Result<(), String> {
+        if self.is_stopped_within(self.pace.wait(Instant::now()), stop) {
+            return Err(ChannelError::Stopped.to_string());
+        }
         let message = self.channel.receive(stop.as_fd());
         let mut message = message.map_err(|error| error.to_string())?;
+        let descriptors = u32::try_from(message.descriptors.len()).unwrap_or(u32::MAX);
+        self.pace.count(1 + descriptors, Instant::now());
         let answer = extension::answer(&mut lock(&self.session), &mut message);
         let handled = match answer {
             Some(Ok(None)) => return Ok(()),
@@ -52,6 +63,13 @@ impl Requests {
             self.reply(&reply, stop)?;
         }
         handled
+    }
+
+    /// Waits, unless there is an event of `stop`. The thread is the front-end's: it alone waits.
+    fn is_stopped_within(&self, wait: Duration, stop: &impl AsFd) -> bool {
+        let limit = Timespec::try_from(wait).unwrap_or_default();
+        let mut fds = [PollFd::new(stop, PollFlags::IN)];
+        !wait.is_zero() && matches!(poll(&mut fds, Some(&limit)), Ok(1))
     }
 
     /// Gives a message to the handler.

@@ -4,6 +4,9 @@
 //! after it was checked, and fill its counter. The next write of a worker would then wait for ever, and with it every port that
 //! the worker serves. No system call writes to an eventfd without regard to that flag, so eventfds that are written are watched.
 //!
+//! At the first proof, all descriptors of that front-end are refused: if each had to be found full by a look of its own, one with many
+//! rings would hold its neighbours up once for each of them.
+//!
 //! A full counter is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the looks are
 //! random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
@@ -28,7 +31,7 @@ static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Watched {
     call: Weak<Call>,
-    /// Rung when the counter was full.
+    /// Rung when the counter was full. The calls of one front-end have the same alarm, and no others have it.
     alarm: Weak<Doorbell>,
     /// Writes that had begun at the last look.
     writes: u64,
@@ -41,6 +44,8 @@ enum Look {
     Quiet,
     /// Something was, or still is being written.
     Written,
+    /// Its counter is full.
+    Full,
     /// It needs no more looks.
     Gone,
 }
@@ -53,16 +58,10 @@ impl Watched {
             return Look::Quiet;
         }
         self.writes = call.writes();
-        if !call.is_full() {
-            return Look::Written;
+        match call.is_full() {
+            true => Look::Full,
+            false => Look::Written,
         }
-        call.refuse();
-        if let Some(alarm) = self.alarm.upgrade() {
-            alarm.ring();
-        }
-        // Reading may block in turn, so another thread reads: at most one for each ring of a session that ends now.
-        let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
-        Look::Gone
     }
 
     /// Whether a write has begun since the last look.
@@ -71,12 +70,28 @@ impl Watched {
     }
 }
 
+/// Refuses all calls of the front-end that has this alarm, which has proven hostile, and frees whoever writes to one of them.
+fn refuse_all(watched: &mut Vec<Watched>, alarm: &Weak<Doorbell>) {
+    let calls = watched.extract_if(.., |one| one.alarm.ptr_eq(alarm));
+    let calls: Vec<_> = calls.filter_map(|one| one.call.upgrade()).collect();
+    // All of them first: a worker that is freed goes on to the next ring at once.
+    calls.iter().for_each(|call| call.refuse());
+    if let Some(alarm) = alarm.upgrade() {
+        alarm.ring();
+    }
+    // A counter that had room a moment ago may be filled under its write, and nobody looks any more.
+    for call in calls.into_iter().filter(|call| call.write_under_way().is_some()) {
+        // Reading may block in turn, so another thread reads: at most one for each worker that writes to a session that ends now.
+        let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
+    }
+}
+
 fn lock() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches the writes to a call until it is dropped. When its counter was full, `alarm` is rung, the call takes no more
-/// notifications, and a worker that is blocked by it is freed.
+/// Watches the writes to a call until it is dropped. When its counter was full, `alarm` is rung, no call with this alarm takes any
+/// more notifications, and workers that are blocked by one of them are freed. Each front-end has an alarm of its own.
 ///
 /// # Errors
 /// The process is out of threads.
@@ -107,11 +122,16 @@ fn run() {
         thread::sleep(pause(&random, look));
         let mut watched = lock();
         let mut is_quiet = true;
+        let mut hostile = Vec::new();
         watched.retain_mut(|one| {
             let found = one.look();
             is_quiet &= found != Look::Written;
+            if found == Look::Full {
+                hostile.push(one.alarm.clone());
+            }
             found != Look::Gone
         });
+        hostile.iter().for_each(|alarm| refuse_all(&mut watched, alarm));
         if is_quiet {
             doze(&WATCHER);
             if watched.iter().any(Watched::is_written) {
@@ -123,7 +143,10 @@ fn run() {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use rustix::fs::OFlags;
 
     use super::*;
 
@@ -141,5 +164,36 @@ mod tests {
         let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
         assert!(call.begin().is_some(), "notifications are refused");
+    }
+
+    /// Calls that are watched, each with its eventfd.
+    fn watched(alarm: &Arc<Doorbell>) -> (Arc<Call>, File) {
+        let call = Arc::<Call>::default();
+        let fd = File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        call.set(Some(fd.try_clone().unwrap())).unwrap();
+        watch(&call, alarm).unwrap();
+        (call, fd)
+    }
+
+    /// Were each refused for its own full counter only, a front-end would hold its neighbours up once for each ring.
+    #[test]
+    fn the_first_full_counter_of_a_front_end_is_the_last_that_anybody_waits_for() {
+        let [alarm, neighbours] = [(); 2].map(|()| Arc::new(Doorbell::new().unwrap()));
+        let rings: Vec<_> = (0..16).map(|_| watched(&alarm)).collect();
+        let (neighbour, _fd) = watched(&neighbours);
+        for (_, fd) in &rings {
+            rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            rustix::fs::fcntl_setfl(fd, OFlags::empty()).unwrap();
+        }
+        // Two workers at once.
+        thread::scope(|scope| {
+            for (call, _) in &rings[..2] {
+                scope.spawn(|| call.notify());
+            }
+        });
+        for (call, _) in &rings {
+            assert!(call.begin().is_none(), "somebody would wait once more");
+        }
+        assert!(neighbour.begin().is_some(), "a neighbour is taken for hostile");
     }
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::time::Instant;
 
-use hypervisor::DomId;
+use hypervisor::{DomId, Pace};
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
-use machine::{Admitted, Applicant, MemorySize, Pace, Session, Token, Toolstack};
+use machine::{Admitted, Applicant, MemorySize, Session, Token, Toolstack};
 use netback::RxChannel;
 use offload::Features;
 use shm::PageSize;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use hypervisor::Meter;
+use seqpacket::remove_socket;
 use tracing::{info, warn};
-use vhost_user::{Mode, Pace, Socket};
+use vhost_user::{Mode, Socket, session_pace};
 use virtio_user::{Error, Options};
 
 use crate::config::Uplink;
@@ -83,7 +84,7 @@ impl Drop for BackEnds {
         self.shared.connections.stop();
         if let Some(file) = &self.file {
             // Somebody may have removed it already.
-            let _ = std::fs::remove_file(file);
+            let _ = remove_socket(file);
         }
     }
 }
@@ -100,7 +101,7 @@ impl Shared {
     ) {
         let tell = |what| events.send(Event::BackEnd { uplink: self.id, what });
         let stopped = self.connections.stopped();
-        let mut pace = Pace::default();
+        let mut pace = session_pace(Instant::now());
         while let Some(stream) = self.connections.next(socket) {
             self.connections.pause(pace.begin(Instant::now()));
             if !self.connections.begin(&stream) {

@@ -9,7 +9,7 @@ use control_socket::Reason;
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Condition, Device, Ended, Link, Pace, Session, Socket};
+use vhost_user::{Condition, Device, Ended, Link, Session, Socket, session_pace};
 
 use crate::config::Port;
 use crate::daemon::connections::Connections;
@@ -70,7 +70,7 @@ impl FrontEnds {
         meter: &Arc<Meter>,
         events: &mpsc::Sender<Event>,
     ) {
-        let mut pace = Pace::default();
+        let mut pace = session_pace(Instant::now());
         while let Some(stream) = self.connections.next(socket) {
             std::thread::sleep(pace.begin(Instant::now()));
             let Some(settings) = self.begin(&stream) else { return };

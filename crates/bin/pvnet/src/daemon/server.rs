@@ -15,6 +15,7 @@ use rustix::fs::Gid;
 use rustix::net::SocketType;
 use rustix::process::getgroups;
 use rustix::thread::set_thread_groups;
+use seqpacket::remove_socket;
 
 use crate::config::{Config, ConfigFile};
 use crate::daemon::change;
@@ -67,9 +68,9 @@ impl Server {
         leases: Leases,
     ) -> Result<Self, Error> {
         let path = config.control_socket();
-        // A file here is left from a daemon that has ended: only one daemon can have the join socket,
+        // A socket here is left from a daemon that has ended: only one daemon can have the join socket,
         // and this one has bound it before.
-        let _ = std::fs::remove_file(&path);
+        remove_socket(&path).map_err(Error::path(&path))?;
         let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
         let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
         if let Some(group) = config.daemon.control_group {
@@ -112,7 +113,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Somebody may have removed it already.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = remove_socket(&self.path);
     }
 }
 

@@ -8,6 +8,7 @@ use control_socket::{PortKind, PortState, PortStatus, Reason};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
+use seqpacket::remove_socket;
 use tracing::{info, warn};
 use vhost_user::{Condition, Link, Mode};
 use wire::ethernet::MacAddr;
@@ -236,7 +237,7 @@ impl Drop for VirtualMachine {
         self.front_ends.stop();
         if let Some(path) = &self.socket {
             // Somebody may have removed it already.
-            let _ = std::fs::remove_file(path);
+            let _ = remove_socket(path);
         }
     }
 }

@@ -110,7 +110,7 @@ fn folder(directory: &Path) -> Result<String, String> {
     let path = directory.join(format!("doctor-{}.sock", std::process::id()));
     let bound = UnixListener::bind(&path).map_err(text);
     // Either may be missing by now.
-    let _ = std::fs::remove_file(&path);
+    let _ = seqpacket::remove_socket(&path);
     let mode =
         std::fs::metadata(directory).map_or(0, |folder| folder.permissions().mode() & 0o7777);
     if !existed {

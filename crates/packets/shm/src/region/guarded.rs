@@ -1,76 +1,107 @@
 //! Memory whose file another process can cut short.
 //!
 //! An access to a page that lies behind the end of its file, or for which the kernel has no huge page, raises SIGBUS.
-//! The handler here replaces the whole region by private memory, in which the access is then repeated. It looks up the
-//! address in a fixed table of guarded regions; a SIGBUS elsewhere ends the process as ever.
+//! The handler here replaces the region, or what the kernel permits of it, by private memory, in which the access is then repeated. It looks
+//! up the address in a fixed table of guarded regions; a SIGBUS elsewhere ends the process as ever.
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::record::{self, WORDS, Words};
+use crate::PageSize;
 
 /// The most guarded regions of a process.
 const REGIONS_MAX: usize = 4096;
+/// The page of a file of memory that has the largest.
+const GIGANTIC: usize = 1_073_741_824;
 
-/// A guarded region. Free while `start` is zero.
+/// The record of a guarded region, and whether it was lost.
+#[derive(Debug)]
 struct Slot {
-    start: AtomicUsize,
-    len: AtomicUsize,
+    words: [AtomicUsize; WORDS],
     is_lost: AtomicBool,
 }
 
+impl Words for Slot {
+    fn load(&self, word: usize, order: Ordering) -> usize {
+        self.words[word].load(order)
+    }
+
+    fn store(&self, word: usize, value: usize, order: Ordering) {
+        self.words[word].store(value, order);
+    }
+
+    fn fence(&self, order: Ordering) {
+        fence(order);
+    }
+}
+
 static SLOTS: [Slot; REGIONS_MAX] = [const {
-    Slot { start: AtomicUsize::new(0), len: AtomicUsize::new(0), is_lost: AtomicBool::new(false) }
+    Slot { words: [const { AtomicUsize::new(0) }; WORDS], is_lost: AtomicBool::new(false) }
 }; REGIONS_MAX];
 
 /// All slots from this one on have always been free.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// One region is added at a time. The handler takes no lock.
-static ADDING: Mutex<()> = Mutex::new(());
+/// One record changes at a time. The handler takes no lock.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 /// What SIGBUS did before, or the error that kept the handler from being installed.
 static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
 
-/// How many regions have been lost: as long as it is none, no region is looked up.
+/// Whether the kernel charges private memory when it is mapped, and not when it is used.
+static IS_CHARGED: AtomicBool = AtomicBool::new(false);
+
+/// How many regions have been lost: as long as it is none, no slot is looked at.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Guards the `len` bytes at `start`, which are a mapping that was just made.
-pub(super) fn guard(start: usize, len: usize) -> io::Result<()> {
-    if let Err(errno) = BEFORE.get_or_init(install) {
-        return Err(io::Error::from_raw_os_error(*errno));
+/// Guards a region until it is dropped, which must be before the region is unmapped: another mapping may come to lie there at once.
+#[derive(Debug)]
+pub(super) struct Guard(&'static Slot);
+
+impl Guard {
+    /// Guards the `len` bytes at `start`, which are a mapping that was just made.
+    pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
+        if let Err(errno) = BEFORE.get_or_init(install) {
+            return Err(io::Error::from_raw_os_error(*errno));
+        }
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = SLOTS.iter().position(record::is_free);
+        let number = free.ok_or_else(|| io::Error::other("too many guarded regions"))?;
+        let slot = &SLOTS[number];
+        slot.is_lost.store(false, Ordering::Relaxed);
+        record::publish(slot, start, len);
+        USED.fetch_max(number + 1, Ordering::Release);
+        Ok(Self(slot))
     }
-    let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let free = SLOTS.iter().position(|slot| slot.start.load(Ordering::Relaxed) == 0);
-    let number = free.ok_or_else(|| io::Error::other("too many guarded regions"))?;
-    let slot = &SLOTS[number];
-    slot.len.store(len, Ordering::Relaxed);
-    slot.is_lost.store(false, Ordering::Relaxed);
-    slot.start.store(start, Ordering::Release);
-    USED.fetch_max(number + 1, Ordering::Release);
-    Ok(())
+
+    /// Whether the region was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.is_lost.load(Ordering::Relaxed)
+    }
 }
 
-/// Guards the region at `start` no more, if it was guarded. It is about to be unmapped.
-pub(super) fn release(start: usize) {
-    if let Some(slot) = slot_of(start) {
-        slot.start.store(0, Ordering::Release);
-    }
-}
-
-/// Whether the region at `start` was lost.
+/// Whether any region has ever been lost.
 #[inline]
-pub(super) fn is_lost(start: usize) -> bool {
+pub(super) fn is_any_lost() -> bool {
     LOST.load(Ordering::Relaxed) > 0
-        && slot_of(start).is_some_and(|slot| slot.is_lost.load(Ordering::Relaxed))
 }
 
-fn slot_of(start: usize) -> Option<&'static Slot> {
-    let used = &SLOTS[..USED.load(Ordering::Acquire)];
-    used.iter().find(|slot| slot.start.load(Ordering::Acquire) == start)
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // So a region that comes to lie here, and is guarded, is guarded after this.
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        record::retire(self.0);
+    }
 }
 
 fn install() -> Result<libc::sigaction, i32> {
+    // With strict overcommit the kernel ignores `MAP_NORESERVE`.
+    let overcommit = std::fs::read("/proc/sys/vm/overcommit_memory");
+    let is_strict = overcommit.is_ok_and(|mode| mode.starts_with(b"2"));
+    IS_CHARGED.store(is_strict, Ordering::Relaxed);
     let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     // SAFETY: a sigaction is integers and pointers, for which zeroes are valid values.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -103,30 +134,66 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut li
 }
 
 /// Called by the handler: no locks, no allocation.
+///
+/// The region of the address is in use by the interrupted thread: its record does not change, and no other record has the address.
 fn replace_region_of(address: usize) -> bool {
     for slot in &SLOTS[..USED.load(Ordering::Acquire)] {
-        let start = slot.start.load(Ordering::Acquire);
-        let len = slot.len.load(Ordering::Relaxed);
-        if start == 0 || address.wrapping_sub(start) >= len {
-            continue;
-        }
+        let Some((start, len)) = record::region_of(slot, address) else { continue };
         slot.is_lost.store(true, Ordering::Relaxed);
         LOST.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the range is that of a region which the interrupted thread accesses, so it is mapped, belongs to
-        // that region alone, and stays so. Its bytes may change at any moment, as those of every region.
-        let replaced = unsafe {
-            libc::mmap(
-                start as *mut libc::c_void,
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        return replaced != libc::MAP_FAILED;
+        return replace_some_of(start, len, address);
     }
     false
+}
+
+/// Replaces the region of `len` bytes at `start`, or at least the page of `address`.
+///
+/// Whoever made the region's file chose the length, and the kernel may refuse as much memory, or charge it, so that others get none. The
+/// rest is replaced when it is touched: no more than a turn of a worker touches, because the region is lost.
+fn replace_some_of(start: usize, len: usize, address: usize) -> bool {
+    let len = len.next_multiple_of(PageSize::Small.bytes());
+    if !IS_CHARGED.load(Ordering::Relaxed) && replace(start, len) {
+        return true;
+    }
+    // The file's pages may be of any of these sizes, and none of them can be replaced in part.
+    [PageSize::Small.bytes(), PageSize::Huge.bytes(), GIGANTIC].into_iter().any(|page| {
+        let from = address - address % page;
+        let is_inside = from >= start && from - start + page <= len;
+        is_inside && replace(from, page)
+    })
+}
+
+/// Replaces `len` bytes at `start` by zeroed private memory. If this fails, the mapping there is as it was.
+///
+/// That memory is mapped elsewhere first. A mapping with `MAP_FIXED` that the kernel refuses for want of memory has already removed what was
+/// there (before Linux 6.12), and another thread's mapping could take its place.
+fn replace(start: usize, len: usize) -> bool {
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+    let fresh = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if fresh == libc::MAP_FAILED {
+        return false;
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the range at `start` is that of a region which the interrupted thread accesses, or lies in it: it is mapped, belongs to that
+    // region alone, and stays so. Its bytes may change at any moment, as those of every region. Nobody else knows of the fresh mapping.
+    let moved = unsafe {
+        libc::mremap(fresh, len, len, flags, std::ptr::without_provenance_mut::<u8>(start))
+    };
+    if moved == libc::MAP_FAILED {
+        // SAFETY: mapped above, and not moved.
+        let _ = unsafe { libc::munmap(fresh, len) };
+        return false;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -156,6 +223,36 @@ mod tests {
         drop((region, slice));
         let again = Region::map_guarded(&fd, 0, 4096).unwrap();
         assert!(!again.is_lost(), "a slot that is used again");
+    }
+
+    /// The kernel refuses private memory beyond a limit, as it does under strict overcommit.
+    #[test]
+    #[ignore = "a_region_for_which_there_is_no_memory_is_replaced_by_the_page runs it"]
+    fn region_that_cannot_be_replaced() {
+        const LEN: usize = 1 << 30;
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, LEN as u64).unwrap();
+        let region = Region::map_guarded(&fd, 0, LEN).unwrap();
+        let limit = libc::rlimit { rlim_cur: LEN as u64 / 2, rlim_max: LEN as u64 / 2 };
+        // SAFETY: points to a limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+        assert!(Region::anonymous(LEN).is_err(), "this kernel does not limit private memory");
+        region.write(8192, 5u8).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        for page in [1, 2, 3, LEN / 4096 / 2, LEN / 4096 - 1] {
+            assert_eq!(region.read::<u8>(page * 4096), Ok(0));
+            region.write(page * 4096, 7u8).unwrap();
+            assert_eq!(region.read::<u8>(page * 4096), Ok(7));
+        }
+        assert!(region.is_lost());
+    }
+
+    #[test]
+    fn a_region_for_which_there_is_no_memory_is_replaced_by_the_page() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = "region::guarded::tests::region_that_cannot_be_replaced";
+        let output = command.args(["--exact", test, "--ignored"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
-use super::{Region, guarded};
+use super::Region;
+use super::guarded::Guard;
 use crate::pages::PageSize;
 
 /// How often the kernel is asked for a large page when it says that another time would do.
@@ -64,14 +65,14 @@ impl Region {
     }
 
     /// As [`map`](Self::map), for a file whose length another process can change. Where the kernel cannot provide a
-    /// page, the whole region becomes zeroed private memory, and [`is_lost`](Self::is_lost) says so; without this,
+    /// page, the region becomes zeroed private memory (or only that page, if there is not as much of it), and [`is_lost`](Self::is_lost) says so; without this,
     /// SIGBUS would end the process.
     ///
     /// # Errors
     /// The kernel's, or too many guarded regions.
     pub fn map_guarded(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
-        let region = Self::map(fd, offset, len)?;
-        guarded::guard(region.base.as_ptr() as usize, len)?;
+        let mut region = Self::map(fd, offset, len)?;
+        region.guard = Some(Guard::new(region.base.as_ptr() as usize, len)?);
         Ok(region)
     }
 
@@ -265,7 +266,7 @@ impl Region {
 
     fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len, whole: None })
+        Ok(Self { base, len, whole: None, guard: None })
     }
 
     /// Populates `range` with 2 MiB pages where whole ones fit. An error means that the kernel has

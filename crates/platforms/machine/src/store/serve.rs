@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hypervisor::DomId;
+use hypervisor::{DomId, Pace};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -17,8 +17,6 @@ use xenstore::wire::{
     text, watch_event,
 };
 use xenstore::{Store, StoreError, TransactionId};
-
-use crate::pace::Pace;
 
 use super::hub::StoreHub;
 use super::local::LocalStore;

@@ -6,5 +6,6 @@ mod common;
 mod eventfds;
 mod frames;
 mod messages;
+mod pace;
 mod rings;
 mod udp;

@@ -10,6 +10,7 @@ use nic_session::host::{Applicant, refuse};
 use nic_session::message::{ToCard, ToDaemon};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
+use seqpacket::remove_socket;
 use tracing::{info, warn};
 
 use super::cards::Nics;
@@ -30,9 +31,9 @@ impl Server {
             return Ok(None);
         }
         let path = config.nic_socket();
-        // A file here is left from a daemon that has ended: only one daemon can have the join socket,
+        // A socket here is left from a daemon that has ended: only one daemon can have the join socket,
         // and this one has bound it before.
-        let _ = std::fs::remove_file(&path);
+        remove_socket(&path).map_err(Error::path(&path))?;
         let listening = listen_at(&path, SocketType::SEQPACKET, config.daemon.nic_mode);
         let listener = listening.map_err(Error::path(&path))?;
         info!(socket = %path.display(), "cards join here");
@@ -54,7 +55,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Somebody may have removed it already.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = remove_socket(&self.path);
     }
 }
 

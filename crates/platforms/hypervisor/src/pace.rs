@@ -27,6 +27,14 @@ impl Pace {
         (self.paid.max(now) + self.each).saturating_duration_since(now + self.burst)
     }
 
+    /// Counts an event. Returns how long it must wait first.
+    #[must_use]
+    pub fn begin(&mut self, now: Instant) -> Duration {
+        let wait = self.wait(now);
+        self.count(1, now);
+        wait
+    }
+
     /// Counts events.
     pub fn count(&mut self, events: u32, now: Instant) {
         self.paid = self.paid.max(now) + self.each * events;
@@ -43,8 +51,7 @@ mod tests {
         let mut pace = Pace::new(3, 10, start);
         let ms = Duration::from_millis;
         for _ in 0..3 {
-            assert_eq!(pace.wait(start), Duration::ZERO);
-            pace.count(1, start);
+            assert_eq!(pace.begin(start), Duration::ZERO);
         }
         assert_eq!(pace.wait(start), ms(100));
         assert_eq!(pace.wait(start + ms(60)), ms(40));

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::host::GuestType;
 
-use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
+use super::super::{COMMAND_TIMEOUT, check};
 use super::testbed::{BRIDGE, BRIDGE_ADDRESS, Testbed, address, verdict};
 
 const FILE: u32 = 1;
@@ -21,53 +21,6 @@ pub(super) fn pvh(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
 
 pub(super) fn hvm(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     guest(testbed, GuestType::Hvm)
-}
-
-/// The number of the guest that is iPXE, and what it does: it fetches a file, and then another one if it got that.
-const IPXE: u8 = 9;
-const IPXE_SCRIPT: &str = "#!ipxe
-set net0/ip 10.0.0.9
-set net0/netmask 255.255.255.0
-ifopen net0
-imgfetch http://10.0.0.1/file && imgfetch http://10.0.0.1/done
-sleep 1000";
-/// The configuration of a guest that iPXE boots.
-const IPXE_CONFIGURATION: &str = r#"name="ipxe"
-type="hvm"
-kernel="/boot/ipxe.lkrn"
-ramdisk="/run/www/script"
-memory=64
-vga="none"
-vnc=0
-serial="file:/run/ipxe.log"
-on_poweroff="destroy"
-on_reboot="destroy""#;
-
-/// iPXE has a netfront of its own, for hosts whose guests boot from the network without an emulated card.
-pub(super) fn ipxe(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
-    let vif = testbed.vif(IPXE, BRIDGE, ",type=vif");
-    let dom0 = testbed.shell();
-    dom0.run(
-        &format!(
-            "set -e\nmkdir -p /run/www\ncat >/run/www/script <<'END'\n{IPXE_SCRIPT}\nEND\n\
-             cat >/run/ipxe.cfg <<'END'\n{IPXE_CONFIGURATION}\nvif=['{vif}']\nEND\n\
-             dd if=/dev/urandom of=/run/www/file bs=1M count={FILE} 2>/dev/null\necho done >/run/www/done"
-        ),
-        COMMAND_TIMEOUT,
-    )?;
-    let server = dom0.spawn("exec busybox httpd -f -vv -p 80 -h /run/www 2>&1")?;
-    testbed.host.run("xl create -q /run/ipxe.cfg", COMMAND_TIMEOUT)?;
-    let fetched = format!(
-        "grep /done {0} || {{ cat {0}; tail -c 500 /run/ipxe.log; false; }}",
-        server.file()
-    );
-    let fetched = dom0.until("iPXE's requests", &fetched, BOOT_TIMEOUT);
-    let id = testbed.host.run("xl domid ipxe", COMMAND_TIMEOUT)?.trim().parse().unwrap_or(0);
-    testbed.host.run("xl destroy ipxe", COMMAND_TIMEOUT)?;
-    server.stop()?;
-    fetched?;
-    let left = testbed.left(id, 0)?;
-    Ok(verdict(format!("a file of {FILE} MiB over HTTP; nothing is left"), &left))
 }
 
 fn guest(testbed: &mut Testbed<'_>, guest_type: GuestType) -> Result<(String, bool)> {

@@ -163,11 +163,8 @@ const DOM0: [(&str, StepFn); 20] = [
 const DRIVER_DOMAIN: [(&str, StepFn); 8] =
     [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SAVE, SHUTDOWN];
 
-const GUEST_TYPES: [(&str, StepFn); 3] = [
-    ("a PVH guest", guest_types::pvh),
-    ("an HVM guest, which unplugs its card", guest_types::hvm),
-    ("iPXE, in an HVM guest without a card", guest_types::ipxe),
-];
+const GUEST_TYPES: [(&str, StepFn); 2] =
+    [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];
 
 const NETBACK: [(&str, StepFn); 2] = [
     ("one guest with an interface of each backend, on one bridge", netback::connected),

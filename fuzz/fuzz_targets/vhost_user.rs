@@ -39,7 +39,8 @@ fuzz_target!(|input: &[u8]| {
     ours.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     ours.set_nonblocking(true).unwrap();
     let served = Arc::<Served>::default();
-    let options = DeviceOptions { queues: 2, packed: true, offloads: Features::ALL };
+    let options =
+        DeviceOptions { queues: 2, packed: true, offloads: Features::ALL, guest_offloads: true };
     let session = Session::new(options, served.clone(), Arc::new(Meter::default())).unwrap();
     let session = std::thread::spawn(move || session.run(theirs));
     let file = shm::create_memfd("fuzz", 64, shm::PageSize::Small).unwrap();

@@ -250,9 +250,11 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 filled += run;
             }
             let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
-            let extras = first.then(|| packet.extras(packet.gso.map_or(0, |_| ring.id_of_extra())));
-            let has_extras = extras.as_ref().is_some_and(|extras| !extras.is_empty());
-            let announced = if has_extras { rx_flags::EXTRA_INFO } else { 0 };
+            let extras = match first {
+                true => packet.extras(packet.gso.map_or(0, |_| ring.id_of_extra())),
+                false => Extras::new(),
+            };
+            let announced = if extras.is_empty() { 0 } else { rx_flags::EXTRA_INFO };
             self.slots.push(Planned::Data {
                 id: if buffers.is_pool() { slot } else { request.id },
                 offset,
@@ -260,7 +262,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 flags: if first { flags } else { 0 } | more | announced | pool_flag(buffers),
                 copies: (self.copies.len() - before) as u8,
             });
-            for info in extras.into_iter().flatten() {
+            for info in extras.iter().copied() {
                 ring.consume();
                 self.slots.push(Planned::Extra(info));
             }

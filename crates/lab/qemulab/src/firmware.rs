@@ -111,11 +111,10 @@ pub(crate) fn network_boot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for (kind, name) in [(Kind::Ipxe, "iPXE"), (Kind::Ovmf, "OVMF and iPXE")] {
         let config = prepare(setup, kind, folder.path())?;
         let booted = Machine::boot(setup.images, setup.emulator, &config);
-        let said = || Error::Explained {
-            cause: Box::new(Error::Content { what: name.to_owned(), cause: "no boot".to_owned() }),
-            log: server.stderr(),
-        };
-        let mut machine = booted.map_err(|_| said())?;
+        let mut machine = booted.map_err(|cause| Error::Explained {
+            cause: Box::new(cause),
+            log: format!("{name}; the server said: {}", server.stderr()),
+        })?;
         setup.testbed.bring_up(&mut machine, BOOTED)?;
         let ping = traffic::ping(Peer::Machine(machine.shell()), WIRE, 3)?;
         seen.push(format!(

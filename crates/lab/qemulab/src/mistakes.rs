@@ -13,6 +13,11 @@ use crate::setup::Setup;
 use crate::testbed::Testbed;
 use crate::traffic::{self, Peer};
 
+/// Memory as it should be.
+const SHARED: &str = "memory-backend-memfd,id=ram,size=128M,share=on";
+/// A folder on a disk, for files of memory; `/tmp` may be in memory itself.
+const DISK: &str = "/var/tmp";
+
 /// Another QEMU with a device at this port's socket, with memory and queues as given. iPXE is the device's driver.
 fn qemu(setup: &Setup<'_>, port: usize, memory: &[&str], queues: u32) -> Result<Process> {
     let mut device = setup.testbed.device(port).clone();
@@ -39,7 +44,6 @@ fn until(daemon: &mut Daemon, name: &str, wanted: impl Fn(&PortStatus) -> bool) 
 /// Memory that is not shared, in both forms, and memory in a file on a disk.
 pub(crate) fn memory(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let name = setup.testbed.device(BOOTED).name.clone();
-    // `/tmp` may be in memory.
     let disk = format!("memory-backend-file,id=ram,size=128M,share=on,mem-path={DISK}");
     let private = "memory-backend-memfd,id=ram,size=128M,share=off";
     let mut seen = Vec::new();
@@ -64,9 +68,6 @@ pub(crate) fn memory(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen.join("; "), true))
 }
 
-/// A folder on a disk, for files of memory.
-const DISK: &str = "/var/tmp";
-
 /// More queues than the port has.
 pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let name = setup.testbed.device(BOOTED).name.clone();
@@ -80,8 +81,6 @@ pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     qemu.stop()?;
     Ok((said, true))
 }
-
-const SHARED: &str = "memory-backend-memfd,id=ram,size=128M,share=on";
 
 /// A second QEMU at the socket of a machine that runs: it is refused, and the machine does not notice.
 pub(crate) fn taken(setup: &mut Setup<'_>) -> Result<(String, bool)> {

@@ -18,10 +18,10 @@ const LLC: [[u8; 3]; 1] = [[0xfe, 0xfe, 0x03]];
 /// Tags of other kinds than the parser sees through, and headers after which a device goes on with the EtherType behind them.
 const TAGS: [u16; 9] = [
     // VLAN tags from before IEEE 802.1ad.
-    0x9100, 0x9200, 0x9300,
-    // Tags of Cisco's (0x8909, 0x8926), of backbone bridges, of bridge port extension, and against loss (IEEE 802.1CB).
-    0x8909, 0x8926, 0x88e7, 0x893f, 0xf1c1, // A whole Ethernet frame.
+    0x9100, 0x9200, 0x9300, // A whole Ethernet frame.
     0x6558,
+    // Tags of Cisco's (0x8909, 0x8926), of backbone bridges, of bridge port extension, and against loss (IEEE 802.1CB).
+    0x8909, 0x8926, 0x88e7, 0x893f, 0xf1c1,
 ];
 
 /// Whether a frame whose protocol the parser does not know may carry one that it knows.

@@ -65,29 +65,34 @@ fn a_guest_with_one_buffer_where_two_are_needed_is_given_up_on_xsa_392() {
     world.all_live();
 }
 
-#[test]
-fn a_guest_that_doles_out_buffers_is_given_up_on() {
-    let mut world = World::unconnected();
-    world.connect_with(0);
+/// Does `work` while the guest, which has none, posts a buffer after each `pause`, whatever it was given.
+fn while_doling(world: &mut World, pause: Duration, work: impl FnOnce(&mut World)) {
     let memory = world.h.memory.clone();
     let event = world.h.event.take().unwrap();
     let mut n = 0;
-    // With one buffer every ten milliseconds, 3000 frames would wait for half a minute, and so
-    // would all that A sends to others after them.
     while_doing(
         || {
             memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
             n += 1;
             memory.set_req_prod(RX_RING, n);
             event.notify().unwrap();
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(pause);
         },
-        || {
-            world.send_to_hostile(3000, 100);
-            assert!(world.stalled());
-            world.traffic_flows();
-        },
+        || work(world),
     );
+}
+
+#[test]
+fn a_guest_that_doles_out_buffers_is_given_up_on() {
+    let mut world = World::unconnected();
+    world.connect_with(0);
+    // With one buffer every ten milliseconds, 3000 frames would wait for half a minute, and so
+    // would all that A sends to others after them.
+    while_doling(&mut world, Duration::from_millis(10), |world| {
+        world.send_to_hostile(3000, 100);
+        assert!(world.stalled());
+        world.traffic_flows();
+    });
     world.all_live();
 }
 
@@ -184,29 +189,17 @@ fn frames_longer_than_a_page_are_dropped_where_pages_are_the_limit() {
 fn a_guest_that_doles_out_buffers_delays_no_frame_behind_its_own() {
     let mut world = World::unconnected();
     world.connect_with(0);
-    let memory = world.h.memory.clone();
-    let event = world.h.event.take().unwrap();
-    let mut n = 0;
-    while_doing(
-        || {
-            memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
-            n += 1;
-            memory.set_req_prod(RX_RING, n);
-            event.notify().unwrap();
-            std::thread::sleep(Duration::from_millis(4));
-        },
-        || {
-            // The sender's ring is full of frames for it.
-            let mut sent = 0;
-            while send(&mut world.a.queues[0], &frame(raw::MAC, A, 100, sent)) {
-                sent += 1;
-            }
-            let before = world.h.memory.rsp_prod(RX_RING);
-            wait_until("room", || send(&mut world.a.queues[0], &frame(crate::B, A, 100, sent)));
-            wait_until("the frame", || receive(&mut world.b.queues[0]).is_some());
-            let got = world.h.memory.rsp_prod(RX_RING) - before;
-            // It pays for 2 ms of each 4, and owes no more than 200 ms.
-            assert!(got <= 140 && sent >= 200, "after {got} frames for it, of {sent}");
-        },
-    );
+    while_doling(&mut world, Duration::from_millis(4), |world| {
+        // The sender's ring is full of frames for it.
+        let mut sent = 0;
+        while send(&mut world.a.queues[0], &frame(raw::MAC, A, 100, sent)) {
+            sent += 1;
+        }
+        let before = world.h.memory.rsp_prod(RX_RING);
+        wait_until("room", || send(&mut world.a.queues[0], &frame(crate::B, A, 100, sent)));
+        wait_until("the frame", || receive(&mut world.b.queues[0]).is_some());
+        let got = world.h.memory.rsp_prod(RX_RING) - before;
+        // It pays for 2 ms of each 4, and owes no more than 200 ms.
+        assert!(got <= 140 && sent >= 200, "after {got} frames for it, of {sent}");
+    });
 }

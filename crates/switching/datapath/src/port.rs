@@ -1,11 +1,12 @@
 //! A port, as the switch's other ports see it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use parking_lot::{Mutex, MutexGuard};
 use port::{
     Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
     Outcome, Rewrap, SteeringCell, Ticket, WINDOW, Wanted, queue_of,
@@ -55,7 +56,15 @@ struct EgressQueue {
     waiters: AtomicU64,
     /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
     lock_waits: [AtomicU64; 2],
+    /// Whether a thread that has it locked sleeps in the memory of a guest, and whether that thread is to drop it.
+    sleeps: AtomicBool,
+    is_closed: AtomicBool,
 }
+
+/// How long anybody waits for a queue that another thread has locked: it may sleep, and be found asleep, meanwhile.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often the mark of a sleeper is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Waits of workers for an egress queue that another one had locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +94,8 @@ impl Port {
             egress: Mutex::new(Some(egress)),
             waiters: AtomicU64::new(0),
             lock_waits: Default::default(),
+            sleeps: false.into(),
+            is_closed: false.into(),
         };
         Self {
             id,
@@ -184,7 +195,8 @@ impl Port {
 
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
-        self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
+        let is_stalled = |queue: &EgressQueue| Some(queue.lock()?.as_ref()?.is_stalled());
+        self.egress.iter().any(|queue| is_stalled(queue).unwrap_or(false))
     }
 
     /// Counts unsegmented frames from it that claimed a complete checksum, and got a blank one.
@@ -218,7 +230,7 @@ impl Port {
 
     /// What announces room in a queue, and the end of deliveries in flight.
     pub(crate) fn room_event(&self, queue: usize) -> Option<Arc<dyn Event>> {
-        self.egress.get(queue)?.lock().as_ref()?.room_event()
+        self.egress.get(queue)?.lock()?.as_ref()?.room_event()
     }
 
     /// The queue that a flow belongs to.
@@ -239,14 +251,23 @@ impl Port {
         worker: usize,
     ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
-        let mut egress = queue.lock_in_turn();
-        let Some(egress) = egress.as_mut() else {
+        let Some(mut guard) = queue.lock_in_turn() else {
+            // They wait as for room, and as long.
+            queue.wait(worker);
+            return Ok(None);
+        };
+        let Some(egress) = guard.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
             return Ok(None);
         };
-        egress.deliver(body, offers, now)?;
+        let delivered = egress.deliver(body, offers, now);
+        if queue.sleeps.load(Ordering::Relaxed) {
+            queue.woke(&mut guard);
+            return delivered.map(|()| None);
+        }
+        delivered?;
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
         // Those behind a frame that is sent in parts do not wait for room.
         if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
@@ -263,12 +284,12 @@ impl Port {
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        self.egress[queue].lock_in_turn().as_mut()?.flush(now, is_idle)
+        self.egress[queue].lock_in_turn()?.as_mut()?.flush(now, is_idle)
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
     pub fn lent_memory(&self, queue: usize) -> Option<LentMemory> {
-        self.egress.get(queue)?.lock().as_ref()?.lent_memory()
+        self.egress.get(queue)?.lock()?.as_ref()?.lent_memory()
     }
 
     /// Lends the buffers of a queue, as long as the port is attached.
@@ -281,7 +302,9 @@ impl Port {
         let queue = &self.egress[queue];
         // Before asking: a delivery that ends after it then finds the worker waiting.
         queue.wait(worker);
-        match queue.lock_in_turn().as_mut() {
+        // They end when it can be asked.
+        let Some(mut egress) = queue.lock_in_turn() else { return };
+        match egress.as_mut() {
             Some(egress) => egress.reap(deliveries),
             None => deliveries.iter_mut().for_each(|delivery| {
                 delivery.outcome = Some(Outcome::Dropped(DropReason::PortGone));
@@ -291,7 +314,8 @@ impl Port {
 
     /// Cancels deliveries: their sender is gone.
     pub(crate) fn cancel(&self, queue: usize, tickets: &[Ticket]) {
-        if let Some(egress) = self.egress[queue].lock().as_mut() {
+        if let Some(egress) = self.egress[queue].lock().as_mut().and_then(|egress| egress.as_mut())
+        {
             egress.cancel(tickets);
         }
     }
@@ -304,7 +328,8 @@ impl Port {
     /// Wraps the egress queues anew.
     pub(crate) fn rewrap(&self, rewrap: &dyn Rewrap) {
         for queue in &self.egress {
-            let mut egress = queue.lock();
+            // A port with a queue that cannot be had is plugged in anew, or ended.
+            let Some(mut egress) = queue.lock() else { continue };
             *egress = egress.take().map(|egress| rewrap.egress(egress));
             if egress.as_ref().is_some_and(|egress| egress.coalesces()) {
                 queue.coalesces.store(true, Ordering::Relaxed);
@@ -312,10 +337,29 @@ impl Port {
         }
     }
 
-    /// Drops the egress queues, and with them their mappings of the guest's memory.
+    /// Drops the egress queues, and with them their mappings of the guest's memory. A thread that sleeps in one drops it when it wakes up.
     pub(crate) fn close(&self) {
         for queue in &self.egress {
-            *queue.lock() = None;
+            queue.is_closed.store(true, Ordering::SeqCst);
+            if let Some(mut egress) = queue.lock() {
+                *egress = None;
+            } else {
+                queue.sleeps.store(true, Ordering::SeqCst);
+                // It may have woken up before it could see that.
+                if let Some(mut egress) = queue.egress.try_lock() {
+                    *egress = None;
+                }
+            }
+        }
+    }
+
+    /// A thread sleeps that may have queues of this port locked: nobody waits for these.
+    pub(crate) fn note_sleeper(&self) {
+        for queue in &self.egress {
+            queue.sleeps.store(true, Ordering::SeqCst);
+            if queue.egress.try_lock().is_some() {
+                queue.sleeps.store(false, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -338,7 +382,7 @@ struct PortLender {
 impl Lender for PortLender {
     fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>) {
         let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut() {
+        if let Some(egress) = queue.lock().as_mut().and_then(|egress| egress.as_mut()) {
             // A ring that is broken is noticed, and the port closed, with the next frame for it.
             let _ = egress.lend(wanted, lent);
         }
@@ -346,30 +390,36 @@ impl Lender for PortLender {
 
     fn take_back(&self, tokens: &[u32]) {
         let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut() {
+        if let Some(egress) = queue.lock().as_mut().and_then(|egress| egress.as_mut()) {
             egress.take_back(tokens);
         }
     }
 }
 
 impl EgressQueue {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
-        self.egress.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks it, unless its holder sleeps in the memory of a guest.
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
+        let end = Instant::now() + PATIENCE;
+        while !self.sleeps.load(Ordering::Relaxed) && Instant::now() < end {
+            if let Some(guard) = self.egress.try_lock_for(LOOK) {
+                return Some(guard);
+            }
+        }
+        self.egress.try_lock()
     }
 
     /// Locks it for a worker, and counts the wait if another one has it.
     #[inline]
-    fn lock_in_turn(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
+    fn lock_in_turn(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
         match self.egress.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_after_another(),
+            Some(guard) => Some(guard),
+            None => self.lock_after_another(),
         }
     }
 
     /// The clock is read only here, where the worker waits in any case.
     #[cold]
-    fn lock_after_another(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
+    fn lock_after_another(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
         let [count, nanoseconds] = &self.lock_waits;
         count.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
@@ -377,6 +427,15 @@ impl EgressQueue {
         let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         nanoseconds.fetch_add(waited, Ordering::Relaxed);
         guard
+    }
+
+    /// Its holder slept, and has woken up.
+    #[cold]
+    fn woke(&self, egress: &mut Option<Box<dyn Egress>>) {
+        self.sleeps.store(false, Ordering::SeqCst);
+        if self.is_closed.load(Ordering::SeqCst) {
+            *egress = None;
+        }
     }
 
     fn wait(&self, worker: usize) {
@@ -424,7 +483,7 @@ mod tests {
             offers: &mut [Offer<'_>],
             _: Duration,
         ) -> Result<(), Broken> {
-            let mut calls = self.0.lock().unwrap();
+            let mut calls = self.0.lock();
             calls.push(offers.iter().map(|offer| offer.frame.len).collect());
             for (n, offer) in offers.iter_mut().enumerate() {
                 let waits = calls.len() == 1 && n == 1;
@@ -447,7 +506,7 @@ mod tests {
         let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
         let regions = Arc::default();
         port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
-        assert_eq!(*calls.lock().unwrap(), [vec![60, 61, 62], vec![61]]);
+        assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
         assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
     }
 

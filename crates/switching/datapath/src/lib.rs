@@ -27,6 +27,7 @@ mod carry;
 mod config;
 mod deliver;
 mod domains;
+mod egress_queue;
 mod flooding;
 mod handle;
 mod head_of_line;
@@ -64,7 +65,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
+use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
 pub use batches::BatchCounts;
@@ -311,6 +312,42 @@ impl Datapath {
             self.ask(vec![worker], |done| Command::RemoveIngress { id, done });
             self.placement().release_queue(worker);
         }
+    }
+
+    /// Puts another ingress queue in the place of the one of this number in whose turn a worker [sleeps](Sleep). What that worker had in hand of
+    /// it is lost. Does nothing if it has woken up.
+    pub fn replace_sleeping_ingress(
+        &self,
+        port: &Arc<Port>,
+        queue: usize,
+        ingress: Box<dyn Ingress>,
+        coalescing: Option<Coalescing>,
+    ) {
+        let worker =
+            self.owners().get(&port.id()).and_then(|owners| owners.queues.get(queue).copied());
+        let Some(worker) = worker else {
+            return;
+        };
+        let wake_ups = WakeUps::new(coalescing, Instant::now());
+        let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+        let (done, unused) = mpsc::channel();
+        self.workers[worker].send(Command::ReplaceSleeping {
+            port: port.clone(),
+            queue,
+            work,
+            done,
+        });
+        drop(unused.recv());
+    }
+
+    /// Puts other egress sides, which `make` makes by the queue's number, in the places of those of a port in which workers
+    /// [sleep](Sleep). Returns how many.
+    pub fn replace_sleeping_egress(
+        &self,
+        port: &Port,
+        make: impl Fn(usize) -> Option<Box<dyn Egress>>,
+    ) -> usize {
+        port.replace_sleeping(make)
     }
 
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another

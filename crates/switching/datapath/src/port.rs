@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use parking_lot::{Mutex, MutexGuard};
 use port::{
     Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
     Outcome, Rewrap, SteeringCell, Ticket, WINDOW, Wanted, queue_of,
@@ -14,6 +13,7 @@ use port::{
 use switch::{PortCounters, PortId, StormControl};
 
 use crate::batches::{BatchCounts, Batches};
+use crate::egress_queue::EgressQueue;
 use crate::peer::Peer;
 use crate::probes;
 
@@ -46,26 +46,6 @@ pub struct Port {
     failed: AtomicBool,
 }
 
-/// An egress queue and who waits for it.
-struct EgressQueue {
-    /// None once the port is being removed.
-    egress: Mutex<Option<Box<dyn Egress>>>,
-    /// Whether it may hold back notifications, or did so once.
-    coalesces: AtomicBool,
-    /// A bit for each worker that waits for room here, or for the end of a delivery.
-    waiters: AtomicU64,
-    /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
-    lock_waits: [AtomicU64; 2],
-    /// Whether a thread that has it locked sleeps in the memory of a guest, and whether that thread is to drop it.
-    sleeps: AtomicBool,
-    is_closed: AtomicBool,
-}
-
-/// How long anybody waits for a queue that another thread has locked: it may sleep, and be found asleep, meanwhile.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// How often the mark of a sleeper is looked at meanwhile.
-const LOOK: Duration = Duration::from_millis(2);
-
 /// Waits of workers for an egress queue that another one had locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockWaits {
@@ -89,14 +69,6 @@ impl Port {
             [first, _, ..] => first.steering(),
             _ => None,
         };
-        let queue = |egress: Box<dyn Egress>| EgressQueue {
-            coalesces: egress.coalesces().into(),
-            egress: Mutex::new(Some(egress)),
-            waiters: AtomicU64::new(0),
-            lock_waits: Default::default(),
-            sleeps: false.into(),
-            is_closed: false.into(),
-        };
         Self {
             id,
             serial,
@@ -106,7 +78,7 @@ impl Port {
             batches: Box::default(),
             storm_control,
             peer,
-            egress: egress.into_iter().map(queue).collect(),
+            egress: egress.into_iter().map(EgressQueue::new).collect(),
             hashes_macs,
             steering,
             failed: AtomicBool::new(false),
@@ -195,8 +167,7 @@ impl Port {
 
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
-        let is_stalled = |queue: &EgressQueue| Some(queue.lock()?.as_ref()?.is_stalled());
-        self.egress.iter().any(|queue| is_stalled(queue).unwrap_or(false))
+        self.egress.iter().any(|queue| queue.with(|egress| egress.is_stalled()) == Some(true))
     }
 
     /// Counts unsegmented frames from it that claimed a complete checksum, and got a blank one.
@@ -212,10 +183,11 @@ impl Port {
 
     /// How workers have waited for each other at its egress queues.
     pub fn lock_waits(&self) -> LockWaits {
-        let sum = |of: usize| -> u64 {
-            self.egress.iter().map(|queue| queue.lock_waits[of].load(Ordering::Relaxed)).sum()
-        };
-        LockWaits { count: sum(0), time: Duration::from_nanos(sum(1)) }
+        let waits = self.egress.iter().map(EgressQueue::lock_waits);
+        waits.fold(LockWaits::default(), |sum, waits| LockWaits {
+            count: sum.count + waits.count,
+            time: sum.time + waits.time,
+        })
     }
 
     /// Whether a queue of it broke.
@@ -230,7 +202,7 @@ impl Port {
 
     /// What announces room in a queue, and the end of deliveries in flight.
     pub(crate) fn room_event(&self, queue: usize) -> Option<Arc<dyn Event>> {
-        self.egress.get(queue)?.lock()?.as_ref()?.room_event()
+        self.egress.get(queue)?.with(|egress| egress.room_event())?
     }
 
     /// The queue that a flow belongs to.
@@ -251,23 +223,21 @@ impl Port {
         worker: usize,
     ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
-        let Some(mut guard) = queue.lock_in_turn() else {
+        let Some(mut locked) = queue.lock_in_turn() else {
             // They wait as for room, and as long.
             queue.wait(worker);
             return Ok(None);
         };
-        let Some(egress) = guard.as_mut() else {
+        let Some(egress) = locked.side.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
             return Ok(None);
         };
-        let delivered = egress.deliver(body, offers, now);
-        if queue.sleeps.load(Ordering::Relaxed) {
-            queue.woke(&mut guard);
-            return delivered.map(|()| None);
+        if let Err(broken) = egress.deliver(body, offers, now) {
+            locked.delivered();
+            return Err(broken);
         }
-        delivered?;
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
         // Those behind a frame that is sent in parts do not wait for room.
         if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
@@ -276,20 +246,19 @@ impl Port {
             queue.wait(worker);
             deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
         }
-        Ok(match queue.coalesces.load(Ordering::Relaxed) {
-            true => egress.flush(now, false),
-            false => None,
-        })
+        let flush = if queue.coalesces() { egress.flush(now, false) } else { None };
+        locked.delivered();
+        Ok(flush)
     }
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        self.egress[queue].lock_in_turn()?.as_mut()?.flush(now, is_idle)
+        self.egress[queue].lock_in_turn()?.side.as_mut()?.flush(now, is_idle)
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
     pub fn lent_memory(&self, queue: usize) -> Option<LentMemory> {
-        self.egress.get(queue)?.lock()?.as_ref()?.lent_memory()
+        self.egress.get(queue)?.with(|egress| egress.lent_memory())?
     }
 
     /// Lends the buffers of a queue, as long as the port is attached.
@@ -303,8 +272,8 @@ impl Port {
         // Before asking: a delivery that ends after it then finds the worker waiting.
         queue.wait(worker);
         // They end when it can be asked.
-        let Some(mut egress) = queue.lock_in_turn() else { return };
-        match egress.as_mut() {
+        let Some(mut locked) = queue.lock_in_turn() else { return };
+        match locked.side.as_mut() {
             Some(egress) => egress.reap(deliveries),
             None => deliveries.iter_mut().for_each(|delivery| {
                 delivery.outcome = Some(Outcome::Dropped(DropReason::PortGone));
@@ -314,53 +283,36 @@ impl Port {
 
     /// Cancels deliveries: their sender is gone.
     pub(crate) fn cancel(&self, queue: usize, tickets: &[Ticket]) {
-        if let Some(egress) = self.egress[queue].lock().as_mut().and_then(|egress| egress.as_mut())
-        {
-            egress.cancel(tickets);
-        }
+        self.egress[queue].with(|egress| egress.cancel(tickets));
     }
 
     /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
-        self.egress.get(queue).map_or(0, |queue| queue.waiters.swap(0, Ordering::AcqRel))
+        self.egress.get(queue).map_or(0, EgressQueue::take_waiters)
     }
 
     /// Wraps the egress queues anew.
     pub(crate) fn rewrap(&self, rewrap: &dyn Rewrap) {
-        for queue in &self.egress {
-            // A port with a queue that cannot be had is plugged in anew, or ended.
-            let Some(mut egress) = queue.lock() else { continue };
-            *egress = egress.take().map(|egress| rewrap.egress(egress));
-            if egress.as_ref().is_some_and(|egress| egress.coalesces()) {
-                queue.coalesces.store(true, Ordering::Relaxed);
-            }
-        }
+        self.egress.iter().for_each(|queue| queue.rewrap(|egress| rewrap.egress(egress)));
     }
 
     /// Drops the egress queues, and with them their mappings of the guest's memory. A thread that sleeps in one drops it when it wakes up.
     pub(crate) fn close(&self) {
-        for queue in &self.egress {
-            queue.is_closed.store(true, Ordering::SeqCst);
-            if let Some(mut egress) = queue.lock() {
-                *egress = None;
-            } else {
-                queue.sleeps.store(true, Ordering::SeqCst);
-                // It may have woken up before it could see that.
-                if let Some(mut egress) = queue.egress.try_lock() {
-                    *egress = None;
-                }
-            }
-        }
+        self.egress.iter().for_each(EgressQueue::close);
     }
 
-    /// A thread sleeps that may have queues of this port locked: nobody waits for these.
+    /// A thread sleeps that may have queues of this port locked.
     pub(crate) fn note_sleeper(&self) {
-        for queue in &self.egress {
-            queue.sleeps.store(true, Ordering::SeqCst);
-            if queue.egress.try_lock().is_some() {
-                queue.sleeps.store(false, Ordering::SeqCst);
-            }
-        }
+        self.egress.iter().for_each(EgressQueue::note_sleeper);
+    }
+
+    /// Puts other egress sides in the places of those in whose locks threads sleep. Returns how many.
+    pub(crate) fn replace_sleeping(
+        &self,
+        make: impl Fn(usize) -> Option<Box<dyn Egress>>,
+    ) -> usize {
+        let queues = self.egress.iter().enumerate();
+        queues.filter(|(number, queue)| queue.replace_sleeping(|| make(*number))).count()
     }
 }
 
@@ -382,64 +334,14 @@ struct PortLender {
 impl Lender for PortLender {
     fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>) {
         let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut().and_then(|egress| egress.as_mut()) {
-            // A ring that is broken is noticed, and the port closed, with the next frame for it.
-            let _ = egress.lend(wanted, lent);
-        }
+        // A ring that is broken is noticed, and the port closed, with the next frame for it.
+        let _ = queue.with(|egress| egress.lend(wanted, lent));
     }
 
     fn take_back(&self, tokens: &[u32]) {
-        let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut().and_then(|egress| egress.as_mut()) {
-            egress.take_back(tokens);
+        if let Some(queue) = self.port.egress.get(self.queue) {
+            queue.with(|egress| egress.take_back(tokens));
         }
-    }
-}
-
-impl EgressQueue {
-    /// Locks it, unless its holder sleeps in the memory of a guest.
-    fn lock(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
-        let end = Instant::now() + PATIENCE;
-        while !self.sleeps.load(Ordering::Relaxed) && Instant::now() < end {
-            if let Some(guard) = self.egress.try_lock_for(LOOK) {
-                return Some(guard);
-            }
-        }
-        self.egress.try_lock()
-    }
-
-    /// Locks it for a worker, and counts the wait if another one has it.
-    #[inline]
-    fn lock_in_turn(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
-        match self.egress.try_lock() {
-            Some(guard) => Some(guard),
-            None => self.lock_after_another(),
-        }
-    }
-
-    /// The clock is read only here, where the worker waits in any case.
-    #[cold]
-    fn lock_after_another(&self) -> Option<MutexGuard<'_, Option<Box<dyn Egress>>>> {
-        let [count, nanoseconds] = &self.lock_waits;
-        count.fetch_add(1, Ordering::Relaxed);
-        let began = Instant::now();
-        let guard = self.lock();
-        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        nanoseconds.fetch_add(waited, Ordering::Relaxed);
-        guard
-    }
-
-    /// Its holder slept, and has woken up.
-    #[cold]
-    fn woke(&self, egress: &mut Option<Box<dyn Egress>>) {
-        self.sleeps.store(false, Ordering::SeqCst);
-        if self.is_closed.load(Ordering::SeqCst) {
-            *egress = None;
-        }
-    }
-
-    fn wait(&self, worker: usize) {
-        self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
     }
 }
 
@@ -468,8 +370,8 @@ fn deliver_waiting(
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use port::{Doorbell, Frame};
-    use port_testing::FakeEgress;
 
     use super::*;
 
@@ -508,26 +410,5 @@ mod tests {
         port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
         assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
         assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
-    }
-
-    #[test]
-    fn only_a_worker_that_finds_the_queue_locked_is_counted() {
-        let egress: Vec<Box<dyn Egress>> =
-            vec![Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)))];
-        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0), None);
-        drop(port.egress[0].lock_in_turn());
-        assert_eq!(port.lock_waits(), LockWaits::default());
-        let held = port.egress[0].lock();
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| drop(port.egress[0].lock_in_turn()));
-            // The other one is counted before it waits.
-            while port.lock_waits().count == 0 {
-                std::thread::yield_now();
-            }
-            drop(held);
-            other.join().unwrap();
-        });
-        let LockWaits { count, time } = port.lock_waits();
-        assert!(count == 1 && time > Duration::ZERO, "{time:?}");
     }
 }

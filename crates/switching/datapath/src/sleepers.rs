@@ -29,6 +29,8 @@ const SHORT_SLEEPS: u32 = 8;
 pub struct Sleep {
     /// The port whose queue or task had its turn.
     pub from: Option<Arc<Port>>,
+    /// Which of its queues that was; none if it was a task, or one that was [added](crate::Datapath::add_ingress).
+    pub queue: Option<usize>,
     /// The port to which its frames went, if they went to one.
     pub to: Option<Arc<Port>>,
     /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
@@ -184,6 +186,7 @@ impl Looks {
     }
 
     fn report(&self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
+        let queue = ports[0].and_then(|from| self.worker.queue_in_turn(from));
         let [from, to] = ports.map(|serial| find(shared, serial?));
         let name = |port: &Option<Arc<Port>>| port.as_ref().map(|port| port.name().to_owned());
         warn!(
@@ -194,7 +197,8 @@ impl Looks {
             "a worker slept in a guest's memory"
         );
         if let Some(sink) = shared.sleepers.sink.get() {
-            sink(Sleep { from, to, is_replaced });
+            let queue = queue.filter(|queue| *queue != usize::MAX);
+            sink(Sleep { from, queue, to, is_replaced });
         }
     }
 }

@@ -133,6 +133,29 @@ impl WorkerState {
         is_idle.then_some(entry)
     }
 
+    /// The egress queue of whose room the ingress queue of this port hears in whose turn a thread is.
+    pub(crate) fn queue_in_turn(&self, port: u64) -> Option<usize> {
+        let entries = self.entries.lock();
+        let is_its =
+            |entry: &&Arc<Entry>| entry.port.serial() == port && entry.work.try_lock().is_none();
+        entries.iter().flatten().find(is_its)?.room_of
+    }
+
+    /// The numbers of the queues and tasks of which this is true.
+    pub(crate) fn find(&self, is_its: impl Fn(&Entry) -> bool) -> Vec<usize> {
+        let entries = self.entries.lock();
+        let found =
+            entries.iter().enumerate().filter(|(_, entry)| entry.as_deref().is_some_and(&is_its));
+        found.map(|(number, _)| number).collect()
+    }
+
+    /// Puts a queue in the place of another one, which ends with the thread that is in its turn.
+    pub(crate) fn replace(&self, number: usize, entry: Arc<Entry>) {
+        if let Some(place) = self.entries.lock().get_mut(number) {
+            *place = Some(entry);
+        }
+    }
+
     /// How many numbers are in use, or were.
     pub(crate) fn len(&self) -> usize {
         self.entries.lock().len()

@@ -35,6 +35,11 @@ impl Worker {
                     let removed = self.remove(|entry| entry.id == Some(id));
                     let _ = done.send(removed);
                 }
+                Command::ReplaceSleeping { port, queue, work, done } => {
+                    if let Some(work) = self.replace_sleeping(port, queue, work) {
+                        let _ = done.send(work);
+                    }
+                }
                 Command::Synchronise { port, done } => {
                     // Commands are run between turns.
                     self.slots_of(port).for_each(|slot| slot.active = true);
@@ -75,6 +80,20 @@ impl Worker {
             self.slots.push(None);
         }
         self.serve(index, &entry);
+    }
+
+    /// Serves a queue in the place of one in whose turn an earlier thread still sleeps. Returns it if there is none such.
+    fn replace_sleeping(&mut self, port: Arc<Port>, queue: usize, work: Work) -> Option<Work> {
+        let is_its =
+            |entry: &Entry| Arc::ptr_eq(&entry.port, &port) && entry.room_of == Some(queue);
+        let sleeps = |index: &usize| self.slots.get(*index).is_some_and(Option::is_none);
+        let Some(index) = self.state.find(is_its).into_iter().find(sleeps) else {
+            return Some(work);
+        };
+        let entry = Arc::new(Entry::new(port, work, None));
+        self.state.replace(index, entry.clone());
+        self.serve(index, &entry);
+        None
     }
 
     /// Serves a queue or a task from now on.

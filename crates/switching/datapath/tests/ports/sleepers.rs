@@ -131,3 +131,37 @@ fn a_port_is_detached_while_a_worker_sleeps_in_its_memory() {
         )
     });
 }
+
+#[test]
+fn another_queue_takes_the_place_of_one_in_whose_turn_a_worker_sleeps() {
+    let mut old_answers = 0;
+    assert_once("the other queue's frames came only when the hole was made", || {
+        let switch = Switch::new(1);
+        let memory = Memory::new();
+        let (sender, sleeps) = std::sync::mpsc::channel();
+        switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+        let bad = hostile(&switch, 0, &memory);
+        let (wire, blue) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
+        let (other, ingress) = Sender::new();
+        (0..10).for_each(|n| other.send(frame(blue.mac, wire.mac, 100, n)));
+        let in_time = memory.punch(
+            || wire.sender.send(frame(bad.mac, wire.mac, 100, 0)),
+            || {
+                let sleep = sleeps.recv().unwrap();
+                assert_eq!(sleep.queue, Some(0));
+                let port = sleep.from.unwrap();
+                switch.datapath.replace_sleeping_ingress(&port, 0, ingress, None);
+                // It is not needed twice.
+                switch.datapath.replace_sleeping_ingress(&port, 0, Sender::new().1, None);
+                wait_until("its frames", || blue.egress.count() == 10);
+            },
+        );
+        // The thread that slept has ended with the queue that it had.
+        wire.sender.send(frame(blue.mac, wire.mac, 100, 10));
+        switch.datapath.synchronise(wire.port.id());
+        other.send(frame(blue.mac, wire.mac, 100, 11));
+        wait_until("the last frame", || blue.egress.count() == 11);
+        old_answers += wire.sender.answers().len();
+        in_time
+    });
+}

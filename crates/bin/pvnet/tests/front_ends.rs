@@ -115,6 +115,62 @@ fn a_second_front_end_is_refused_and_the_first_one_stays() {
     bed.until("no_driver");
 }
 
+/// Memory that is nothing but a length.
+fn sparse(mib: u64) -> File {
+    let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, mib << 20).unwrap();
+    file.into()
+}
+
+/// Has the file mapped from its start.
+fn share(front: &Frontend, file: &File, mib: u64) -> bool {
+    front.set_owner().unwrap();
+    let features = front.get_features().unwrap();
+    front.set_features(features & !(1 << 34)).unwrap();
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: mib << 20,
+        userspace_addr: 1 << 30,
+        mmap_offset: 0,
+        mmap_handle: std::os::fd::AsRawFd::as_raw_fd(file),
+    };
+    // Answered after the table, if at all.
+    front.set_mem_table(&[region]).is_ok() && front.get_features().is_ok()
+}
+
+#[test]
+fn memory_beyond_the_ports_is_refused_and_its_neighbour_has_its_own() {
+    let folder = TempDir::new().unwrap();
+    let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+    let port = |name: &str, socket: &PathBuf| {
+        format!(
+            "[[port]]\nname = {name:?}\nkind = \"vhost-user\"\nsocket = {socket:?}\nguard = \"off\"\nmemory_mib = 256\n"
+        )
+    };
+    let testbed = Testbed::start(0, &(port("one", &one) + &port("two", &two)));
+    let status = |number: usize| testbed.status()["ports"][number].clone();
+    let mapped = |number: usize| status(number)["mapped_memory"]["bytes"].as_u64().unwrap() >> 20;
+    let front = Frontend::connect(&one, 1).unwrap();
+    let file = sparse(1 << 20);
+    assert!(!share(&front, &file, 1 << 20));
+    wait("the reason", || status(0)["reason"]["code"] == "frontend_gone");
+    let why = status(0)["reason"]["detail"].to_string();
+    assert!(why.contains("1048576 MiB to be mapped") && why.contains("memory_mib"), "{why}");
+    assert_eq!(mapped(0), 0);
+    let second = Frontend::connect(&two, 1).unwrap();
+    assert!(share(&second, &file, 256), "its neighbour");
+    assert_eq!((mapped(1), status(1)["mapped_memory"]["limit"].as_u64()), (256, Some(320 << 20)));
+    // In place: the front-end that is there need not connect again.
+    let front = Frontend::connect(&one, 1).unwrap();
+    assert!(share(&front, &file, 128));
+    let mut set = pvnet();
+    set.args(["port", "set", "one", "memory_mib=1048576", "--directory"]).arg(testbed.folder());
+    let said = lab::run(set, testbed::LIMIT).unwrap();
+    assert!(said.contains("changed"), "{said}");
+    assert!(share(&front, &file, 1 << 20));
+    assert_eq!((mapped(0), mapped(1)), (1 << 20, 256));
+}
+
 #[test]
 fn a_socket_has_its_own_permissions_and_group() {
     let own = rustix::process::getgid().as_raw();

@@ -51,17 +51,17 @@ impl Session {
     }
 
     fn set_memory(&mut self, parts: Vec<(VhostUserMemoryRegion, File)>) -> Result<()> {
-        let mut mapped = Vec::new();
+        // Before anything is mapped.
+        if self.parts.len() + parts.len() > GuestMemory::RANGES_MAX {
+            return Err(self.refuse(virtqueue::MemoryError::TooMany));
+        }
         for (region, file) in parts {
             let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } =
                 region;
             let range = Range { guest: guest_phys_addr, user: user_addr, len: memory_size };
-            let region = map(&range, &file, mmap_offset);
-            mapped.push((range, region.map_err(|error| self.refuse(error))?));
-        }
-        self.parts.extend(mapped);
-        if self.parts.len() > GuestMemory::RANGES_MAX {
-            return Err(self.refuse(virtqueue::MemoryError::TooMany));
+            let region = map(&range, &file, mmap_offset, &self.budget);
+            let region = region.map_err(|error| self.refuse(error))?;
+            self.parts.push((range, region));
         }
         // Overlaps are found now, not when rings are served.
         self.memory().map(drop).map_err(|error| self.refuse(error))
@@ -260,7 +260,10 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
         self.stop(RECONFIGURED);
-        let mapped = Inflight::map(&file, (mmap_offset, mmap_size), num_queues, queue_size);
+        // The old one is not needed beside it.
+        self.inflight = None;
+        let at = (mmap_offset, mmap_size);
+        let mapped = Inflight::map(&file, at, num_queues, queue_size, &self.budget);
         self.inflight = Some(mapped.map_err(|error| self.refuse(error))?);
         Ok(())
     }
@@ -321,7 +324,9 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         self.stop(RECONFIGURED);
-        let bitmap = map_part(&file, log.mmap_offset, log.mmap_size);
+        // The old one is not needed beside it.
+        self.dirty_log = None;
+        let bitmap = map_part(&file, log.mmap_offset, log.mmap_size, &self.budget);
         self.dirty_log = Some(DirtyLog::new(bitmap.map_err(|error| self.refuse(error))?));
         Ok(())
     }

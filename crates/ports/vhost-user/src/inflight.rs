@@ -7,6 +7,7 @@ use std::sync::Arc;
 use shm::{PageSize, Region};
 use virtqueue::{InflightLog, SIZE_MAX};
 
+use crate::budget::MemoryBudget;
 use crate::memory::{MapError, map_part};
 
 /// The logs of a device's rings, one after the other.
@@ -37,12 +38,14 @@ impl Inflight {
         (offset, len): (u64, u64),
         rings: u16,
         ring_size: u16,
+        budget: &Arc<MemoryBudget>,
     ) -> Result<Self, MapError> {
         let ring_size = ring_size.min(SIZE_MAX);
-        if len < bytes(rings, ring_size) as u64 {
+        let used = bytes(rings, ring_size) as u64;
+        if len < used {
             return Err(MapError::BadRange { len, offset });
         }
-        let region = Arc::new(map_part(file, offset, len)?);
+        let region = Arc::new(map_part(file, offset, used, budget)?);
         Ok(Self { region, rings, ring_size })
     }
 

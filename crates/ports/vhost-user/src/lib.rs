@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod announcement;
+mod budget;
 mod channel;
 mod config_space;
 mod connection;
@@ -44,6 +45,7 @@ mod watchdog;
 mod writer;
 mod writes;
 
+pub use budget::{LOGS, MAPPINGS_MAX, MemoryBudget, OverBudget, ProcessBudget};
 pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
@@ -51,7 +53,7 @@ pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
 pub use link::Link;
 pub use listener::{Mode, Socket, session_pace};
-pub use memory::{MapError, map};
+pub use memory::MapError;
 pub use position::Position;
 pub use session::{Device, Session};
 pub use watch::Condition;

@@ -11,6 +11,7 @@ use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
 use wire::ethernet::MacAddr;
 
 use crate::announcement::Announcement;
+use crate::budget::MemoryBudget;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
@@ -41,6 +42,8 @@ pub struct Session {
     pub(crate) negotiated: Option<Negotiated>,
     /// The guest's memory, part by part.
     pub(crate) parts: Vec<(Range, Region)>,
+    /// What may be mapped of them, and of the logs below.
+    pub(crate) budget: Arc<MemoryBudget>,
     /// Parts that were removed, the last one first: those that QEMU may remove again.
     pub(crate) removed: Vec<Range>,
     pub(crate) rings: Vec<Vring>,
@@ -97,6 +100,7 @@ impl Session {
             options,
             negotiated: None,
             parts: Vec::new(),
+            budget: MemoryBudget::unlimited(),
             removed: Vec::new(),
             rings,
             inflight: None,
@@ -130,6 +134,12 @@ impl Session {
     #[must_use]
     pub fn offering_config_space(self, offers_config_space: bool) -> Self {
         Self { offers_config_space, ..self }
+    }
+
+    /// The same, whose front-end may have so much memory mapped. There is no bound without this.
+    #[must_use]
+    pub fn within(self, budget: Arc<MemoryBudget>) -> Self {
+        Self { budget, ..self }
     }
 
     /// Forgets the rings.

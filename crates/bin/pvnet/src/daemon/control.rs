@@ -31,6 +31,7 @@ use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::limits::Limits;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
@@ -92,6 +93,7 @@ pub(super) struct Control {
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
     ports: PortRecord,
+    limits: Arc<Limits>,
     workers: WorkerCheck,
     /// Where it may make sockets.
     reach: Reach,
@@ -105,6 +107,7 @@ impl Control {
         datapath: Datapath,
         uplinks: Vec<PluggedUplink>,
         machines: Vec<VirtualMachine>,
+        limits: Arc<Limits>,
         events: mpsc::Sender<Event>,
         ports: PortRecord,
     ) -> Self {
@@ -124,6 +127,7 @@ impl Control {
             stopwatch: Stopwatch::start(),
             events,
             ports,
+            limits,
             workers: WorkerCheck::default(),
             reach: Reach::everywhere(),
             started: SystemTime::now(),

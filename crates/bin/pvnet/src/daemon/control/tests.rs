@@ -46,6 +46,7 @@ impl Platform for FakeXen {
 
     fn look_for_guests(
         &self,
+        _: Arc<Limits>,
         _: mpsc::Sender<Event>,
     ) -> Result<Box<dyn FnOnce()>, crate::daemon::error::Error> {
         Ok(Box::new(|| ()))
@@ -119,7 +120,8 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let (events, _) = mpsc::channel();
     let ports = PortRecord::open(folder.path());
     let platform: Arc<dyn Platform> = platform.clone();
-    Control::new(loaded, platform, datapath, Vec::new(), Vec::new(), events, ports)
+    let limits = Arc::new(Limits::of_this_process());
+    Control::new(loaded, platform, datapath, Vec::new(), Vec::new(), limits, events, ports)
 }
 
 #[test]

@@ -90,6 +90,19 @@ impl Region {
         guarded::is_any_lost() && self.is_this_lost()
     }
 
+    /// Replaces this [guarded](Self::map_guarded) region, or the one that it is a slice of, by zeroed private memory: whoever has it
+    /// neither sees nor changes the other side's memory from here on, and finds it [lost](Self::is_lost).
+    ///
+    /// # Errors
+    /// It is not guarded, or the kernel refuses so much memory.
+    pub fn revoke(&self) -> io::Result<()> {
+        match (&self.whole, &self.guard) {
+            (Some(whole), _) => whole.revoke(),
+            (None, Some(guard)) => guard.revoke(self.base.as_ptr() as usize, self.len),
+            (None, None) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     #[cold]
     fn is_this_lost(&self) -> bool {
         match &self.whole {

@@ -136,6 +136,14 @@ impl MemoryBudget {
         self.own.max.load(Ordering::Relaxed)
     }
 
+    /// Counts bytes that are mapped in the place of others, which are counted until their last user is done, however many that are.
+    pub(crate) fn take_again(self: &Arc<Self>, bytes: u64) -> Mapped {
+        for tally in [&self.own, &self.all.0] {
+            tally.held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Mapped { budget: self.clone(), bytes }
+    }
+
     /// Counts bytes that are about to be mapped, until the result is dropped.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Mapped, OverBudget> {
         self.own.add(bytes).map_err(|(held, max)| OverBudget::Port { wanted: bytes, held, max })?;

@@ -525,6 +525,7 @@ impl Egress for GuestRx {
         let count = offers.len();
         let mut result = self.deliver_all(body, offers, now);
         let shown = self.ring.queue.show();
+        self.ring.note_position();
         if let Ok(true) = result {
             // Those of the next batch come to this CPU while its frames are read.
             let filled = self.singles.fill(&mut self.ring.queue, &self.regions, count);

@@ -331,7 +331,9 @@ impl Ingress for GuestTx {
             }
             !is_final
         });
-        if ring.queue.publish() {
+        let must_notify = ring.queue.publish();
+        ring.note_position();
+        if must_notify {
             self.call.notify();
         }
     }

@@ -8,12 +8,14 @@ use shm::{PageSize, Region};
 use virtqueue::{InflightLog, SIZE_MAX};
 
 use crate::budget::MemoryBudget;
-use crate::memory::{MapError, map_part};
+use crate::memory::{MapError, map_part, map_part_again};
 
 /// The logs of a device's rings, one after the other.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     region: Arc<Region>,
+    file: File,
+    offset: u64,
     rings: u16,
     ring_size: u16,
 }
@@ -34,7 +36,7 @@ impl Inflight {
 
     /// Maps the logs that the front-end has kept.
     pub(crate) fn map(
-        file: &File,
+        file: File,
         (offset, len): (u64, u64),
         rings: u16,
         ring_size: u16,
@@ -45,8 +47,17 @@ impl Inflight {
         if len < used {
             return Err(MapError::BadRange { len, offset });
         }
-        let region = Arc::new(map_part(file, offset, used, budget)?);
-        Ok(Self { region, rings, ring_size })
+        let region = Arc::new(map_part(&file, offset, used, budget)?);
+        Ok(Self { region, file, offset, rings, ring_size })
+    }
+
+    /// Maps them once more, and revokes the mapping before.
+    pub(crate) fn renew(&mut self, budget: &Arc<MemoryBudget>) -> Result<(), String> {
+        let used = bytes(self.rings, self.ring_size) as u64;
+        let fresh = map_part_again(&self.file, self.offset, used, budget);
+        let fresh = Arc::new(fresh.map_err(|error| error.to_string())?);
+        let old = std::mem::replace(&mut self.region, fresh);
+        old.revoke().map_err(|error| format!("revoking a mapping: {error}"))
     }
 
     /// The log of a ring.

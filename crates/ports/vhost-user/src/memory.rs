@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 use shm::Region;
 use virtqueue::Range;
 
-use crate::budget::{MemoryBudget, OverBudget};
+use crate::budget::{Mapped, MemoryBudget, OverBudget};
 
 /// Ranges of the guest's memory begin and end at pages.
 const PAGE: u64 = 4096;
@@ -76,6 +76,25 @@ pub(crate) fn map_part(
     len: u64,
     budget: &Arc<MemoryBudget>,
 ) -> Result<Region, MapError> {
+    map_counted(file, offset, len, |bytes| budget.take(bytes))
+}
+
+/// As [`map_part`], in the place of a mapping that is about to be [revoked](Region::revoke) and may be counted for a while.
+pub(crate) fn map_part_again(
+    file: &File,
+    offset: u64,
+    len: u64,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Region, MapError> {
+    map_counted(file, offset, len, |bytes| Ok(budget.take_again(bytes)))
+}
+
+fn map_counted(
+    file: &File,
+    offset: u64,
+    len: u64,
+    count: impl FnOnce(u64) -> Result<Mapped, OverBudget>,
+) -> Result<Region, MapError> {
     let bad = MapError::BadRange { len, offset };
     let end = offset.checked_add(len).filter(|_| len > 0 && offset.is_multiple_of(8));
     let Some(end) = end else { return Err(bad) };
@@ -97,7 +116,7 @@ pub(crate) fn map_part(
     let size = |bytes: u64| {
         usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
     };
-    let mapped = budget.take(whole)?;
+    let mapped = count(whole)?;
     let whole = Region::map_guarded(file, start, size(whole)?)?.keeping(mapped);
     let part = size(offset - start)?..size(end - start)?;
     Ok(Arc::new(whole).slice(part).map_err(io::Error::from)?)

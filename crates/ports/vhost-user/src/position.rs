@@ -33,6 +33,12 @@ impl Continued {
     pub(crate) fn new(queue: Queue, position: Position) -> Self {
         Self { queue, position }
     }
+
+    /// Chains were published: a device in the place of this one goes on behind them, also if this one is never dropped.
+    #[inline]
+    pub(crate) fn note_position(&self) {
+        self.note_position();
+    }
 }
 
 impl Drop for Continued {

@@ -7,6 +7,7 @@ mod discovery;
 mod queues;
 mod record;
 mod requests;
+mod sleeps;
 #[cfg(test)]
 mod tests;
 mod toolstack;
@@ -200,6 +201,7 @@ impl Control {
                 self.store_changed(&event);
             }
             Event::Failure(Failure { port, reason }) => self.fail(&port, &reason),
+            Event::Slept(sleep) => self.slept(&sleep),
             Event::UplinkUp { name, queue } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
                     uplink.plug(vec![*queue], &self.datapath);

@@ -9,7 +9,10 @@ use control_socket::{MappedMemory, Reason};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Condition, Device, Ended, Link, MemoryBudget, Session, Socket, session_pace};
+use vhost_user::{
+    Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Renewal, Session, Socket,
+    session_pace,
+};
 
 use crate::config::Port;
 use crate::daemon::connections::Connections;
@@ -24,6 +27,10 @@ pub(super) struct FrontEnds {
     settings: Mutex<Arc<Port>>,
     /// The memory that its front-end may have mapped.
     budget: Arc<MemoryBudget>,
+    /// Rung when the present session is to serve its rings anew.
+    renewal: Arc<Renewal>,
+    /// The files of the present session's memory.
+    files: Arc<MemoryFiles>,
     /// Of this process.
     limits: Arc<Limits>,
     connections: Connections,
@@ -34,7 +41,15 @@ impl FrontEnds {
     pub(super) fn new(id: u64, settings: Port, limits: Arc<Limits>) -> io::Result<Arc<Self>> {
         let budget = MemoryBudget::new(settings.memory(), limits.front_ends().clone());
         let (settings, connections) = (Mutex::new(Arc::new(settings)), Connections::new()?);
-        Ok(Arc::new(Self { id, settings, budget, limits, connections }))
+        Ok(Arc::new(Self {
+            id,
+            settings,
+            budget,
+            files: Arc::default(),
+            renewal: Renewal::new()?,
+            limits,
+            connections,
+        }))
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -46,6 +61,11 @@ impl FrontEnds {
         MappedMemory { bytes: self.budget.held(), limit: self.budget.max() }
     }
 
+    /// How many bytes the files of the guest's memory have now.
+    pub(super) fn memory_in_use(&self) -> u64 {
+        self.files.bytes()
+    }
+
     /// The next session begins with these settings. The bound of memory counts at once, for what is mapped from now on.
     pub(super) fn set(&self, settings: Port) {
         self.budget.set_guest(settings.memory());
@@ -55,6 +75,11 @@ impl FrontEnds {
     /// Front-ends that came while another one had the socket.
     pub(super) fn refused(&self) -> u64 {
         self.connections.refused()
+    }
+
+    /// Has the present session serve its rings anew, with mappings that no sleeping worker knows.
+    pub(super) fn renew(&self) {
+        self.renewal.ask();
     }
 
     /// Ends the present session.
@@ -100,6 +125,8 @@ impl FrontEnds {
             let ended = match session {
                 Ok(session) => {
                     let session = session.of_device(mac, link.clone()).within(self.budget.clone());
+                    let session =
+                        session.showing(self.files.clone()).renewed_by(self.renewal.clone());
                     let session = session.offering_config_space(offers_config_space);
                     self.connections.refusing_others(socket, refused, || session.run(stream))
                 }

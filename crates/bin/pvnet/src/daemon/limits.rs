@@ -48,8 +48,9 @@ const CARD_QUEUE_MAPPINGS: usize = 2 * CONTEXT_MAPPINGS + CARD_QUEUE_THREADS * T
 const PORT_THREADS: usize = 2;
 /// Descriptors of such a port: its socket, and what stops its thread.
 const PORT_DESCRIPTORS: usize = 2;
-/// Descriptors of a session: its connection with a copy, what ends it and its watch, the channel back to the front-end, and a message's.
-const SESSION_DESCRIPTORS: usize = 8 + 32;
+/// Descriptors of a session: its connection with a copy, what ends it and its watch, the channel back to the front-end, a message's, and the
+/// files of what is mapped.
+const SESSION_DESCRIPTORS: usize = 8 + 32 + MAPPINGS_MAX;
 /// Descriptors of a ring: the front-end's two with a successor of one that a worker writes to, and what waits for them, twice while rings
 /// are made anew.
 const VRING_DESCRIPTORS: usize = 3 + 2 * 2;

@@ -172,12 +172,15 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
         hash_macs: config.switch.hash_macs,
         ..datapath::Config::default()
     };
-    let events = events.clone();
+    let (failed, slept) = (events.clone(), events.clone());
     let sink = Box::new(move |failure| {
         // This fails after the control thread has ended. Then nobody needs the event.
-        let _ = events.send(Event::Failure(failure));
+        let _ = failed.send(Event::Failure(failure));
     });
     let datapath = Datapath::start(&settings, sink).map_err(Error::system("start the workers"))?;
+    datapath.on_sleep(Box::new(move |sleep| {
+        let _ = slept.send(Event::Slept(sleep));
+    }));
     datapath.snoop(config.switch.multicast == Multicast::Snoop);
     Ok(datapath)
 }

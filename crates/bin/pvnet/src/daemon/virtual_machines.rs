@@ -28,6 +28,9 @@ use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
 use crate::log::OPERATOR;
 
+/// Why a port is down for a moment whose neighbour made a worker sleep.
+const RENEWED: &str = "a worker sleeps in the memory of a neighbour, with a queue of this port";
+
 /// The number of the next port.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -167,6 +170,27 @@ impl VirtualMachine {
         if self.wrappers.set_role(role, datapath, self.port.as_deref()) {
             self.teach(self.running().mac, datapath);
         }
+    }
+
+    /// How many bytes the files of its guest's memory have now.
+    pub(super) fn memory_in_use(&self) -> u64 {
+        self.front_ends.memory_in_use()
+    }
+
+    /// Has its rings served anew: a worker sleeps in the memory of another guest, and has this one's queue.
+    pub(super) fn renew(&mut self, datapath: &Datapath) {
+        self.unplug(Reason::NotConnected(RENEWED.to_owned()), datapath);
+        self.front_ends.renew();
+    }
+
+    /// Ends the present session, and lets no other begin until the port is added again.
+    pub(super) fn cut_off(&mut self, why: Reason, datapath: &Datapath) {
+        warn!(port = self.name(), %why, "its socket is closed until the port is added again");
+        self.front_ends.stop();
+        self.unplug(why.clone(), datapath);
+        // Also if its rings were not served any more.
+        self.reason = Some(why);
+        self.set_link();
     }
 
     /// Ends the present session: the front-end may come again.

@@ -82,6 +82,16 @@ impl Guard {
     pub(super) fn is_lost(&self) -> bool {
         SLOTS[self.0].is_lost.load(Ordering::Relaxed)
     }
+
+    /// Replaces the guarded region, which is the `len` bytes at `start`.
+    pub(super) fn revoke(&self, start: usize, len: usize) -> io::Result<()> {
+        SLOTS[self.0].is_lost.store(true, Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
+        match replace(start, len.next_multiple_of(PageSize::Small.bytes())) {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 /// Whether any region has ever been lost.
@@ -228,6 +238,22 @@ mod tests {
     }
 
     /// The kernel refuses private memory beyond a limit, as it does under strict overcommit.
+    #[test]
+    fn a_region_that_is_revoked_is_private_for_whoever_has_it() {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 4 * 4096).unwrap();
+        let region = Arc::new(Region::map_guarded(&fd, 0, 4 * 4096).unwrap());
+        let slice = region.slice(4096..8192).unwrap();
+        let other = Region::map_guarded(&fd, 0, 4 * 4096).unwrap();
+        slice.write(0, 7u8).unwrap();
+        slice.revoke().unwrap();
+        assert!(region.is_lost() && slice.is_lost() && !other.is_lost());
+        assert_eq!((slice.read::<u8>(0), other.read::<u8>(4096)), (Ok(0), Ok(7)));
+        slice.write(0, 9u8).unwrap();
+        assert_eq!((slice.read::<u8>(0), other.read::<u8>(4096)), (Ok(9), Ok(7)));
+        assert!(Region::map(&fd, 0, 4096).unwrap().revoke().is_err(), "not guarded");
+    }
+
     #[test]
     #[ignore = "a_region_for_which_there_is_no_memory_is_replaced_by_the_page runs it"]
     fn region_that_cannot_be_replaced() {

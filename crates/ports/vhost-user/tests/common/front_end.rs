@@ -13,7 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Session};
+use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Renewal, Session};
 use virtqueue::RingAddresses;
 use wire::ethernet::MacAddr;
 
@@ -27,6 +27,7 @@ pub const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 pub struct FrontEnd {
     pub socket: UnixStream,
     pub served: Arc<Served>,
+    pub renewal: Arc<Renewal>,
     session: Option<JoinHandle<Ended>>,
 }
 
@@ -60,8 +61,10 @@ impl FrontEnd {
             DeviceOptions { queues, packed: true, offloads: Features::ALL, guest_offloads: true };
         let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
         let session = session.of_device(Some(MAC), link).offering_config_space(true).within(budget);
+        let renewal = Renewal::new().unwrap();
+        let session = session.renewed_by(renewal.clone());
         let session = std::thread::spawn(move || session.run(theirs));
-        Self { socket, served, session: Some(session) }
+        Self { socket, served, renewal, session: Some(session) }
     }
 
     /// Sends bytes and descriptors.

@@ -37,12 +37,12 @@ impl Continued {
     /// Chains were published: a device in the place of this one goes on behind them, also if this one is never dropped.
     #[inline]
     pub(crate) fn note_position(&self) {
-        self.note_position();
+        self.position.set(self.queue.position());
     }
 }
 
 impl Drop for Continued {
     fn drop(&mut self) {
-        self.position.set(self.queue.position());
+        self.note_position();
     }
 }

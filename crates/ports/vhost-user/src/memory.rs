@@ -185,7 +185,7 @@ mod tests {
         let file: File =
             rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
         file.set_len(1 << 40).unwrap();
-        let page = rustix::fs::fstat(&file).unwrap().st_blksize as u64;
+        let page = u64::try_from(rustix::fs::fstat(&file).unwrap().st_blksize).unwrap();
         let budget = MemoryBudget::new(0, crate::ProcessBudget::new(u64::MAX));
         let at = (1 << 39) + page;
         let region = map_part(&file, at + 8, 8192, &budget).unwrap();

@@ -152,7 +152,8 @@ fn serve(
     let reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers, "ready");
-    Control::new(loaded, platform.clone(), datapath, uplinks, machines, limits, events, ports)
+    let plugged = (uplinks, machines);
+    Control::new(loaded, platform.clone(), datapath, plugged, limits, events, ports)
         .within(reach)
         .run(inbox, watchdog);
     stop_looking();

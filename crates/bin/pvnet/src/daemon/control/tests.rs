@@ -121,7 +121,8 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let ports = PortRecord::open(folder.path());
     let platform: Arc<dyn Platform> = platform.clone();
     let limits = Arc::new(Limits::of_this_process());
-    Control::new(loaded, platform, datapath, Vec::new(), Vec::new(), limits, events, ports)
+    let plugged = (Vec::new(), Vec::new());
+    Control::new(loaded, platform, datapath, plugged, limits, events, ports)
 }
 
 #[test]

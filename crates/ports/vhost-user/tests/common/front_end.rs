@@ -27,6 +27,8 @@ pub const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 pub struct FrontEnd {
     pub socket: UnixStream,
     pub served: Arc<Served>,
+    /// Counts the work of the session's rings.
+    pub meter: Arc<Meter>,
     session: Option<JoinHandle<Ended>>,
 }
 
@@ -42,10 +44,12 @@ impl FrontEnd {
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         let options =
             DeviceOptions { queues, packed: true, offloads: Features::ALL, guest_offloads: true };
-        let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
+        let meter = Arc::<Meter>::default();
+        meter.switch(true);
+        let session = Session::new(options, device, meter.clone()).unwrap();
         let session = session.of_device(Some(MAC), link).offering_config_space(true);
         let session = std::thread::spawn(move || session.run(theirs));
-        Self { socket, served, session: Some(session) }
+        Self { socket, served, meter, session: Some(session) }
     }
 
     /// Sends bytes and descriptors.

@@ -27,6 +27,7 @@ use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::VifId;
+use crate::daemon::carried::Carried;
 use crate::daemon::closed_nodes::ClosedNodes;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
@@ -59,6 +60,8 @@ struct Interface {
     /// Whether an uplink may put frames into its buffers.
     lends: bool,
     port: Option<Arc<Port>>,
+    /// What it has carried in connections that have ended.
+    carried: Carried,
     /// For operators: why it is not connected.
     reason: Option<Reason>,
     /// The guest whose port has its address, if that is another one.
@@ -295,6 +298,7 @@ impl Control {
             wrappers,
             lends,
             port,
+            carried: Carried::default(),
             reason,
             address_owner,
             has_address: false,
@@ -390,6 +394,7 @@ impl Control {
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
             device::detach(interface.device.as_mut(), &self.datapath, &port);
+            interface.carried.end(&port);
         } else {
             warn!(guest = name, %reason, "not connected");
         }

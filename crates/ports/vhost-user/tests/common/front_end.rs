@@ -28,6 +28,8 @@ pub struct FrontEnd {
     pub socket: UnixStream,
     pub served: Arc<Served>,
     pub renewal: Arc<Renewal>,
+    /// Counts the work of the session's rings.
+    pub meter: Arc<Meter>,
     session: Option<JoinHandle<Ended>>,
 }
 
@@ -59,12 +61,14 @@ impl FrontEnd {
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         let options =
             DeviceOptions { queues, packed: true, offloads: Features::ALL, guest_offloads: true };
-        let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
+        let meter = Arc::<Meter>::default();
+        meter.switch(true);
+        let session = Session::new(options, device, meter.clone()).unwrap();
         let session = session.of_device(Some(MAC), link).offering_config_space(true).within(budget);
         let renewal = Renewal::new().unwrap();
         let session = session.renewed_by(renewal.clone());
         let session = std::thread::spawn(move || session.run(theirs));
-        Self { socket, served, renewal, session: Some(session) }
+        Self { socket, served, renewal, meter, session: Some(session) }
     }
 
     /// Sends bytes and descriptors.

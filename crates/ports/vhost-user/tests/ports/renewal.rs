@@ -60,7 +60,7 @@ fn a_renewal_is_within_the_budget_that_the_memory_fills() {
     let all = ProcessBudget::new(LEN + vhost_user::LOGS);
     let front = FrontEnd::within(MemoryBudget::new(LEN, all.clone()));
     let memory = create_memfd("vm", crate::common::LEN / 4096, PageSize::Small).unwrap();
-    let mut vm = Vm::boot_sized(LINUX, SIZE, memory, front);
+    let vm = Vm::boot_sized(LINUX, SIZE, memory, front);
     let old = vm.served(1);
     for times in 2..5 {
         vm.front.renewal.ask();

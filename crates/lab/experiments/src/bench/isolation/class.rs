@@ -77,6 +77,9 @@ pub enum Class {
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
     VirtioFullCalls,
+    /// Front-ends make holes of 2 GiB in their memory, where the bodies of frames that they broadcast and the buffers that red's 200 Mb/s fill
+    /// are, and come again by another port (the worker, in page faults; the egress queues of all).
+    VirtioHoles,
 }
 
 impl Class {
@@ -91,7 +94,10 @@ impl Class {
             matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever);
         let is_virtio = matches!(
             self,
-            Self::VirtioSlowDrips | Self::VirtioSlowNever | Self::VirtioSparseMemory
+            Self::VirtioSlowDrips
+                | Self::VirtioSlowNever
+                | Self::VirtioSparseMemory
+                | Self::VirtioHoles
         );
         is_netif || is_virtio
     }
@@ -132,7 +138,7 @@ impl Class {
 
     /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
     pub fn ports(self) -> usize {
-        if self == Self::VirtioFullCalls { 64 } else { 1 }
+        if matches!(self, Self::VirtioFullCalls | Self::VirtioHoles) { 64 } else { 1 }
     }
 
     /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,

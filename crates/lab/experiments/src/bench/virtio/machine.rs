@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region};
 use vhost::VhostBackend as _;
 use vhost::vhost_user::Frontend;
@@ -155,6 +156,24 @@ impl Machine {
         }
         self.kick(RX)?;
         Ok(posted)
+    }
+
+    /// Its memory's file.
+    pub fn file(&self) -> Result<OwnedFd, String> {
+        self.file.try_clone().map_err(text)
+    }
+
+    /// Gives pages to a part of its memory.
+    pub fn fill(&self, range: Range<usize>) -> Result<(), String> {
+        let (start, len) = (range.start as u64, range.len() as u64);
+        fallocate(&self.file, FallocateFlags::empty(), start, len).map_err(text)
+    }
+
+    /// Takes the pages of a part of such a file away.
+    pub fn hole(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
+        let (start, len) = (range.start as u64, range.len() as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, flags, start, len).map_err(text)
     }
 
     /// Takes back all chains that were sent.

@@ -3,6 +3,7 @@
 mod attacker;
 pub mod calls;
 pub mod frames;
+pub mod holes;
 pub mod memory;
 pub mod receiver;
 pub mod rings;

@@ -11,11 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use lab::TempDir;
+use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::Value;
 use testbed::{Testbed, pvnet, wait};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
-use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo};
+use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
 
 /// A daemon with one port of one pair of rings.
 struct Bed {
@@ -169,6 +171,63 @@ fn memory_beyond_the_ports_is_refused_and_its_neighbour_has_its_own() {
     assert!(said.contains("changed"), "{said}");
     assert!(share(&front, &file, 1 << 20));
     assert_eq!((mapped(0), mapped(1)), (1 << 20, 256));
+}
+
+/// Bytes of a memory of which a hole takes some 400 ms.
+const HOLE: u64 = 2 << 30;
+
+/// Has both rings served, in the first pages of a memory that [`share`] maps.
+fn serve_rings(front: &mut Frontend) -> [EventFd; 2] {
+    let protocol = front.get_protocol_features().unwrap() & VhostUserProtocolFeatures::MQ;
+    front.set_protocol_features(protocol).unwrap();
+    [0, 1].map(|ring| {
+        let at = (1 << 30) + 0x1_0000 * ring as u64;
+        let config = VringConfigData {
+            queue_max_size: 256,
+            queue_size: 256,
+            flags: 0,
+            desc_table_addr: at,
+            avail_ring_addr: at + 0x4000,
+            used_ring_addr: at + 0x6000,
+            log_addr: None,
+        };
+        let kick = EventFd::new(0).unwrap();
+        front.set_vring_num(ring, 256).unwrap();
+        front.set_vring_base(ring, 0).unwrap();
+        front.set_vring_addr(ring, &config).unwrap();
+        front.set_vring_kick(ring, &kick).unwrap();
+        front.set_vring_enable(ring, true).unwrap();
+        kick
+    })
+}
+
+#[test]
+fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
+    let bed = Bed::start("");
+    let mut front = bed.front_end();
+    let file = sparse(HOLE >> 20);
+    assert!(share(&front, &file, HOLE >> 20));
+    let kicks = serve_rings(&mut front);
+    wait("its rings", || bed.port()["state"] == "up");
+    let is_cut_off = || bed.port()["reason"]["code"] == "disabled";
+    // A worker that looks at the ring in such a moment sleeps until the hole is made.
+    for _ in 0..8 {
+        fallocate(&file, FallocateFlags::empty(), 0, HOLE).unwrap();
+        std::thread::scope(|scope| {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let hole = scope.spawn(|| fallocate(&file, punch, 0, HOLE).unwrap());
+            while !hole.is_finished() {
+                kicks.iter().for_each(|kick| kick.write(1).unwrap());
+                std::thread::yield_now();
+            }
+        });
+        if is_cut_off() {
+            break;
+        }
+    }
+    let why = bed.until("disabled");
+    assert!(why.contains("hole") && why.contains("add the port again"), "{why}");
+    assert!(UnixStream::connect(bed.socket()).is_err(), "its socket is closed");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
 //! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
-//! else waits longer than [`TICK`] three times.
+//! else waits longer than [`ASLEEP`] times [`TICK`].
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,10 @@ use crate::shared::Shared;
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
-/// How often it looks while a worker does not wait for events. One that sleeps at three looks in a row, in one round, is replaced.
+/// How often it looks while a worker does not wait for events.
 const TICK: Duration = Duration::from_millis(10);
+/// A worker that sleeps at so many looks in a row, in one round, is replaced.
+const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.
 const IDLE_LOOKS: u32 = 100;
 /// Looks over which short sleeps are counted, and how many of them make their ports suspect.
@@ -158,7 +160,7 @@ impl Looks {
         } else {
             self.asleep = 0;
         }
-        if self.asleep >= 3 {
+        if self.asleep >= ASLEEP {
             self.asleep = 0;
             self.replace(shared, ports);
         }

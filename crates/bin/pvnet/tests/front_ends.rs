@@ -51,7 +51,7 @@ impl Bed {
 
     /// A front-end that has agreed on features as QEMU does when it starts.
     fn front_end(&self) -> Frontend {
-        let mut front = Frontend::connect(self.socket(), 1).unwrap();
+        let mut front = Frontend::connect(self.socket(), 2).unwrap();
         front.set_owner().unwrap();
         front.get_features().unwrap();
         let offered = front.get_protocol_features().unwrap();
@@ -175,11 +175,10 @@ fn memory_beyond_the_ports_is_refused_and_its_neighbour_has_its_own() {
 
 /// Bytes of a memory of which a hole takes some 400 ms.
 const HOLE: u64 = 2 << 30;
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 /// Has both rings served, in the first pages of a memory that [`share`] maps.
 fn serve_rings(front: &mut Frontend) -> [EventFd; 2] {
-    let protocol = front.get_protocol_features().unwrap() & VhostUserProtocolFeatures::MQ;
-    front.set_protocol_features(protocol).unwrap();
     [0, 1].map(|ring| {
         let at = (1 << 30) + 0x1_0000 * ring as u64;
         let config = VringConfigData {
@@ -214,8 +213,7 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
     for _ in 0..8 {
         fallocate(&file, FallocateFlags::empty(), 0, HOLE).unwrap();
         std::thread::scope(|scope| {
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let hole = scope.spawn(|| fallocate(&file, punch, 0, HOLE).unwrap());
+            let hole = scope.spawn(|| fallocate(&file, PUNCH, 0, HOLE).unwrap());
             while !hole.is_finished() {
                 kicks.iter().for_each(|kick| kick.write(1).unwrap());
                 std::thread::yield_now();

@@ -127,9 +127,13 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let mut programs = Programs::of_lab(&files, &read(images.kernel())?);
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
-    let interface = Some(workload.interface());
-    recording.work =
-        work(&variation.describe(workload.about), &recording, interface, frames_and_bytes(&text));
+    let (domain, interface) = workload.counted();
+    recording.work = work(
+        &variation.describe(workload.about),
+        &recording,
+        (Some(domain), Some(interface)),
+        frames_and_bytes(&text),
+    );
     let length = format!("--milliseconds {milliseconds}");
     recording.provenance = Provenance {
         workload: workload.name.to_owned(),

@@ -18,6 +18,8 @@ mod rules;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
 use scope_model::{Costs, Preset};
@@ -48,6 +50,9 @@ pub struct ReproArgs {
     /// The length of each recording, in milliseconds of the machine's own time: a million instructions each.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     milliseconds: u32,
+    /// So many recordings at a time; their steps are shown only with one. Each takes a processor and 2 GB of memory.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
     /// Write a page with plots to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -155,13 +160,32 @@ impl ReproArgs {
             instead: &self.instead,
             _temporary: temporary,
         };
-        for (n, workload) in workloads.iter().enumerate() {
-            if !self.quiet {
-                eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
+        self.record(workloads, &files).map(|()| files)
+    }
+
+    /// Makes the recordings, several at a time.
+    fn record(&self, workloads: &[&str], files: &Files<'_>) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let record = || -> Result<()> {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some(workload) = workloads.get(n) else { return Ok(()) };
+                if !self.quiet {
+                    eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
+                }
+                let recorded =
+                    run_args(self, workload, &files.of(workload)).and_then(|args| run::run(&args));
+                // The others end what they have begun.
+                recorded.inspect_err(|_| next.store(workloads.len(), Ordering::Relaxed))?;
             }
-            run::run(&run_args(self, workload, &files.of(workload))?)?;
-        }
-        Ok(files)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.jobs).map(|_| scope.spawn(record)).collect();
+            let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        })
     }
 }
 
@@ -214,7 +238,7 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
     let words = ["run".as_ref(), workload.as_ref(), "--out".as_ref(), out.as_os_str()];
     let length = ["--milliseconds".to_owned(), args.milliseconds.to_string()];
     let more: Vec<String> = length.into_iter().chain(args.paper.options()).collect();
-    let quiet = args.quiet.then_some("--quiet".as_ref());
+    let quiet = (args.quiet || args.jobs > 1).then_some("--quiet".as_ref());
     let line = words.into_iter().chain(more.iter().map(OsStr::new)).chain(quiet);
     Ok(Line::try_parse_from(line).map_err(usage)?.args)
 }

@@ -153,11 +153,6 @@ fn pvnet(uplink: Uplink, has_card: bool) -> String {
             "ip link set eth0 up".to_owned(),
             "[[uplink]]\\nname = \"up\"\\nkind = \"af-packet\"\\ndevice = \"eth0\"\\n",
         ),
-        // The card's segments are merged for guests, as dom0's stack merges them for a bridge.
-        Uplink::Xdp => (
-            "ip link set eth0 up".to_owned(),
-            "[[uplink]]\\nname = \"up\"\\nkind = \"af-xdp\"\\ndevice = \"eth0\"\\n\\n[[guest]]\\nname = \"*\"\\ngro = true\\n",
-        ),
         Uplink::Device => (bridge, "[xen]\\nattach = \"device\"\\n"),
     };
     format!(

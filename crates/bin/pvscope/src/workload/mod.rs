@@ -52,7 +52,7 @@ pub struct Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 40] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
@@ -174,11 +174,6 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::ToWire),
         },
         Self {
-            name: "wire-tx-xdp",
-            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, which has the card by AF_XDP",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::ToWire),
-        },
-        Self {
             name: "wire-tx-device",
             about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, with a device for each guest in a bridge",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::ToWire),
@@ -197,11 +192,6 @@ impl Workload {
             name: "wire-rx-packet",
             about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::FromWire),
-        },
-        Self {
-            name: "wire-rx-xdp",
-            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has the card by AF_XDP",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::FromWire),
         },
         Self {
             name: "wire-rx-device",
@@ -224,11 +214,6 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallToWire),
         },
         Self {
-            name: "small-tx-xdp",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, which has the card by AF_XDP",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallToWire),
-        },
-        Self {
             name: "small-tx-device",
             about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, with a device for each guest in a bridge",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallToWire),
@@ -247,11 +232,6 @@ impl Workload {
             name: "small-rx-packet",
             about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
-        },
-        Self {
-            name: "small-rx-xdp",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has the card by AF_XDP",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
         },
         Self {
             name: "small-rx-device",

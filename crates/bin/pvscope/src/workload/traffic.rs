@@ -27,8 +27,6 @@ pub enum Uplink {
     Tap,
     /// A packet socket of the network card.
     Packet,
-    /// The network card by AF_XDP.
-    Xdp,
     /// No switch of pvnet's: each interface has a device in a bridge, as with xen-netback.
     Device,
 }

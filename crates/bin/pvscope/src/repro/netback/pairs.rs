@@ -65,22 +65,18 @@ const SMALL_RX: &str = "NIC → guest, UDP of 64 B";
 const ROUNDS: &str = "guest ⇄ guest, 100 B";
 
 /// All pairs.
-pub const PAIRS: [Pair; 24] = [
+pub const PAIRS: [Pair; 20] = [
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-pvnet"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-pvnet"),
     Pair::new(GUESTS, Unit::Byte, "guests-stock", "guests-pvnet"),
     Pair::new(WIRE_TX, Unit::Byte, "wire-tx-stock", "wire-tx-tap"),
     Pair::new(WIRE_TX, Unit::Byte, "wire-tx-stock", "wire-tx-packet"),
-    Pair::new(WIRE_TX, Unit::Byte, "wire-tx-stock", "wire-tx-xdp"),
     Pair::new(WIRE_RX, Unit::Byte, "wire-rx-stock", "wire-rx-tap"),
     Pair::new(WIRE_RX, Unit::Byte, "wire-rx-stock", "wire-rx-packet"),
-    Pair::new(WIRE_RX, Unit::Byte, "wire-rx-stock", "wire-rx-xdp"),
     Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-tap"),
     Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-packet"),
-    Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-xdp"),
     Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-tap"),
     Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-packet"),
-    Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-xdp"),
     Pair::new(ROUNDS, Unit::Round, "rounds-stock", "rounds-pvnet"),
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-device"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-device"),
@@ -124,7 +120,7 @@ mod tests {
     fn pairs_are_chosen_by_either_workload() {
         let of = |name: &str| chosen(&[name.to_owned()]);
         assert_eq!(of("rx-pvnet").unwrap().len(), 1);
-        assert_eq!(of("wire-tx-stock").unwrap().len(), 4);
+        assert_eq!(of("wire-tx-stock").unwrap().len(), 3);
         assert_eq!(chosen(&[]).unwrap().len(), PAIRS.len());
         assert!(of("loopback").is_err());
     }

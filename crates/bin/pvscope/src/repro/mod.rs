@@ -184,7 +184,7 @@ impl ReproArgs {
             let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect()
+            threads.into_iter().try_for_each(join)
         })
     }
 }

@@ -46,6 +46,23 @@ impl Baseline {
         self.costs.iter().find(|cost| cost.workload == workload)
     }
 
+    /// The same with the costs of some workloads in place of their own.
+    ///
+    /// # Errors
+    /// They depend on something else.
+    pub fn with(self, other: Self) -> Result<Self> {
+        self.provenance.check(&other.provenance).map_err(Error::Usage)?;
+        // In its order, so that a change of the file can be read.
+        let mut costs = self.costs;
+        for new in &other.costs {
+            match costs.iter_mut().find(|cost| cost.workload == new.workload) {
+                Some(cost) => cost.clone_from(new),
+                None => costs.push(new.clone()),
+            }
+        }
+        Ok(Self { costs, ..other })
+    }
+
     fn text(&self) -> String {
         let mut text = format!("{TITLE}\n");
         for line in self.provenance.lines() {
@@ -172,6 +189,18 @@ mod tests {
         let message = Baseline::parse(&broken).unwrap_err();
         assert!(message.contains("many") && message.contains("line "), "{message}");
         assert!(Baseline::parse("version 0\n").unwrap_err().contains("--update"));
+    }
+
+    #[test]
+    fn some_workloads_are_replaced_if_they_depend_on_the_same() {
+        let of = |kernel: &str, names: &[&str], units| {
+            let provenance = Provenance::new(vec![("kernel", kernel.to_owned())]);
+            let cost = |name: &&str| Cost { workload: (*name).to_owned(), units, ..cost() };
+            Baseline { provenance, costs: names.iter().map(cost).collect() }
+        };
+        let all = of("4b37", &["a", "b"], 1).with(of("4b37", &["b"], 2)).unwrap();
+        assert_eq!(["a", "b"].map(|name| all.of(name).unwrap().units), [1, 2]);
+        assert!(all.with(of("other", &["b"], 3)).is_err());
     }
 
     #[test]

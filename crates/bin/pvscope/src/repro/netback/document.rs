@@ -1,5 +1,7 @@
 //! The pairs as a table, a page and JSON.
 
+use std::collections::BTreeMap;
+
 use document::Document;
 use report::html::{BarChart, Report, StackedChart};
 use report::{Stats, Table, human};
@@ -7,8 +9,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::cost::{Cost, Counts, DOM0, FunctionCost, Share};
+use super::groups::Group;
 use super::pairs::{Pair, Unit};
-use crate::summary::plain;
 
 /// Functions that a pair's difference names.
 const NAMED: usize = 12;
@@ -39,6 +41,8 @@ pub struct PairData {
     pub pvnet: Cost,
     /// pvnet's costs ÷ netback's.
     pub ratios: Ratios,
+    /// Model cycles by what functions work for, where pvnet has most more first; none where netback's side is of a baseline.
+    pub groups: Vec<Group>,
     /// The functions whose model cycles differ most, those that pvnet adds first; none where netback's side is of a baseline.
     pub functions: Vec<Difference>,
 }
@@ -71,15 +75,21 @@ impl Ratios {
 /// A function's model cycles for a unit on both sides.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Difference {
-    who: String,
-    module: String,
-    function: String,
-    netback: f64,
-    pvnet: f64,
+    /// Whose it is: a share's name.
+    pub who: String,
+    /// The module.
+    pub module: String,
+    /// The function.
+    pub function: String,
+    /// The cycles with netback.
+    pub netback: f64,
+    /// The cycles with pvnet.
+    pub pvnet: f64,
 }
 
 impl Difference {
-    fn by(&self) -> f64 {
+    /// pvnet's less netback's.
+    pub fn by(&self) -> f64 {
         self.pvnet - self.netback
     }
 
@@ -88,7 +98,7 @@ impl Difference {
         if netback.is_empty() || pvnet.is_empty() {
             return Vec::new();
         }
-        let mut all = std::collections::BTreeMap::<_, (f64, f64)>::new();
+        let mut all = BTreeMap::<_, (f64, f64)>::new();
         let key = |of: &FunctionCost| (of.who.clone(), of.module.clone(), of.function.clone());
         netback.iter().for_each(|of| all.entry(key(of)).or_default().0 += of.cycles);
         pvnet.iter().for_each(|of| all.entry(key(of)).or_default().1 += of.cycles);
@@ -114,6 +124,7 @@ impl PairData {
             about: pair.about.to_owned(),
             unit: pair.unit.name().to_owned(),
             ratios: Ratios::new(&netback, &pvnet),
+            groups: Group::all(&netback.functions, &pvnet.functions),
             functions: Difference::all(&netback.functions, &pvnet.functions),
             netback,
             pvnet,
@@ -126,12 +137,12 @@ impl PairData {
     }
 
     /// Counts of the unit that is shown: a byte's are of a thousand.
-    fn scale(&self) -> f64 {
+    pub fn scale(&self) -> f64 {
         if self.unit == Unit::Byte.name() { 1000.0 } else { 1.0 }
     }
 
     /// What the counts of tables are for.
-    fn shown_unit(&self) -> String {
+    pub fn shown_unit(&self) -> String {
         if self.unit == Unit::Byte.name() { "1000 bytes".to_owned() } else { self.unit.clone() }
     }
 
@@ -170,20 +181,30 @@ impl PairData {
         table
     }
 
+    /// Model cycles by what functions work for.
+    fn grouped(&self) -> Table {
+        let table =
+            Table::new().left("model cycles").right("netback").right("pvnet").right("difference");
+        self.groups.iter().fold(table, |mut table, Group { name, netback, pvnet }| {
+            let [netback, pvnet] = [netback, pvnet].map(|cycles| cycles * self.scale());
+            table.row([name.clone(), human(netback), human(pvnet), signed(pvnet - netback)]);
+            table
+        })
+    }
+
     /// The functions whose cycles differ most.
     fn differences(&self) -> Table {
         let scale = self.scale();
         let table = Table::new().left("who").left("module").left("function");
         let table = table.right("netback").right("pvnet").right("difference");
         self.functions.iter().fold(table, |mut table, of| {
-            let sign = if of.by() > 0.0 { "+" } else { "" };
             table.row([
                 of.who.clone(),
                 of.module.clone(),
                 of.function.clone(),
                 human(of.netback * scale),
                 human(of.pvnet * scale),
-                format!("{sign}{}", human(of.by() * scale)),
+                signed(of.by() * scale),
             ]);
             table
         })
@@ -247,6 +268,7 @@ impl NetbackData {
             page.figure(&chart, "");
             page.table("", &pair.details());
             if !pair.functions.is_empty() {
+                page.table("By what functions work for, roughly", &pair.grouped());
                 page.table("The functions whose cycles differ most", &pair.differences());
             }
         }
@@ -255,122 +277,23 @@ impl NetbackData {
         });
         page
     }
-
-    /// Each workload once, in the order of the pairs, with its costs' scale.
-    fn sides(&self) -> Vec<(&Cost, f64, String)> {
-        let mut sides = Vec::<(&Cost, f64, String)>::new();
-        for pair in &self.pairs {
-            for cost in [&pair.netback, &pair.pvnet] {
-                if !sides.iter().any(|(known, ..)| known.workload == cost.workload) {
-                    sides.push((cost, pair.scale(), pair.shown_unit()));
-                }
-            }
-        }
-        sides
-    }
-
-    /// A count of each share, and their sum, of each workload.
-    fn by_share(&self, of: fn(Counts) -> f64) -> Table {
-        let table = Table::new().left("workload").left("for").right("all");
-        let table = Share::ALL.iter().fold(table, |table, share| table.right(share.name()));
-        self.sides().into_iter().fold(table, |mut table, (cost, scale, unit)| {
-            let counts = |shares: &[Share]| human(of(cost.sum(shares)) * scale);
-            let names = [cost.workload.clone(), unit, counts(&Share::ALL)];
-            table.row(names.into_iter().chain(Share::ALL.iter().map(|share| counts(&[*share]))));
-            table
-        })
-    }
-
-    /// The events of each workload, and its frames.
-    fn events(&self) -> Table {
-        let names: Vec<String> = self
-            .pairs
-            .first()
-            .map_or_else(Vec::new, |pair| pair.netback.events.keys().cloned().collect());
-        let table = Table::new().left("workload").left("for");
-        let table = names.iter().fold(table, |table, name| table.right(name.replace('-', " ")));
-        let table = table.right("payload of a frame").right("acknowledgements a frame");
-        self.sides().into_iter().fold(table, |mut table, (cost, scale, unit)| {
-            let count =
-                |name: &String| human(cost.events.get(name).copied().unwrap_or_default() * scale);
-            let frames = [human(cost.frame_payload), human(cost.acks)];
-            let cells = [cost.workload.clone(), unit].into_iter();
-            table.row(cells.chain(names.iter().map(count)).chain(frames));
-            table
-        })
-    }
-
-    /// What each pair's difference is made of.
-    fn differences(&self) -> Table {
-        let table = Table::new()
-            .left("pvnet's side")
-            .left("for")
-            .left("pvnet has more")
-            .left("netback has more");
-        self.pairs.iter().fold(table, |mut table, pair| {
-            let named = |more: bool| {
-                let functions = pair.functions.iter().filter(|of| (of.by() > 0.0) == more);
-                let named = functions.map(|of| {
-                    let by = human((of.by() * pair.scale()).abs());
-                    format!("{} `{}` {by}", of.who, plain(&of.function))
-                });
-                let mut named: Vec<String> = named.collect();
-                if !more {
-                    named.reverse();
-                }
-                named.join(", ")
-            };
-            table.row([pair.pvnet.workload.clone(), pair.shown_unit(), named(true), named(false)]);
-            table
-        })
-    }
-
-    /// The tables of a page of the documentation, as Markdown.
-    pub fn markdown(&self) -> String {
-        let made_with = self.provenance.iter().filter(|line| !line.starts_with("scripts "));
-        let made_with: Vec<&str> = made_with.map(String::as_str).collect();
-        let parts = [
-            ("pvnet's costs ÷ netback's", self.ratios()),
-            ("Model cycles, by who works", self.by_share(|counts| counts.cycles)),
-            ("Instructions, by who works", self.by_share(|counts| counts.instructions)),
-            ("Bytes copied, by who works", self.by_share(|counts| counts.copied)),
-            ("Hypercalls, switches and events", self.events()),
-            ("The functions whose model cycles differ most", self.differences()),
-        ];
-        let parts = parts.map(|(title, table)| format!("### {title}\n\n{}", markdown(&table)));
-        format!("Made with {}.\n\n{}", made_with.join("; "), parts.join("\n"))
-    }
 }
 
-/// A table in Markdown.
-fn markdown(table: &Table) -> String {
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let header = line(table.columns().iter().map(|(name, _)| name.clone()).collect());
-    let rule = line(
-        table
-            .columns()
-            .iter()
-            .map(|(_, align)| {
-                if *align == report::Align::Right { "---:" } else { "---" }.to_owned()
-            })
-            .collect(),
-    );
-    let rows = table
-        .rows()
-        .iter()
-        .map(|row| line(row.iter().map(|cell| cell.replace('|', "\\|")).collect()));
-    header + &rule + &rows.collect::<String>()
+/// A difference with its sign.
+pub fn signed(difference: f64) -> String {
+    let sign = if difference > 0.0 { "+" } else { "" };
+    format!("{sign}{}", human(difference))
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use scope_model::Costs;
 
     use super::super::cost::tests::recording;
     use super::super::pairs::PAIRS;
     use super::*;
 
-    fn data() -> NetbackData {
+    pub fn data() -> NetbackData {
         let pair = PAIRS[0];
         let cost = |name| Cost::new(&recording(), name, pair.unit, Costs::default());
         let mut pvnet = cost(pair.pvnet);
@@ -405,10 +328,9 @@ mod tests {
         let text = ::document::line(&data).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document::errors(&document::schema::<NetbackData>(), &value), [""; 0], "{json}");
-        for text in [data.page().to_html(), data.text(), data.markdown()] {
+        for text in [data.page().to_html(), data.text()] {
             assert!(text.contains("tx-pvnet"), "{text}");
         }
-        assert!(data.markdown().contains("| --- | ---: |"));
         assert!(data.page().to_html().contains("added"));
     }
 }

@@ -8,6 +8,8 @@
 mod baseline;
 mod cost;
 mod document;
+mod groups;
+mod markdown;
 mod pairs;
 
 use std::collections::BTreeSet;
@@ -39,8 +41,9 @@ pub struct NetbackArgs {
     /// Compare pvnet's side with this baseline, and take netback's from it instead of recording it; a difference gives exit status 3.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Record both sides, and write the baseline instead of comparing. Commit it with the change that explains it.
-    #[arg(long, requires = "baseline", conflicts_with = "pairs")]
+    /// Record both sides, and write the baseline instead of comparing; with --pairs, only their workloads in it. Commit it with the
+    /// change that explains it.
+    #[arg(long, requires = "baseline")]
     update: bool,
     /// Write the tables to this page, between two comments there.
     #[arg(long, value_name = "FILE")]
@@ -108,7 +111,9 @@ pub fn run(args: &ReproArgs) -> Result<bool> {
     }
     let Some(known) = known else {
         if let Some(file) = &own.baseline {
-            Baseline { provenance, costs }.write(file)?;
+            let now = Baseline { provenance, costs };
+            let now = if own.pairs.is_empty() { now } else { Baseline::read(file)?.with(now)? };
+            now.write(file)?;
             show(&format!("{}\n", file.display()))?;
         }
         return Ok(true);

@@ -33,6 +33,9 @@ pub use netback::NetbackData;
 pub use plot::Document;
 use recordings::WorkloadRecording;
 
+/// The default length of recordings.
+const MILLISECONDS: u32 = 200;
+
 /// Arguments of `pvscope repro`.
 #[derive(Args)]
 pub struct ReproArgs {
@@ -47,8 +50,9 @@ pub struct ReproArgs {
     /// Keep the recordings in this folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// The length of each recording, in milliseconds of the machine's own time: a million instructions each.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// The length of each recording, in milliseconds of the machine's own time: a million instructions each. Netback's pairs between
+    /// guests are five times as long.
+    #[arg(long, value_name = "N", default_value_t = MILLISECONDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     milliseconds: u32,
     /// So many recordings at a time; their steps are shown only with one. Each takes a processor and 2 GB of memory.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -87,6 +91,11 @@ impl Paper {
             Self::Menon06 => &menon06::WORKLOADS,
             Self::Netback => &[],
         }
+    }
+
+    /// How many times longer than the others a workload's recording is.
+    fn length(self, workload: &str) -> u32 {
+        if self == Self::Netback { netback::length(workload) } else { 1 }
     }
 
     /// The options of its recordings, besides their length.
@@ -215,7 +224,12 @@ impl Files<'_> {
         let missing = workloads.iter().filter(|workload| !self.of(workload).is_file());
         let options = paper.options().join(" ");
         let command = |workload: &&str| {
-            format!("\n  pvscope run {workload} {options} --out {}", self.of(workload).display())
+            let length = match paper.length(workload) {
+                1 => String::new(),
+                times => format!(" --milliseconds {}", MILLISECONDS * times),
+            };
+            let path = self.of(workload);
+            format!("\n  pvscope run {workload} {options}{length} --out {}", path.display())
         };
         let missing: String = missing.map(command).collect();
         if missing.is_empty() {
@@ -236,7 +250,8 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
         args: RunArgs,
     }
     let words = ["run".as_ref(), workload.as_ref(), "--out".as_ref(), out.as_os_str()];
-    let length = ["--milliseconds".to_owned(), args.milliseconds.to_string()];
+    let milliseconds = args.milliseconds * args.paper.length(workload);
+    let length = ["--milliseconds".to_owned(), milliseconds.to_string()];
     let more: Vec<String> = length.into_iter().chain(args.paper.options()).collect();
     let quiet = (args.quiet || args.jobs > 1).then_some("--quiet".as_ref());
     let line = words.into_iter().chain(more.iter().map(OsStr::new)).chain(quiet);

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use scope_model::Costs;
-use scope_result::Recording;
+use scope_result::{Provenance as Made, Recording};
 
 use super::{ReproArgs, usage};
 use crate::check::Provenance;
@@ -30,6 +30,7 @@ use pairs::Pair;
 
 pub use document::NetbackData;
 use document::PairData;
+pub use pairs::length;
 
 /// Options of the comparison with netback.
 #[derive(Args)]
@@ -165,11 +166,18 @@ fn provenance_of(recording: &Recording, costs: Costs) -> Provenance {
         ("domU", image("domU")),
         ("xen", image("xen")),
         ("model", format!("{}; {costs}", recording.config.preset.name())),
-        ("options", made.options.join(" ")),
+        ("milliseconds", milliseconds(made)),
         ("scripts", scripts()),
     ];
     values.extend(compiler.map(|compiler| ("pvnet", compiler)));
     Provenance::new(values)
+}
+
+/// The length of a recording that is no longer than others.
+fn milliseconds(made: &Made) -> String {
+    let words = made.options.iter().find_map(|option| option.strip_prefix("--milliseconds "));
+    let length: Option<u32> = words.and_then(|words| words.parse().ok());
+    length.map_or_else(String::new, |length| (length / pairs::length(&made.workload)).to_string())
 }
 
 /// A digest of what the workloads execute besides the images and pvnet.
@@ -177,7 +185,10 @@ fn scripts() -> String {
     let names: BTreeSet<&str> =
         pairs::PAIRS.iter().flat_map(|pair| [pair.netback, pair.pvnet]).collect();
     let batches = names.into_iter().map(|name| {
-        let batch = Workload::named(name).ok()?.batch(1, None, &Variation::default()).ok()?;
+        let batch = Workload::named(name)
+            .ok()?
+            .batch(pairs::length(name), None, &Variation::default())
+            .ok()?;
         Some(format!("{name} {batch:?}"))
     });
     crate::digest::of_bytes(batches.map(Option::unwrap_or_default).collect::<String>().as_bytes())

@@ -141,7 +141,7 @@ gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md an
 
 GATE_XEN := target/release/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
 
-gate-xen: ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (half an hour)
+gate-xen: ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
 	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
 	$(GATE_XEN)
 

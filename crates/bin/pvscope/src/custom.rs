@@ -192,7 +192,7 @@ impl Machine {
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);
-        record.print_path()
+        Ok(())
     }
 
     /// The machine, for its start.

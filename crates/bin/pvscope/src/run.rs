@@ -65,6 +65,12 @@ const MILLISECONDS: u32 = 200;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
+    record(args)?;
+    args.record.print_path()
+}
+
+/// Makes the recording.
+pub fn record(args: &RunArgs) -> Result<()> {
     let plugin = args.record.plugin()?;
     let machine = match args.workload.as_deref() {
         None => {
@@ -148,7 +154,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     };
     record.save(&recording)?;
     progress.finish();
-    record.print_path()
+    Ok(())
 }
 
 fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {

@@ -182,8 +182,8 @@ impl ReproArgs {
                 if !self.quiet {
                     eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
                 }
-                let recorded =
-                    run_args(self, workload, &files.of(workload)).and_then(|args| run::run(&args));
+                let recorded = run_args(self, workload, &files.of(workload))
+                    .and_then(|args| run::record(&args));
                 // The others end what they have begun.
                 recorded.inspect_err(|_| next.store(workloads.len(), Ordering::Relaxed))?;
             }

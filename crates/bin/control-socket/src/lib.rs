@@ -45,8 +45,8 @@ pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    GuestCopyStatus, GuestQueueStatus, KeptPages, MemoryStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Reason, View, XdpQueueStatus,
+    GuestCopyStatus, GuestQueueStatus, KeptPages, MappedMemory, MemoryStatus, PersistentStatus,
+    PortKind, PortState, PortStatus, Reason, View, XdpQueueStatus,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{

@@ -48,6 +48,9 @@ pub struct PortStatus {
     /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
+    /// The memory of the virtual machine that is mapped; absent for other ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped_memory: Option<MappedMemory>,
     /// The guest's pages that stay mapped; absent if none may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_grants: Option<PersistentStatus>,
@@ -116,6 +119,7 @@ impl PortStatus {
             toolstack: ToolstackStatus::default(),
             vlans: None,
             memory: None,
+            mapped_memory: None,
             persistent_grants: None,
             guest_copy: None,
             queues: 0,
@@ -397,6 +401,15 @@ pub struct MemoryStatus {
     pub daemon: Option<View>,
     /// How the guest's process has it mapped; absent if unknown, as it is to a daemon in its sandbox.
     pub guest: Option<View>,
+}
+
+/// The memory of a virtual machine that its front-end has mapped in the daemon, with its logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MappedMemory {
+    /// Bytes that are mapped. Page tables for them, once they are touched, are 1/512 of it.
+    pub bytes: u64,
+    /// Bytes that may be mapped.
+    pub limit: u64,
 }
 
 /// How much of a guest's memory large pages map in one process.

@@ -5,9 +5,12 @@
 mod testbed;
 
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use lab::{Namespace, Process, TempDir};
+use machine::MachineGuest;
+use nic_session::channel::GuestEnd;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, pvnet, wait};
@@ -85,6 +88,15 @@ impl Bed {
         let guest = &self.testbed.guests[guest];
         lab::transfer_file(&guest.namespace, &self.peer, PEER, bytes, 3).unwrap();
         lab::transfer_file(&self.peer, &guest.namespace, guest.ipv4, bytes, 4).unwrap();
+    }
+
+    /// This process as a guest, and its channel about contexts.
+    fn hostile(&self, guest: usize) -> ((MachineGuest, OwnedFd), GuestEnd) {
+        let socket = self.testbed.folder().join("machine.sock");
+        let name = self.testbed.guests[guest].namespace.name();
+        let joined = machine::join(&socket, name).unwrap();
+        let channel = GuestEnd::new(joined.0.open_contexts().unwrap());
+        (joined, channel)
     }
 
     fn has_carrier(&self, guest: usize) -> bool {
@@ -177,7 +189,7 @@ fn guests_lose_their_links_with_the_card_and_get_them_back_with_the_next() {
         bed.testbed.leave(0);
         bed.testbed.join(0, &[]);
         bed.start_card();
-        bed.wait_state(0, "up");
+        wait("the links' return", || bed.has_carrier(0) && bed.has_carrier(1));
         bed.testbed.ping(0, 1);
     }
 }
@@ -344,6 +356,50 @@ fn a_guest_without_a_vif_has_a_balloon_and_keeps_what_its_card_uses() {
         works(&bed);
         assert!(balloon(&bed, "64").unwrap().contains("has 64 MiB"));
         works(&bed);
+    }
+}
+
+/// As in SPECIFICATION.md.
+const REQUESTS: u32 = 1024;
+const REQUESTS_PER_SECOND: f64 = 100.0;
+const ASSIGNMENTS: u32 = 32;
+const ASSIGNMENTS_PER_SECOND: f64 = 2.0;
+
+#[test]
+fn a_guest_that_asks_for_its_context_without_end_is_answered_at_a_pace() {
+    if !able(&[]) {
+        return;
+    }
+    let bed = Bed::start(1, "");
+    let (_guest, channel) = bed.hostile(0);
+    let (start, times) = (Instant::now(), REQUESTS + 50);
+    for _ in 0..times {
+        channel.close(0).unwrap();
+    }
+    let earned = start.elapsed().as_secs_f64() * REQUESTS_PER_SECOND;
+    assert!(earned >= 49.0, "{times} requests in the time of {earned}");
+}
+
+/// Each time the daemon makes files and the card maps them, which serves others meanwhile.
+#[test]
+fn a_guest_that_opens_and_closes_its_context_without_end_does_so_at_a_pace() {
+    if !able(&["ping"]) {
+        return;
+    }
+    for protection in ["\"hypervisor\"", "{ iommu = \"static\" }"] {
+        let mut bed = Bed::start(3, &format!("protection = {protection}"));
+        bed.testbed.join(0, &[]);
+        bed.testbed.join(1, &[]);
+        let (_guest, channel) = bed.hostile(2);
+        let (start, times) = (Instant::now(), ASSIGNMENTS + 4);
+        for _ in 0..times {
+            let opened = channel.open(0).unwrap();
+            while channel.assignment(0, opened.opened.protection).unwrap().is_none() {}
+            channel.close(0).unwrap();
+        }
+        let earned = start.elapsed().as_secs_f64() * ASSIGNMENTS_PER_SECOND;
+        assert!(earned >= 3.0, "{times} assignments in the time of {earned}");
+        bed.testbed.ping(0, 1);
     }
 }
 

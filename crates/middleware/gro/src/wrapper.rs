@@ -13,17 +13,15 @@ use crate::plan::{Plan, is_worthwhile};
 /// Merges what goes to a queue, if its port takes unsegmented TCP; otherwise returns the queue as it is.
 #[must_use]
 pub fn merge(inner: Box<dyn Egress>, counters: &Arc<Counters>) -> Box<dyn Egress> {
-    let merging =
-        inner.merging().filter(|merging| merging.features.tso_v4 || merging.features.tso_v6);
-    match merging {
-        Some(merging) => Box::new(Merger {
-            inner,
-            merging,
-            counters: Arc::clone(counters),
-            plan: Box::default(),
-        }),
-        None => inner,
+    if merging(&*inner).is_none() {
+        return inner;
     }
+    Box::new(Merger { inner, counters: Arc::clone(counters), plan: Box::default() })
+}
+
+/// Which merged frames a port takes.
+fn merging(port: &dyn Egress) -> Option<Merging> {
+    port.merging().filter(|merging| merging.features.tso_v4 || merging.features.tso_v6)
 }
 
 /// Takes the merging off a queue whose outermost wrapper it is, or returns the queue as it is.
@@ -39,7 +37,6 @@ pub fn unmerge(egress: Box<dyn Egress>) -> Box<dyn Egress> {
 /// A queue whose frames are merged.
 struct Merger {
     inner: Box<dyn Egress>,
-    merging: Merging,
     counters: Arc<Counters>,
     plan: Box<Plan>,
 }
@@ -59,8 +56,13 @@ impl EgressWrapper for Merger {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<(), Broken> {
-        let Self { inner, merging, plan, .. } = self;
-        if is_worthwhile(merging, offers) && plan.find(merging, offers, body) {
+        let Self { inner, plan, .. } = self;
+        // Asked for each batch: a guest that attaches an XDP program takes no unsegmented frames from then on.
+        if offers.len() > 1
+            && let Some(merging) = merging(&**inner)
+            && is_worthwhile(&merging, offers)
+            && plan.find(&merging, offers, body)
+        {
             return self.deliver_merged(body, offers, now);
         }
         inner.deliver(body, offers, now)
@@ -87,18 +89,29 @@ impl Merger {
             }
         }
         counters.add(counts);
+        // How many frames of each output there were before.
+        let mut before = [0; WINDOW];
         for (offer, output) in offers.iter_mut().zip(&plan.output_of) {
-            offer.outcome = merged[usize::from(*output)].outcome;
+            let output = usize::from(*output);
+            let Offer { sent, outcome, .. } = merged[output];
+            let is_merged = plan.outputs[output].merged.is_some();
+            offer.outcome = match outcome {
+                // Cut again, a merged frame is what it was made of, so these were sent.
+                _ if is_merged && before[output] < sent => Outcome::Delivered,
+                Outcome::Waiting if !is_merged && offer.sent < sent => {
+                    Outcome::Partial { segments: sent }
+                }
+                outcome => outcome,
+            };
+            before[output] += 1;
         }
         result?;
-        let refused = |output: &u8| {
-            let output = usize::from(*output);
-            plan.outputs[output].merged.is_some()
-                && merged[output].outcome == Outcome::Dropped(DropReason::TooLarge)
-        };
-        if plan.output_of.iter().any(refused) {
-            let parts = offers.iter_mut().zip(&plan.output_of);
-            let parts = parts.filter(|(_, output)| refused(output)).map(|(offer, _)| offer);
+        let parts = offers.iter_mut().zip(&plan.output_of).filter(|(offer, output)| {
+            plan.outputs[usize::from(**output)].merged.is_some()
+                && offer.outcome == Outcome::Dropped(DropReason::TooLarge)
+        });
+        let parts: ArrayVec<_, WINDOW> = parts.map(|(offer, _)| offer).collect();
+        if !parts.is_empty() {
             deliver_singly(&mut **inner, body, parts, now)?;
         }
         Ok(())
@@ -109,10 +122,9 @@ impl Merger {
 fn deliver_singly<'a, 'f: 'a>(
     inner: &mut dyn Egress,
     body: Body<'_>,
-    offers: impl Iterator<Item = &'a mut Offer<'f>>,
+    mut parts: ArrayVec<&'a mut Offer<'f>, WINDOW>,
     now: Duration,
 ) -> Result<(), Broken> {
-    let mut parts: ArrayVec<_, WINDOW> = offers.collect();
     let mut again: ArrayVec<_, WINDOW> =
         parts.iter().map(|offer| Offer::new(offer.frame)).collect();
     deliver_whole(inner, body, &mut again, now)?;
@@ -123,7 +135,8 @@ fn deliver_singly<'a, 'f: 'a>(
 }
 
 /// Delivers frames, those in parts to their ends: in between, frames of the batch would be offered again that are in a frame that was
-/// delivered. Where it is much work, nothing was merged ([`is_worthwhile`]).
+/// delivered. Where it is much work, nothing was merged ([`is_worthwhile`]). What is left of one for which there is no more room, its
+/// `sent` says.
 fn deliver_whole(
     inner: &mut dyn Egress,
     body: Body<'_>,

@@ -3,11 +3,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use common::{ALL, Batch, Bed, Segment};
 use offload::{Checksum, Features};
-use port::{Body, DropReason, FRAME_MAX, Lent, Merging, Offer, Outcome, Piece};
+use port::{Body, Broken, DropReason, Egress, FRAME_MAX, Lent, Merging, Offer, Outcome, Piece};
 use proptest::prelude::*;
 use shm::Region;
 use wire::tcp::Flags;
@@ -316,6 +318,67 @@ fn a_frame_that_is_sent_in_parts_sends_nothing_twice() {
     let mut bed = Bed::answering(ALL, parts);
     assert_eq!(bed.deliver(&batch), [Outcome::Delivered; 3]);
     assert_eq!(bed.take().len(), 2);
+}
+
+/// A port that takes merged frames may begin to cut them between two looks at what it takes, as netback does for an XDP program.
+#[test]
+fn a_merged_frame_of_which_a_part_was_sent_leaves_the_rest_to_its_own_frames() {
+    let row = Segment::row(Segment::first(1, LEN), 4, LEN);
+    let other = Segment::first(2, LEN);
+    let batch = Batch::of(&[row[0].clone(), row[1].clone(), other, row[2].clone(), row[3].clone()]);
+    let (delivered, waits) = (Outcome::Delivered, Outcome::Waiting);
+    for (parts, expected) in [
+        (vec![Outcome::Partial { segments: 1 }, waits], [delivered, waits, waits, waits, waits]),
+        (
+            vec![Outcome::Partial { segments: 1 }, Outcome::Partial { segments: 3 }, waits],
+            [delivered, delivered, waits, delivered, waits],
+        ),
+        (
+            vec![Outcome::Partial { segments: 2 }, Outcome::Dropped(DropReason::Stalled), waits],
+            [
+                delivered,
+                delivered,
+                waits,
+                Outcome::Dropped(DropReason::Stalled),
+                Outcome::Dropped(DropReason::Stalled),
+            ],
+        ),
+    ] {
+        let mut bed = Bed::answering(ALL, move |n| parts[n]);
+        assert_eq!(bed.deliver(&batch), expected);
+    }
+}
+
+/// A port whose features a test changes.
+struct Changing(Box<dyn Egress>, Arc<AtomicBool>);
+
+impl Egress for Changing {
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        self.0.deliver(body, offers, now)
+    }
+
+    fn merging(&self) -> Option<Merging> {
+        let features = if self.1.load(Relaxed) { Features::NONE } else { Features::ALL };
+        Some(Merging { features, ..ALL })
+    }
+}
+
+#[test]
+fn nothing_is_merged_for_a_port_that_takes_it_no_more() {
+    let batch = Batch::of(&Segment::row(Segment::first(1, LEN), 3, LEN));
+    let has_program = Arc::<AtomicBool>::default();
+    let bed = Bed::new(ALL);
+    let port = Box::new(Changing(gro::unmerge(bed.egress), has_program.clone()));
+    let mut bed = Bed { egress: gro::merge(port, &bed.counters), ..bed };
+    for (now, frames) in [(false, 1), (true, 3), (false, 1)] {
+        has_program.store(now, Relaxed);
+        assert_eq!(arrived(&mut bed, &batch).0.len(), frames);
+    }
 }
 
 proptest! {

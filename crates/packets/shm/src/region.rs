@@ -1,5 +1,6 @@
 //! A mapped range of shared memory.
 
+use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -45,6 +46,8 @@ pub struct Region {
     whole: Option<Arc<Region>>,
     /// What guards it, if it is [guarded](Self::map_guarded) and no slice.
     guard: Option<Guard>,
+    /// What is dropped when it is unmapped, if it is no slice.
+    kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: a region is an address range that stays mapped until it is dropped; every access to
@@ -60,14 +63,23 @@ impl Region {
         let base = NonNull::new(self.at(range.start, len)?);
         let aligned = base.filter(|_| range.start.is_multiple_of(WORD));
         let outside = OutOfBounds { offset: range.start, len, size: self.len };
-        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()), guard: None })
+        let (base, whole) = (aligned.ok_or(outside)?, Some(self.clone()));
+        Ok(Self { base, len, whole, guard: None, kept: None })
+    }
+
+    /// The same, which drops `kept` once it is unmapped, whoever has it or a slice of it last: what was counted for the mapping.
+    #[must_use]
+    pub fn keeping(self, kept: impl Any + Send + Sync) -> Self {
+        let mut region = self;
+        region.kept = Some(Box::new(kept));
+        region
     }
 
     /// Another handle of this range; none if it is no [slice](Self::slice).
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         let whole = Some(self.whole.clone()?);
-        Some(Self { base: self.base, len: self.len, whole, guard: None })
+        Some(Self { base: self.base, len: self.len, whole, guard: None, kept: None })
     }
 
     /// Whether the kernel could not provide a page of this [guarded](Self::map_guarded) region, or of the one that
@@ -76,6 +88,19 @@ impl Region {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         guarded::is_any_lost() && self.is_this_lost()
+    }
+
+    /// Replaces this [guarded](Self::map_guarded) region, or the one that it is a slice of, by zeroed private memory: whoever has it
+    /// neither sees nor changes the other side's memory from here on, and finds it [lost](Self::is_lost).
+    ///
+    /// # Errors
+    /// It is not guarded, or the kernel refuses so much memory.
+    pub fn revoke(&self) -> io::Result<()> {
+        match (&self.whole, &self.guard) {
+            (Some(whole), _) => whole.revoke(),
+            (None, Some(guard)) => guard.revoke(self.base.as_ptr() as usize, self.len),
+            (None, None) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     #[cold]
@@ -364,6 +389,18 @@ mod tests {
         assert!(whole.slice(4..8).is_err(), "not the start of a word");
         assert!(whole.slice(8..9).is_ok());
         assert!(whole.slice(usize::MAX..usize::MAX).is_err());
+    }
+
+    #[test]
+    fn what_a_region_keeps_goes_when_its_last_slice_does() {
+        let kept = Arc::new(());
+        let whole = Arc::new(Region::anonymous(8192).unwrap().keeping(kept.clone()));
+        let slice = whole.slice(0..4096).unwrap();
+        let other = slice.share().unwrap();
+        drop((whole, slice));
+        assert_eq!(Arc::strong_count(&kept), 2);
+        drop(other);
+        assert_eq!(Arc::strong_count(&kept), 1);
     }
 
     #[test]

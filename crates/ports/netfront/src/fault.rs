@@ -9,6 +9,9 @@ pub enum Fault {
     /// A response to a request that is not outstanding.
     #[error("a response to request {0}, which is not outstanding")]
     UnknownId(u16),
+    /// An extra that does not say which request it answers, of a backend that answers in any order.
+    #[error("an extra that does not say which request it answers")]
+    UnnamedRequest,
     /// A packet whose last fragments are missing.
     #[error("a packet announces more fragments than were delivered")]
     Unfinished,

@@ -159,7 +159,9 @@ impl<G: Guest> Frontend<G> {
         frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
-        let mut queues = frontend.make_queues(guest, backend_id, config, pool)?;
+        // Read once: a backend that says otherwise later is held to what was agreed.
+        let copies = frontend.copies(guest, config)?;
+        let mut queues = frontend.make_queues(guest, backend_id, config, copies, pool)?;
         frontend.tx_pages = queues.iter().map(TxPages::of).collect();
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         if config.multicast_control && frontend.number(keys::FEATURE_MULTICAST_CONTROL)? != 0 {
@@ -173,24 +175,22 @@ impl<G: Guest> Frontend<G> {
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
         }
-        frontend.open_copies(guest, backend_id, &mut queues, config)?;
+        if copies {
+            frontend.open_copies(guest, backend_id, &mut queues)?;
+        }
         if frontend.is_control_ring_taken() && config.persistent_grants {
             frontend.wanted = queues.iter().map(wanted).collect();
         }
         Ok((frontend, queues))
     }
 
-    /// Opens what the queues copy from, if the backend grants received frames.
+    /// Opens what the queues copy from. The backend grants received frames.
     fn open_copies(
         &self,
         guest: &G,
         backend: DomId,
         queues: &mut [Queue<G>],
-        config: &Config,
     ) -> Result<(), ConnectError> {
-        if !self.copies(guest, config)? {
-            return Ok(());
-        }
         let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (n, queue) in (0..).zip(queues) {
             let key = format!("{}/{}{}", self.backend, prefix(n, count), keys::RX_GUEST_COPIES);

@@ -188,9 +188,10 @@ impl<G: Guest> RxQueue<G> {
     fn post_each(&mut self, count: u32) {
         for _ in 0..count {
             let slot = match &mut self.any_order {
-                None => self.ring.next_index() as usize % RING_LEN,
-                Some(unposted) => unposted.post().map_or(0, usize::from),
+                None => Some(self.ring.next_index() as usize % RING_LEN),
+                Some(unposted) => unposted.post().map(usize::from),
             };
+            let Some(slot) = slot else { break };
             let Some(gref) = self.buffers.offer(slot) else { break };
             self.ring.request(request(slot, gref));
         }
@@ -259,15 +260,21 @@ impl<G: Guest> RxQueue<G> {
         loop {
             let (_, slot) = self.take()?.ok_or(Fault::Unfinished)?;
             let info: ExtraInfo = zerocopy::transmute!(slot);
-            match Extra::decode(&info)? {
-                Extra::Gso { size, kind, features } => {
+            let extra = Extra::decode(&info)?;
+            match extra {
+                Extra::Gso { size, kind, .. } => {
                     frame.gso = Some(Gso { kind: kind.into(), size: size.get() });
-                    if let Some(unposted) = &mut self.any_order {
-                        unposted.answered(features)?;
-                    }
                 }
                 Extra::Hash { kind, value, .. } => frame.hash = Some(FlowHash { kind, value }),
                 _ => {}
+            }
+            // Each extra uses a request up. One that does not say which would leave a free slot and no free buffer.
+            match (&mut self.any_order, extra) {
+                (None, _) => {}
+                (Some(unposted), Extra::Gso { features, .. }) => {
+                    unposted.answered(features)?;
+                }
+                (Some(_), _) => return Err(Fault::UnnamedRequest),
             }
             if !info.more() {
                 return Ok(());

@@ -127,6 +127,8 @@ pub struct Channel {
     socket: UnixStream,
     /// In which time the first message must come, until it has come.
     first_limit: Option<Duration>,
+    /// What has come of a message whose rest an event was waited for together with.
+    begun: Option<(Message, Option<Instant>)>,
 }
 
 impl Channel {
@@ -136,16 +138,16 @@ impl Channel {
     /// The system's.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, first_limit: Some(FIRST_LIMIT) })
+        Ok(Self { socket, first_limit: Some(FIRST_LIMIT), begun: None })
     }
 
-    /// Waits for the next message. An event of `stop` ends the wait.
+    /// Waits for the next message. An event of `stop` ends the wait; what has come of the message is kept for the next one.
     ///
     /// # Errors
     /// See [`ChannelError`].
     pub fn receive(&mut self, stop: BorrowedFd<'_>) -> Result<Message, ChannelError> {
-        let mut message = Message::default();
-        let mut until = self.first_limit.map(|limit| Instant::now() + limit);
+        let fresh = || (Message::default(), self.first_limit.map(|limit| Instant::now() + limit));
+        let (mut message, mut until) = self.begun.take().unwrap_or_else(fresh);
         loop {
             let wanted = message.len()?;
             let got = message.bytes.len();
@@ -159,7 +161,12 @@ impl Channel {
                 Ok(_) if got == 0 => until = Some(Instant::now() + MESSAGE_LIMIT),
                 Ok(_) => {}
                 Err(ChannelError::System(error)) if is_retry(&error) => {
-                    if !wait(&self.socket, PollFlags::IN, stop, until)? {
+                    let waited = wait(&self.socket, PollFlags::IN, stop, until);
+                    if matches!(waited, Err(ChannelError::Stopped)) {
+                        self.begun = Some((message, until));
+                        return Err(ChannelError::Stopped);
+                    }
+                    if !waited? {
                         return Err(match got {
                             0 => ChannelError::Silent,
                             _ => ChannelError::Slow,

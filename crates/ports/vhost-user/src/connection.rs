@@ -9,6 +9,7 @@ use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::channel::ChannelError;
+use crate::renewal::{Events, Renewal};
 use crate::requests::Requests;
 use crate::session::{Session, lock};
 
@@ -49,8 +50,11 @@ impl Session {
     pub fn run(self, stream: UnixStream) -> Ended {
         let alarm = self.alarm.clone();
         let session = Arc::new(Mutex::new(self));
-        let why = match Requests::new(stream, &session) {
-            Ok(requests) => serve(&session, requests, &alarm),
+        let renewal = lock(&session).renewal.clone();
+        let begun = Events::new(&*alarm, &renewal)
+            .and_then(|events| Ok((events, Requests::new(stream, &session)?)));
+        let why = match begun {
+            Ok((events, requests)) => serve(&session, requests, &alarm, (&events, &renewal)),
             Err(error) => error.to_string(),
         };
         let is_hostile = has_rung(&alarm);
@@ -63,6 +67,7 @@ impl Session {
             why => why,
         };
         session.stop(&why);
+        session.files.set(std::iter::empty());
         session.link.report_to(None);
         drop(session);
         Ended { why, is_hostile }
@@ -70,16 +75,26 @@ impl Session {
 }
 
 /// Answers messages, and serves rings when they can be. Returns why the session ended.
-fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> String {
+fn serve(
+    session: &Mutex<Session>,
+    mut requests: Requests,
+    alarm: &Doorbell,
+    (events, renewal): (&Events, &Renewal),
+) -> String {
     let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
     // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
     // could reset its device to get calls that are not refused yet.
     while !has_rung(alarm) {
+        if renewal.take()
+            && let Err(why) = lock(session).renew()
+        {
+            return why;
+        }
         let (pending, pause) = {
             let session = lock(session);
             (session.is_pending(), session.pause().filter(|_| requests.has_begun()))
         };
-        let is_settled = |pause| requests.is_quiet(pause, alarm);
+        let is_settled = |pause| requests.is_quiet(pause, events);
         // Messages are answered while a start waits. Rings that stop were started before, so stops need no pace of their own.
         let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
             starts.count(1, Instant::now());
@@ -88,7 +103,11 @@ fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> 
             lock(session).look();
             Ok(())
         } else {
-            requests.handle_next(alarm)
+            match requests.handle_next(events, alarm) {
+                // The loop looks which event it was.
+                Err(why) if why == ChannelError::Stopped.to_string() => Ok(()),
+                other => other,
+            }
         };
         if let Err(why) = step {
             return lock(session).error.take().unwrap_or(why);

@@ -52,6 +52,8 @@ pub struct GuestRx {
     room: Room,
     /// Whether the guest was asked to announce buffers.
     is_armed: bool,
+    /// Whether the last frame of more than one buffer, or that work was done for, found no room.
+    is_short: bool,
 }
 
 /// Bytes of the buffers that Linux and DPDK post at least for frames that may take several, with the header.
@@ -135,6 +137,7 @@ impl GuestRx {
             most: 0,
             room: Room::default(),
             is_armed: false,
+            is_short: false,
         }
     }
 
@@ -145,14 +148,14 @@ impl GuestRx {
             (Need::Segment, Some(gso)) => return self.deliver_segments(body, offer, gso),
             _ => {
                 let Self { finisher, room, ring, .. } = self;
-                let whole = finisher.complete(frame, body)?;
                 let guest = Guest {
                     regions: &self.regions,
                     logged: self.logged.as_deref(),
                     form: self.form,
                     is_mergeable: self.is_mergeable,
                 };
-                guest.find_room(&mut ring.queue, room, whole.len())?;
+                guest.find_room(&mut ring.queue, room, frame.len as usize)?;
+                let whole = finisher.complete(frame, body)?;
                 let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
                 guest.write(room, metadata, std::iter::once(Piece::Private(whole)))?;
             }
@@ -194,6 +197,11 @@ impl GuestRx {
         let guest = Guest { regions, logged, form, is_mergeable };
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
+        }
+        // The copy of the whole frame is not made in vain for a guest that has been short of buffers.
+        if self.is_short {
+            let first = segment_lens(frame, gso, sent).take(part);
+            guest.probe(&mut ring.queue, room, first)?;
         }
         let part_of_all = sent.into()..ALL_SEGMENTS.end;
         let mut segments = finisher.segments(frame, gso, body, part_of_all)?;
@@ -244,6 +252,7 @@ impl GuestRx {
         for _ in 0..ATTEMPTS {
             match self.deliver_one(body, offer) {
                 Ok(outcome) => {
+                    self.is_short = false;
                     if let [buffer] = self.room.buffers[..] {
                         self.single_len = buffer.len;
                     }
@@ -261,6 +270,7 @@ impl GuestRx {
                     return Ok(outcome);
                 }
                 Err(Refused::NoRoom) => {
+                    self.is_short = true;
                     let gathered = self.room.taken();
                     self.most = self.most.max(gathered);
                     self.put_back(mark);
@@ -408,6 +418,14 @@ impl Room {
     }
 }
 
+/// The lengths of a frame's segments behind the first `sent`.
+fn segment_lens(frame: &Frame, gso: Gso, sent: u16) -> impl Iterator<Item = usize> {
+    let header = usize::from(frame.headers.payload_offset);
+    let (payload, size) = ((frame.len as usize).saturating_sub(header), usize::from(gso.size));
+    let starts = (usize::from(sent) * size..payload).step_by(size.max(1));
+    starts.map(move |start| header + size.min(payload - start))
+}
+
 /// The metadata of a frame, but for the number of its chains.
 #[derive(Clone, Copy)]
 struct Metadata<'a> {
@@ -463,6 +481,23 @@ impl Guest<'_> {
             room.buffers.extend_from_slice(&chain.writable);
             found += chain.writable_len;
         }
+        Ok(())
+    }
+
+    /// Takes chains for frames of these lengths, and puts them back if there are enough.
+    fn probe(
+        &self,
+        queue: &mut Queue,
+        room: &mut Room,
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<(), Refused> {
+        let mark = queue.mark();
+        for len in lens {
+            self.find_room(queue, room, len)?;
+            room.written.extend(room.chains.drain(..).map(|(chain, _)| (chain, 0)));
+        }
+        room.written.clear();
+        queue.put_back(mark);
         Ok(())
     }
 
@@ -525,6 +560,7 @@ impl Egress for GuestRx {
         let count = offers.len();
         let mut result = self.deliver_all(body, offers, now);
         let shown = self.ring.queue.show();
+        self.ring.note_position();
         if let Ok(true) = result {
             // Those of the next batch come to this CPU while its frames are read.
             let filled = self.singles.fill(&mut self.ring.queue, &self.regions, count);

@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 use crate::announcement::{self, Announcement};
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
-use crate::header::{HEADER_LEN_MAX, accept};
+use crate::header::{HEADER_LEN_MAX, accept_from_driver};
 use crate::position::{Continued, Position};
 
 /// Chains that are taken before the first of them is read, so that their headers are on the way.
@@ -201,7 +201,7 @@ fn read_single(regions: &[Region], buffer: Buffer, header_len: usize, frame: &mu
         frame.pieces.push(Piece::in_region(buffer.region, (start + private) as u64, rest));
     }
     let Ok(header) = VirtioNetHdr::read_from_bytes(&metadata) else { return false };
-    accept(frame, &header)
+    accept_from_driver(frame, &header)
 }
 
 /// Reads a frame: its metadata, its first bytes, and where the rest lies. Returns whether it is well-formed.
@@ -230,7 +230,7 @@ fn read(regions: &[Region], chain: &Chain, header_len: usize, frame: &mut Frame)
         }
     }
     let Ok((header, _)) = VirtioNetHdr::read_from_prefix(&metadata) else { return false };
-    accept(frame, &header)
+    accept_from_driver(frame, &header)
 }
 
 /// The bytes of a chain, in order.
@@ -331,7 +331,9 @@ impl Ingress for GuestTx {
             }
             !is_final
         });
-        if ring.queue.publish() {
+        let must_notify = ring.queue.publish();
+        ring.note_position();
+        if must_notify {
             self.call.notify();
         }
     }

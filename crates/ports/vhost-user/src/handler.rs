@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -18,7 +19,7 @@ use crate::config_space::{self, ConfigSpace};
 use crate::features::Negotiated;
 use crate::inflight::Inflight;
 use crate::memory::{map, map_part};
-use crate::session::Session;
+use crate::session::{Part, Session};
 use crate::vring::Vring;
 
 /// Why serving stops while the front-end goes on.
@@ -51,18 +52,19 @@ impl Session {
     }
 
     fn set_memory(&mut self, parts: Vec<(VhostUserMemoryRegion, File)>) -> Result<()> {
-        let mut mapped = Vec::new();
+        // Before anything is mapped.
+        if self.parts.len() + parts.len() > GuestMemory::RANGES_MAX {
+            return Err(self.refuse(virtqueue::MemoryError::TooMany));
+        }
         for (region, file) in parts {
             let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } =
                 region;
             let range = Range { guest: guest_phys_addr, user: user_addr, len: memory_size };
-            let region = map(&range, &file, mmap_offset);
-            mapped.push((range, region.map_err(|error| self.refuse(error))?));
+            let region = map(&range, &file, mmap_offset, &self.budget);
+            let region = region.map_err(|error| self.refuse(error))?;
+            self.parts.push(Part { range, region, file: Arc::new(file), offset: mmap_offset });
         }
-        self.parts.extend(mapped);
-        if self.parts.len() > GuestMemory::RANGES_MAX {
-            return Err(self.refuse(virtqueue::MemoryError::TooMany));
-        }
+        self.show_files();
         // Overlaps are found now, not when rings are served.
         self.memory().map(drop).map_err(|error| self.refuse(error))
     }
@@ -260,7 +262,10 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
         self.stop(RECONFIGURED);
-        let mapped = Inflight::map(&file, (mmap_offset, mmap_size), num_queues, queue_size);
+        // The old one is not needed beside it.
+        self.inflight = None;
+        let at = (mmap_offset, mmap_size);
+        let mapped = Inflight::map(file, at, num_queues, queue_size, &self.budget);
         self.inflight = Some(mapped.map_err(|error| self.refuse(error))?);
         Ok(())
     }
@@ -277,7 +282,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         let added = range_of(region);
         // QEMU before version 8 sends it once for each pair of rings.
-        if self.parts.iter().any(|(range, _)| *range == added) {
+        if self.parts.iter().any(|part| part.range == added) {
             return Ok(None);
         }
         self.stop(RECONFIGURED);
@@ -288,7 +293,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let gone = range_of(region);
-        if self.parts.iter().all(|(range, _)| *range != gone) {
+        if self.parts.iter().all(|part| part.range != gone) {
             // As above.
             return match self.removed.contains(&gone) {
                 true => Ok(()),
@@ -296,7 +301,8 @@ impl VhostUserBackendReqHandlerMut for Session {
             };
         }
         self.stop(RECONFIGURED);
-        self.parts.retain(|(range, _)| *range != gone);
+        self.parts.retain(|part| part.range != gone);
+        self.show_files();
         self.removed.truncate(GuestMemory::RANGES_MAX - 1);
         self.removed.insert(0, gone);
         Ok(())
@@ -321,7 +327,9 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         self.stop(RECONFIGURED);
-        let bitmap = map_part(&file, log.mmap_offset, log.mmap_size);
+        // The old one is not needed beside it.
+        self.dirty_log = None;
+        let bitmap = map_part(&file, log.mmap_offset, log.mmap_size, &self.budget);
         self.dirty_log = Some(DirtyLog::new(bitmap.map_err(|error| self.refuse(error))?));
         Ok(())
     }

@@ -3,7 +3,7 @@
 use offload::{Checksum, Gso, Segmenter, vnet};
 use port::Frame;
 use wire::headers::Headers;
-use wire::virtio_net::{VirtioNetHdr, VirtioNetHdrMrgRxbuf};
+use wire::virtio_net::{VirtioNetHdr, VirtioNetHdrMrgRxbuf, flags};
 
 use crate::features::Negotiated;
 
@@ -33,6 +33,14 @@ pub fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
     checksum == Checksum::Partial
         && gso.size >= GSO_SIZE_MIN
         && Segmenter::of_header(frame.header(), frame.len as usize, &frame.headers, gso).is_ok()
+}
+
+/// As [`accept`], for metadata that a driver wrote. Its word that a checksum is right is none: a device must not rely on it
+/// (VIRTIO 1.2 §5.1.6.2.2). Believed, it would keep receivers from looking, and frames with wrong checksums would be merged into one with
+/// a right one.
+#[inline]
+pub(crate) fn accept_from_driver(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
+    accept(frame, &VirtioNetHdr { flags: header.flags & flags::NEEDS_CSUM, ..*header })
 }
 
 /// The header for a frame in `buffers` chains.
@@ -79,7 +87,7 @@ impl HeaderForm {
 
 #[cfg(test)]
 mod tests {
-    use wire::virtio_net::{flags, gso};
+    use wire::virtio_net::gso;
 
     use super::*;
 

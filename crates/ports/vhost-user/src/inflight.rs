@@ -7,12 +7,15 @@ use std::sync::Arc;
 use shm::{PageSize, Region};
 use virtqueue::{InflightLog, SIZE_MAX};
 
-use crate::memory::{MapError, map_part};
+use crate::budget::MemoryBudget;
+use crate::memory::{MapError, map_part, map_part_again};
 
 /// The logs of a device's rings, one after the other.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     region: Arc<Region>,
+    file: File,
+    offset: u64,
     rings: u16,
     ring_size: u16,
 }
@@ -33,17 +36,28 @@ impl Inflight {
 
     /// Maps the logs that the front-end has kept.
     pub(crate) fn map(
-        file: &File,
+        file: File,
         (offset, len): (u64, u64),
         rings: u16,
         ring_size: u16,
+        budget: &Arc<MemoryBudget>,
     ) -> Result<Self, MapError> {
         let ring_size = ring_size.min(SIZE_MAX);
-        if len < bytes(rings, ring_size) as u64 {
+        let used = bytes(rings, ring_size) as u64;
+        if len < used {
             return Err(MapError::BadRange { len, offset });
         }
-        let region = Arc::new(map_part(file, offset, len)?);
-        Ok(Self { region, rings, ring_size })
+        let region = Arc::new(map_part(&file, offset, used, budget)?);
+        Ok(Self { region, file, offset, rings, ring_size })
+    }
+
+    /// Maps them once more, and revokes the mapping before.
+    pub(crate) fn renew(&mut self, budget: &Arc<MemoryBudget>) -> Result<(), String> {
+        let used = bytes(self.rings, self.ring_size) as u64;
+        let fresh = map_part_again(&self.file, self.offset, used, budget);
+        let fresh = Arc::new(fresh.map_err(|error| error.to_string())?);
+        let old = std::mem::replace(&mut self.region, fresh);
+        old.revoke().map_err(|error| format!("revoking a mapping: {error}"))
     }
 
     /// The log of a ring.

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod announcement;
+mod budget;
 mod channel;
 mod config_space;
 mod connection;
@@ -34,7 +35,9 @@ mod inflight;
 mod link;
 mod listener;
 mod memory;
+mod memory_files;
 mod position;
+mod renewal;
 mod requests;
 mod session;
 mod singles;
@@ -44,6 +47,7 @@ mod watchdog;
 mod writer;
 mod writes;
 
+pub use budget::{LOGS, MAPPINGS_MAX, MemoryBudget, OverBudget, ProcessBudget};
 pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
@@ -51,8 +55,10 @@ pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
 pub use link::Link;
 pub use listener::{Mode, Socket, session_pace};
-pub use memory::{MapError, map};
+pub use memory::MapError;
+pub use memory_files::MemoryFiles;
 pub use position::Position;
+pub use renewal::Renewal;
 pub use session::{Device, Session};
 pub use watch::Condition;
 

@@ -8,6 +8,8 @@ use rustix::fs::FileType;
 use shm::Region;
 use virtqueue::Range;
 
+use crate::budget::{Mapped, MemoryBudget, OverBudget};
+
 /// Ranges of the guest's memory begin and end at pages.
 const PAGE: u64 = 4096;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `linux/magic.h`: the file systems of memory, that of memfds included.
@@ -35,6 +37,9 @@ pub enum MapError {
         /// First byte.
         offset: u64,
     },
+    /// It is more than the front-end may have mapped.
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
     /// The system's error.
     #[error("mapping the guest's memory: {0}")]
     System(#[from] io::Error),
@@ -46,21 +51,50 @@ pub enum MapError {
 ///
 /// # Errors
 /// See [`MapError`].
-pub fn map(range: &Range, file: &File, offset: u64) -> Result<Region, MapError> {
+pub(crate) fn map(
+    range: &Range,
+    file: &File,
+    offset: u64,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Region, MapError> {
     let bad = MapError::BadRange { len: range.len, offset };
     let at_pages = |value: u64| value.is_multiple_of(PAGE);
     let end = offset.checked_add(range.len).filter(|_| range.len > 0);
     if end.is_none_or(|end| !at_pages(offset) || !at_pages(end)) {
         return Err(bad);
     }
-    map_part(file, offset, range.len)
+    map_part(file, offset, range.len, budget)
 }
 
-/// Maps `len` bytes of a file in memory, from a multiple of 8 on.
+/// Maps `len` bytes of a file in memory, from a multiple of 8 on. The pages that they lie in count in the budget as long as they are mapped.
 ///
 /// # Errors
 /// See [`MapError`].
-pub(crate) fn map_part(file: &File, offset: u64, len: u64) -> Result<Region, MapError> {
+pub(crate) fn map_part(
+    file: &File,
+    offset: u64,
+    len: u64,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Region, MapError> {
+    map_counted(file, offset, len, |bytes| budget.take(bytes))
+}
+
+/// As [`map_part`], in the place of a mapping that is about to be [revoked](Region::revoke) and may be counted for a while.
+pub(crate) fn map_part_again(
+    file: &File,
+    offset: u64,
+    len: u64,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Region, MapError> {
+    map_counted(file, offset, len, |bytes| Ok(budget.take_again(bytes)))
+}
+
+fn map_counted(
+    file: &File,
+    offset: u64,
+    len: u64,
+    count: impl FnOnce(u64) -> Result<Mapped, OverBudget>,
+) -> Result<Region, MapError> {
     let bad = MapError::BadRange { len, offset };
     let end = offset.checked_add(len).filter(|_| len > 0 && offset.is_multiple_of(8));
     let Some(end) = end else { return Err(bad) };
@@ -75,14 +109,17 @@ pub(crate) fn map_part(file: &File, offset: u64, len: u64) -> Result<Region, Map
     if end > size {
         return Err(MapError::Short { size, end });
     }
-    // From the start, because a file of large pages can be mapped at those only, and for whole ones.
+    // A file of large pages can be mapped at those only, and for whole ones.
     let page = u64::try_from(stat.st_blksize).unwrap_or(PAGE).max(PAGE);
-    let whole = end.checked_next_multiple_of(page).ok_or(bad)?;
+    let start = offset - offset % page;
+    let whole = end.checked_next_multiple_of(page).ok_or(bad)? - start;
     let size = |bytes: u64| {
         usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
     };
-    let whole = Arc::new(Region::map_guarded(file, 0, size(whole)?)?);
-    Ok(whole.slice(size(offset)?..size(end)?).map_err(io::Error::from)?)
+    let mapped = count(whole)?;
+    let whole = Region::map_guarded(file, start, size(whole)?)?.keeping(mapped);
+    let part = size(offset - start)?..size(end - start)?;
+    Ok(Arc::new(whole).slice(part).map_err(io::Error::from)?)
 }
 
 #[cfg(test)]
@@ -100,23 +137,27 @@ mod tests {
     #[test]
     fn a_part_of_a_file_is_mapped() {
         let file = memfd(4);
-        let region = map(&range(8192), &file, 8192).unwrap();
+        let region = map(&range(8192), &file, 8192, &MemoryBudget::unlimited()).unwrap();
         region.write(4096, 7u8).unwrap();
         assert_eq!(region.len(), 8192);
-        assert_eq!(map(&range(4096), &file, 12_288).unwrap().read(0), Ok(7u8));
+        assert_eq!(
+            map(&range(4096), &file, 12_288, &MemoryBudget::unlimited()).unwrap().read(0),
+            Ok(7u8)
+        );
     }
 
     #[test]
     fn what_is_no_memory_is_refused() {
+        let budget = &MemoryBudget::unlimited();
         for path in ["/dev/null", "/dev/zero", "/proc/self/maps", "/"] {
             let Ok(file) = File::open(path) else { continue };
-            let refused = map(&range(4096), &file, 0);
+            let refused = map(&range(4096), &file, 0, budget);
             assert!(matches!(refused, Err(MapError::NoMemory)), "{path}: {refused:?}");
         }
         let (reader, _writer) = rustix::pipe::pipe().unwrap();
-        assert!(map(&range(4096), &reader.into(), 0).is_err());
+        assert!(map(&range(4096), &reader.into(), 0, budget).is_err());
         let directory = File::open("/dev/shm");
-        assert!(directory.is_err() || map(&range(4096), &directory.unwrap(), 0).is_err());
+        assert!(directory.is_err() || map(&range(4096), &directory.unwrap(), 0, budget).is_err());
     }
 
     #[test]
@@ -131,7 +172,31 @@ mod tests {
             (100, 0),
             (4096, 100),
         ] {
-            assert!(map(&range(len), &file, offset).is_err(), "{len} {offset}");
+            assert!(
+                map(&range(len), &file, offset, &MemoryBudget::unlimited()).is_err(),
+                "{len} {offset}"
+            );
         }
+    }
+
+    /// A file of 1 TiB, of which a part is named.
+    #[test]
+    fn nothing_is_mapped_or_counted_but_what_is_named() {
+        let file: File =
+            rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
+        file.set_len(1 << 40).unwrap();
+        let page = u64::try_from(rustix::fs::fstat(&file).unwrap().st_blksize).unwrap();
+        let budget = MemoryBudget::new(0, crate::ProcessBudget::new(u64::MAX));
+        let at = (1 << 39) + page;
+        let region = map_part(&file, at + 8, 8192, &budget).unwrap();
+        region.write(0, 7u8).unwrap();
+        let counted = (8 + 8192u64).next_multiple_of(page);
+        assert_eq!((region.len(), budget.held()), (8192, counted));
+        let again = map_part(&file, at, 16, &budget).unwrap();
+        assert_eq!((again.read(8), budget.held()), (Ok(7u8), counted + page));
+        drop((region, again));
+        assert_eq!(budget.held(), 0);
+        let refused = map_part(&file, 0, 1 << 40, &budget);
+        assert!(matches!(refused, Err(MapError::OverBudget(_))), "{refused:?}");
     }
 }

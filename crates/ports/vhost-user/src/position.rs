@@ -33,10 +33,16 @@ impl Continued {
     pub(crate) fn new(queue: Queue, position: Position) -> Self {
         Self { queue, position }
     }
+
+    /// Chains were published: a device in the place of this one goes on behind them, also if this one is never dropped.
+    #[inline]
+    pub(crate) fn note_position(&self) {
+        self.position.set(self.queue.position());
+    }
 }
 
 impl Drop for Continued {
     fn drop(&mut self) {
-        self.position.set(self.queue.position());
+        self.note_position();
     }
 }

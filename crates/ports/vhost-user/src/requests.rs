@@ -42,12 +42,16 @@ impl Requests {
         })
     }
 
-    /// Waits for a message and answers it. An event of `stop` ends the wait.
-    pub(crate) fn handle_next(&mut self, stop: &impl AsFd) -> Result<(), String> {
-        if self.is_stopped_within(self.pace.wait(Instant::now()), stop) {
+    /// Waits for a message and answers it. One of `events` ends the wait, and `stop` that for the front-end to read the answer.
+    pub(crate) fn handle_next(
+        &mut self,
+        events: &impl AsFd,
+        stop: &impl AsFd,
+    ) -> Result<(), String> {
+        if self.is_stopped_within(self.pace.wait(Instant::now()), events) {
             return Err(ChannelError::Stopped.to_string());
         }
-        let message = self.channel.receive(stop.as_fd());
+        let message = self.channel.receive(events.as_fd());
         let mut message = message.map_err(|error| error.to_string())?;
         let descriptors = u32::try_from(message.descriptors.len()).unwrap_or(u32::MAX);
         self.pace.count(1 + descriptors, Instant::now());

@@ -1,6 +1,7 @@
 //! A connection of a front-end.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,11 +12,14 @@ use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
 use wire::ethernet::MacAddr;
 
 use crate::announcement::Announcement;
+use crate::budget::MemoryBudget;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
 use crate::inflight::Inflight;
 use crate::link::Link;
+use crate::memory_files::MemoryFiles;
+use crate::renewal::Renewal;
 use crate::vring::Vring;
 use crate::watch::{Condition, Watch};
 use crate::watchdog;
@@ -35,12 +39,27 @@ pub trait Device: Send + Sync {
     fn settle(&self, _condition: Condition) {}
 }
 
+/// A part of a guest's memory.
+pub(crate) struct Part {
+    pub(crate) range: Range,
+    pub(crate) region: Region,
+    pub(crate) file: Arc<File>,
+    /// Its first byte in the file.
+    pub(crate) offset: u64,
+}
+
 /// What the front-end has said so far.
 pub struct Session {
     pub(crate) options: DeviceOptions,
     pub(crate) negotiated: Option<Negotiated>,
     /// The guest's memory, part by part.
-    pub(crate) parts: Vec<(Range, Region)>,
+    pub(crate) parts: Vec<Part>,
+    /// Its files, for others than this session.
+    pub(crate) files: Arc<MemoryFiles>,
+    /// Who asks that its rings are served anew.
+    pub(crate) renewal: Arc<Renewal>,
+    /// What may be mapped of them, and of the logs below.
+    pub(crate) budget: Arc<MemoryBudget>,
     /// Parts that were removed, the last one first: those that QEMU may remove again.
     pub(crate) removed: Vec<Range>,
     pub(crate) rings: Vec<Vring>,
@@ -97,6 +116,9 @@ impl Session {
             options,
             negotiated: None,
             parts: Vec::new(),
+            files: Arc::default(),
+            renewal: Renewal::new()?,
+            budget: MemoryBudget::unlimited(),
             removed: Vec::new(),
             rings,
             inflight: None,
@@ -130,6 +152,24 @@ impl Session {
     #[must_use]
     pub fn offering_config_space(self, offers_config_space: bool) -> Self {
         Self { offers_config_space, ..self }
+    }
+
+    /// The same, whose front-end may have so much memory mapped. There is no bound without this.
+    #[must_use]
+    pub fn within(self, budget: Arc<MemoryBudget>) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// The same, which says what the files of the guest's memory are.
+    #[must_use]
+    pub fn showing(self, files: Arc<MemoryFiles>) -> Self {
+        Self { files, ..self }
+    }
+
+    /// The same, which serves its rings anew when it is asked to.
+    #[must_use]
+    pub fn renewed_by(self, renewal: Arc<Renewal>) -> Self {
+        Self { renewal, ..self }
     }
 
     /// Forgets the rings.
@@ -219,9 +259,14 @@ impl Session {
         }
     }
 
+    /// The parts of the guest's memory have changed.
+    pub(crate) fn show_files(&self) {
+        self.files.set(self.parts.iter().map(|part| part.file.clone()));
+    }
+
     /// The table of the guest's memory as it is now.
     pub(crate) fn memory(&self) -> Result<GuestMemory, virtqueue::MemoryError> {
-        let shared = self.parts.iter().map(|(range, region)| Some((*range, region.share()?)));
+        let shared = self.parts.iter().map(|part| Some((part.range, part.region.share()?)));
         GuestMemory::new(shared.collect::<Option<_>>().unwrap_or_default())
     }
 

@@ -63,6 +63,13 @@ impl From<Broken> for Refused {
     }
 }
 
+/// The metadata of a frame. A driver vouches for no checksum, only devices do: it must not set `DATA_VALID` (VIRTIO 1.2 §5.1.6.2.1).
+#[inline]
+fn describe_to_device(frame: &Frame, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdrMrgRxbuf {
+    let checksum = if checksum == Checksum::Validated { Checksum::Unknown } else { checksum };
+    describe(&frame.headers, checksum, gso, 0)
+}
+
 impl Buffers {
     /// Copies a frame and its metadata into the next buffer. None if the sender's platform has no addresses for devices.
     #[inline]
@@ -156,7 +163,7 @@ impl Sender {
         }
         match (need, frame.gso) {
             (Need::Nothing, gso) => {
-                let metadata = describe(&frame.headers, frame.checksum, gso, 0);
+                let metadata = describe_to_device(frame, frame.checksum, gso);
                 match self.ring.copy(frame, body, metadata)? {
                     Some(Outcome::Delivered) => Ok(()),
                     Some(outcome) => Err(outcome.into()),
@@ -169,7 +176,7 @@ impl Sender {
             (Need::Segment, Some(gso)) => self.send_segments(body, frame, gso),
             _ => {
                 let whole = self.finisher.complete(frame, body)?;
-                let metadata = describe(&frame.headers, Checksum::Unknown, None, 0);
+                let metadata = describe_to_device(frame, Checksum::Unknown, None);
                 Ok(self.ring.copy_private(whole, metadata)?)
             }
         }
@@ -182,7 +189,7 @@ impl Sender {
         let sums =
             offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
         let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
-        let metadata = describe(&frame.headers, checksum, None, 0);
+        let metadata = describe_to_device(frame, checksum, None);
         let send = |bytes: &[u8]| ring.copy_private(bytes, metadata);
         finisher.contiguous_segments(frame, gso, body, sums, 0..SEGMENTS_MAX, send)?;
         Ok(())

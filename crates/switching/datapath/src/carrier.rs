@@ -9,6 +9,7 @@ use port::Frame;
 use switch::multicast::Groups;
 
 use crate::shared::{Ports, Shared};
+use crate::worker_state::Activity;
 
 /// Carries frames for a worker: finds where they go ([`route`](crate::route)) and delivers them
 /// ([`deliver`](crate::deliver)).
@@ -24,10 +25,12 @@ pub(crate) struct Carrier {
     pub(crate) changed: RefCell<Vec<Frame>>,
     /// The switch's clock when the round began.
     pub(crate) now: Duration,
+    /// Where the worker says to which port it delivers.
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl Carrier {
-    pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(worker: usize, shared: Arc<Shared>, activity: Arc<Activity>) -> Self {
         let ports = shared.ports();
         let changed = RefCell::default();
         Self {
@@ -39,6 +42,7 @@ impl Carrier {
             groups_generation: 0,
             changed,
             now: Duration::ZERO,
+            activity,
         }
     }
 
@@ -53,6 +57,16 @@ impl Carrier {
         }
         if self.ports.snoops {
             self.refresh_groups();
+        }
+    }
+
+    /// Has all notifications sent that are held back. What the worker's last thread knew of them is lost.
+    pub(crate) fn flush_all(&self) {
+        for port in self.ports.list.iter().flatten() {
+            self.activity.serve(port.serial());
+            for queue in 0..port.queues() {
+                port.flush(queue, self.now, true);
+            }
         }
     }
 

@@ -353,6 +353,7 @@ impl Carrier {
                 offer.is_right = parts.is_right(*slot);
             }
         }
+        self.activity.deliver(to.serial());
         let flush = match to.deliver(queue, body, offers, self.now, self.worker) {
             Ok(flush) => flush,
             Err(Broken(reason)) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use switch::PortId;
 
 use crate::port::Port;
+use crate::worker_state::Activity;
 
 /// The egress queues that hold back a notification since this worker delivered to them. It flushes them when they are due, and when it
 /// has nothing else to do.
@@ -35,13 +36,14 @@ impl Held {
     /// Has notifications sent that are due, or all that need not wait for more frames if the worker `is_idle`. Returns whether there
     /// was any such queue.
     #[inline]
-    pub(crate) fn flush(&mut self, now: Duration, is_idle: bool) -> bool {
+    pub(crate) fn flush(&mut self, activity: &Activity, now: Duration, is_idle: bool) -> bool {
         let mut has_flushed = false;
         self.0.retain_mut(|entry| {
             if !is_idle && now < entry.due {
                 return true;
             }
             has_flushed = true;
+            activity.serve(entry.port.serial());
             let due = entry.port.flush(entry.queue, now, is_idle);
             entry.due = due.unwrap_or(entry.due);
             due.is_some()

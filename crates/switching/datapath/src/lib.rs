@@ -27,6 +27,7 @@ mod carry;
 mod config;
 mod deliver;
 mod domains;
+mod egress_queue;
 mod flooding;
 mod handle;
 mod head_of_line;
@@ -46,6 +47,7 @@ mod probes;
 mod residence;
 mod route;
 mod shared;
+mod sleepers;
 mod slot;
 mod steer;
 mod storm;
@@ -54,14 +56,16 @@ mod targets;
 mod wake_ups;
 mod work;
 mod worker;
+mod worker_state;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
-use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
+use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
 pub use batches::BatchCounts;
@@ -71,6 +75,7 @@ pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};
+pub use sleepers::{Sleep, SleepSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
@@ -87,6 +92,8 @@ use worker::Worker;
 pub struct Datapath {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
+    /// The thread that looks for workers that sleep, if they have threads.
+    sleepers: Option<JoinHandle<()>>,
     next_ingress: AtomicU64,
     placement: Mutex<Placement>,
     /// Which workers have queues and tasks of which port.
@@ -101,8 +108,10 @@ impl Datapath {
         let shared = Shared::of(config, failures, count)?;
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
-            .collect::<Result<_, _>>()?;
-        Ok(Self::with_workers(shared, workers))
+            .collect::<Result<Vec<_>, _>>()?;
+        let states = workers.iter().map(|worker| worker.state().clone()).collect();
+        let sleepers = Some(sleepers::start(shared.clone(), states)?);
+        Ok(Self::with_workers(shared, workers, sleepers))
     }
 
     /// A datapath with one worker, which the caller runs: it and whoever sends frames take turns on one thread, so that each run
@@ -119,16 +128,19 @@ impl Datapath {
     ) -> std::io::Result<(Self, LockstepWorker)> {
         let config = Config { poll: std::time::Duration::ZERO, ..*config };
         let shared = Shared::of(&config, failures, 1)?;
-        let (worker, commands) = Worker::new(0, shared.clone())?;
-        let handle = WorkerHandle::stepped(shared.clone(), commands);
-        Ok((Self::with_workers(shared, vec![handle]), LockstepWorker::new(worker)))
+        let (worker, handle) = Worker::new(0, shared.clone())?;
+        Ok((Self::with_workers(shared, vec![handle], None), LockstepWorker::new(worker)))
     }
 
-    fn with_workers(shared: Arc<Shared>, workers: Vec<WorkerHandle>) -> Self {
+    fn with_workers(
+        shared: Arc<Shared>,
+        workers: Vec<WorkerHandle>,
+        sleepers: Option<JoinHandle<()>>,
+    ) -> Self {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));
         let next_ingress = AtomicU64::new(0);
-        Self { shared, workers, next_ingress, placement, owners, moves }
+        Self { shared, workers, sleepers, next_ingress, placement, owners, moves }
     }
 
     /// How many workers there are.
@@ -138,7 +150,13 @@ impl Datapath {
 
     /// The kernel's thread ids of the workers, for CPU accounting.
     pub fn worker_threads(&self) -> Vec<u32> {
-        self.workers.iter().map(WorkerHandle::thread).collect()
+        let id = |worker: &WorkerHandle| worker.state().with_thread(|thread| thread.id);
+        self.workers.iter().map(|worker| id(worker).unwrap_or(0)).collect()
+    }
+
+    /// Calls `sink` from now on for each sleep of a worker in the memory of a port. Only the first sink is called.
+    pub fn on_sleep(&self, sink: SleepSink) {
+        let _ = self.shared.sleepers.sink.set(sink);
     }
 
     /// The addresses that the switch knows.
@@ -296,6 +314,42 @@ impl Datapath {
         }
     }
 
+    /// Puts another ingress queue in the place of the one of this number in whose turn a worker [sleeps](Sleep). What that worker had in hand of
+    /// it is lost. Does nothing if it has woken up.
+    pub fn replace_sleeping_ingress(
+        &self,
+        port: &Arc<Port>,
+        queue: usize,
+        ingress: Box<dyn Ingress>,
+        coalescing: Option<Coalescing>,
+    ) {
+        let worker =
+            self.owners().get(&port.id()).and_then(|owners| owners.queues.get(queue).copied());
+        let Some(worker) = worker else {
+            return;
+        };
+        let wake_ups = WakeUps::new(coalescing, Instant::now());
+        let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+        let (done, unused) = mpsc::channel();
+        self.workers[worker].send(Command::ReplaceSleeping {
+            port: port.clone(),
+            queue,
+            work,
+            done,
+        });
+        drop(unused.recv());
+    }
+
+    /// Puts other egress sides, which `make` makes by the queue's number, in the places of those of a port in which workers
+    /// [sleep](Sleep). Returns how many.
+    pub fn replace_sleeping_egress(
+        &self,
+        port: &Port,
+        make: impl Fn(usize) -> Option<Box<dyn Egress>>,
+    ) -> usize {
+        port.replace_sleeping(make)
+    }
+
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
     /// turn soon, with or without frames.
     pub fn synchronise(&self, port: PortId) {
@@ -398,10 +452,13 @@ impl Datapath {
 
 impl Drop for Datapath {
     fn drop(&mut self) {
+        if let Some(thread) = self.sleepers.take() {
+            self.shared.sleepers.end(thread);
+        }
         for worker in &self.workers {
             worker.send(Command::Stop);
         }
-        for worker in &mut self.workers {
+        for worker in &self.workers {
             worker.join();
         }
     }

@@ -1,9 +1,9 @@
 //! A port, as the switch's other ports see it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use port::{
@@ -13,6 +13,7 @@ use port::{
 use switch::{PortCounters, PortId, StormControl};
 
 use crate::batches::{BatchCounts, Batches};
+use crate::egress_queue::EgressQueue;
 use crate::peer::Peer;
 use crate::probes;
 
@@ -45,18 +46,6 @@ pub struct Port {
     failed: AtomicBool,
 }
 
-/// An egress queue and who waits for it.
-struct EgressQueue {
-    /// None once the port is being removed.
-    egress: Mutex<Option<Box<dyn Egress>>>,
-    /// Whether it may hold back notifications, or did so once.
-    coalesces: AtomicBool,
-    /// A bit for each worker that waits for room here, or for the end of a delivery.
-    waiters: AtomicU64,
-    /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
-    lock_waits: [AtomicU64; 2],
-}
-
 /// Waits of workers for an egress queue that another one had locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockWaits {
@@ -80,12 +69,6 @@ impl Port {
             [first, _, ..] => first.steering(),
             _ => None,
         };
-        let queue = |egress: Box<dyn Egress>| EgressQueue {
-            coalesces: egress.coalesces().into(),
-            egress: Mutex::new(Some(egress)),
-            waiters: AtomicU64::new(0),
-            lock_waits: Default::default(),
-        };
         Self {
             id,
             serial,
@@ -95,7 +78,7 @@ impl Port {
             batches: Box::default(),
             storm_control,
             peer,
-            egress: egress.into_iter().map(queue).collect(),
+            egress: egress.into_iter().map(EgressQueue::new).collect(),
             hashes_macs,
             steering,
             failed: AtomicBool::new(false),
@@ -184,7 +167,7 @@ impl Port {
 
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
-        self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
+        self.egress.iter().any(|queue| queue.with(|egress| egress.is_stalled()) == Some(true))
     }
 
     /// Counts unsegmented frames from it that claimed a complete checksum, and got a blank one.
@@ -200,10 +183,11 @@ impl Port {
 
     /// How workers have waited for each other at its egress queues.
     pub fn lock_waits(&self) -> LockWaits {
-        let sum = |of: usize| -> u64 {
-            self.egress.iter().map(|queue| queue.lock_waits[of].load(Ordering::Relaxed)).sum()
-        };
-        LockWaits { count: sum(0), time: Duration::from_nanos(sum(1)) }
+        let waits = self.egress.iter().map(EgressQueue::lock_waits);
+        waits.fold(LockWaits::default(), |sum, waits| LockWaits {
+            count: sum.count + waits.count,
+            time: sum.time + waits.time,
+        })
     }
 
     /// Whether a queue of it broke.
@@ -218,7 +202,7 @@ impl Port {
 
     /// What announces room in a queue, and the end of deliveries in flight.
     pub(crate) fn room_event(&self, queue: usize) -> Option<Arc<dyn Event>> {
-        self.egress.get(queue)?.lock().as_ref()?.room_event()
+        self.egress.get(queue)?.with(|egress| egress.room_event())?
     }
 
     /// The queue that a flow belongs to.
@@ -239,14 +223,21 @@ impl Port {
         worker: usize,
     ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
-        let mut egress = queue.lock_in_turn();
-        let Some(egress) = egress.as_mut() else {
+        let Some(mut locked) = queue.lock_in_turn() else {
+            // They wait as for room, and as long.
+            queue.wait(worker);
+            return Ok(None);
+        };
+        let Some(egress) = locked.side.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
             return Ok(None);
         };
-        egress.deliver(body, offers, now)?;
+        if let Err(broken) = egress.deliver(body, offers, now) {
+            locked.delivered();
+            return Err(broken);
+        }
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
         // Those behind a frame that is sent in parts do not wait for room.
         if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
@@ -255,20 +246,19 @@ impl Port {
             queue.wait(worker);
             deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
         }
-        Ok(match queue.coalesces.load(Ordering::Relaxed) {
-            true => egress.flush(now, false),
-            false => None,
-        })
+        let flush = if queue.coalesces() { egress.flush(now, false) } else { None };
+        locked.delivered();
+        Ok(flush)
     }
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        self.egress[queue].lock_in_turn().as_mut()?.flush(now, is_idle)
+        self.egress[queue].lock_in_turn()?.side.as_mut()?.flush(now, is_idle)
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
     pub fn lent_memory(&self, queue: usize) -> Option<LentMemory> {
-        self.egress.get(queue)?.lock().as_ref()?.lent_memory()
+        self.egress.get(queue)?.with(|egress| egress.lent_memory())?
     }
 
     /// Lends the buffers of a queue, as long as the port is attached.
@@ -281,7 +271,9 @@ impl Port {
         let queue = &self.egress[queue];
         // Before asking: a delivery that ends after it then finds the worker waiting.
         queue.wait(worker);
-        match queue.lock_in_turn().as_mut() {
+        // They end when it can be asked.
+        let Some(mut locked) = queue.lock_in_turn() else { return };
+        match locked.side.as_mut() {
             Some(egress) => egress.reap(deliveries),
             None => deliveries.iter_mut().for_each(|delivery| {
                 delivery.outcome = Some(Outcome::Dropped(DropReason::PortGone));
@@ -291,32 +283,36 @@ impl Port {
 
     /// Cancels deliveries: their sender is gone.
     pub(crate) fn cancel(&self, queue: usize, tickets: &[Ticket]) {
-        if let Some(egress) = self.egress[queue].lock().as_mut() {
-            egress.cancel(tickets);
-        }
+        self.egress[queue].with(|egress| egress.cancel(tickets));
     }
 
     /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
-        self.egress.get(queue).map_or(0, |queue| queue.waiters.swap(0, Ordering::AcqRel))
+        self.egress.get(queue).map_or(0, EgressQueue::take_waiters)
     }
 
     /// Wraps the egress queues anew.
     pub(crate) fn rewrap(&self, rewrap: &dyn Rewrap) {
-        for queue in &self.egress {
-            let mut egress = queue.lock();
-            *egress = egress.take().map(|egress| rewrap.egress(egress));
-            if egress.as_ref().is_some_and(|egress| egress.coalesces()) {
-                queue.coalesces.store(true, Ordering::Relaxed);
-            }
-        }
+        self.egress.iter().for_each(|queue| queue.rewrap(|egress| rewrap.egress(egress)));
     }
 
-    /// Drops the egress queues, and with them their mappings of the guest's memory.
+    /// Drops the egress queues, and with them their mappings of the guest's memory. A thread that sleeps in one drops it when it wakes up.
     pub(crate) fn close(&self) {
-        for queue in &self.egress {
-            *queue.lock() = None;
-        }
+        self.egress.iter().for_each(EgressQueue::close);
+    }
+
+    /// A thread sleeps that may have queues of this port locked.
+    pub(crate) fn note_sleeper(&self) {
+        self.egress.iter().for_each(EgressQueue::note_sleeper);
+    }
+
+    /// Puts other egress sides in the places of those in whose locks threads sleep. Returns how many.
+    pub(crate) fn replace_sleeping(
+        &self,
+        make: impl Fn(usize) -> Option<Box<dyn Egress>>,
+    ) -> usize {
+        let queues = self.egress.iter().enumerate();
+        queues.filter(|(number, queue)| queue.replace_sleeping(|| make(*number))).count()
     }
 }
 
@@ -338,49 +334,14 @@ struct PortLender {
 impl Lender for PortLender {
     fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>) {
         let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut() {
-            // A ring that is broken is noticed, and the port closed, with the next frame for it.
-            let _ = egress.lend(wanted, lent);
-        }
+        // A ring that is broken is noticed, and the port closed, with the next frame for it.
+        let _ = queue.with(|egress| egress.lend(wanted, lent));
     }
 
     fn take_back(&self, tokens: &[u32]) {
-        let Some(queue) = self.port.egress.get(self.queue) else { return };
-        if let Some(egress) = queue.lock().as_mut() {
-            egress.take_back(tokens);
+        if let Some(queue) = self.port.egress.get(self.queue) {
+            queue.with(|egress| egress.take_back(tokens));
         }
-    }
-}
-
-impl EgressQueue {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
-        self.egress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks it for a worker, and counts the wait if another one has it.
-    #[inline]
-    fn lock_in_turn(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
-        match self.egress.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_after_another(),
-        }
-    }
-
-    /// The clock is read only here, where the worker waits in any case.
-    #[cold]
-    fn lock_after_another(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
-        let [count, nanoseconds] = &self.lock_waits;
-        count.fetch_add(1, Ordering::Relaxed);
-        let began = Instant::now();
-        let guard = self.lock();
-        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        nanoseconds.fetch_add(waited, Ordering::Relaxed);
-        guard
-    }
-
-    fn wait(&self, worker: usize) {
-        self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
     }
 }
 
@@ -409,8 +370,8 @@ fn deliver_waiting(
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use port::{Doorbell, Frame};
-    use port_testing::FakeEgress;
 
     use super::*;
 
@@ -424,7 +385,7 @@ mod tests {
             offers: &mut [Offer<'_>],
             _: Duration,
         ) -> Result<(), Broken> {
-            let mut calls = self.0.lock().unwrap();
+            let mut calls = self.0.lock();
             calls.push(offers.iter().map(|offer| offer.frame.len).collect());
             for (n, offer) in offers.iter_mut().enumerate() {
                 let waits = calls.len() == 1 && n == 1;
@@ -447,28 +408,7 @@ mod tests {
         let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
         let regions = Arc::default();
         port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
-        assert_eq!(*calls.lock().unwrap(), [vec![60, 61, 62], vec![61]]);
+        assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
         assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
-    }
-
-    #[test]
-    fn only_a_worker_that_finds_the_queue_locked_is_counted() {
-        let egress: Vec<Box<dyn Egress>> =
-            vec![Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)))];
-        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0), None);
-        drop(port.egress[0].lock_in_turn());
-        assert_eq!(port.lock_waits(), LockWaits::default());
-        let held = port.egress[0].lock();
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| drop(port.egress[0].lock_in_turn()));
-            // The other one is counted before it waits.
-            while port.lock_waits().count == 0 {
-                std::thread::yield_now();
-            }
-            drop(held);
-            other.join().unwrap();
-        });
-        let LockWaits { count, time } = port.lock_waits();
-        assert!(count == 1 && time > Duration::ZERO, "{time:?}");
     }
 }

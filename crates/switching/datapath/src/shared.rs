@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::domains::Domains;
 use crate::peer::Peer;
 use crate::port::Port;
+use crate::sleepers::Sleepers;
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;
@@ -124,6 +125,7 @@ pub(crate) struct Shared {
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
     pub(crate) snooping: Snooping,
+    pub(crate) sleepers: Sleepers,
 }
 
 impl Shared {
@@ -157,6 +159,7 @@ impl Shared {
             failures,
             doorbells,
             snooping: Snooping::default(),
+            sleepers: Sleepers::default(),
         }
     }
 

@@ -1,9 +1,10 @@
-//! A queue or a task that a worker owns, and its events.
+//! A queue or a task of a worker, and its events.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use port::{Coalescing, Event, Rewrap};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -19,13 +20,28 @@ const EMPTY_EVENTS: u32 = 16;
 /// After them it rests for so long.
 const REST: Duration = Duration::from_millis(1);
 
-/// A queue or a task that a worker owns.
-pub(crate) struct Slot {
+/// A queue or a task of a worker, and what of it outlives the thread that serves it.
+pub(crate) struct Entry {
     pub(crate) port: Arc<Port>,
     /// Set for an ingress queue that was added to its port.
     pub(crate) id: Option<IngressId>,
-    pub(crate) work: Work,
+    /// The egress queue of whose room it hears; none for a task.
+    pub(crate) room_of: Option<usize>,
+    /// Locked for each turn: a thread that sleeps in one keeps this queue only.
+    pub(crate) work: Mutex<Work>,
     events: Vec<Arc<dyn Event>>,
+}
+
+impl Entry {
+    pub(crate) fn new(port: Arc<Port>, mut work: Work, id: Option<IngressId>) -> Self {
+        let (events, room_of) = (work.events(&port), work.room_of());
+        Self { port, id, room_of, work: Mutex::new(work), events }
+    }
+}
+
+/// A queue or a task, for the thread that serves it.
+pub(crate) struct Slot {
+    pub(crate) entry: Arc<Entry>,
     /// The epoll token of its events.
     token: u64,
     /// Whether it is polled; otherwise it is armed.
@@ -47,23 +63,11 @@ impl Slot {
     ///
     /// # Errors
     /// The events could not be added to `epoll`.
-    pub(crate) fn new(
-        epoll: &OwnedFd,
-        index: usize,
-        port: Arc<Port>,
-        mut work: Work,
-        id: Option<IngressId>,
-    ) -> Result<Self, (Arc<Port>, Errno)> {
-        let events = work.events(&port);
+    pub(crate) fn new(epoll: &OwnedFd, index: usize, entry: Arc<Entry>) -> Result<Self, Errno> {
         let token = index as u64;
-        if let Err(error) = watch(epoll, &events, token) {
-            return Err((port, error));
-        }
+        watch(epoll, &entry.events, token)?;
         Ok(Self {
-            port,
-            id,
-            work,
-            events,
+            entry,
             token,
             // The ring may have requests already, for which no event comes.
             active: true,
@@ -80,42 +84,28 @@ impl Slot {
     /// the daemon.
     #[inline]
     pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {
-        let Some(batches) = self.port.batches_of(worker) else { return };
+        let Some(batches) = self.entry.port.batches_of(worker) else { return };
         batches.turn(took);
-        if let Work::Carry { ingress, .. } = &mut self.work {
+        if let Work::Carry { ingress, .. } = &mut *self.entry.work.lock() {
             ingress.turn_ended(took, end, |time| batches.ended(time));
         }
     }
 
-    /// The slot had work: so many frames.
-    pub(crate) fn worked(&mut self, frames: usize, now: Instant) {
+    /// The slot had work.
+    pub(crate) fn worked(&mut self, now: Instant) {
         self.last_work = now;
         self.empty_events = 0;
-        if let Work::Carry { wake_ups: Some(wake_ups), .. } = &mut self.work {
-            wake_ups.worked(frames);
-        }
     }
 
-    /// Whether it stays active without work while its worker has some elsewhere: a queue that had work in this time.
-    pub(crate) fn may_linger(&self, now: Instant, time: Duration) -> bool {
-        matches!(self.work, Work::Carry { wake_ups: None, .. })
-            && now.duration_since(self.last_work) < time
-    }
-
-    /// How long its worker pauses before it listens to its events again; none if the next frame wakes it.
-    pub(crate) fn pause(&mut self, now: Instant) -> Option<Instant> {
-        match &mut self.work {
-            Work::Carry { wake_ups: Some(wake_ups), .. } if !self.blocked => {
-                Some(now + wake_ups.pause(now)?)
-            }
-            _ => None,
-        }
+    /// Whether it had work in this time.
+    pub(crate) fn has_worked_within(&self, now: Instant, time: Duration) -> bool {
+        now.duration_since(self.last_work) < time
     }
 
     /// An event came. The slot becomes active, unless its events bring nothing: a guest may send
     /// them without end (XSA-332), and each costs its worker a wake-up.
     pub(crate) fn hear(&mut self, epoll: &OwnedFd) {
-        self.events.iter().for_each(|event| event.take());
+        self.entry.events.iter().for_each(|event| event.take());
         if self.active || self.rests {
             return;
         }
@@ -138,7 +128,7 @@ impl Slot {
     /// out of `epoll`: even those that it ignores would share its lock with those of others.
     pub(crate) fn rest(&mut self, epoll: &OwnedFd) {
         if !std::mem::replace(&mut self.rests, true) {
-            forget(epoll, &self.events);
+            forget(epoll, &self.entry.events);
         }
     }
 
@@ -149,7 +139,7 @@ impl Slot {
         }
         self.active = true;
         // What came meanwhile is announced then. It fails if the kernel is short of memory.
-        self.rests = self.rests && watch(epoll, &self.events, self.token).is_err();
+        self.rests = self.rests && watch(epoll, &self.entry.events, self.token).is_err();
     }
 
     /// When it must be polled again, even without an event.
@@ -164,13 +154,14 @@ impl Slot {
     }
 
     /// Wraps its queue anew. It has a turn soon: a wrapper that is gone may have kept it waiting.
-    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
-        Self { work: self.work.rewrap(rewrap), active: true, ..self }
+    pub(crate) fn rewrap(&mut self, rewrap: &dyn Rewrap) {
+        self.entry.work.lock().rewrap(rewrap);
+        self.active = true;
     }
 
     /// Sets when its worker is woken up for frames.
     pub(crate) fn coalesce(&mut self, coalescing: Option<Coalescing>, now: Instant) {
-        if let Work::Carry { wake_ups, .. } = &mut self.work {
+        if let Work::Carry { wake_ups, .. } = &mut *self.entry.work.lock() {
             *wake_ups = WakeUps::new(coalescing, now);
             self.active = true;
         }
@@ -178,7 +169,7 @@ impl Slot {
 
     /// Takes its events out of `epoll`.
     pub(crate) fn forget_events(&self, epoll: &OwnedFd) {
-        forget(epoll, &self.events);
+        forget(epoll, &self.entry.events);
     }
 }
 

@@ -19,17 +19,19 @@ pub(crate) enum Work {
     Carry { queue: usize, ingress: IngressQueue, wake_ups: Option<WakeUps> },
     /// Serves a task.
     Serve(Box<dyn Task>),
+    /// Nothing any more.
+    Nothing,
 }
 
 impl Work {
     /// Wraps a queue anew.
-    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
-        match self {
+    pub(crate) fn rewrap(&mut self, rewrap: &dyn Rewrap) {
+        *self = match std::mem::replace(self, Self::Nothing) {
             Self::Carry { queue, ingress, wake_ups } => {
                 Self::Carry { queue, ingress: ingress.rewrap(rewrap), wake_ups }
             }
-            Self::Serve(task) => Self::Serve(task),
-        }
+            other => other,
+        };
     }
 
     /// What it is, for the log.
@@ -37,6 +39,7 @@ impl Work {
         match self {
             Self::Carry { .. } => "queue",
             Self::Serve(_) => "task",
+            Self::Nothing => "nothing",
         }
     }
 
@@ -45,13 +48,14 @@ impl Work {
         match self {
             Self::Carry { ingress, .. } => ingress.ingress().arm(),
             Self::Serve(task) => task.arm(),
+            Self::Nothing => Ok(Armed::Asleep),
         }
     }
 
     /// What a queue or a task does after a turn in which it worked.
     pub(crate) fn after_turn(&self, began: Instant) -> Armed {
         match self {
-            Self::Carry { .. } => Armed::Ready,
+            Self::Carry { .. } | Self::Nothing => Armed::Ready,
             Self::Serve(_) => {
                 let now = Instant::now();
                 Armed::Until(now + (now - began) * TASK_REST)
@@ -59,11 +63,39 @@ impl Work {
         }
     }
 
+    /// Frames were taken.
+    pub(crate) fn worked(&mut self, frames: usize) {
+        if let Self::Carry { wake_ups: Some(wake_ups), .. } = self {
+            wake_ups.worked(frames);
+        }
+    }
+
+    /// Whether it may stay active without work while its worker has some elsewhere.
+    pub(crate) fn may_linger(&self) -> bool {
+        matches!(self, Self::Carry { wake_ups: None, .. })
+    }
+
+    /// How long its worker pauses before it listens to its events again; none if the next frame wakes it.
+    pub(crate) fn pause(&mut self, now: Instant) -> Option<Instant> {
+        match self {
+            Self::Carry { wake_ups: Some(wake_ups), .. } => Some(now + wake_ups.pause(now)?),
+            _ => None,
+        }
+    }
+
     /// When there must be another turn while frames wait, even without an event.
     pub(crate) fn due(&self) -> Option<Duration> {
         match self {
             Self::Carry { ingress, .. } => ingress.due(),
-            Self::Serve(_) => None,
+            Self::Serve(_) | Self::Nothing => None,
+        }
+    }
+
+    /// The egress queue of whose room it hears.
+    pub(crate) fn room_of(&self) -> Option<usize> {
+        match self {
+            Self::Carry { queue, .. } => Some(*queue),
+            Self::Serve(_) | Self::Nothing => None,
         }
     }
 
@@ -75,6 +107,7 @@ impl Work {
                 std::iter::once(frames).chain(port.room_event(*queue)).collect()
             }
             Self::Serve(task) => vec![task.event()],
+            Self::Nothing => Vec::new(),
         }
     }
 }

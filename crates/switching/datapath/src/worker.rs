@@ -1,11 +1,13 @@
-//! A thread that owns ingress queues and tasks: polls those with work, and sleeps when none has work.
+//! A thread that serves ingress queues and tasks: polls those with work, and waits for events when none has work.
 
 mod commands;
 mod looks;
 
+use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -19,11 +21,12 @@ use tracing::error;
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
-use crate::handle::{Command, WorkerHandle};
+use crate::handle::WorkerHandle;
 use crate::held::Held;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
+use crate::worker_state::{Activity, WorkerState, WorkerThread};
 use looks::Looks;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
@@ -52,7 +55,12 @@ enum Turn {
 pub(crate) struct Worker {
     number: usize,
     shared: Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    state: Arc<WorkerState>,
+    /// How many threads were replaced before this one.
+    generation: u64,
+    activity: Arc<Activity>,
+    /// How many rounds it has begun.
+    rounds: u64,
     epoll: OwnedFd,
     slots: Vec<Option<Slot>>,
     carrier: Carrier,
@@ -80,11 +88,16 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that nothing runs yet, for the commands of its handle.
-    pub(crate) fn new(
-        number: usize,
-        shared: Arc<Shared>,
-    ) -> io::Result<(Self, mpsc::Sender<Command>)> {
+    pub(crate) fn new(number: usize, shared: Arc<Shared>) -> io::Result<(Self, WorkerHandle)> {
         let (sender, commands) = mpsc::channel();
+        let state = Arc::new(WorkerState::new(number, commands));
+        let worker = Self::of(state.clone(), 0, shared.clone())?;
+        Ok((worker, WorkerHandle::new(state, shared, sender)))
+    }
+
+    /// The worker of this state, without the queues and tasks that it may have already.
+    fn of(state: Arc<WorkerState>, generation: u64, shared: Arc<Shared>) -> io::Result<Self> {
+        let number = state.number;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let doorbell = &shared.doorbells[number];
         epoll::add(
@@ -93,12 +106,16 @@ impl Worker {
             EventData::new_u64(DOORBELL),
             EventFlags::IN | EventFlags::ET,
         )?;
-        let worker = Self {
+        let activity = Arc::<Activity>::default();
+        Ok(Self {
             number,
-            commands,
+            state,
+            generation,
+            rounds: 0,
             epoll,
             slots: Vec::new(),
-            carrier: Carrier::new(number, shared.clone()),
+            carrier: Carrier::new(number, shared.clone(), activity.clone()),
+            activity,
             held: Held::default(),
             poller: Poller::new(shared.poll),
             yields: Yields::default(),
@@ -111,26 +128,68 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
-        };
-        Ok((worker, sender))
+        })
     }
 
     /// A worker on a thread of its own.
     pub(crate) fn start(number: usize, shared: Arc<Shared>) -> io::Result<WorkerHandle> {
-        let (mut worker, sender) = Self::new(number, shared.clone())?;
+        let (worker, handle) = Self::new(number, shared)?;
+        let thread = worker.spawn()?;
+        handle.state().set_thread(thread);
+        Ok(handle)
+    }
+
+    /// Another thread in the place of one that sleeps in a turn. That one ends when it wakes up, and its queue is served by the new one
+    /// then.
+    pub(crate) fn replace(state: &Arc<WorkerState>, shared: Arc<Shared>) -> io::Result<()> {
+        let generation = state.replacements.load(Ordering::Relaxed) + 1;
+        let worker = Self::of(state.clone(), generation, shared)?;
+        // Before the new thread looks at it.
+        state.replacements.store(generation, Ordering::SeqCst);
+        match worker.spawn() {
+            Ok(thread) => state.set_thread(thread),
+            Err(error) => {
+                state.replacements.store(generation - 1, Ordering::SeqCst);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(mut self) -> io::Result<WorkerThread> {
         let (ready, thread) = mpsc::channel();
-        let join =
-            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                let id = rustix::thread::gettid().as_raw_nonzero().get();
-                if ready.send(id).is_ok() {
-                    worker.run();
-                }
-            })?;
-        let thread = thread.recv().map_err(io::Error::other)?;
-        let thread = u32::try_from(thread).unwrap_or(0);
-        Ok(WorkerHandle::new(number, thread, shared, sender, join))
+        let activity = self.activity.clone();
+        let name = format!("worker-{}", self.number);
+        let join = std::thread::Builder::new().name(name).spawn(move || {
+            // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let id = rustix::thread::gettid().as_raw_nonzero().get();
+            if ready.send((id, File::open("/proc/thread-self/stat"))).is_ok() {
+                self.run();
+            }
+        })?;
+        let (id, stat) = thread.recv().map_err(io::Error::other)?;
+        Ok(WorkerThread { id: u32::try_from(id).unwrap_or(0), stat: stat?, activity, join })
+    }
+
+    /// Whether another thread has taken its place.
+    #[inline]
+    fn is_replaced(&self) -> bool {
+        self.state.replacements.load(Ordering::Relaxed) != self.generation
+    }
+
+    /// Serves the queues and tasks that no thread serves, unless one is still in a turn of them.
+    fn adopt(&mut self) {
+        for index in 0..self.state.len() {
+            if self.slots.len() <= index {
+                self.slots.push(None);
+            }
+            if self.slots[index].is_none()
+                && let Some(entry) = self.state.idle(index)
+            {
+                self.serve(index, &entry);
+            }
+        }
     }
 
     /// Does what a round of [`run`](Self::run) does, without waiting for events. Returns whether another step may have work.
@@ -138,7 +197,7 @@ impl Worker {
         let now = Instant::now();
         self.carrier.begin(now);
         let has_work = self.round(now);
-        self.held.flush(self.carrier.now, !has_work);
+        self.held.flush(&self.activity, self.carrier.now, !has_work);
         if has_work || self.polls_on(now) {
             return true;
         }
@@ -149,7 +208,12 @@ impl Worker {
     fn run(&mut self) {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
-        loop {
+        if self.generation > 0 {
+            self.adopt();
+            self.carrier.begin(now);
+            self.carrier.flush_all();
+        }
+        while !self.is_replaced() {
             now = match self.ended.take() {
                 Some(ended) => ended,
                 None if self.looks.reads_clock() => Instant::now(),
@@ -162,7 +226,7 @@ impl Worker {
             };
             self.carrier.begin(now);
             let has_work = self.round(now);
-            if self.held.flush(self.carrier.now, !has_work) {
+            if self.held.flush(&self.activity, self.carrier.now, !has_work) {
                 self.ended = None;
             }
             self.looks.round_ended(has_work);
@@ -176,15 +240,21 @@ impl Worker {
             }
             (self.looks, self.ended) = (Looks::new(Instant::now()), None);
         }
+        self.held.flush(&self.activity, self.carrier.now, true);
+        // The queue of its last turn is free.
+        self.shared.doorbells[self.number].ring();
     }
 
     /// Whether no active queue has work, and no task is active.
     #[inline]
     fn is_dry(&mut self) -> bool {
-        let mut active = self.slots.iter_mut().flatten().filter(|slot| slot.active);
-        active.all(|slot| match &mut slot.work {
-            Work::Carry { ingress, .. } => !ingress.has_work(),
-            Work::Serve(_) => false,
+        let mut active = self.slots.iter().flatten().filter(|slot| slot.active);
+        active.all(|slot| {
+            self.activity.serve(slot.entry.port.serial());
+            match &mut *slot.entry.work.lock() {
+                Work::Carry { ingress, .. } => !ingress.has_work(),
+                Work::Serve(_) | Work::Nothing => false,
+            }
         })
     }
 
@@ -214,6 +284,8 @@ impl Worker {
     /// A queue pays for its turns with the time that they took (surplus round robin): however much
     /// work a guest puts into one frame, it gets its share of the worker.
     fn round(&mut self, now: Instant) -> bool {
+        self.rounds += 1;
+        self.activity.begin_round(self.rounds);
         self.turn_ended(now);
         // With nobody to share with, nobody needs to know the time.
         let shared = self.active > 1;
@@ -224,7 +296,7 @@ impl Worker {
         for index in 0..self.slots.len() {
             let Some(slot) = &mut self.slots[index] else { continue };
             if !slot.active {
-                self.sleeps |= matches!(slot.work, Work::Carry { .. });
+                self.sleeps |= slot.entry.room_of.is_some();
                 continue;
             }
             if shared && !slot.account.has_turn(least) {
@@ -281,21 +353,25 @@ impl Worker {
 
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) -> Turn {
-        let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
-            return Turn::Dry;
-        };
-        let done = match &mut slot.work {
+        let is_replaced = self.is_replaced();
+        let slot = self.slots[index].as_mut().filter(|slot| slot.active && !is_replaced);
+        let Some(slot) = slot else { return Turn::Dry };
+        self.activity.serve(slot.entry.port.serial());
+        let mut work = slot.entry.work.lock();
+        let done = match &mut *work {
             Work::Carry { ingress, .. } => {
-                self.carrier.carry(&slot.port, ingress, &mut self.held, now)
+                self.carrier.carry(&slot.entry.port, ingress, &mut self.held, now)
             }
             Work::Serve(task) => task.step().map(|worked| match worked {
                 true => Progress::Worked { frames: 0, bytes: 0 },
                 false => Progress::Dry,
             }),
+            Work::Nothing => Ok(Progress::Dry),
         };
         let progress = match done {
             Ok(progress) => progress,
             Err(Broken(reason)) => {
+                drop(work);
                 self.fail(index, reason);
                 return Turn::Ended;
             }
@@ -303,48 +379,64 @@ impl Worker {
         slot.blocked = progress == Progress::Blocked;
         match progress {
             Progress::Worked { frames, bytes } => {
+                work.worked(frames);
+                let (armed, due) = (work.after_turn(now), work.due());
+                drop(work);
+                slot.worked(now);
                 self.poller.worked(frames, bytes, || now);
-                slot.worked(frames, now);
                 self.unended = Some((index, now));
-                let armed = slot.work.after_turn(now);
-                self.set_armed(index, armed, now);
-                Turn::Worked
+                self.set_armed(index, armed, due, now);
+                return Turn::Worked;
             }
-            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => Turn::Dry,
-            Progress::Dry | Progress::Blocked => {
-                self.arm(index, now);
-                Turn::Ended
+            Progress::Dry
+                if work.may_linger()
+                    && slot.has_worked_within(now, self.poller.limit() * LINGER) =>
+            {
+                return Turn::Dry;
             }
+            Progress::Dry | Progress::Blocked => {}
         }
+        drop(work);
+        self.arm(index, now);
+        Turn::Ended
     }
 
     /// Arms a queue or a task, if it is active.
     fn arm(&mut self, index: usize, now: Instant) {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
-        match slot.work.arm() {
-            Ok(Armed::Asleep) => {
-                let pause = slot.pause(now);
-                if pause.is_some() {
+        self.activity.serve(slot.entry.port.serial());
+        let mut work = slot.entry.work.lock();
+        let armed = match work.arm() {
+            Ok(Armed::Asleep) if !slot.blocked => match work.pause(now) {
+                Some(end) => Ok((Armed::Until(end), true)),
+                None => Ok((Armed::Asleep, false)),
+            },
+            other => other.map(|armed| (armed, false)),
+        };
+        let due = work.due();
+        drop(work);
+        match armed {
+            Ok((armed, pauses)) => {
+                if pauses {
                     slot.rest(&self.epoll);
                 }
-                self.set_armed(index, pause.map_or(Armed::Asleep, Armed::Until), now);
+                self.set_armed(index, armed, due, now);
             }
-            Ok(armed) => self.set_armed(index, armed, now),
             Err(Broken(reason)) => self.fail(index, reason),
         }
     }
 
-    /// Notes how a queue or a task waits.
-    fn set_armed(&mut self, index: usize, armed: Armed, now: Instant) {
+    /// Notes how a queue or a task waits, and when it must have another turn while frames wait.
+    fn set_armed(&mut self, index: usize, armed: Armed, late: Option<Duration>, now: Instant) {
         let Some(slot) = self.slots[index].as_mut() else { return };
         slot.active = armed == Armed::Ready;
         let until = match armed {
             Armed::Until(due) => Some(due),
             Armed::Ready | Armed::Asleep => None,
         };
-        let late = slot.work.due().map(|due| self.shared.started + due);
+        let late = late.map(|due| self.shared.started + due);
         slot.set_due(until.into_iter().chain(late).min(), now);
-        if matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_))) {
+        if slot.entry.room_of.is_none() && matches!(armed, Armed::Until(_)) {
             slot.rest(&self.epoll);
         }
     }
@@ -352,16 +444,26 @@ impl Worker {
     /// Drops a queue that cannot be used any more, and reports it.
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
+            self.state.remove(|entry| std::ptr::eq(entry, &raw const *slot.entry));
             slot.forget_events(&self.epoll);
-            self.shared.fail(&slot.port, reason);
+            self.shared.fail(&slot.entry.port, reason);
         }
     }
 
     /// Waits for events and handles them. Returns false when the worker must end.
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<epoll::Event>) -> bool {
+        let waits = timeout != Some(Duration::ZERO);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
+        if waits {
+            self.activity.rest();
+        }
+        let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        if waits {
+            self.activity.begin_round(self.rounds);
+            self.shared.sleepers.wake();
+        }
+        match waited {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 error!(%error, "epoll");
@@ -411,8 +513,8 @@ impl Worker {
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
         slot.hear(&self.epoll);
-        let Work::Carry { queue, .. } = slot.work else { return };
-        let waiters = slot.port.take_waiters(queue);
+        let Some(queue) = slot.entry.room_of else { return };
+        let waiters = slot.entry.port.take_waiters(queue);
         if waiters != 0 {
             slot.brought_room();
         }

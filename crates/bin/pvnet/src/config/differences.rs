@@ -132,7 +132,7 @@ taking!(Uplink {
     gro; trunk
 });
 taking!(Port {
-    limit, guard, enabled, vlan, native, isolated, multicast_router, flood_copies_per_second,
+    limit, guard, enabled, memory_mib, vlan, native, isolated, multicast_router, flood_copies_per_second,
     gro; guard_addresses, trunk
 });
 
@@ -409,6 +409,7 @@ fn port(old: &Port, new: &Port) -> Keys {
             socket_mode,
             socket_group,
             queues,
+            memory_mib,
             packed,
             mac,
             config_space,

@@ -1,6 +1,7 @@
 //! `[[port]]`: a virtual machine's network device.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use guard::Allowed;
 use offload::Features;
@@ -41,6 +42,8 @@ pub struct Port {
     /// The most pairs of rings.
     #[serde(default = "one")]
     pub queues: u16,
+    /// The guest's memory, in units of 1 MiB: its front-end may have so much mapped, and logs beside it. This machine's memory if absent.
+    pub memory_mib: Option<u64>,
     /// Whether packed rings are offered. They are not by default: under QEMU no device continues one after a restart.
     #[serde(default)]
     pub packed: bool,
@@ -152,12 +155,34 @@ fn one() -> u16 {
     1
 }
 
+/// More than any process can map, in units of 1 MiB.
+const MEMORY_MIB_MAX: u64 = 1 << 32;
+
+/// Bytes of this machine's memory. No bound where /proc does not say.
+fn machine_memory() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        memory_in(&info).unwrap_or(u64::MAX)
+    });
+    *BYTES
+}
+
+/// Bytes of memory that `/proc/meminfo` names.
+fn memory_in(info: &str) -> Option<u64> {
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.split_ascii_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 impl Port {
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { mac, queues, .. } = self;
         if !(1..=DeviceOptions::QUEUES_MAX).contains(queues) {
             return Err(format!("queues is not 1 to {}", DeviceOptions::QUEUES_MAX));
+        }
+        if self.memory_mib.is_some_and(|mib| !(1..=MEMORY_MIB_MAX).contains(&mib)) {
+            return Err(format!("memory_mib is not 1 to {MEMORY_MIB_MAX}"));
         }
         match mac {
             Some(mac) if mac.is_multicast() || mac.is_zero() => {
@@ -230,6 +255,14 @@ impl Port {
     /// Whose the socket's file is.
     pub fn socket_file(&self) -> SocketFile {
         SocketFile { mode: self.socket_mode, group: self.socket_group }
+    }
+
+    /// Bytes of its guest's memory, at most.
+    ///
+    /// By default as much as this machine has. A virtual machine that this host can run fits, and the page tables that a hostile front-end
+    /// can make this process fill are 1/512 of this machine's memory.
+    pub fn memory(&self) -> u64 {
+        self.memory_mib.map_or_else(machine_memory, |mib| mib << 20)
     }
 
     /// Who makes the socket.
@@ -318,6 +351,16 @@ mod tests {
     }
 
     #[test]
+    fn a_front_end_may_map_what_its_table_says_or_what_the_machine_has() {
+        let memory =
+            |text: &str| toml::from_str::<Port>(&format!("{GOOD}{text}")).unwrap().memory();
+        assert_eq!(memory("memory_mib = 4096\n"), 4 << 30);
+        assert_eq!(memory(""), machine_memory());
+        let info = "MemTotal:       16384 kB\nMemFree:  1 kB\n";
+        assert_eq!((memory_in(info), memory_in("")), (Some(16 << 20), None));
+    }
+
+    #[test]
     fn a_socket_has_the_permissions_and_the_group_of_its_table() {
         let text = "mac = \"02:00:00:00:00:01\"\nsocket_mode = 0o660\nsocket_group = 7\n";
         let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
@@ -330,6 +373,8 @@ mod tests {
         for (text, said) in [
             ("queues = 0\n", "queues is not 1 to 64"),
             ("queues = 65\n", "queues is not 1 to 64"),
+            ("memory_mib = 0\n", "memory_mib is not 1 to"),
+            ("memory_mib = 4294967297\n", "memory_mib is not 1 to"),
             ("checksum_offload = false\n", "switch it off as well"),
             (
                 "checksum_offload = false\ntcp_segmentation_offload = false\n\

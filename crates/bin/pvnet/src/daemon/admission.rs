@@ -20,7 +20,7 @@ use crate::config::{Config, Guest, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::{Event, NewInterface};
-use crate::daemon::limits::{Cost, Held, Limits};
+use crate::daemon::limits::{Cost, Held, Limits, PortsCost};
 use crate::daemon::nics::Nics;
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
@@ -45,6 +45,8 @@ pub(super) struct AdmissionSettings {
     guests: HashMap<String, Guest>,
     /// How many interfaces of each guest receive through a card's context that the driver domain drives.
     card_queues: HashMap<String, usize>,
+    /// What the virtual machines' ports may take.
+    ports: PortsCost,
     /// The secrets of those guests that have one.
     tokens: HashMap<String, Token>,
 }
@@ -68,7 +70,8 @@ impl AdmissionSettings {
         for (guest, ..) in config.nics.iter().flat_map(|nic| config.queues_of(&nic.name)) {
             *card_queues.entry(guest.name.clone()).or_default() += 1;
         }
-        Ok(Self { queues, guests: guests.collect(), card_queues, tokens })
+        let ports = PortsCost::of(&config.ports);
+        Ok(Self { queues, guests: guests.collect(), card_queues, ports, tokens })
     }
 
     /// The guest that an applicant is, if it proves it.
@@ -212,9 +215,9 @@ impl Admission {
         guests: &GuestList,
         store: Arc<dyn Store>,
         nics: Arc<Nics>,
+        limits: Arc<Limits>,
         events: mpsc::Sender<Event>,
     ) -> Self {
-        let limits = Arc::new(Limits::of_this_process());
         Self { store, guests: guests.clone(), limits, nics, events: events.into() }
     }
 
@@ -300,14 +303,14 @@ impl Toolstack for Admission {
         let settings = self.guests.settings();
         let config = settings.identify(applicant)?.clone();
         let card_queues = settings.card_queues.get(&config.name).copied().unwrap_or_default();
-        let (queues, guests) = (settings.queues, settings.guests.len());
+        let (queues, guests, ports) = (settings.queues, settings.guests.len(), settings.ports);
         drop(settings);
         let name = self.guests.present.enter(&config.name, applicant.process)?;
         let size = memory_size(&config, queues, self.nics.reaches(&config.name));
         let cost = Cost::of(&config, queues, size.exchange_pages, card_queues);
         let held = self
             .limits
-            .take(&cost, guests)
+            .take(&cost, guests, ports)
             .map_err(|why| format!("guest {:?} {why}", config.name))?;
         let share = held.share();
         Ok(Admitted { size, share, guest: JoinedGuest { config, _name: name, _held: held } })

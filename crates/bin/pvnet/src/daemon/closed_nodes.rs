@@ -9,7 +9,7 @@ use xenstore::Store;
 
 use crate::daemon::backends::{Backends, VifId};
 
-/// The closed backends, and since when each is.
+/// The closed backends, and since when each is, or when the store last refused to remove its nodes.
 #[derive(Debug, Default)]
 pub(super) struct ClosedNodes(BTreeMap<VifId, Instant>);
 
@@ -26,25 +26,33 @@ impl ClosedNodes {
         self.0.remove(&id);
     }
 
-    /// Removes the nodes that the toolstack has had the time to see.
+    /// Removes the nodes that the toolstack has had the time to see. Those that the store refuses to remove are tried again after as
+    /// long: `xl` waits for their end.
     pub(super) fn remove_due(&mut self, store: &dyn Store, backends: &Backends, now: Instant) {
-        self.remove(store, backends, |since| now.saturating_duration_since(since) >= CLOSED_FOR);
+        self.0.retain(|id, since| {
+            if now.saturating_duration_since(*since) < CLOSED_FOR {
+                return true;
+            }
+            *since = now;
+            !remove(store, backends, *id)
+        });
     }
 
     /// Removes all: nobody does later.
     pub(super) fn remove_all(&mut self, store: &dyn Store, backends: &Backends) {
-        self.remove(store, backends, |_| true);
+        for (id, _) in std::mem::take(&mut self.0) {
+            remove(store, backends, id);
+        }
     }
+}
 
-    fn remove(&mut self, store: &dyn Store, backends: &Backends, is_due: impl Fn(Instant) -> bool) {
-        self.0.retain(|id, since| {
-            let due = is_due(*since);
-            if due && let Err(error) = remove_closed(store, &backends.path(*id)) {
-                warn!(vif = %id, %error, "removing the nodes of a closed backend");
-            }
-            !due
-        });
+/// Removes the nodes of a closed backend, unless the toolstack has or wants them. Returns whether the store did not refuse it.
+fn remove(store: &dyn Store, backends: &Backends, id: VifId) -> bool {
+    let removed = remove_closed(store, &backends.path(id));
+    if let Err(error) = &removed {
+        warn!(vif = %id, %error, "removing the nodes of a closed backend");
     }
+    removed.is_ok()
 }
 
 #[cfg(test)]
@@ -96,6 +104,17 @@ mod tests {
         closed(0, "0");
         nodes.remove_due(&store, &backends, now + 2 * CLOSED_FOR);
         assert!(is_there(0), "each is removed once");
+        // A store that refuses is asked again. This one has too many transactions.
+        let open: Vec<_> = std::iter::from_fn(|| store.begin().ok()).collect();
+        nodes.note(&backends, id(0), now);
+        nodes.remove_due(&store, &backends, now + CLOSED_FOR);
+        assert!(is_there(0));
+        open.into_iter().for_each(|one| store.end(one, false).unwrap());
+        nodes.remove_due(&store, &backends, now + CLOSED_FOR * 3 / 2);
+        assert!(is_there(0), "not at once");
+        nodes.remove_due(&store, &backends, now + 2 * CLOSED_FOR);
+        assert!(!is_there(0), "forgotten");
+        closed(0, "0");
         nodes.note(&backends, id(0), now);
         nodes.remove_all(&store, &backends);
         assert!(!is_there(0));

@@ -7,6 +7,7 @@ mod discovery;
 mod queues;
 mod record;
 mod requests;
+mod sleeps;
 #[cfg(test)]
 mod tests;
 mod toolstack;
@@ -26,11 +27,13 @@ use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::VifId;
+use crate::daemon::carried::Carried;
 use crate::daemon::closed_nodes::ClosedNodes;
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::limits::Limits;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
@@ -57,6 +60,8 @@ struct Interface {
     /// Whether an uplink may put frames into its buffers.
     lends: bool,
     port: Option<Arc<Port>>,
+    /// What it has carried in connections that have ended.
+    carried: Carried,
     /// For operators: why it is not connected.
     reason: Option<Reason>,
     /// The guest whose port has its address, if that is another one.
@@ -92,6 +97,7 @@ pub(super) struct Control {
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
     ports: PortRecord,
+    limits: Arc<Limits>,
     workers: WorkerCheck,
     /// Where it may make sockets.
     reach: Reach,
@@ -103,8 +109,8 @@ impl Control {
         Loaded { config, tables }: Loaded,
         platform: Arc<dyn Platform>,
         datapath: Datapath,
-        uplinks: Vec<PluggedUplink>,
-        machines: Vec<VirtualMachine>,
+        (uplinks, machines): (Vec<PluggedUplink>, Vec<VirtualMachine>),
+        limits: Arc<Limits>,
         events: mpsc::Sender<Event>,
         ports: PortRecord,
     ) -> Self {
@@ -124,6 +130,7 @@ impl Control {
             stopwatch: Stopwatch::start(),
             events,
             ports,
+            limits,
             workers: WorkerCheck::default(),
             reach: Reach::everywhere(),
             started: SystemTime::now(),
@@ -196,6 +203,7 @@ impl Control {
                 self.store_changed(&event);
             }
             Event::Failure(Failure { port, reason }) => self.fail(&port, &reason),
+            Event::Slept(sleep) => self.slept(&sleep),
             Event::UplinkUp { name, queue } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
                     uplink.plug(vec![*queue], &self.datapath);
@@ -290,6 +298,7 @@ impl Control {
             wrappers,
             lends,
             port,
+            carried: Carried::default(),
             reason,
             address_owner,
             has_address: false,
@@ -385,6 +394,7 @@ impl Control {
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
             device::detach(interface.device.as_mut(), &self.datapath, &port);
+            interface.carried.end(&port);
         } else {
             warn!(guest = name, %reason, "not connected");
         }

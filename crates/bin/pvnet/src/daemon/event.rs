@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 
 use capture::{Capture, Request};
 use control_socket::{Change, ChangeReport, Reason, Status};
-use datapath::Failure;
+use datapath::{Failure, Sleep};
 use hypervisor::DomId;
 use vhost_user::Condition;
 use xenstore::WatchEvent;
@@ -68,6 +68,8 @@ pub(super) enum Event {
     Store { event: WatchEvent, done: mpsc::Sender<()> },
     /// A queue broke.
     Failure(Failure),
+    /// A worker slept in the memory of a guest.
+    Slept(Sleep),
     /// A card serves an uplink's context.
     UplinkUp { name: String, queue: Box<port::Queue> },
     /// It does not any more. Its memory is not used once this is answered.

@@ -5,15 +5,19 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
-use control_socket::Reason;
+use control_socket::{MappedMemory, Reason};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Condition, Device, Ended, Link, Session, Socket, session_pace};
+use vhost_user::{
+    Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Renewal, Session, Socket,
+    session_pace,
+};
 
 use crate::config::Port;
 use crate::daemon::connections::Connections;
 use crate::daemon::event::{Event, FrontEndChange};
+use crate::daemon::limits::Limits;
 
 /// A port's front-ends, as the control thread sees them.
 pub(super) struct FrontEnds {
@@ -21,28 +25,61 @@ pub(super) struct FrontEnds {
     id: u64,
     /// What the next session begins with.
     settings: Mutex<Arc<Port>>,
+    /// The memory that its front-end may have mapped.
+    budget: Arc<MemoryBudget>,
+    /// Rung when the present session is to serve its rings anew.
+    renewal: Arc<Renewal>,
+    /// The files of the present session's memory.
+    files: Arc<MemoryFiles>,
+    /// Of this process.
+    limits: Arc<Limits>,
     connections: Connections,
 }
 
 impl FrontEnds {
     /// Front-ends of the port `id`, of which none has come yet.
-    pub(super) fn new(id: u64, settings: Port) -> io::Result<Arc<Self>> {
+    pub(super) fn new(id: u64, settings: Port, limits: Arc<Limits>) -> io::Result<Arc<Self>> {
+        let budget = MemoryBudget::new(settings.memory(), limits.front_ends().clone());
         let (settings, connections) = (Mutex::new(Arc::new(settings)), Connections::new()?);
-        Ok(Arc::new(Self { id, settings, connections }))
+        Ok(Arc::new(Self {
+            id,
+            settings,
+            budget,
+            files: Arc::default(),
+            renewal: Renewal::new()?,
+            limits,
+            connections,
+        }))
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The next session begins with these settings.
+    /// The memory that its front-end has mapped, and may have.
+    pub(super) fn memory(&self) -> MappedMemory {
+        MappedMemory { bytes: self.budget.held(), limit: self.budget.max() }
+    }
+
+    /// How many bytes the files of the guest's memory have now.
+    pub(super) fn memory_in_use(&self) -> u64 {
+        self.files.bytes()
+    }
+
+    /// The next session begins with these settings. The bound of memory counts at once, for what is mapped from now on.
     pub(super) fn set(&self, settings: Port) {
+        self.budget.set_guest(settings.memory());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// Front-ends that came while another one had the socket.
     pub(super) fn refused(&self) -> u64 {
         self.connections.refused()
+    }
+
+    /// Has the present session serve its rings anew, with mappings that no sleeping worker knows.
+    pub(super) fn renew(&self) {
+        self.renewal.ask();
     }
 
     /// Ends the present session.
@@ -76,19 +113,26 @@ impl FrontEnds {
             let Some(settings) = self.begin(&stream) else { return };
             let name = settings.name.clone();
             info!(port = name, "a front-end is connected");
+            let held = self.limits.take_port(&settings).map_err(|why| format!("it {why}"));
             let (options, mac) = (settings.offered(), settings.mac);
             let offers_config_space = settings.config_space;
             let refused = refused(&name);
             let tell = |what| events.send(Event::FrontEnd { machine: self.id, what });
             let device = Arc::new(Messenger { id: self.id, settings, events: events.clone() });
-            let ended = match Session::new(options, device, meter.clone()) {
+            let session = held.as_ref().map_err(String::clone).and_then(|_| {
+                Session::new(options, device, meter.clone()).map_err(|error| error.to_string())
+            });
+            let ended = match session {
                 Ok(session) => {
-                    let session = session.of_device(mac, link.clone());
+                    let session = session.of_device(mac, link.clone()).within(self.budget.clone());
+                    let session =
+                        session.showing(self.files.clone()).renewed_by(self.renewal.clone());
                     let session = session.offering_config_space(offers_config_space);
                     self.connections.refusing_others(socket, refused, || session.run(stream))
                 }
-                Err(error) => Ended { why: error.to_string(), is_hostile: false },
+                Err(why) => Ended { why, is_hostile: false },
             };
+            drop(held);
             self.connections.end();
             let Ended { why, is_hostile } = ended;
             // After the control thread has ended, nobody wants to know.
@@ -155,7 +199,8 @@ mod tests {
     /// Serves a socket on a thread, which ends when the front-ends are stopped.
     fn serve(mode: Mode, folder: &TempDir) -> (Arc<FrontEnds>, std::thread::JoinHandle<()>) {
         let socket = Socket::open(mode, &folder.path().join("vm"), |_| Ok(())).unwrap();
-        let front_ends = FrontEnds::new(1, settings()).unwrap();
+        let limits = Arc::new(Limits::of_this_process());
+        let front_ends = FrontEnds::new(1, settings(), limits).unwrap();
         let served = front_ends.clone();
         let (events, _inbox) = mpsc::channel();
         let serve = move || served.serve(&socket, &Arc::default(), &Arc::default(), &events);

@@ -1,4 +1,4 @@
-//! What a guest costs of the kernel's limits on this process, and whether another one fits.
+//! What a guest or a virtual machine's port costs of the limits on this process, and whether another one fits.
 //!
 //! Without this, one guest could take the mappings, descriptors or threads that the others need, and
 //! whoever came too late would fail somewhere in the middle.
@@ -10,9 +10,10 @@ use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
 use netback::{GrantReuse, RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
+use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget};
 use wire::netif::header_channel;
 
-use crate::config::{Attach, Guest, Vif};
+use crate::config::{Attach, Guest, Port, Vif};
 use crate::daemon::device;
 
 /// Descriptors of a guest without queues: its session, its memory, its store connection with an
@@ -43,6 +44,20 @@ const CARD_QUEUE_THREADS: usize = 2;
 const CARD_QUEUE_DESCRIPTORS: usize = CHANNEL_DESCRIPTORS + CONTEXT_DESCRIPTORS + 4 + 5 + 1;
 /// Mappings of such a queue: both ends map the context's pages.
 const CARD_QUEUE_MAPPINGS: usize = 2 * CONTEXT_MAPPINGS + CARD_QUEUE_THREADS * THREAD_MAPPINGS;
+/// Threads of a virtual machine's port: one that serves it, and one that refuses others meanwhile.
+const PORT_THREADS: usize = 2;
+/// Descriptors of such a port: its socket, and what stops its thread.
+const PORT_DESCRIPTORS: usize = 2;
+/// Descriptors of a session: its connection with a copy, what ends it and its watch, the channel back to the front-end, a message's, and the
+/// files of what is mapped.
+const SESSION_DESCRIPTORS: usize = 8 + 32 + MAPPINGS_MAX;
+/// Descriptors of a ring: the front-end's two with a successor of one that a worker writes to, and what waits for them, twice while rings
+/// are made anew.
+const VRING_DESCRIPTORS: usize = 3 + 2 * 2;
+/// All front-ends together may have this part of the address space mapped: process guests have memory too.
+const FRONT_ENDS_PART: u64 = 2;
+/// The address space of a process where /proc does not say how large it is: that of `x86_64`.
+const ADDRESS_SPACE: u64 = 1 << 47;
 /// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics.
 const OWN: Counts = Counts { mappings: 1024, descriptors: 256, threads: 96 };
 
@@ -98,6 +113,44 @@ impl Cost {
         let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
         let fixed = Counts { mappings, descriptors, threads };
         Self { fixed, channels, granted }
+    }
+
+    /// The cost of a virtual machine's port while a front-end is connected.
+    pub(super) fn of_port(port: &Port) -> Self {
+        let device = if port.device().is_some() { device::QUEUES_MAX } else { 0 };
+        let rings = 2 * usize::from(port.queues);
+        let fixed = Counts {
+            mappings: MAPPINGS_MAX + device + PORT_THREADS * THREAD_MAPPINGS,
+            descriptors: PORT_DESCRIPTORS
+                + SESSION_DESCRIPTORS
+                + rings * VRING_DESCRIPTORS
+                + device,
+            threads: PORT_THREADS,
+        };
+        Self { fixed, channels: 0, granted: [0; 2] }
+    }
+}
+
+/// What the virtual machines' ports of a configuration can take together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PortsCost {
+    counts: Counts,
+    /// Bytes of memory that their front-ends may have mapped.
+    memory: u64,
+}
+
+impl PortsCost {
+    pub(super) fn of(ports: &[Port]) -> Self {
+        ports.iter().fold(Self::default(), |sum, port| {
+            let Counts { mappings, descriptors, threads } = Cost::of_port(port).fixed;
+            let counts = Counts {
+                mappings: sum.counts.mappings + mappings,
+                descriptors: sum.counts.descriptors + descriptors,
+                threads: sum.counts.threads + threads,
+            };
+            let memory = port.memory().saturating_add(LOGS).saturating_add(sum.memory);
+            Self { counts, memory }
+        })
     }
 }
 
@@ -165,35 +218,73 @@ pub(super) struct Limits {
     /// What guests can have in all.
     available: Counts,
     held: Mutex<Counts>,
+    /// The memory of virtual machines.
+    front_ends: Arc<ProcessBudget>,
 }
 
 impl Limits {
     /// The limits of this process. What it holds already is not for guests.
     pub(super) fn of_this_process() -> Self {
-        Self::new(limits(), own())
+        Self::new(limits(), own(), address_space())
     }
 
-    fn new(limit: Counts, own: Counts) -> Self {
+    fn new(limit: Counts, own: Counts, address_space: u64) -> Self {
         let left = |limit: usize, own: usize, more: usize| limit.saturating_sub(own + more);
         let available = Counts {
             mappings: left(limit.mappings, own.mappings, OWN.mappings),
             descriptors: left(limit.descriptors, own.descriptors, OWN.descriptors),
             threads: left(limit.threads, own.threads, OWN.threads),
         };
-        Self { limit, available, held: Mutex::default() }
+        let front_ends = ProcessBudget::new(address_space / FRONT_ENDS_PART);
+        Self { limit, available, held: Mutex::default(), front_ends }
+    }
+
+    /// What all front-ends may have mapped.
+    pub(super) fn front_ends(&self) -> &Arc<ProcessBudget> {
+        &self.front_ends
+    }
+
+    /// What does not fit if all virtual machines' ports take what they may, in words: those that come last are refused then.
+    pub(super) fn shortages(&self, ports: PortsCost) -> Vec<String> {
+        let PortsCost { counts, memory } = ports;
+        let Counts { mappings, descriptors, threads } = self.available;
+        let mib = |bytes: u64| bytes >> 20;
+        let counts = [
+            ("mappings (vm.max_map_count)", counts.mappings, mappings),
+            ("descriptors (LimitNOFILE)", counts.descriptors, descriptors),
+            ("threads (TasksMax)", counts.threads, threads),
+        ];
+        let short = counts.into_iter().filter(|(_, needed, available)| needed > available);
+        let short = short.map(|(what, needed, available)| {
+            format!("{needed} {what}, and {available} are there for all guests")
+        });
+        let max = self.front_ends.max();
+        let memory = (memory > max).then(|| {
+            let (memory, max) = (mib(memory), mib(max));
+            format!(
+                "{memory} MiB of memory (memory_mib of each, and logs), and {max} MiB can be mapped"
+            )
+        });
+        short.chain(memory).collect()
     }
 
     fn held(&self) -> MutexGuard<'_, Counts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the share of one of so many guests that may join.
+    /// Takes the share of one of so many guests that may join, beside these ports.
     ///
     /// # Errors
     /// It does not fit; the end of a sentence about the guest, for an operator.
-    pub(super) fn take(self: &Arc<Self>, cost: &Cost, guests: usize) -> Result<Held, String> {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        cost: &Cost,
+        guests: usize,
+        ports: PortsCost,
+    ) -> Result<Held, String> {
         let Cost { fixed, channels, granted: [least, most] } = *cost;
-        let each = self.available.mappings / guests.max(1);
+        let for_guests = self.available.mappings.saturating_sub(ports.counts.mappings);
+        let each = for_guests / guests.max(1);
         let granted = each.saturating_sub(fixed.mappings).clamp(least, most);
         let needed = Counts { mappings: fixed.mappings + granted, ..fixed };
         let mut held = self.held();
@@ -234,6 +325,14 @@ impl Limits {
         let share = Share { channels, mappings: granted };
         Ok(Held { limits: self.clone(), counts: needed, share })
     }
+
+    /// Takes the share of a virtual machine's port whose front-end has come.
+    ///
+    /// # Errors
+    /// It does not fit; the end of a sentence about the port, for an operator.
+    pub(super) fn take_port(self: &Arc<Self>, port: &Port) -> Result<Held, String> {
+        self.take(&Cost::of_port(port), 1, PortsCost::default())
+    }
 }
 
 /// A guest's share, until it is dropped.
@@ -245,7 +344,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What the machine must keep the guest to.
+    /// What the machine must keep a guest to.
     pub(super) fn share(&self) -> Share {
         self.share
     }
@@ -282,6 +381,20 @@ fn limits() -> Counts {
     }
 }
 
+/// Bytes that this process can map: as far as its stack, which is at the end of the addresses, or what its limit is.
+fn address_space() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let end = end_of_addresses(&maps).unwrap_or(ADDRESS_SPACE);
+    getrlimit(Resource::As).current.map_or(end, |limit| limit.min(end))
+}
+
+/// The end of the addresses in a list of mappings.
+fn end_of_addresses(maps: &str) -> Option<u64> {
+    let stack = maps.lines().find(|line| line.ends_with("[stack]"))?;
+    let (_, end) = stack.split_ascii_whitespace().next()?.split_once('-')?;
+    u64::from_str_radix(end, 16).ok()?.checked_next_power_of_two()
+}
+
 /// The folder of this process's control group (version 2).
 fn control_group() -> Option<String> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -307,6 +420,18 @@ mod tests {
     const DEFAULT: Counts = Counts { mappings: 65_530, descriptors: 524_288, threads: 10_000 };
     const HELD: Counts = Counts { mappings: 200, descriptors: 30, threads: 8 };
 
+    const NO_PORTS: PortsCost =
+        PortsCost { counts: Counts { mappings: 0, descriptors: 0, threads: 0 }, memory: 0 };
+
+    fn limits_of(limit: Counts) -> Arc<Limits> {
+        Arc::new(Limits::new(limit, HELD, ADDRESS_SPACE))
+    }
+
+    fn port(lines: &str) -> Port {
+        let good = "name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n";
+        toml::from_str(&format!("{good}{lines}")).unwrap()
+    }
+
     fn cost(guest: &Guest, queues: u32) -> Cost {
         Cost::of(guest, queues, 0, 0)
     }
@@ -318,17 +443,21 @@ mod tests {
 
     #[test]
     fn two_hundred_and_fifty_six_guests_fit_on_default_limits() {
-        let limits = Arc::new(Limits::new(DEFAULT, HELD));
+        let limits = limits_of(DEFAULT);
         for queues in [1, 4] {
             let cost = cost(&Guest::default(), queues);
-            let held: Vec<_> = (0..256).map(|_| limits.take(&cost, 256).unwrap()).collect();
+            let held: Vec<_> =
+                (0..256).map(|_| limits.take(&cost, 256, NO_PORTS).unwrap()).collect();
             let least = GRANTED_MIN * queues as usize;
             assert!(held.iter().all(|held| held.share().mappings >= least));
         }
         assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
         // A few get all that they can use.
-        let few = Arc::new(Limits::new(DEFAULT, HELD));
-        assert_eq!(few.take(&cost(&Guest::default(), 1), 10).unwrap().share().mappings, 513);
+        let few = limits_of(DEFAULT);
+        assert_eq!(
+            few.take(&cost(&Guest::default(), 1), 10, NO_PORTS).unwrap().share().mappings,
+            513
+        );
     }
 
     #[test]
@@ -347,25 +476,26 @@ mod tests {
                 ["2 threads", "1 are left", "pids.max", "TasksMax"],
             ),
         ] {
-            let limits = Arc::new(Limits::new(limit, HELD));
+            let limits = limits_of(limit);
             let guest = with_vif(Vif { persistent_grants: 0, ..Vif::default() });
-            let why = limits.take(&cost(&guest, 1), 1).unwrap_err();
+            let why = limits.take(&cost(&guest, 1), 1, NO_PORTS).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{why}");
         }
     }
 
     #[test]
     fn no_guest_takes_the_share_of_one_that_comes_later() {
-        let limits = Arc::new(Limits::new(DEFAULT, HELD));
+        let limits = limits_of(DEFAULT);
         let greedy = with_vif(Vif { persistent_grants: 4096, ..Vif::default() });
-        let held: Vec<_> = (0..100).map(|_| limits.take(&cost(&greedy, 1), 100).unwrap()).collect();
+        let held: Vec<_> =
+            (0..100).map(|_| limits.take(&cost(&greedy, 1), 100, NO_PORTS).unwrap()).collect();
         let shares: Vec<_> = held.iter().map(|held| held.share().mappings).collect();
         assert!(shares.iter().all(|share| *share == shares[0]), "{shares:?}");
         // What a guest needs in full, it gets in full or not at all.
         let remap = with_vif(Vif { tx: TxChannel::Remap, ..Vif::default() });
-        let limits = Arc::new(Limits::new(DEFAULT, HELD));
+        let limits = limits_of(DEFAULT);
         let held: Vec<_> =
-            (0..100).map_while(|_| limits.take(&cost(&remap, 1), 100).ok()).collect();
+            (0..100).map_while(|_| limits.take(&cost(&remap, 1), 100, NO_PORTS).ok()).collect();
         assert!(held.len() > 50 && held.len() < 60, "{}", held.len());
     }
 
@@ -381,13 +511,13 @@ mod tests {
         assert_eq!(with.mappings - mappings, 2 * CARD_QUEUE_MAPPINGS);
         // Of what is left for guests, the first takes all but one thread.
         let limit = Counts { threads: HELD.threads + OWN.threads + 7, ..DEFAULT };
-        let limits = Arc::new(Limits::new(limit, HELD));
-        let first = limits.take(&cost(2), 2).unwrap();
-        let why = limits.take(&cost(1), 2).unwrap_err();
+        let limits = limits_of(limit);
+        let first = limits.take(&cost(2), 2, NO_PORTS).unwrap();
+        let why = limits.take(&cost(1), 2, NO_PORTS).unwrap_err();
         let parts = ["needs 4 threads", "1 are left", "TasksMax"];
         assert!(parts.iter().all(|part| why.contains(part)), "{why}");
         drop(first);
-        assert!(limits.take(&cost(1), 2).is_ok(), "they come back with the guest");
+        assert!(limits.take(&cost(1), 2, NO_PORTS).is_ok(), "they come back with the guest");
     }
 
     #[test]
@@ -404,5 +534,54 @@ mod tests {
         assert_eq!(mappings + none.mappings, sum(|cost| cost.fixed.mappings));
         assert_eq!(descriptors + none.descriptors, sum(|cost| cost.fixed.descriptors));
         assert_eq!(threads, THREADS);
+    }
+
+    #[test]
+    fn ports_that_fit_together_leave_the_guests_shares_alone() {
+        let limits = limits_of(DEFAULT);
+        let ports: Vec<_> = (0..256).map(|_| port("queues = 4\nmemory_mib = 8192\n")).collect();
+        let all = PortsCost::of(&ports);
+        assert_eq!(limits.shortages(all), Vec::<String>::new());
+        // Whoever comes first.
+        let cost = cost(&Guest::default(), 1);
+        let first: Vec<_> = (0..256).map(|_| limits.take(&cost, 256, all).unwrap()).collect();
+        let held: Vec<_> = ports.iter().map(|port| limits.take_port(port).unwrap()).collect();
+        drop(first);
+        let last: Vec<_> = (0..256).map(|_| limits.take(&cost, 256, all).unwrap()).collect();
+        assert!(last.iter().all(|held| held.share().mappings >= GRANTED_MIN));
+        drop((held, last));
+        assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
+    }
+
+    #[test]
+    fn what_ports_may_take_beyond_the_limits_is_named() {
+        let limits = limits_of(Counts { mappings: 1240 + 80, descriptors: 300 + 80, threads: 107 });
+        let fits = port("memory_mib = 67108864\n");
+        let few = PortsCost::of(&[port("")]);
+        assert_eq!(limits.shortages(few), Vec::<String>::new());
+        let many = PortsCost::of(&[fits.clone(), port("")]);
+        let said = limits.shortages(many).join("; ");
+        let parts = [
+            "148 mappings",
+            "96 are there",
+            "112 descriptors",
+            "94 are there",
+            "4 threads",
+            "67108864 MiB can",
+        ];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let _first = limits.take_port(&fits).unwrap();
+        let why = limits.take_port(&fits).unwrap_err();
+        assert!(why.contains("needs 74 mappings, and 22 are left"), "{why}");
+    }
+
+    #[test]
+    fn the_address_space_ends_behind_the_stack() {
+        let maps = "558e-558f r-xp 0 00:00 0\n7ffd1a2b3000-7ffd1a2d4000 rw-p 00000000 00:00 0   [stack]\n\
+                    ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+        assert_eq!(end_of_addresses(maps), Some(1 << 47));
+        assert_eq!(end_of_addresses("7fd1a2b3-7fd1a2d4 rw-p 0 00:00 0 [stack]"), Some(1 << 31));
+        assert_eq!(end_of_addresses(""), None);
+        assert!(address_space() > 1 << 30);
     }
 }

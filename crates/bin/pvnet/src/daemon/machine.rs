@@ -16,6 +16,7 @@ use crate::daemon::admission::{Admission, AdmissionSettings, GuestList};
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::limits::Limits;
 use crate::daemon::memory;
 use crate::daemon::nics::Nics;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
@@ -73,9 +74,13 @@ impl Platform for MachinePlatform {
         VifBackend::adopt(machine, store, &self.backends.path(id), offered, ledgers)
     }
 
-    fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
-        let admission =
-            Arc::new(Admission::new(&self.guests, self.store.clone(), self.nics.clone(), events));
+    fn look_for_guests(
+        &self,
+        limits: Arc<Limits>,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Box<dyn FnOnce()>, Error> {
+        let (store, nics) = (self.store.clone(), self.nics.clone());
+        let admission = Arc::new(Admission::new(&self.guests, store, nics, limits, events));
         let (listener, machine) = (self.listener.clone(), Machine::clone(&self.machine));
         let accepting = spawn("guests", move || listener.serve(&machine, &admission))?;
         let listener = self.listener.clone();

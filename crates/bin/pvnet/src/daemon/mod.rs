@@ -64,6 +64,7 @@ use control::Control;
 use error::Error;
 use event::Event;
 use leases::Leases;
+use limits::Limits;
 use notify::Readiness;
 use platform::Platform;
 use port_record::PortRecord;
@@ -128,7 +129,6 @@ fn serve(
     let Start { devices, sandbox, readiness } = start;
     let uplinks =
         uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
-    let machines = virtual_machines::attach(config, platform.meter(), datapath.workers(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(config, nics, platform.meter(), &events)?;
@@ -136,6 +136,10 @@ fn serve(
         }
         None => None,
     };
+    // What this process holds already is for nobody.
+    let limits = Arc::new(Limits::of_this_process());
+    let (meter, workers) = (platform.meter(), datapath.workers());
+    let machines = virtual_machines::attach(config, meter, workers, &limits, &events)?;
     let _server = server::Server::start(config, file, platform, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone(), nics)?;
@@ -143,13 +147,13 @@ fn serve(
     if config.daemon.low_latency {
         low_latency::start(events.clone())?;
     }
-    let workers = datapath.workers();
-    let stop_looking = platform.look_for_guests(events.clone())?;
+    let stop_looking = platform.look_for_guests(limits.clone(), events.clone())?;
     store_events::forward(platform.store().clone(), events.clone())?;
     let reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers, "ready");
-    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events, ports)
+    let plugged = (uplinks, machines);
+    Control::new(loaded, platform.clone(), datapath, plugged, limits, events, ports)
         .within(reach)
         .run(inbox, watchdog);
     stop_looking();
@@ -169,12 +173,15 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
         hash_macs: config.switch.hash_macs,
         ..datapath::Config::default()
     };
-    let events = events.clone();
+    let (failed, slept) = (events.clone(), events.clone());
     let sink = Box::new(move |failure| {
         // This fails after the control thread has ended. Then nobody needs the event.
-        let _ = events.send(Event::Failure(failure));
+        let _ = failed.send(Event::Failure(failure));
     });
     let datapath = Datapath::start(&settings, sink).map_err(Error::system("start the workers"))?;
+    datapath.on_sleep(Box::new(move |sleep| {
+        let _ = slept.send(Event::Slept(sleep));
+    }));
     datapath.snoop(config.switch.multicast == Multicast::Snoop);
     Ok(datapath)
 }

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
 
 /// A platform.
@@ -40,7 +41,11 @@ pub(super) trait Platform: Send + Sync {
     ///
     /// # Errors
     /// A thread could not start.
-    fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error>;
+    fn look_for_guests(
+        &self,
+        limits: Arc<Limits>,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Box<dyn FnOnce()>, Error>;
 
     /// Whether guests stay connected when the daemon stops, for the next daemon.
     fn keeps_guests(&self) -> bool;

@@ -14,14 +14,14 @@ use crate::daemon::carried::Carried;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::uplinks::PluggedUplink;
 
-/// A guest's port, connected or not; `reason` says why it is not.
+/// A guest's port, connected or not, with what it carried in earlier connections; the reason says why it is not.
 pub(super) fn guest(
     name: &str,
     domain: u16,
     mac: &str,
-    state: XenbusState,
-    reason: Option<Reason>,
+    (state, reason): (XenbusState, Option<Reason>),
     port: Option<&Port>,
+    carried: &Carried,
 ) -> PortStatus {
     let state = match state {
         XenbusState::Connected => PortState::Up,
@@ -33,7 +33,7 @@ pub(super) fn guest(
         reason: reason.or_else(|| stalled(port)),
         ..PortStatus::new(name, PortKind::Guest, state)
     };
-    Carried::default().describe(status, port)
+    carried.describe(status, port)
 }
 
 /// An uplink's port. `devices` are the interfaces of the daemon's namespace.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use control_socket::XdpQueueStatus;
 use hypervisor::Meter;
-use port::Queue;
+use port::{Egress, Ingress, Queue};
 use tracing::{info, warn};
 use uplink::packet::SocketDrops;
 use uplink::tap::TapQueue;
@@ -20,10 +20,36 @@ pub(super) fn shared(
     shared: Shared,
     spare: usize,
     meter: &Arc<Meter>,
-) -> io::Result<(Vec<Queue>, Watch)> {
+) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     match shared {
         Shared::Taps(taps) => of_taps(uplink, taps, spare, meter),
-        Shared::Nic(nic) => of_nic(uplink, nic, meter),
+        Shared::Nic(nic) => {
+            let (queues, watch) = of_nic(uplink, nic, meter)?;
+            Ok((queues, watch, Handles::default()))
+        }
+    }
+}
+
+/// Handles of an uplink's queues, for a side in the place of one in which a worker sleeps. A NIC that is taken over has none.
+#[derive(Default)]
+pub(super) struct Handles {
+    taps: Vec<Arc<TapQueue>>,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Handles {
+    /// Another ingress side of a queue.
+    pub(super) fn ingress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Ingress>> {
+        let tap = self.taps.get(queue)?.clone();
+        let buffers = buffers(uplink, 1, 0).ok()?.pop()?;
+        Some(Box::new(TapIngress::new(self.meter.clone()?, tap, buffers)))
+    }
+
+    /// Another egress side of a queue.
+    pub(super) fn egress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Egress>> {
+        let tap = self.taps.get(queue)?.clone();
+        let features = uplink.capabilities.features();
+        Some(Box::new(TapEgress::new(self.meter.clone()?, tap, features)))
     }
 }
 
@@ -32,7 +58,7 @@ fn of_taps(
     taps: Vec<TapQueue>,
     spare: usize,
     meter: &Arc<Meter>,
-) -> io::Result<(Vec<Queue>, Watch)> {
+) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     let features = uplink.capabilities.features();
     let buffers = buffers(uplink, taps.len(), spare)?;
     let taps: Vec<_> = taps.into_iter().map(Arc::new).collect();
@@ -47,7 +73,8 @@ fn of_taps(
         egress: Box::new(TapEgress::new(meter.clone(), tap.clone(), features)),
         ingress: Box::new(TapIngress::new(meter.clone(), tap, buffers)),
     };
-    Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch))
+    let handles = Handles { taps: taps.clone(), meter: Some(meter.clone()) };
+    Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch, handles))
 }
 
 fn of_nic(uplink: &Uplink, nic: XdpNic, meter: &Arc<Meter>) -> io::Result<(Vec<Queue>, Watch)> {

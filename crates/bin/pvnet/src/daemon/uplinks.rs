@@ -19,7 +19,7 @@ use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
 use crate::daemon::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
-use crate::daemon::uplink_queues::{self, Watch};
+use crate::daemon::uplink_queues::{self, Handles, Watch};
 use crate::daemon::wrap::{Rules, Wrappers};
 use crate::daemon::xdp_queues::XdpQueues;
 use crate::netns;
@@ -51,6 +51,7 @@ pub(super) struct PluggedUplink {
     _macvtap: Option<netns::Macvtap>,
     /// What is seen of its device beside its frames.
     pub(super) watch: Watch,
+    handles: Handles,
     /// Whether its device was deleted.
     is_deleted: bool,
     /// Whether somebody has taken its tap out of its bridge.
@@ -74,6 +75,7 @@ impl PluggedUplink {
             back_ends: None,
             _macvtap: None,
             watch: Watch::Nothing,
+            handles: Handles::default(),
             is_deleted: false,
             is_astray: false,
             complaint: None,
@@ -142,6 +144,27 @@ impl PluggedUplink {
                 }
                 let _ = answer.send(());
             }
+        }
+    }
+
+    /// A worker sleeps in the memory of a guest to which it carries frames from a queue of this uplink: another handle of the device serves the
+    /// others.
+    pub(super) fn replace_sleeping_ingress(&self, queue: usize, datapath: &Datapath) {
+        if let Some(port) = &self.port
+            && let Some(ingress) = self.handles.ingress(&self.config, queue)
+        {
+            let ingress = self.wrappers.wrap_ingress(ingress);
+            datapath.replace_sleeping_ingress(port, queue, ingress, self.coalescing());
+        }
+    }
+
+    /// The same of frames out of this uplink.
+    pub(super) fn replace_sleeping_egress(&self, datapath: &Datapath) {
+        if let Some(port) = &self.port {
+            datapath.replace_sleeping_egress(port, |queue| {
+                let egress = self.handles.egress(&self.config, queue)?;
+                Some(self.wrappers.wrap_egress(egress))
+            });
         }
     }
 
@@ -349,7 +372,7 @@ fn attach_one(
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let Device { shared, for_guests, macvtap, interface } = device;
     let no_memory = || Error::system("memory for an uplink");
-    let (queues, watch) =
+    let (queues, watch, handles) =
         uplink_queues::shared(uplink, shared, spare, meter).map_err(no_memory())?;
     let first = queues.len();
     let queues = queues.into_iter().map(|queue| wrappers.wrap(queue)).collect();
@@ -386,6 +409,7 @@ fn attach_one(
         back_ends: None,
         _macvtap: macvtap,
         watch,
+        handles,
         is_deleted: false,
         is_astray: false,
         complaint: None,

@@ -20,11 +20,16 @@ use crate::daemon::error::Error;
 use crate::daemon::event::{Event, FrontEndChange};
 use crate::daemon::front_end::FrontEnds;
 use crate::daemon::interfaces::Interfaces;
+use crate::daemon::limits::{Limits, PortsCost};
 use crate::daemon::mirrors::MirrorRole;
 use crate::daemon::socket_file;
 use crate::daemon::status::stalled;
 use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
+use crate::log::OPERATOR;
+
+/// Why a port is down for a moment whose neighbour made a worker sleep.
+const RENEWED: &str = "a worker sleeps in the memory of a neighbour, with a queue of this port";
 
 /// The number of the next port.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -167,6 +172,27 @@ impl VirtualMachine {
         }
     }
 
+    /// How many bytes the files of its guest's memory have now.
+    pub(super) fn memory_in_use(&self) -> u64 {
+        self.front_ends.memory_in_use()
+    }
+
+    /// Has its rings served anew: a worker sleeps in the memory of another guest, and has this one's queue.
+    pub(super) fn renew(&mut self, datapath: &Datapath) {
+        self.unplug(Reason::NotConnected(RENEWED.to_owned()), datapath);
+        self.front_ends.renew();
+    }
+
+    /// Ends the present session, and lets no other begin until the port is added again.
+    pub(super) fn cut_off(&mut self, why: Reason, datapath: &Datapath) {
+        warn!(port = self.name(), %why, "its socket is closed until the port is added again");
+        self.front_ends.stop();
+        self.unplug(why.clone(), datapath);
+        // Also if its rings were not served any more.
+        self.reason = Some(why);
+        self.set_link();
+    }
+
     /// Ends the present session: the front-end may come again.
     pub(super) fn hang_up(&mut self, why: Reason, datapath: &Datapath) {
         self.unplug(why, datapath);
@@ -216,6 +242,7 @@ impl VirtualMachine {
         let status = PortStatus {
             mac: mac.map(|mac| mac.to_string()),
             reason: self.reason.clone().or_else(|| stalled(self.port.as_deref())),
+            mapped_memory: Some(self.front_ends.memory()),
             refused_connections: self.front_ends.refused(),
             ..PortStatus::new(
                 self.name(),
@@ -252,10 +279,24 @@ pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
     workers: usize,
+    limits: &Arc<Limits>,
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<VirtualMachine>, Error> {
+    warn_of_shortages(config, limits);
     let may_capture = config.daemon.capture;
-    config.ports.iter().map(|port| open(port, may_capture, meter, workers, events)).collect()
+    let open = |port| open(port, may_capture, meter, workers, limits, events);
+    config.ports.iter().map(open).collect()
+}
+
+/// Says what the ports of a configuration may take beyond the limits of this process.
+pub(super) fn warn_of_shortages(config: &Config, limits: &Limits) {
+    for shortage in limits.shortages(PortsCost::of(&config.ports)) {
+        warn!(
+            target: OPERATOR,
+            ports = config.ports.len(),
+            "the virtual machines' ports together may take {shortage}; front-ends that come last may be refused"
+        );
+    }
 }
 
 /// Opens the socket of a port, and waits for its front-ends.
@@ -264,6 +305,7 @@ pub(super) fn open(
     may_capture: bool,
     meter: &Arc<Meter>,
     workers: usize,
+    limits: &Arc<Limits>,
     events: &mpsc::Sender<Event>,
 ) -> Result<VirtualMachine, Error> {
     let failed = |reason: String| Error::Port { name: port.name.clone(), reason };
@@ -275,7 +317,8 @@ pub(super) fn open(
     let device = port.device().map(open_device).transpose().map_err(failed)?;
     let wrappers = Wrappers::new(&port.name, rules(port).map_err(failed)?, may_capture);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    let front_ends = FrontEnds::new(id, port.clone()).map_err(Error::system("open a port"))?;
+    let front_ends = FrontEnds::new(id, port.clone(), limits.clone());
+    let front_ends = front_ends.map_err(Error::system("open a port"))?;
     let link = Arc::<Link>::default();
     link.set(port.enabled);
     let (served, device_link) = (front_ends.clone(), link.clone());

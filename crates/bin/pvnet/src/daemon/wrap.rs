@@ -86,6 +86,11 @@ impl Wrappers {
         self.layers().ingress(ingress)
     }
 
+    /// The same for the other side alone.
+    pub(super) fn wrap_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        self.layers().egress(egress)
+    }
+
     fn layers(&self) -> Layers {
         let Rules { guard, enabled, gro, .. } = &self.rules;
         // What a mirror's target gets is what the mirrored ports got.

@@ -17,6 +17,7 @@ use crate::config::{Config, OnStop};
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::limits::Limits;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
 
 /// A Xen host, of which this is dom0 or a driver domain.
@@ -76,7 +77,11 @@ impl Platform for XenPlatform {
     }
 
     /// The store announces the backends.
-    fn look_for_guests(&self, _: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
+    fn look_for_guests(
+        &self,
+        _: Arc<Limits>,
+        _: mpsc::Sender<Event>,
+    ) -> Result<Box<dyn FnOnce()>, Error> {
         self.backends.watch(&*self.store)?;
         Ok(Box::new(|| ()))
     }

@@ -21,6 +21,8 @@ pub enum GuestType {
     Pvh,
     /// By the processor, with emulated devices. Needs images of [`Edition::Network`](crate::Edition::Network).
     Hvm,
+    /// As [`Hvm`](Self::Hvm), but iPXE fetches the kernel and the archive over the guest's interface from a server that the caller runs.
+    Ipxe,
 }
 
 impl GuestType {
@@ -30,6 +32,7 @@ impl GuestType {
             Self::Pv => "type=\"pv\"\nkernel=\"/lab/guests/vmlinux\"",
             Self::Pvh => "type=\"pvh\"\nkernel=\"/lab/guests/vmlinux\"",
             Self::Hvm => "type=\"hvm\"\nkernel=\"/lab/guests/vmlinuz\"\nvga=\"none\"\nvnc=0",
+            Self::Ipxe => "type=\"hvm\"\nkernel=\"/boot/ipxe.lkrn\"\nvga=\"none\"\nvnc=0",
         }
     }
 }
@@ -85,18 +88,29 @@ impl DomuConfig {
         self
     }
 
+    /// What its kernel gets on its command line.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        let Self { name, kernel_arguments, .. } = self;
+        format!("console=hvc0 quiet loglevel=1 {KERNEL} lab.name={name} {kernel_arguments}")
+    }
+
     /// The `xl.cfg`.
     pub(super) fn text(&self) -> String {
         let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
         let Self { name, memory_mib, vcpus, .. } = self;
+        // iPXE would take an archive, or a command line, for a script.
+        let linux = match self.guest_type {
+            GuestType::Ipxe => String::new(),
+            GuestType::Pv | GuestType::Pvh | GuestType::Hvm => {
+                format!("ramdisk=\"/lab/guests/domu.cpio\"\nextra=\"{}\"\n", self.command_line())
+            }
+        };
         format!(
-            "name=\"{name}\"\n{}\nramdisk=\"/lab/guests/domu.cpio\"\n\
-             memory={memory_mib}\nvcpus={vcpus}\nvif=[{}]\n\
-             extra=\"console=hvc0 quiet loglevel=1 {KERNEL} lab.name={name} {}\"\n\
+            "name=\"{name}\"\n{}\n{linux}memory={memory_mib}\nvcpus={vcpus}\nvif=[{}]\n\
              on_crash=\"destroy\"\non_reboot=\"{}\"\n{}\n",
             self.guest_type.lines(),
             vifs.join(", "),
-            self.kernel_arguments,
             if self.restarts { "restart" } else { "destroy" },
             self.more.join("\n"),
         )
@@ -342,9 +356,13 @@ mod tests {
             (GuestType::Pv, "kernel=\"/lab/guests/vmlinux\""),
             (GuestType::Pvh, "kernel=\"/lab/guests/vmlinux\""),
             (GuestType::Hvm, "kernel=\"/lab/guests/vmlinuz\""),
+            (GuestType::Ipxe, "kernel=\"/boot/ipxe.lkrn\""),
         ] {
             let text = DomuConfig { guest_type, ..DomuConfig::new("u1") }.text();
             assert!(text.lines().any(|line| line == kernel), "{text}");
+            let has = |key| text.lines().any(|line| line.starts_with(key));
+            let linux = guest_type != GuestType::Ipxe;
+            assert_eq!([has("ramdisk="), has("extra=")], [linux; 2], "{text}");
         }
     }
 

@@ -208,7 +208,8 @@ fn packages(edition: Edition, suite: Suite) -> Vec<String> {
         "tcpdump",
         "xenstore-utils",
     ];
-    let network = ["bash", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
+    let network =
+        ["bash", "ipxe", "nftables", "openvswitch-switch", "qemu-system-xen", "xen-utils-common"];
     let network = network.iter().filter(|_| edition.has_network());
     let ovn = ["ovn-central", "ovn-host"];
     let ovn = ovn.iter().filter(|_| edition == Edition::Network);

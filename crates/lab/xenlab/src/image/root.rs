@@ -110,6 +110,7 @@ pub(super) const HOTPLUG: Plan = Plan { programs: &SCRIPTS, xen_programs: &[], m
 /// What an operator has in dom0 beside the toolstack, and an emulator for HVM guests.
 pub(super) const OPERATOR: Plan = Plan {
     programs: &[
+        "boot/ipxe.lkrn",
         "usr/bin/ovs-vsctl",
         "usr/bin/ovsdb-tool",
         "usr/lib/ipxe/qemu/efi-rtl8139.rom|usr/share/qemu/efi-rtl8139.rom",

@@ -12,8 +12,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::record::{self, WORDS, Words};
 use crate::PageSize;
 
-/// The most guarded regions of a process.
-const REGIONS_MAX: usize = 4096;
+/// The most guarded regions of a process: as many mappings as the kernel allows by default (`vm.max_map_count`).
+const REGIONS_MAX: usize = 65_536;
 /// The page of a file of memory that has the largest.
 const GIGANTIC: usize = 1_073_741_824;
 
@@ -45,8 +45,8 @@ static SLOTS: [Slot; REGIONS_MAX] = [const {
 /// All slots from this one on have always been free.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// One record changes at a time. The handler takes no lock.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// The slot before which none is free. One record changes at a time; the handler takes no lock.
+static CHANGING: Mutex<usize> = Mutex::new(0);
 
 /// What SIGBUS did before, or the error that kept the handler from being installed.
 static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
@@ -59,7 +59,7 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// Guards a region until it is dropped, which must be before the region is unmapped: another mapping may come to lie there at once.
 #[derive(Debug)]
-pub(super) struct Guard(&'static Slot);
+pub(super) struct Guard(usize);
 
 impl Guard {
     /// Guards the `len` bytes at `start`, which are a mapping that was just made.
@@ -67,19 +67,30 @@ impl Guard {
         if let Err(errno) = BEFORE.get_or_init(install) {
             return Err(io::Error::from_raw_os_error(*errno));
         }
-        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = SLOTS.iter().position(record::is_free);
+        let mut first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (*first..REGIONS_MAX).find(|number| record::is_free(&SLOTS[*number]));
         let number = free.ok_or_else(|| io::Error::other("too many guarded regions"))?;
         let slot = &SLOTS[number];
         slot.is_lost.store(false, Ordering::Relaxed);
         record::publish(slot, start, len);
         USED.fetch_max(number + 1, Ordering::Release);
-        Ok(Self(slot))
+        *first = number + 1;
+        Ok(Self(number))
     }
 
     /// Whether the region was lost.
     pub(super) fn is_lost(&self) -> bool {
-        self.0.is_lost.load(Ordering::Relaxed)
+        SLOTS[self.0].is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the guarded region, which is the `len` bytes at `start`.
+    pub(super) fn revoke(&self, start: usize, len: usize) -> io::Result<()> {
+        SLOTS[self.0].is_lost.store(true, Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
+        match replace(start, len.next_multiple_of(PageSize::Small.bytes())) {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -92,8 +103,9 @@ pub(super) fn is_any_lost() -> bool {
 impl Drop for Guard {
     fn drop(&mut self) {
         // So a region that comes to lie here, and is guarded, is guarded after this.
-        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        record::retire(self.0);
+        let mut first = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        record::retire(&SLOTS[self.0]);
+        *first = self.0.min(*first);
     }
 }
 
@@ -226,6 +238,22 @@ mod tests {
     }
 
     /// The kernel refuses private memory beyond a limit, as it does under strict overcommit.
+    #[test]
+    fn a_region_that_is_revoked_is_private_for_whoever_has_it() {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 4 * 4096).unwrap();
+        let region = Arc::new(Region::map_guarded(&fd, 0, 4 * 4096).unwrap());
+        let slice = region.slice(4096..8192).unwrap();
+        let other = Region::map_guarded(&fd, 0, 4 * 4096).unwrap();
+        slice.write(0, 7u8).unwrap();
+        slice.revoke().unwrap();
+        assert!(region.is_lost() && slice.is_lost() && !other.is_lost());
+        assert_eq!((slice.read::<u8>(0), other.read::<u8>(4096)), (Ok(0), Ok(7)));
+        slice.write(0, 9u8).unwrap();
+        assert_eq!((slice.read::<u8>(0), other.read::<u8>(4096)), (Ok(9), Ok(7)));
+        assert!(Region::map(&fd, 0, 4096).unwrap().revoke().is_err(), "not guarded");
+    }
+
     #[test]
     #[ignore = "a_region_for_which_there_is_no_memory_is_replaced_by_the_page runs it"]
     fn region_that_cannot_be_replaced() {

@@ -266,7 +266,7 @@ impl Region {
 
     fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len, whole: None, guard: None })
+        Ok(Self { base, len, whole: None, guard: None, kept: None })
     }
 
     /// Populates `range` with 2 MiB pages where whole ones fit. An error means that the kernel has

@@ -31,6 +31,7 @@ impl<G: Guest> Frontend<G> {
         guest: &G,
         backend: DomId,
         config: &Config,
+        copies: bool,
         pool: Option<&CopyPool<G>>,
     ) -> Result<Vec<Queue<G>>, ConnectError> {
         let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
@@ -41,8 +42,9 @@ impl<G: Guest> Frontend<G> {
             split: config.split_event_channels && flag(keys::FEATURE_SPLIT_EVENT_CHANNELS)?,
             headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
             flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
-            copies: self.copies(guest, config)?,
-            any_order: flag(keys::FEATURE_RX_ANY_ORDER)?,
+            copies,
+            // A response has one field for the request and for what is copied.
+            any_order: flag(keys::FEATURE_RX_ANY_ORDER)? && !copies,
         };
         // Written even if it is 1: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;

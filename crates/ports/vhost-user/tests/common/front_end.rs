@@ -13,7 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use vhost_user::{Device, DeviceOptions, Ended, Link, Session};
+use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Renewal, Session};
 use virtqueue::RingAddresses;
 use wire::ethernet::MacAddr;
 
@@ -27,6 +27,9 @@ pub const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 pub struct FrontEnd {
     pub socket: UnixStream,
     pub served: Arc<Served>,
+    pub renewal: Arc<Renewal>,
+    /// Counts the work of the session's rings.
+    pub meter: Arc<Meter>,
     session: Option<JoinHandle<Ended>>,
 }
 
@@ -38,14 +41,34 @@ impl FrontEnd {
 
     /// A front-end of this device, whose link can be set down.
     pub fn of(queues: u16, device: Arc<dyn Device>, served: Arc<Served>, link: Arc<Link>) -> Self {
+        Self::made(queues, device, served, link, MemoryBudget::unlimited())
+    }
+
+    /// A front-end with one pair of rings that may have so much memory mapped.
+    pub fn within(budget: Arc<MemoryBudget>) -> Self {
+        let served = Arc::<Served>::default();
+        Self::made(1, served.clone(), served, Arc::default(), budget)
+    }
+
+    fn made(
+        queues: u16,
+        device: Arc<dyn Device>,
+        served: Arc<Served>,
+        link: Arc<Link>,
+        budget: Arc<MemoryBudget>,
+    ) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         let options =
             DeviceOptions { queues, packed: true, offloads: Features::ALL, guest_offloads: true };
-        let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
-        let session = session.of_device(Some(MAC), link).offering_config_space(true);
+        let meter = Arc::<Meter>::default();
+        meter.switch(true);
+        let session = Session::new(options, device, meter.clone()).unwrap();
+        let session = session.of_device(Some(MAC), link).offering_config_space(true).within(budget);
+        let renewal = Renewal::new().unwrap();
+        let session = session.renewed_by(renewal.clone());
         let session = std::thread::spawn(move || session.run(theirs));
-        Self { socket, served, session: Some(session) }
+        Self { socket, served, renewal, meter, session: Some(session) }
     }
 
     /// Sends bytes and descriptors.

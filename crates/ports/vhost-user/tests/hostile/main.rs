@@ -8,4 +8,5 @@ mod frames;
 mod messages;
 mod pace;
 mod rings;
+mod sparse;
 mod udp;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use hypervisor::Counted;
 use port::{Offer, Outcome, Received};
 
-use crate::common::{LINUX, RING_PACKED, Vm, pass_at, plain, tcp, tso};
+use crate::common::{GUEST_CSUM, LINUX, RING_PACKED, Vm, pass_at, plain, tcp, tso};
 
 /// Features of a guest that takes no unsegmented TCP.
 const NO_TSO: u64 = LINUX & !(1 << 7 | 1 << 8);
@@ -78,6 +79,43 @@ fn a_guest_with_few_buffers_gets_all_segments_of_a_frame() {
             }
             assert_eq!(outcome, Outcome::Delivered);
             assert!(payload == tcp(PAYLOAD)[54..], "each segment once and in order");
+        }
+    }
+}
+
+/// A frame for which there is no room is offered again with each buffer that the guest doles out: its 64 KiB are not copied each time.
+#[test]
+fn a_frame_that_waits_for_buffers_is_not_copied_in_vain() {
+    const PAYLOAD: usize = 60_000;
+    let no_checksums = NO_TSO & !GUEST_CSUM;
+    for (features, is_unsegmented) in [(NO_TSO, true), (no_checksums, true), (no_checksums, false)]
+    {
+        for layout in [0, RING_PACKED] {
+            let mut red = Vm::boot(LINUX);
+            let mut blue = Vm::boot(features | layout);
+            let (mut from, mut to) = (red.served(1), blue.served(1));
+            let copied = |blue: &Vm| blue.front.meter.count(Counted::DriverBytes);
+            let (metadata, payload) = match is_unsegmented {
+                true => (tso(&red, 1448), PAYLOAD),
+                false => (vec![1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0], 1400),
+            };
+            red.send(&metadata, &tcp(payload), &[12], false);
+            for round in 0..6 {
+                let now = Duration::from_millis(round);
+                assert_eq!(pass_at(&mut from, &mut to, now).unwrap().1, [Outcome::Waiting]);
+                // Never as many as a part of the frame takes.
+                if is_unsegmented {
+                    blue.post(1, 1526);
+                }
+            }
+            let len = (54 + payload) as u64;
+            assert!(copied(&blue) <= len, "{} bytes were copied for {len}", copied(&blue));
+            blue.post(64, 1526);
+            let now = Duration::from_millis(7);
+            assert_eq!(pass_at(&mut from, &mut to, now).unwrap().1, [Outcome::Delivered]);
+            let arrived = std::iter::from_fn(|| blue.receive());
+            let bytes: usize = arrived.map(|(_, bytes)| bytes.len() - 54).sum();
+            assert_eq!(bytes, payload);
         }
     }
 }

@@ -10,6 +10,7 @@ mod frames;
 mod inflight;
 mod merged;
 mod migration;
+mod renewal;
 mod session;
 mod small;
 mod udp;

@@ -3,7 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use offload::Checksum;
 use port::{Body, Broken, DropReason, Frame, Offer, Outcome, Queue};
+use port_testing::{FakeEgress, Sender, Sent};
 use shm::Region;
 use wire::checksum::pseudo_v4;
 
@@ -278,29 +280,50 @@ fn buffers_may_be_too_short_for_small_frames_and_become_large() {
     }
 }
 
-/// The metadata of a segment whose checksum was found right.
-fn validated(vm: &Vm) -> Vec<u8> {
-    let mut metadata = plain(vm);
-    metadata[0] = DATA_VALID;
-    metadata
+/// Segments with these payloads whose checksums a device found right, as an uplink has them.
+fn validated(payloads: &[usize]) -> Queue {
+    let (source, ingress) = Sender::new();
+    for payload in payloads {
+        let mut sent = Sent::from(tcp(*payload));
+        sent.frame.checksum = Checksum::Validated;
+        source.send(sent);
+    }
+    let egress = Box::new(FakeEgress::new(|_, _| Ok(DELIVERED)));
+    Queue { ingress, egress }
 }
 
 /// Small frames, one with a body in one buffer, and one in several buffers are written in three places.
 #[test]
 fn a_guest_without_checksum_offload_gets_headers_without_flags() {
     for features in BOTH.into_iter().flat_map(|both| [both, both & !GUEST_CSUM & !GUEST_TSO4]) {
-        let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(features));
-        let (mut from, mut to) = (red.served(1), blue.served(1));
+        let mut blue = Vm::boot(features);
+        let mut to = blue.served(1);
         blue.post(16, 1000);
         let lengths = [6, 7, 800, 8, 1400];
-        for payload in lengths {
-            red.send(&validated(&red), &tcp(payload), &[12], false);
-        }
-        assert_eq!(pass(&mut from, &mut to).unwrap().1, [DELIVERED; 5]);
+        assert_eq!(pass(&mut validated(&lengths), &mut to).unwrap().1, [DELIVERED; 5]);
         let flags = if features & GUEST_CSUM == 0 { 0 } else { DATA_VALID };
         for payload in lengths {
             let (metadata, bytes) = blue.receive().unwrap();
             assert_eq!((metadata[0], bytes), (flags, tcp(payload)), "{features:#x} {payload}");
+        }
+    }
+}
+
+/// Its word would keep the receiver from looking at checksums that are wrong, and have such segments merged into one that is right.
+#[test]
+fn what_a_guest_says_of_its_own_checksum_is_not_passed_on() {
+    for features in BOTH {
+        let (mut red, mut blue) = (Vm::boot(features), Vm::boot(features));
+        let (mut from, mut to) = (red.served(1), blue.served(1));
+        blue.post(16, 1000);
+        // In one buffer, which is read in another place, and in two.
+        for cuts in [&[][..], &[12]] {
+            let mut metadata = plain(&red);
+            metadata[0] = DATA_VALID;
+            red.send(&metadata, &tcp(6), cuts, false);
+            assert_eq!(pass(&mut from, &mut to).unwrap().1, [DELIVERED]);
+            let (metadata, bytes) = blue.receive().unwrap();
+            assert_eq!((metadata[0], bytes), (0, tcp(6)), "{features:#x} {cuts:?}");
         }
     }
 }

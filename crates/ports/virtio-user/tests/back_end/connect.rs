@@ -37,7 +37,12 @@ pub fn connect(features: u64, options: &Options, answer: Answer) -> (Connected, 
 
 /// A back-end with rings of this layout that has said nothing wrong, and the front-end's side of it.
 pub fn honest(layout: Layout) -> (Session, Queue, Fake) {
-    let (connected, fake) = connect(features(layout), &ALL, |_| None);
+    with(features(layout))
+}
+
+/// The same with these features.
+pub fn with(features: u64) -> (Session, Queue, Fake) {
+    let (connected, fake) = connect(features, &ALL, |_| None);
     let (session, mut queues) = connected.unwrap();
     (session, queues.remove(0), fake.unwrap())
 }

@@ -17,7 +17,7 @@ const SET_VRING_ADDR: u32 = 9;
 const SET_VRING_KICK: u32 = 12;
 const SET_VRING_CALL: u32 = 13;
 pub const GET_PROTOCOL_FEATURES: u32 = 15;
-const GET_QUEUE_NUM: u32 = 17;
+pub const GET_QUEUE_NUM: u32 = 17;
 
 /// The front-end's first address by which it describes rings.
 const USER: u64 = 1 << 40;

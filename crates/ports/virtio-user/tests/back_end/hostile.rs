@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use port::{Broken, Outcome, Queue};
 use proptest::prelude::*;
+use vhost_user::shared::bit;
 use virtqueue::Layout;
 
 use crate::connect;
@@ -177,10 +178,16 @@ proptest! {
     #[test]
     fn a_back_end_that_writes_anything_breaks_at_most_its_own_queue(
         packed in any::<bool>(),
+        // Buffers in order, also several by one entry; and frames in one buffer each.
+        (in_order, whole) in any::<(bool, bool)>(),
         steps in prop::collection::vec((0usize..8, any::<u16>(), any::<u16>()), 1..120),
     ) {
         let layout = if packed { Layout::Packed } else { Layout::Split };
-        let (_session, mut queue, fake) = connect::honest(layout);
+        let mut features = connect::features(layout) | if in_order { bit::IN_ORDER } else { 0 };
+        if whole {
+            features &= !bit::MRG_RXBUF;
+        }
+        let (_session, mut queue, fake) = connect::with(features);
         let (source, mut ingress) = port_testing::Sender::new();
         let first = fake.first_buffer(0);
         for (what, at, word) in steps {

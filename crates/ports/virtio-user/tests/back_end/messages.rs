@@ -2,16 +2,20 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use port::Doorbell;
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use virtio_user::Error;
+use vhost_user::shared::{Channel, Message};
+use virtio_user::{Error, Options};
 use virtqueue::Layout;
 
 use crate::connect;
-use crate::fake::{Answer, GET_FEATURES, GET_PROTOCOL_FEATURES, SET_MEM_TABLE};
+use crate::fake::{Answer, GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_MEM_TABLE};
 use crate::pass::pass;
 use crate::{ALL, tcp};
 
@@ -113,4 +117,48 @@ fn a_back_end_that_blocks_a_worker_is_found_out() {
     pass(&mut *ingress, &mut *queue.egress, Duration::ZERO).unwrap();
     let stop = Doorbell::new().unwrap();
     assert!(matches!(session.wait(stop.as_fd()), Error::Blocked));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a back-end says, whenever, with whatever descriptors: the connection ends, or has rings that can be dropped.
+    #[test]
+    fn a_back_end_that_says_anything_ends_at_most_its_connection(
+        answers in prop::collection::vec((0u32..24, 0u32..16, prop::collection::vec(any::<u8>(), 0..20), 0usize..3, prop::bool::weighted(0.98)), 0..80),
+    ) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let back = std::thread::spawn(move || {
+            let stop = Doorbell::new().unwrap();
+            let mut channel = Channel::new(theirs).unwrap();
+            // Then it closes the socket.
+            for (other, flags, payload, descriptors, is_sane) in answers {
+                let Ok(asked) = channel.receive(stop.as_fd()) else { return };
+                let fds = (0..descriptors).map(|_| eventfd(0, EventfdFlags::empty()).unwrap());
+                let is_question = [GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM].contains(&asked.request());
+                let answer = match is_sane {
+                    true if is_question => {
+                        let value: Vec<u8> = payload.into_iter().chain([0xff; 8]).take(8).collect();
+                        Message::new(asked.request(), 5, &value, fds.collect())
+                    }
+                    true if asked.flags() & 8 != 0 => Message::new(asked.request(), 5, &[0; 8], Vec::new()),
+                    true => continue,
+                    false => Message::new(other, flags, &payload, fds.collect()),
+                };
+                if channel.send(&answer, stop.as_fd()).is_err() {
+                    return;
+                }
+            }
+        });
+        let stop = Doorbell::new().unwrap();
+        let options = Options { queues: 3, ..ALL };
+        if let Ok((session, queues)) =
+            virtio_user::connect(ours, &options, &Arc::default(), stop.as_fd())
+        {
+            prop_assert!((1..=3).contains(&session.agreed().queues));
+            prop_assert_eq!(queues.len(), usize::from(session.agreed().queues));
+            drop((session, queues));
+        }
+        back.join().unwrap();
+    }
 }

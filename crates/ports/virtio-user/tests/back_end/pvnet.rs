@@ -13,6 +13,7 @@ use vhost_user::{Device, DeviceOptions};
 use virtio_user::{Error, Options, Session};
 use virtqueue::Layout;
 
+use crate::connect;
 use crate::pass::{Out, pass, sink};
 use crate::{ALL, tcp};
 
@@ -115,6 +116,24 @@ fn frames_of_every_length_pass_in_both_directions_and_layouts() {
             }
         }
     }
+}
+
+/// A device says which checksums it found right. A driver must not (VIRTIO 1.2 §5.1.6.2.1).
+#[test]
+fn only_the_device_vouches_for_checksums() {
+    let mut validated = Sent::from(tcp(3000));
+    validated.frame.checksum = Checksum::Validated;
+    for layout in [Layout::Split, Layout::Packed] {
+        let (_session, mut queue, fake) = connect::honest(layout);
+        let (source, mut ingress) = Sender::new();
+        source.send(validated.clone());
+        pass(&mut *ingress, &mut *queue.egress, Duration::ZERO).unwrap();
+        assert_eq!(fake.memory.read(fake.first_buffer(1)), Ok([0u8; 12]), "{layout:?}");
+    }
+    let Both { mut front, mut back, session: _session, .. } =
+        connect(&ALL, device(true, Features::ALL));
+    let out = carry(validated, &mut back[0], &mut front[0]);
+    assert_eq!(out[0].checksum, Checksum::Validated);
 }
 
 #[test]

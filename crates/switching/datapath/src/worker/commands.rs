@@ -8,28 +8,37 @@ use switch::PortId;
 use tracing::debug;
 
 use super::Worker;
-use crate::handle::Command;
+use crate::handle::{Command, Removed};
 use crate::port::{IngressId, Port};
-use crate::slot::Slot;
+use crate::slot::{Entry, Slot};
 use crate::work::Work;
 
 impl Worker {
     /// The next command; a worker that is paused waits for it.
     fn next_command(&self) -> Option<Command> {
         match self.is_paused {
-            true => self.commands.recv().ok(),
-            false => self.commands.try_recv().ok(),
+            true => self.state.commands.lock().recv().ok(),
+            false => self.state.commands.lock().try_recv().ok(),
         }
     }
 
     /// Runs the commands that have come. Returns false when the worker must end.
     pub(super) fn run_commands(&mut self) -> bool {
+        // The thread before this one may have woken up.
+        if self.generation > 0 {
+            self.adopt();
+        }
         while let Some(command) = self.next_command() {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {
-                    let removed = self.remove(|slot| slot.id == Some(id));
+                    let removed = self.remove(|entry| entry.id == Some(id));
                     let _ = done.send(removed);
+                }
+                Command::ReplaceSleeping { port, queue, work, done } => {
+                    if let Some(work) = self.replace_sleeping(port, queue, work) {
+                        let _ = done.send(work);
+                    }
                 }
                 Command::Synchronise { port, done } => {
                     // Commands are run between turns.
@@ -47,12 +56,12 @@ impl Worker {
                 }
                 Command::Remove { port, done } => {
                     self.held.forget(port);
-                    let removed = self.remove(|slot| slot.port.id() == port);
+                    let removed = self.remove(|entry| entry.port.id() == port);
                     // This fails if the caller no longer waits.
                     let _ = done.send(removed);
                 }
                 Command::Pause { done } => {
-                    self.held.flush(self.carrier.now, true);
+                    self.held.flush(&self.activity, self.carrier.now, true);
                     self.is_paused = true;
                     let _ = done.send(());
                 }
@@ -64,39 +73,58 @@ impl Worker {
     }
 
     fn add(&mut self, port: Arc<Port>, work: Work, id: Option<IngressId>) {
-        let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if index == self.slots.len() {
+        debug!(worker = self.number, port = port.name(), work = work.name(), "added");
+        let entry = Arc::new(Entry::new(port, work, id));
+        let index = self.state.add(entry.clone());
+        while self.slots.len() <= index {
             self.slots.push(None);
         }
-        match Slot::new(&self.epoll, index, port, work, id) {
-            Ok(slot) => {
-                let (port, work) = (slot.port.name(), slot.work.name());
-                debug!(worker = self.number, port, work, "added");
-                self.slots[index] = Some(slot);
+        self.serve(index, &entry);
+    }
+
+    /// Serves a queue in the place of one in whose turn an earlier thread still sleeps. Returns it if there is none such.
+    fn replace_sleeping(&mut self, port: Arc<Port>, queue: usize, work: Work) -> Option<Work> {
+        let is_its =
+            |entry: &Entry| Arc::ptr_eq(&entry.port, &port) && entry.room_of == Some(queue);
+        let sleeps = |index: &usize| self.slots.get(*index).is_some_and(Option::is_none);
+        let Some(index) = self.state.find(is_its).into_iter().find(sleeps) else {
+            return Some(work);
+        };
+        let entry = Arc::new(Entry::new(port, work, None));
+        self.state.replace(index, entry.clone());
+        self.serve(index, &entry);
+        None
+    }
+
+    /// Serves a queue or a task from now on.
+    pub(super) fn serve(&mut self, index: usize, entry: &Arc<Entry>) {
+        match Slot::new(&self.epoll, index, entry.clone()) {
+            Ok(slot) => self.slots[index] = Some(slot),
+            Err(error) => {
+                self.state.remove(|of| std::ptr::eq(of, &raw const **entry));
+                self.shared.fail(&entry.port, format!("waiting for events: {error}"));
             }
-            Err((port, error)) => self.shared.fail(&port, format!("waiting for events: {error}")),
         }
     }
 
     fn slots_of(&mut self, port: PortId) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().flatten().filter(move |slot| slot.port.id() == port)
+        self.slots.iter_mut().flatten().filter(move |slot| slot.entry.port.id() == port)
     }
 
     fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
-        for place in &mut self.slots {
-            *place = match place.take() {
-                Some(slot) if slot.port.id() == port => Some(slot.rewrap(rewrap)),
-                other => other,
-            };
-        }
+        self.slots_of(port).for_each(|slot| slot.rewrap(rewrap));
     }
 
-    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) -> Vec<Slot> {
-        let slots = self.slots.iter_mut();
-        let removed: Vec<_> = slots.filter_map(|slot| slot.take_if(|slot| is_its(slot))).collect();
-        removed.iter().for_each(|slot| slot.forget_events(&self.epoll));
+    fn remove(&mut self, is_its: impl Fn(&Entry) -> bool) -> Removed {
+        let removed = self.state.remove(is_its);
+        for (index, _) in &removed {
+            // It has none while an earlier thread is in its turn.
+            if let Some(slot) = self.slots.get_mut(*index).and_then(Option::take) {
+                slot.forget_events(&self.epoll);
+            }
+        }
         // The worker's copy of the set of ports must not hold the port either.
         self.carrier.begin(Instant::now());
-        removed
+        removed.into_iter().map(|(_, entry)| entry).collect()
     }
 }

@@ -22,6 +22,7 @@ mod placement;
 mod polling;
 mod receiver;
 mod rewrap;
+mod sleepers;
 mod stations;
 mod steering;
 mod storms;

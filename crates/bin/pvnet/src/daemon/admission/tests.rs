@@ -44,7 +44,9 @@ fn admission(settings: &AdmissionSettings) -> Admission {
     let machine = machine::Machine::new();
     let store = machine.store().connect(DomId(0));
     let nics = Nics::new(&Config::parse("").unwrap(), &machine);
-    Admission::new(&GuestList::new(settings.clone()), Arc::new(store), nics, mpsc::channel().0)
+    let limits = Arc::new(Limits::of_this_process());
+    let guests = GuestList::new(settings.clone());
+    Admission::new(&guests, Arc::new(store), nics, limits, mpsc::channel().0)
 }
 
 fn applicant(name: &str, token: Option<Token>, user: u32) -> Applicant {

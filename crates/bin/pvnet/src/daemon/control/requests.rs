@@ -86,9 +86,9 @@ impl Control {
                 (_, None) => Some(Reason::WaitingForFrontend),
             };
             let mac = interface.backend.mac().to_string();
-            let port = interface.port.as_deref();
+            let (port, carried) = (interface.port.as_deref(), &interface.carried);
             let name = &interface.name;
-            let status = status::guest(name, id.domain.0, &mac, state, why, port);
+            let status = status::guest(name, id.domain.0, &mac, (state, why), port, carried);
             let status = interface.wrappers.describe(status);
             let status = interface.backend.describe(status);
             let toolstack = interface.toolstack.clone();

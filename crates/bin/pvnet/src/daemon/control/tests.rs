@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use control_socket::{IgnoredKey, PortStatus};
+use control_socket::{IgnoredKey, PortStatus, Traffic};
 use hypervisor::{DomId, Meter, Metered};
 use lab::TempDir;
 use machine::Machine;
 use machine::toolstack::create_domain;
 use netback::{Anonymous, CLOSED_FOR, Offered};
+use port::Outcome;
+use port_testing::{FakeEgress, Sender};
 use xenstore::VifNodes;
 
 use super::*;
@@ -46,6 +48,7 @@ impl Platform for FakeXen {
 
     fn look_for_guests(
         &self,
+        _: Arc<Limits>,
         _: mpsc::Sender<Event>,
     ) -> Result<Box<dyn FnOnce()>, crate::daemon::error::Error> {
         Ok(Box::new(|| ()))
@@ -119,7 +122,9 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let (events, _) = mpsc::channel();
     let ports = PortRecord::open(folder.path());
     let platform: Arc<dyn Platform> = platform.clone();
-    Control::new(loaded, platform, datapath, Vec::new(), Vec::new(), events, ports)
+    let limits = Arc::new(Limits::of_this_process());
+    let plugged = (Vec::new(), Vec::new());
+    Control::new(loaded, platform, datapath, plugged, limits, events, ports)
 }
 
 #[test]
@@ -185,5 +190,26 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         world.settle();
         assert_eq!(world.state().as_deref(), Some("2"));
         assert!(world.control.interfaces.contains_key(&ID));
+    }
+}
+
+/// A series that falls is a start of the daemon to Prometheus.
+#[test]
+fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
+    let mut world = World::new("");
+    world.nodes.create(&*world.toolstack, "02:00:00:00:00:01").unwrap();
+    world.settle();
+    for connection in 1..=3 {
+        let (sender, ingress) = Sender::new();
+        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        world.control.connect(ID, vec![port::Queue { ingress, egress }], Vec::new());
+        sender.send([2; 60]);
+        let start = Instant::now();
+        while world.port().ingress.frames < connection {
+            assert!(start.elapsed().as_secs() < 20, "{:?}", world.port().ingress);
+        }
+        world.control.disconnect(ID, Reason::FrontendClosed);
+        let Traffic { frames, bytes } = world.port().ingress;
+        assert_eq!((frames, bytes), (connection, 60 * connection));
     }
 }

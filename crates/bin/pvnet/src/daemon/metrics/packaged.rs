@@ -214,6 +214,22 @@ fn every_rule_asks_for_something_that_is_served() {
     assert!(rules > 10, "{rules}");
 }
 
+/// A port can be up and useless, as that of a virtual machine that shares no memory.
+#[test]
+fn each_reason_has_a_rule_whether_the_port_is_up_or_down() {
+    let expressions: Vec<_> =
+        RULES.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    let up = "pvnet_port_reason{reason!=\"stalled\"} and on (instance, port) pvnet_port_up == 1";
+    assert!(expressions.contains(&up));
+    assert!(expressions.contains(&"pvnet_port_reason{reason=\"stalled\"} == 1"));
+    for kind in ["guest", "uplink"] {
+        let down = format!(
+            "pvnet_port_up == 0 and on (instance, port) pvnet_port_info{{kind=\"{kind}\"}}"
+        );
+        assert!(expressions.iter().any(|expression| expression.contains(&down)), "{kind}");
+    }
+}
+
 #[test]
 fn what_an_expression_names_is_found() {
     let labels =

@@ -1,6 +1,7 @@
 //! A context's way to a guest and back.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cdna::message::Protection;
 use cdna::{Command, Statistics};
@@ -28,6 +29,7 @@ impl NicCard {
         match assign(&attached, &slot.planned, &user.domain) {
             Ok(assignment) => {
                 slot.assignment = Some(assignment);
+                slot.pace.count(1, Instant::now());
                 slot.statistics = Statistics::default();
             }
             // The last assignment ends first.
@@ -37,6 +39,12 @@ impl NicCard {
                 warn!(card = self.name(), guest, %error, "a context cannot be assigned");
             }
         }
+    }
+
+    /// How long a guest must wait before it may ask for the context of a slot.
+    pub(super) fn wait_of(&self, number: usize) -> Duration {
+        let state = self.state();
+        state.slots.get(number).map_or(Duration::ZERO, |slot| slot.pace.wait(Instant::now()))
     }
 
     /// Tells the card to revoke the context of a slot.

@@ -1,6 +1,7 @@
 //! A guest's channel about its contexts, served by one thread: its requests, and its hypercalls.
 //!
-//! A guest that floods either keeps this thread busy and nobody else's.
+//! A guest that floods the thread with hypercalls keeps it busy and nobody else's. Requests and assignments also cost what guests share: the
+//! card's state, and the card. They have a pace, and the guest's thread alone waits.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contexts::{Call, Contexts, Refusal, Unmapping, write_answer};
-use hypervisor::{DomId, EventChannel, Hypervisor};
+use hypervisor::{DomId, EventChannel, Hypervisor, Pace};
 use machine::{Domain, HostEvent, Machine, event_channel};
 use nic_session::channel::{Answer, CALL_PAGE_LEN, Request, answer, receive};
 use rustix::event::epoll;
@@ -21,6 +22,10 @@ use super::card::{Place, QUIET_LIMIT};
 
 /// The event of the guest's requests; calls have the index of their context.
 const REQUEST: u64 = u64::MAX;
+/// Requests that a guest may make at once. An assignment takes three.
+const REQUESTS: u32 = 1024;
+/// Requests per second after that.
+const REQUESTS_PER_SECOND: u32 = 100;
 /// How long an unmapping is polled before the thread sleeps between two looks.
 const POLL: Duration = Duration::from_micros(50);
 /// How long it sleeps.
@@ -41,6 +46,8 @@ pub(super) struct Channel {
     places: Vec<Place>,
     opened: Vec<Option<Opened>>,
     call: Call,
+    /// Of its requests.
+    pace: Pace,
 }
 
 impl Channel {
@@ -56,7 +63,8 @@ impl Channel {
         epoll::add(&events, &*socket, data, epoll::EventFlags::IN)?;
         let opened = places.iter().map(|_| None).collect();
         let call = Call::default();
-        Ok(Self { socket, events, machine, domain, places, opened, call })
+        let pace = Pace::new(REQUESTS, REQUESTS_PER_SECOND, Instant::now());
+        Ok(Self { socket, events, machine, domain, places, opened, call, pace })
     }
 
     /// Serves the guest until it has gone.
@@ -87,10 +95,14 @@ impl Channel {
     }
 
     fn request(&mut self, index: usize, request: Request) -> io::Result<()> {
+        std::thread::sleep(self.pace.begin(Instant::now()));
         let Some((card, slot)) = self.places.get(index).cloned() else {
             let why = format!("it has {} contexts", self.places.len());
             return answer(&self.socket, Answer::Refused(&why));
         };
+        if let Request::Open | Request::Pages = request {
+            std::thread::sleep(card.wait_of(slot));
+        }
         match request {
             Request::Open => self.open(index),
             Request::Pages => match card.files(slot, self.domain)? {

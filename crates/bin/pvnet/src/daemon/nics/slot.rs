@@ -3,17 +3,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cdna::completion::{self, Status};
 use cdna::message::Permissions;
 use cdna::{ContextId, Statistics};
-use hypervisor::{DomId, EventChannel};
+use hypervisor::{DomId, EventChannel, Pace};
 use machine::{Domain, HostEvent};
 use nic_session::channel::{Coalescing, Mappings};
 use nic_session::files::Files;
 use wire::ethernet::MacAddr;
 
 use crate::config::Protection;
+
+/// How often a context may be assigned at once: to a guest that starts again, or to another process of the card.
+const ASSIGNMENTS: u32 = 32;
+/// Assignments per second after that. Each takes files, and time of the card in which it serves nobody; with a static table also an entry
+/// for each page of the guest.
+const ASSIGNMENTS_PER_SECOND: u32 = 2;
 
 /// What the configuration says of a context.
 #[derive(Clone, Debug)]
@@ -108,12 +115,15 @@ pub(super) struct Slot {
     pub(super) statistics: Statistics,
     /// Its counters were asked for, and have not come.
     pub(super) is_asked: bool,
+    /// Of its assignments. A guest that joins again has what is left.
+    pub(super) pace: Pace,
 }
 
 impl Slot {
     pub(super) fn new(planned: Planned) -> Self {
         let statistics = Statistics::default();
-        Self { planned, user: None, assignment: None, statistics, is_asked: false }
+        let pace = Pace::new(ASSIGNMENTS, ASSIGNMENTS_PER_SECOND, Instant::now());
+        Self { planned, user: None, assignment: None, statistics, is_asked: false, pace }
     }
 
     /// Whether a domain uses it.

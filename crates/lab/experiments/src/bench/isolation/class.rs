@@ -72,6 +72,14 @@ pub enum Class {
     VirtioMemoryTables,
     /// A front-end sends messages that change nothing without pause (the CPUs, the rings that the worker serves).
     VirtioControlFlood,
+    /// A front-end shares more memory than there are addresses, and then as much as it may, in which each buffer that red's 200 Mb/s fill is
+    /// 2 MiB behind the last one (the process's address space and page tables).
+    VirtioSparseMemory,
+    /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
+    VirtioFullCalls,
+    /// Front-ends make holes of 2 GiB in their memory, where the bodies of frames that they broadcast and the buffers that red's 200 Mb/s fill
+    /// are, and come again by another port (the worker, in page faults; the egress queues of all).
+    VirtioHoles,
 }
 
 impl Class {
@@ -80,11 +88,18 @@ impl Class {
         Self::value_variants()
     }
 
-    /// Whether red sends to the hostile guest, which receives slowly.
-    pub fn is_slow_receiver(self) -> bool {
+    /// Whether red sends to the hostile guest.
+    pub fn is_sent_to_by_red(self) -> bool {
         let is_netif =
             matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever);
-        is_netif || matches!(self, Self::VirtioSlowDrips | Self::VirtioSlowNever)
+        let is_virtio = matches!(
+            self,
+            Self::VirtioSlowDrips
+                | Self::VirtioSlowNever
+                | Self::VirtioSparseMemory
+                | Self::VirtioHoles
+        );
+        is_netif || is_virtio
     }
 
     /// Whether the hostile guest is a virtual machine, with a vhost-user port.
@@ -115,8 +130,15 @@ impl Class {
             Self::StaleGrants => "grant_reuse = \"on-demand\"\n",
             Self::HoardedCopies => "rx = \"guest-copy\"\n",
             Self::EmptyQueue => "rx = \"direct\"\n",
+            Self::VirtioSparseMemory => "memory_mib = 65536\n",
+            Self::VirtioFullCalls => "queues = 16\n",
             _ => "",
         }
+    }
+
+    /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
+    pub fn ports(self) -> usize {
+        if matches!(self, Self::VirtioFullCalls | Self::VirtioHoles) { 64 } else { 1 }
     }
 
     /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,

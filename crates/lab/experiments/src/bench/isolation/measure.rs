@@ -26,6 +26,8 @@ pub struct Sample {
     pub mbps: f64,
     /// The 99th percentile of round trips, in µs.
     pub p99: f64,
+    /// The longest of them, in µs.
+    pub latest: f64,
     /// CPUs that the daemon used: 0.5 is half of one.
     pub daemon: f64,
     /// CPUs that the hostile process used.
@@ -65,15 +67,15 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
         }
         Err(error) => return Err(error.into()),
     };
-    let p99 = round_trips(attacked, order, Duration::from_secs(seconds.into()))?.percentile(99.0);
+    let times = round_trips(attacked, order, Duration::from_secs(seconds.into()))?;
+    let [p99, latest] = [99.0, 100.0].map(|percent| times.percentile(percent).unwrap_or(0.0));
     let usage = meter.read()?;
     let [daemon, hostile] = pids.map(|pid| usage.cpus(usage.of(pid)));
     // The next report has the counts until then.
     let after = attacked.order(Order::Idle)?;
     let operations = after.operations - before.operations;
     let failures = after.failures - before.failures;
-    let p99 = p99.unwrap_or(0.0);
-    Ok(Sample { mbps, p99, daemon, hostile, operations, failures, no_stream })
+    Ok(Sample { mbps, p99, latest, daemon, hostile, operations, failures, no_stream })
 }
 
 /// In 10⁶ bits per second.

@@ -106,6 +106,11 @@ impl Outcome {
         self.stats(number).map(|stats| stats.median)
     }
 
+    /// The longest round trip of all rounds, in µs.
+    pub fn latest(&self, of: impl Fn(&Round) -> &Sample) -> Option<f64> {
+        self.rounds.iter().map(|round| of(round).latest).max_by(f64::total_cmp)
+    }
+
     fn stats(&self, number: impl Fn(&Round) -> f64) -> Option<Stats> {
         self.rounds.iter().map(number).collect::<Samples>().stats()
     }
@@ -179,6 +184,7 @@ impl Outcome {
             let stats = self.stats(|round| quantity.of(of(round)))?;
             let row = Row::new(format!("{idle}{suffix}"), unit, stats)
                 .with("victims", self.victims.name())
+                .with("latest_us", (quantity == Quantity::RoundTrip).then(|| self.latest(of)))
                 .with("hostile_cpus", self.median(|round| of(round).hostile))
                 .with("daemon_cpus", self.median(|round| of(round).daemon))
                 .with("operations", self.median(|round| of(round).operations as f64))
@@ -215,6 +221,7 @@ mod tests {
         Sample {
             mbps,
             p99: 100.0,
+            latest: 200.0,
             daemon: 0.5,
             hostile,
             operations: 1,

@@ -19,6 +19,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     };
     let table = ratios(table.right("TCP Mb/s, idle"));
     let table = ratios(table.right("p99 µs, idle"));
+    let table = table.right("latest ms: idle, spin, busy, attack");
     let table = table.right("its CPU").right("daemon's CPU: idle, attack");
     let table = table.left("TCP").left("p99").left("");
     outcomes.iter().fold(table, |mut table, outcome| {
@@ -27,7 +28,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     })
 }
 
-fn cells(outcome: &Outcome) -> [String; 16] {
+fn cells(outcome: &Outcome) -> [String; 17] {
     let [tcp, rtt] = Quantity::ALL;
     let number = |number: Option<f64>| number.map_or(String::new(), human);
     let percent =
@@ -38,6 +39,13 @@ fn cells(outcome: &Outcome) -> [String; 16] {
         })
     };
     let median = |quotient: Option<Quotient>| number(quotient.map(|quotient| quotient.median));
+    let latest = [
+        outcome.latest(|round| &round.idle),
+        outcome.latest(|round| &round.spin),
+        outcome.latest(|round| &round.busy),
+        outcome.latest(|round| &round.attack),
+    ];
+    let latest = latest.map(|us| us.map_or(String::new(), |us| human(us / 1000.0)));
     let daemon =
         [outcome.median(|round| round.idle.daemon), outcome.median(|round| round.attack.daemon)];
     [
@@ -52,6 +60,7 @@ fn cells(outcome: &Outcome) -> [String; 16] {
         spread(outcome.against_idle(rtt)),
         median(outcome.against_spin(rtt)),
         median(outcome.against_busy(rtt)),
+        latest.join(", "),
         percent(outcome.median(|round| round.attack.hostile)),
         daemon.map(percent).join(", "),
         outcome.verdict(tcp).words().to_owned(),

@@ -1,7 +1,7 @@
 //! Two good guests, a hostile one, and what passes between them.
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -39,7 +39,7 @@ pub struct Attacked {
     // Fields are dropped in this order: each before what it uses.
     stream: Option<Stream>,
     hostile: Process,
-    orders: std::path::PathBuf,
+    orders: PathBuf,
     /// The good guests and the daemon.
     pub testbed: Testbed,
     uplink: Option<Namespace>,
@@ -53,7 +53,9 @@ impl Attacked {
         let uplink = class.uplink().map(|_| Namespace::create("pvnet-up")).transpose()?;
         let folder = TempDir::new()?;
         let port = class.is_virtio().then(|| folder.path().join("hostile.sock"));
-        let more = tables(class, port.as_deref(), uplink.as_ref());
+        let ports =
+            port.iter().flat_map(|port| (1..class.ports()).map(|n| spare_port(class, port, n)));
+        let more = ports.collect::<String>() + &tables(class, port.as_deref(), uplink.as_ref());
         let setup = Setup { workers: Some(workers), kind: victims, more, ..Setup::default() };
         let testbed = Testbed::start(&setup)?;
         let targets = match &uplink {
@@ -73,7 +75,7 @@ impl Attacked {
         let red = attacked.testbed.left();
         attacked.stream = match &attacked.uplink {
             Some(uplink) if class.is_sent_to_by_uplink() => Some(Stream::start(uplink, TAP)?),
-            None if class.is_slow_receiver() => Some(Stream::start(&red.namespace, red.device)?),
+            None if class.is_sent_to_by_red() => Some(Stream::start(&red.namespace, red.device)?),
             _ => None,
         };
         Ok(attacked)
@@ -122,6 +124,23 @@ fn tables(class: Class, port: Option<&Path>, uplink: Option<&Namespace>) -> Stri
         )
     });
     guest + &uplink
+}
+
+/// The socket of the hostile virtual machine's port of this number, of which the first has `socket`.
+pub(super) fn port_socket(socket: &Path, number: usize) -> PathBuf {
+    match number {
+        0 => socket.to_owned(),
+        number => socket.with_extension(number.to_string()),
+    }
+}
+
+/// The table of a further port.
+fn spare_port(class: Class, socket: &Path, number: usize) -> String {
+    format!(
+        "[[port]]\nkind = \"vhost-user\"\nsocket = {}\nname = \"{NAME}-{number}\"\nguard = \"off\"\n{}",
+        quoted(&port_socket(socket, number)),
+        class.guest()
+    )
 }
 
 /// Makes the switch learn the uplink's address: its host pings a guest. Returns the address.

@@ -1,11 +1,13 @@
 //! A virtual machine with a pair of rings, and whatever it wants to put on them.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region};
 use vhost::VhostBackend as _;
 use vhost::vhost_user::Frontend;
@@ -44,6 +46,8 @@ pub struct Machine {
     pub front_end: Frontend,
     pub mac: MacAddr,
     pub memory: Region,
+    /// Bytes that its front-end shares.
+    memory_len: usize,
     pub rx: Driver,
     pub tx: Driver,
     file: OwnedFd,
@@ -51,6 +55,8 @@ pub struct Machine {
     kicks: [EventFd; 2],
     /// Both calls, and the session's end.
     epoll: Epoll,
+    /// Buffers that were posted apart.
+    apart: usize,
 }
 
 /// The parts of a ring.
@@ -73,7 +79,16 @@ pub fn buffer(at: usize, len: usize, writable: bool) -> Offered {
 impl Machine {
     /// Describes one to the back-end at the other end of `stream`, which serves it at some moment after this.
     pub fn boot(stream: UnixStream, mac: MacAddr) -> Result<Self, String> {
-        let file = shm::create_memfd("vm", LEN / PAGE, PageSize::Small).map_err(text)?;
+        Self::boot_sparse(stream, mac, LEN)
+    }
+
+    /// The same, with more memory, of which only the first [`LEN`] bytes are used here.
+    pub fn boot_sparse(
+        stream: UnixStream,
+        mac: MacAddr,
+        memory_len: usize,
+    ) -> Result<Self, String> {
+        let file = shm::create_memfd("vm", memory_len / PAGE, PageSize::Small).map_err(text)?;
         let whole = Arc::new(Region::map(&file, 0, LEN).map_err(text)?);
         let memory = whole.slice(0..LEN).map_err(text)?;
         let [rx, tx] = drivers(&memory);
@@ -85,7 +100,9 @@ impl Machine {
         watch(stream.as_raw_fd(), EventSet::READ_HANG_UP, END)?;
         calls.iter().try_for_each(|call| watch(call.as_raw_fd(), EventSet::IN, 0))?;
         let front_end = Frontend::from_stream(stream, 2);
-        let machine = Self { front_end, mac, memory, rx, tx, file, calls, kicks, epoll };
+        let apart = 0;
+        let machine =
+            Self { front_end, mac, memory, memory_len, rx, tx, file, calls, kicks, epoll, apart };
         machine.description().send(&mut machine.front_end.clone())?;
         Ok(machine)
     }
@@ -106,7 +123,7 @@ impl Machine {
         Description {
             features: FEATURES,
             memory: &self.file,
-            memory_len: LEN,
+            memory_len: self.memory_len,
             size: SIZE,
             layout: Layout::Split,
             rings: [parts(RX), parts(TX)],
@@ -124,6 +141,39 @@ impl Machine {
             }
         }
         self.kick(RX)
+    }
+
+    /// Posts as many buffers of a page as there is room for, each so many bytes behind the last one. Returns how many.
+    pub fn post_apart(&mut self, range: Range<usize>, apart: usize) -> Result<u64, String> {
+        let (mut posted, places) = (0, range.len() / apart);
+        while self
+            .rx
+            .offer(&[buffer(range.start + self.apart % places * apart, PAGE, true)], None)
+            .is_some()
+        {
+            self.apart += 1;
+            posted += 1;
+        }
+        self.kick(RX)?;
+        Ok(posted)
+    }
+
+    /// Its memory's file.
+    pub fn file(&self) -> Result<OwnedFd, String> {
+        self.file.try_clone().map_err(text)
+    }
+
+    /// Gives pages to a part of its memory.
+    pub fn fill(&self, range: Range<usize>) -> Result<(), String> {
+        let (start, len) = (range.start as u64, range.len() as u64);
+        fallocate(&self.file, FallocateFlags::empty(), start, len).map_err(text)
+    }
+
+    /// Takes the pages of a part of such a file away.
+    pub fn hole(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
+        let (start, len) = (range.start as u64, range.len() as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, flags, start, len).map_err(text)
     }
 
     /// Takes back all chains that were sent.

@@ -43,6 +43,15 @@ pub(in crate::bench) fn eventfds() -> Result<[EventFd; 2], String> {
 impl Description<'_> {
     /// Says it all. The back-end serves the rings at some moment after this.
     pub(in crate::bench) fn send(&self, front_end: &mut Frontend) -> Result<(), String> {
+        self.negotiate(front_end)?;
+        self.send_memory(front_end, 1)?;
+        // The position of a packed ring has the lap's wrap counter in its highest bit.
+        let base = if self.layout == Layout::Packed { 0x8000 } else { 0 };
+        self.send_rings(front_end, [base; 2])
+    }
+
+    /// Agrees on features.
+    pub(in crate::bench) fn negotiate(&self, front_end: &mut Frontend) -> Result<(), String> {
         let wanted = ALWAYS | self.features;
         front_end.set_owner().map_err(text)?;
         let missing = wanted & !front_end.get_features().map_err(text)?;
@@ -52,11 +61,7 @@ impl Description<'_> {
         let protocol = front_end.get_protocol_features().map_err(text)?;
         let protocol = protocol & VhostUserProtocolFeatures::MQ;
         front_end.set_protocol_features(protocol).map_err(text)?;
-        front_end.set_features(wanted).map_err(text)?;
-        self.send_memory(front_end, 1)?;
-        // The position of a packed ring has the lap's wrap counter in its highest bit.
-        let base = if self.layout == Layout::Packed { 0x8000 } else { 0 };
-        self.send_rings(front_end, [base; 2])
+        front_end.set_features(wanted).map_err(text)
     }
 
     /// Says where the memory lies, as `parts` regions of equal lengths.
@@ -83,10 +88,21 @@ impl Description<'_> {
         front_end: &mut Frontend,
         positions: [u16; 2],
     ) -> Result<(), String> {
+        self.send_pair(front_end, 0, positions)
+    }
+
+    /// The same of a pair of several.
+    pub(in crate::bench) fn send_pair(
+        &self,
+        front_end: &mut Frontend,
+        pair: usize,
+        positions: [u16; 2],
+    ) -> Result<(), String> {
         for (index, position) in positions.into_iter().enumerate() {
-            self.send_ring(front_end, index, position)?;
+            self.send_ring(front_end, 2 * pair + index, index, position)?;
         }
-        (0..2).try_for_each(|index| front_end.set_vring_enable(index, true).map_err(text))
+        let mut rings = 2 * pair..2 * pair + 2;
+        rings.try_for_each(|ring| front_end.set_vring_enable(ring, true).map_err(text))
     }
 
     /// Says by which descriptors the device notifies.
@@ -98,6 +114,7 @@ impl Description<'_> {
     fn send_ring(
         &self,
         front_end: &mut Frontend,
+        ring: usize,
         index: usize,
         position: u16,
     ) -> Result<(), String> {
@@ -111,11 +128,11 @@ impl Description<'_> {
             avail_ring_addr: USER + at.driver,
             log_addr: None,
         };
-        front_end.set_vring_num(index, self.size).map_err(text)?;
-        front_end.set_vring_base(index, position).map_err(text)?;
-        front_end.set_vring_addr(index, &config).map_err(text)?;
-        front_end.set_vring_call(index, &self.calls[index]).map_err(text)?;
-        front_end.set_vring_kick(index, &self.kicks[index]).map_err(text)
+        front_end.set_vring_num(ring, self.size).map_err(text)?;
+        front_end.set_vring_base(ring, position).map_err(text)?;
+        front_end.set_vring_addr(ring, &config).map_err(text)?;
+        front_end.set_vring_call(ring, &self.calls[index]).map_err(text)?;
+        front_end.set_vring_kick(ring, &self.kicks[index]).map_err(text)
     }
 }
 

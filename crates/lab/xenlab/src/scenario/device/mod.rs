@@ -3,6 +3,7 @@
 mod bridge;
 mod guest_types;
 mod hash;
+mod ipxe;
 mod libvirt;
 mod lifecycle;
 mod netback;
@@ -36,6 +37,8 @@ pub enum DevicePart {
     DriverDomain,
     /// PVH and HVM guests.
     GuestTypes,
+    /// iPXE's own frontend, on pvnet and on the kernel's backend.
+    Ipxe,
     /// pvnet beside the kernel's backend.
     Netback,
     /// Guests as logical ports of OVN, with pvnet in dom0.
@@ -48,10 +51,11 @@ pub enum DevicePart {
 
 impl DevicePart {
     /// All parts.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Dom0,
         Self::DriverDomain,
         Self::GuestTypes,
+        Self::Ipxe,
         Self::Netback,
         Self::Ovn,
         Self::Libvirt,
@@ -67,7 +71,7 @@ impl DevicePart {
     /// Whether the hypervisor needs virtualisation by the processor: see [`Options::nested`](crate::Options::nested).
     #[must_use]
     pub fn needs_virtualisation(self) -> bool {
-        self == Self::GuestTypes
+        matches!(self, Self::GuestTypes | Self::Ipxe)
     }
 
     /// The images that it needs.
@@ -75,18 +79,24 @@ impl DevicePart {
     pub fn edition(self) -> Edition {
         match self {
             Self::Libvirt | Self::LibvirtDomain => Edition::Libvirt,
-            Self::Dom0 | Self::DriverDomain | Self::GuestTypes | Self::Netback | Self::Ovn => {
-                Edition::Network
-            }
+            Self::Dom0
+            | Self::DriverDomain
+            | Self::GuestTypes
+            | Self::Ipxe
+            | Self::Netback
+            | Self::Ovn => Edition::Network,
         }
     }
 
     fn backend(self) -> Backend {
         match self {
             Self::DriverDomain | Self::LibvirtDomain => Backend::PvnetDomain,
-            Self::Dom0 | Self::GuestTypes | Self::Netback | Self::Ovn | Self::Libvirt => {
-                Backend::Pvnet
-            }
+            Self::Dom0
+            | Self::GuestTypes
+            | Self::Ipxe
+            | Self::Netback
+            | Self::Ovn
+            | Self::Libvirt => Backend::Pvnet,
         }
     }
 
@@ -95,6 +105,7 @@ impl DevicePart {
             Self::Dom0 => &DOM0,
             Self::DriverDomain => &DRIVER_DOMAIN,
             Self::GuestTypes => &GUEST_TYPES,
+            Self::Ipxe => &IPXE,
             Self::Netback => &NETBACK,
             Self::Ovn => &OVN,
             Self::Libvirt | Self::LibvirtDomain => &LIBVIRT,
@@ -108,6 +119,7 @@ impl fmt::Display for DevicePart {
             Self::Dom0 => "dom0",
             Self::DriverDomain => "driver-domain",
             Self::GuestTypes => "guest-types",
+            Self::Ipxe => "ipxe",
             Self::Netback => "netback",
             Self::Ovn => "ovn",
             Self::Libvirt => "libvirt",
@@ -165,6 +177,11 @@ const DRIVER_DOMAIN: [(&str, StepFn); 8] =
 
 const GUEST_TYPES: [(&str, StepFn); 2] =
     [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];
+
+const IPXE: [(&str, StepFn); 2] = [
+    ("iPXE boots a guest over its own frontend, on pvnet", ipxe::on_pvnet),
+    ("the same on the kernel's backend", ipxe::on_netback),
+];
 
 const NETBACK: [(&str, StepFn); 2] = [
     ("one guest with an interface of each backend, on one bridge", netback::connected),

@@ -61,6 +61,9 @@ impl Control {
             }
         };
         drop(made);
+        if self.config.ports != merged.ports {
+            virtual_machines::warn_of_shortages(&merged, &self.limits);
+        }
         self.config = merged;
         admit();
         // What goes makes room for what comes: a tap's name, an address, a socket.
@@ -187,7 +190,8 @@ impl Control {
             self.may_use(port.mode())?;
             let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
             let workers = self.datapath.workers();
-            let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);
+            let (limits, events) = (&self.limits, &self.events);
+            let machine = virtual_machines::open(port, may_capture, meter, workers, limits, events);
             let with_hint = |error: Error| match port.device().and_then(|device| device.name) {
                 Some(_) => self.with_hint(&error),
                 None => self.with_socket_hint(&error),

@@ -169,7 +169,10 @@ mod tests {
                 RED,
                 "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\ncoalesce_us = 9\nmulticast_router = true\n",
             ),
-            (VM, "limit.egress = { mbps = 8 }\nguard = \"off\"\nflood_copies_per_second = 9\n"),
+            (
+                VM,
+                "limit.egress = { mbps = 8 }\nguard = \"off\"\nmemory_mib = 64\nflood_copies_per_second = 9\n",
+            ),
             (UP, "enabled = false\ncoalesce_us = 9\nmulticast_router = \"auto\"\n"),
         ] {
             let found = steps(old, &format!("{old}{keys}"), &["red", "vm"], false);

@@ -107,6 +107,9 @@ fn attack(class: Class) -> Attack {
         Class::VirtioResets => Attack::Virtio(vm::sessions::resets),
         Class::VirtioMemoryTables => Attack::Virtio(vm::sessions::memory_tables),
         Class::VirtioControlFlood => Attack::Virtio(vm::sessions::control_flood),
+        Class::VirtioSparseMemory => Attack::Virtio(vm::memory::sparse),
+        Class::VirtioFullCalls => Attack::Virtio(vm::calls::full),
+        Class::VirtioHoles => Attack::Virtio(vm::holes::punch),
     }
 }
 

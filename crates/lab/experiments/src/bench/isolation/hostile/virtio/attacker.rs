@@ -1,5 +1,6 @@
 //! A hostile virtual machine between two attacks: it is connected, and behaves.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use wire::ethernet::MacAddr;
 use super::frames;
 use crate::bench::guest::text;
 use crate::bench::isolation::hostile::{self, HostileArgs};
+use crate::bench::isolation::testbed::port_socket;
 use crate::bench::virtio::{HEADER, Machine, PAGE, SIZE, TX, TX_DATA, buffer, connect};
 
 /// How long the daemon may take to make its socket.
@@ -44,6 +46,22 @@ impl Attacker {
             }
         };
         Ok(self.machine.insert(machine))
+    }
+
+    /// Goes, and connects anew, at a port of this number. The caller describes what it is.
+    pub fn connect_to(&mut self, port: usize) -> Result<UnixStream, String> {
+        self.machine = None;
+        connect(&port_socket(&self.socket, port), START)
+    }
+
+    /// Is this machine from now on.
+    pub fn become_machine(&mut self, machine: Machine) {
+        self.machine = Some(machine);
+    }
+
+    /// Its address.
+    pub fn mac(&self) -> MacAddr {
+        self.mac
     }
 
     /// A number that is another one in each call.

@@ -1,7 +1,10 @@
 //! A virtual machine with a vhost-user port, and its front-end.
 
 mod attacker;
+pub mod calls;
 pub mod frames;
+pub mod holes;
+pub mod memory;
 pub mod receiver;
 pub mod rings;
 pub mod sessions;

@@ -1,0 +1,294 @@
+//! An egress queue of a port, its lock, and who waits for it.
+//!
+//! Its lock is held for a batch. A thread that sleeps in the memory of a guest meanwhile ([`worker_state`](crate::worker_state)) may hold it for
+//! seconds, so nobody waits for it for long, and another egress side can take the place of the locked one.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use port::Egress;
+
+use crate::port::LockWaits;
+
+/// How long anybody waits for the lock: its holder may fall asleep, and be found asleep, meanwhile.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often the mark of a sleeper is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Whoever holds the present lock sleeps.
+const SLEEPS: u8 = 1;
+/// Its port is being removed.
+const CLOSED: u8 = 2;
+/// The other thread drops what it has locked, by the number of the lock: another one has its place.
+const REPLACED: [u8; 2] = [4, 8];
+
+/// An egress side; none once its port is being removed.
+type Side = Option<Box<dyn Egress>>;
+
+/// An egress queue and who waits for it.
+pub(crate) struct EgressQueue {
+    /// The present side, and that in which a thread still sleeps, if there is one.
+    sides: [Mutex<Side>; 2],
+    present: AtomicUsize,
+    marks: AtomicU8,
+    /// Whether it may hold back notifications, or did so once.
+    coalesces: AtomicBool,
+    /// A bit for each worker that waits for room here, or for the end of a delivery.
+    waiters: AtomicU64,
+    /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
+    lock_waits: [AtomicU64; 2],
+}
+
+/// A locked egress queue.
+pub(crate) struct Locked<'a> {
+    queue: &'a EgressQueue,
+    number: usize,
+    pub(crate) side: MutexGuard<'a, Side>,
+}
+
+impl EgressQueue {
+    pub(crate) fn new(egress: Box<dyn Egress>) -> Self {
+        Self {
+            coalesces: egress.coalesces().into(),
+            sides: [Mutex::new(Some(egress)), Mutex::new(None)],
+            present: AtomicUsize::new(0),
+            marks: AtomicU8::new(0),
+            waiters: AtomicU64::new(0),
+            lock_waits: Default::default(),
+        }
+    }
+
+    fn present(&self) -> usize {
+        self.present.load(Ordering::Acquire) & 1
+    }
+
+    fn is_marked(&self, mark: u8) -> bool {
+        self.marks.load(Ordering::SeqCst) & mark != 0
+    }
+
+    fn mark(&self, mark: u8) {
+        self.marks.fetch_or(mark, Ordering::SeqCst);
+    }
+
+    fn unmark(&self, mark: u8) {
+        self.marks.fetch_and(!mark, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<Locked<'_>> {
+        let number = self.present();
+        Some(Locked { queue: self, number, side: self.sides[number].try_lock()? })
+    }
+
+    /// Locks it, unless its holder sleeps.
+    pub(crate) fn lock(&self) -> Option<Locked<'_>> {
+        let end = Instant::now() + PATIENCE;
+        while !self.is_marked(SLEEPS) && Instant::now() < end {
+            let number = self.present();
+            if let Some(side) = self.sides[number].try_lock_for(LOOK) {
+                return Some(Locked { queue: self, number, side });
+            }
+        }
+        self.try_lock()
+    }
+
+    /// Locks it for a worker, and counts the wait if another one has it.
+    #[inline]
+    pub(crate) fn lock_in_turn(&self) -> Option<Locked<'_>> {
+        match self.try_lock() {
+            Some(locked) => Some(locked),
+            None => self.lock_after_another(),
+        }
+    }
+
+    /// The clock is read only here, where the worker waits in any case.
+    #[cold]
+    fn lock_after_another(&self) -> Option<Locked<'_>> {
+        let [count, nanoseconds] = &self.lock_waits;
+        count.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        let locked = self.lock();
+        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        nanoseconds.fetch_add(waited, Ordering::Relaxed);
+        locked
+    }
+
+    /// How workers have waited for each other at it.
+    pub(crate) fn lock_waits(&self) -> LockWaits {
+        let [count, nanoseconds] = &self.lock_waits;
+        LockWaits {
+            count: count.load(Ordering::Relaxed),
+            time: Duration::from_nanos(nanoseconds.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Asks something of its egress side; none if there is none, or its holder sleeps.
+    pub(crate) fn with<T>(&self, ask: impl FnOnce(&mut dyn Egress) -> T) -> Option<T> {
+        self.lock()?.side.as_mut().map(|egress| ask(&mut **egress))
+    }
+
+    /// A worker waits for room, or for the end of a delivery.
+    pub(crate) fn wait(&self, worker: usize) {
+        self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
+    }
+
+    /// Takes the set of workers that wait for it.
+    pub(crate) fn take_waiters(&self) -> u64 {
+        self.waiters.swap(0, Ordering::AcqRel)
+    }
+
+    /// Whether it may hold back notifications.
+    #[inline]
+    pub(crate) fn coalesces(&self) -> bool {
+        self.coalesces.load(Ordering::Relaxed)
+    }
+
+    /// Wraps it anew.
+    pub(crate) fn rewrap(&self, wrap: impl FnOnce(Box<dyn Egress>) -> Box<dyn Egress>) {
+        // A port whose queue cannot be had is plugged in anew, or ended.
+        let Some(mut locked) = self.lock() else { return };
+        *locked.side = locked.side.take().map(wrap);
+        if locked.side.as_ref().is_some_and(|egress| egress.coalesces()) {
+            self.coalesces.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops its egress side, and with it the mappings of the guest's memory; a thread that sleeps in it drops it when it wakes up.
+    pub(crate) fn close(&self) {
+        self.mark(CLOSED);
+        match self.lock() {
+            Some(mut locked) => *locked.side = None,
+            None => self.mark(SLEEPS),
+        }
+    }
+
+    /// A thread sleeps that may hold its lock: nobody waits for it then.
+    pub(crate) fn note_sleeper(&self) {
+        self.mark(SLEEPS);
+        if self.try_lock().is_some() {
+            self.unmark(SLEEPS);
+        }
+    }
+
+    /// Puts another egress side in the place of the one in whose lock a thread sleeps. Returns whether it did: there may be none such, or
+    /// one that sleeps for the second time.
+    pub(crate) fn replace_sleeping(&self, make: impl FnOnce() -> Option<Box<dyn Egress>>) -> bool {
+        let present = self.present();
+        let Some(mut other) = self.sides[present ^ 1].try_lock() else { return false };
+        if !self.is_marked(SLEEPS) || self.sides[present].try_lock().is_some() {
+            return false;
+        }
+        let Some(egress) = make() else { return false };
+        *other = Some(egress);
+        self.mark(REPLACED[present]);
+        self.present.store(present ^ 1, Ordering::Release);
+        self.unmark(SLEEPS);
+        true
+    }
+}
+
+impl Locked<'_> {
+    /// A delivery has ended, during which the thread may have slept.
+    #[inline]
+    pub(crate) fn delivered(&mut self) {
+        if self.queue.marks.load(Ordering::Relaxed) != 0 {
+            self.woke();
+        }
+    }
+
+    #[cold]
+    fn woke(&mut self) {
+        let (queue, replaced) = (self.queue, REPLACED[self.number]);
+        if queue.is_marked(replaced) {
+            *self.side = None;
+            queue.unmark(replaced);
+            return;
+        }
+        queue.unmark(SLEEPS);
+        if queue.is_marked(CLOSED) {
+            *self.side = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use port::{Body, Broken, Offer};
+
+    use super::*;
+
+    /// Counts those that are there.
+    struct Side(Arc<AtomicU32>);
+
+    impl Side {
+        fn boxed(there: &Arc<AtomicU32>) -> Box<dyn Egress> {
+            there.fetch_add(1, Ordering::Relaxed);
+            Box::new(Self(there.clone()))
+        }
+    }
+
+    impl Drop for Side {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Egress for Side {
+        fn deliver(&mut self, _: Body<'_>, _: &mut [Offer<'_>], _: Duration) -> Result<(), Broken> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn only_a_worker_that_finds_the_queue_locked_is_counted() {
+        let queue = EgressQueue::new(Side::boxed(&Arc::default()));
+        drop(queue.lock_in_turn());
+        assert_eq!(queue.lock_waits(), LockWaits::default());
+        let held = queue.lock();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| drop(queue.lock_in_turn()));
+            // The other one is counted before it waits.
+            while queue.lock_waits().count == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+            other.join().unwrap();
+        });
+        let LockWaits { count, time } = queue.lock_waits();
+        assert!(count == 1 && time > Duration::ZERO, "{time:?}");
+    }
+
+    #[test]
+    fn a_side_takes_the_place_of_one_in_which_a_thread_sleeps() {
+        let there = Arc::default();
+        let queue = EgressQueue::new(Side::boxed(&there));
+        let make = || Some(Side::boxed(&there));
+        assert!(!queue.replace_sleeping(make), "nobody sleeps");
+        let mut asleep = queue.lock().unwrap();
+        queue.note_sleeper();
+        assert!(queue.lock_in_turn().is_none(), "nobody waits for a sleeper");
+        assert!(queue.replace_sleeping(make));
+        assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_some()));
+        // The first thread still sleeps when the next one does.
+        let mut second = queue.lock().unwrap();
+        queue.note_sleeper();
+        assert!(!queue.replace_sleeping(make), "there are two places");
+        second.delivered();
+        drop(second);
+        asleep.delivered();
+        assert!(asleep.side.is_none());
+        drop(asleep);
+        assert_eq!(there.load(Ordering::Relaxed), 1);
+        assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_some()));
+        let mut asleep = queue.lock().unwrap();
+        queue.note_sleeper();
+        assert!(queue.replace_sleeping(make));
+        queue.close();
+        asleep.delivered();
+        assert_eq!(there.load(Ordering::Relaxed), 0, "both are dropped");
+    }
+}

@@ -1,0 +1,211 @@
+//! Finds workers that sleep in the memory of a guest, and has another thread take their places.
+//!
+//! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
+//! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
+//! else waits longer than [`ASLEEP`] times [`TICK`].
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use tracing::{error, warn};
+
+use crate::port::Port;
+use crate::shared::Shared;
+use crate::worker::Worker;
+use crate::worker_state::WorkerState;
+
+/// How often it looks while a worker does not wait for events.
+const TICK: Duration = Duration::from_millis(10);
+/// A worker that sleeps at so many looks in a row, in one round, is replaced.
+const ASLEEP: u32 = 3;
+/// Looks without such a worker after which it does not look until one wakes it.
+const IDLE_LOOKS: u32 = 100;
+/// Looks over which short sleeps are counted, and how many of them make their ports suspect.
+const WINDOW: u32 = 32;
+const SHORT_SLEEPS: u32 = 8;
+
+/// A worker slept in the memory of one of these ports.
+#[derive(Clone, Debug)]
+pub struct Sleep {
+    /// The port whose queue or task had its turn.
+    pub from: Option<Arc<Port>>,
+    /// Which of its queues that was; none if it was a task, or one that was [added](crate::Datapath::add_ingress).
+    pub queue: Option<usize>,
+    /// The port to which its frames went, if they went to one.
+    pub to: Option<Arc<Port>>,
+    /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
+    pub is_replaced: bool,
+}
+
+/// Called for each sleep. It must not block.
+pub type SleepSink = Box<dyn Fn(Sleep) + Send + Sync>;
+
+/// How workers wake the thread that looks at them.
+#[derive(Default)]
+pub(crate) struct Sleepers {
+    is_parked: AtomicBool,
+    is_over: AtomicBool,
+    thread: OnceLock<Thread>,
+    pub(crate) sink: OnceLock<SleepSink>,
+}
+
+impl Sleepers {
+    /// A worker that has noted its round begins to work.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        // Either it sees the round, or this one sees that it is parked.
+        fence(Ordering::SeqCst);
+        if self.is_parked.load(Ordering::Relaxed) {
+            self.unpark();
+        }
+    }
+
+    #[cold]
+    fn unpark(&self) {
+        if self.is_parked.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Waits until a worker works.
+    fn park(&self, works: impl Fn() -> bool) {
+        self.is_parked.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        while self.is_parked.load(Ordering::SeqCst) && !works() && !self.is_over() {
+            std::thread::park();
+        }
+        self.is_parked.store(false, Ordering::SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Ends the thread.
+    pub(crate) fn end(&self, thread: JoinHandle<()>) {
+        self.is_over.store(true, Ordering::SeqCst);
+        thread.thread().unpark();
+        let _ = thread.join();
+    }
+}
+
+/// Starts the thread that looks at these workers.
+pub(crate) fn start(
+    shared: Arc<Shared>,
+    workers: Vec<Arc<WorkerState>>,
+) -> std::io::Result<JoinHandle<()>> {
+    let looks = workers.into_iter().map(Looks::new).collect();
+    std::thread::Builder::new().name("sleepers".to_owned()).spawn(move || run(&shared, looks))
+}
+
+fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
+    let sleepers = &shared.sleepers;
+    let _ = sleepers.thread.set(std::thread::current());
+    let mut idle = 0;
+    while !sleepers.is_over() {
+        std::thread::park_timeout(TICK);
+        let mut works = false;
+        for worker in &mut workers {
+            works |= worker.look(shared);
+        }
+        idle = if works { 0 } else { idle + 1 };
+        if idle >= IDLE_LOOKS {
+            idle = 0;
+            sleepers.park(|| workers.iter().any(|worker| worker.round().is_some()));
+        }
+    }
+}
+
+/// What was seen of a worker.
+struct Looks {
+    worker: Arc<WorkerState>,
+    /// The round in which it was last found asleep, and at how many looks.
+    round: u64,
+    asleep: u32,
+    /// Looks of the current [`WINDOW`], and those of them that found it asleep, from and to the same ports.
+    looks: u32,
+    short: u32,
+    ports: [Option<u64>; 2],
+}
+
+impl Looks {
+    fn new(worker: Arc<WorkerState>) -> Self {
+        Self { worker, round: 0, asleep: 0, looks: 0, short: 0, ports: [None; 2] }
+    }
+
+    fn round(&self) -> Option<u64> {
+        self.worker.with_thread(|thread| thread.activity.round()).flatten()
+    }
+
+    /// Looks at the worker. Returns whether it works.
+    fn look(&mut self, shared: &Arc<Shared>) -> bool {
+        let seen = self.worker.with_thread(|thread| {
+            let round = thread.activity.round()?;
+            Some((round, thread.is_asleep(), thread.activity.ports()))
+        });
+        let Some((round, is_asleep, ports)) = seen.flatten() else {
+            self.asleep = 0;
+            return false;
+        };
+        self.looks += 1;
+        if is_asleep {
+            self.asleep = if self.round == round { self.asleep + 1 } else { 1 };
+            self.round = round;
+            self.short += 1;
+            self.ports = ports;
+        } else {
+            self.asleep = 0;
+        }
+        if self.asleep >= ASLEEP {
+            self.asleep = 0;
+            self.replace(shared, ports);
+        }
+        if self.looks >= WINDOW {
+            if self.short >= SHORT_SLEEPS {
+                self.report(shared, self.ports, false);
+            }
+            (self.looks, self.short) = (0, 0);
+        }
+        true
+    }
+
+    fn replace(&mut self, shared: &Arc<Shared>, ports: [Option<u64>; 2]) {
+        let worker = self.worker.number;
+        // Before the new thread may find them locked.
+        for port in ports.into_iter().flatten().filter_map(|serial| find(shared, serial)) {
+            port.note_sleeper();
+        }
+        if let Err(error) = Worker::replace(&self.worker, shared.clone()) {
+            error!(worker, %error, "a worker sleeps in a guest's memory, and no thread can take its place");
+            return;
+        }
+        (self.looks, self.short) = (0, 0);
+        self.report(shared, ports, true);
+    }
+
+    fn report(&self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
+        let queue = ports[0].and_then(|from| self.worker.queue_in_turn(from));
+        let [from, to] = ports.map(|serial| find(shared, serial?));
+        let name = |port: &Option<Arc<Port>>| port.as_ref().map(|port| port.name().to_owned());
+        warn!(
+            worker = self.worker.number,
+            from = name(&from),
+            to = name(&to),
+            is_replaced,
+            "a worker slept in a guest's memory"
+        );
+        if let Some(sink) = shared.sleepers.sink.get() {
+            let queue = queue.filter(|queue| *queue != usize::MAX);
+            sink(Sleep { from, queue, to, is_replaced });
+        }
+    }
+}
+
+/// The port with this serial number.
+fn find(shared: &Shared, serial: u64) -> Option<Arc<Port>> {
+    shared.ports().list.iter().flatten().find(|port| port.serial() == serial).cloned()
+}

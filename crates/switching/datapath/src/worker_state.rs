@@ -1,0 +1,179 @@
+//! What of a worker outlives its thread.
+//!
+//! The memory of guests can make a thread sleep for as long as its owner likes: a page fault in a range of a memfd that is being punched
+//! waits, uninterruptibly, until all of the range is punched. So a thread that sleeps in a turn is replaced ([`sleepers`](crate::sleepers)). It
+//! keeps the queue of that turn, and the lock of the egress queue to which it delivered, until it wakes up; all else goes on with the new one.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use crate::handle::Command;
+use crate::slot::Entry;
+
+/// A worker's queues and tasks, its commands, and the thread that serves them.
+pub(crate) struct WorkerState {
+    pub(crate) number: usize,
+    pub(crate) commands: Mutex<mpsc::Receiver<Command>>,
+    /// By the numbers of the thread's slots.
+    entries: Mutex<Vec<Option<Arc<Entry>>>>,
+    /// How many threads it has had before this one. A thread that finds another number than its own ends.
+    pub(crate) replacements: AtomicU64,
+    thread: Mutex<Option<WorkerThread>>,
+}
+
+/// The thread of a worker.
+pub(crate) struct WorkerThread {
+    /// The kernel's number of it.
+    pub(crate) id: u32,
+    /// `/proc/thread-self/stat`, as it was opened by the thread itself.
+    pub(crate) stat: File,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) join: JoinHandle<()>,
+}
+
+/// What a worker's thread is doing: it writes, and whoever looks for sleepers reads.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Activity {
+    /// Counts its rounds from 1 on; 0 while it waits for events.
+    round: AtomicU64,
+    /// The serial number, and one, of the port whose queue or task has its turn, and of the port to which frames are delivered.
+    from: AtomicU64,
+    to: AtomicU64,
+}
+
+impl Activity {
+    /// The thread begins a round, of which no port is known yet.
+    #[inline]
+    pub(crate) fn begin_round(&self, number: u64) {
+        self.round.store(number, Ordering::SeqCst);
+    }
+
+    /// The thread waits for events.
+    #[inline]
+    pub(crate) fn rest(&self) {
+        self.round.store(0, Ordering::Relaxed);
+    }
+
+    /// The port whose queue or task has its turn.
+    #[inline]
+    pub(crate) fn serve(&self, port: u64) {
+        self.from.store(port + 1, Ordering::Relaxed);
+        self.to.store(0, Ordering::Relaxed);
+    }
+
+    /// The port to which it delivers.
+    #[inline]
+    pub(crate) fn deliver(&self, port: u64) {
+        self.to.store(port + 1, Ordering::Relaxed);
+    }
+
+    /// The number of its round; none while it waits for events.
+    pub(crate) fn round(&self) -> Option<u64> {
+        Some(self.round.load(Ordering::SeqCst)).filter(|round| *round != 0)
+    }
+
+    /// The serial numbers of the ports whose memory it may touch: that from which frames come, and that to which they go.
+    pub(crate) fn ports(&self) -> [Option<u64>; 2] {
+        [&self.from, &self.to].map(|port| port.load(Ordering::Relaxed).checked_sub(1))
+    }
+}
+
+impl WorkerThread {
+    /// Whether it sleeps where no signal wakes it, or cannot be told.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let mut stat = [0; 512];
+        let len = self.stat.read_at(&mut stat, 0).unwrap_or(0);
+        // "1234 (a name) D ...": the name may have brackets too.
+        let state = stat[..len].iter().rposition(|byte| *byte == b')').map(|end| end + 2);
+        state.and_then(|state| stat.get(state)) == Some(&b'D')
+    }
+}
+
+impl WorkerState {
+    pub(crate) fn new(number: usize, commands: mpsc::Receiver<Command>) -> Self {
+        Self {
+            number,
+            commands: Mutex::new(commands),
+            entries: Mutex::default(),
+            replacements: AtomicU64::new(0),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Adds a queue or a task. Returns its number.
+    pub(crate) fn add(&self, entry: Arc<Entry>) -> usize {
+        let mut entries = self.entries.lock();
+        let free = entries.iter().position(Option::is_none).unwrap_or(entries.len());
+        if free == entries.len() {
+            entries.push(None);
+        }
+        entries[free] = Some(entry);
+        free
+    }
+
+    /// Removes those of which this is true, with their numbers.
+    pub(crate) fn remove(&self, is_its: impl Fn(&Entry) -> bool) -> Vec<(usize, Arc<Entry>)> {
+        let mut entries = self.entries.lock();
+        let entries = entries.iter_mut().enumerate();
+        let taken =
+            entries.filter_map(|(n, entry)| Some((n, entry.take_if(|entry| is_its(entry))?)));
+        taken.collect()
+    }
+
+    /// The queue or task of this number, if nobody is in a turn of it.
+    pub(crate) fn idle(&self, number: usize) -> Option<Arc<Entry>> {
+        let entry = self.entries.lock().get(number)?.clone()?;
+        let is_idle = entry.work.try_lock().is_some();
+        is_idle.then_some(entry)
+    }
+
+    /// The egress queue of whose room the ingress queue of this port hears in whose turn a thread is.
+    pub(crate) fn queue_in_turn(&self, port: u64) -> Option<usize> {
+        let entries = self.entries.lock();
+        let is_its =
+            |entry: &&Arc<Entry>| entry.port.serial() == port && entry.work.try_lock().is_none();
+        entries.iter().flatten().find(is_its)?.room_of
+    }
+
+    /// The numbers of the queues and tasks of which this is true.
+    pub(crate) fn find(&self, is_its: impl Fn(&Entry) -> bool) -> Vec<usize> {
+        let entries = self.entries.lock();
+        let found =
+            entries.iter().enumerate().filter(|(_, entry)| entry.as_deref().is_some_and(&is_its));
+        found.map(|(number, _)| number).collect()
+    }
+
+    /// Puts a queue in the place of another one, which ends with the thread that is in its turn.
+    pub(crate) fn replace(&self, number: usize, entry: Arc<Entry>) {
+        if let Some(place) = self.entries.lock().get_mut(number) {
+            *place = Some(entry);
+        }
+    }
+
+    /// How many numbers are in use, or were.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
+    /// The thread that serves it from now on. One before it ends by itself.
+    pub(crate) fn set_thread(&self, thread: WorkerThread) {
+        *self.thread.lock() = Some(thread);
+    }
+
+    /// Asks something of its thread.
+    pub(crate) fn with_thread<T>(&self, ask: impl FnOnce(&WorkerThread) -> T) -> Option<T> {
+        self.thread.lock().as_ref().map(ask)
+    }
+
+    /// Waits for the end of its thread.
+    pub(crate) fn join(&self) -> std::thread::Result<()> {
+        let thread = self.thread.lock().take();
+        thread.map_or(Ok(()), |thread| thread.join.join())
+    }
+}

@@ -1,0 +1,167 @@
+//! A port whose memory makes a worker sleep: a page fault in a hole waits until all of the hole is made, here in a gigabyte.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use datapath::Sleep;
+use port::{Egress, Outcome};
+use port_testing::{FakeEgress, Sender};
+use rustix::fs::{FallocateFlags, fallocate};
+use shm::{PageSize, Region, create_memfd};
+
+use crate::common::{frame, wait_until};
+use crate::{Plugged, Switch, plain, plug, refresh};
+
+const PAGE: usize = 4096;
+const LEN: usize = 1 << 30;
+/// How often a test tries: a hole may be ready before a busy machine has run the others.
+const TRIES: u32 = 8;
+
+/// Memory in which holes are made.
+struct Memory {
+    file: std::os::fd::OwnedFd,
+    region: Region,
+    is_punching: AtomicBool,
+}
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        let file = create_memfd("hole", LEN / PAGE, PageSize::Small).unwrap();
+        let region = Region::map(&file, 0, LEN).unwrap();
+        Arc::new(Self { file, region, is_punching: AtomicBool::new(false) })
+    }
+
+    /// Runs `meanwhile` while the memory becomes one hole, in which a worker sleeps by then. Returns whether that had ended before the
+    /// hole was made.
+    fn punch(&self, sleep: impl FnOnce(), meanwhile: impl FnOnce()) -> bool {
+        (0..LEN / PAGE).for_each(|page| self.region.write(page * PAGE, 1u8).unwrap());
+        self.is_punching.store(true, Ordering::SeqCst);
+        sleep();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&self.file, flags, 0, LEN as u64).unwrap();
+                self.is_punching.store(false, Ordering::SeqCst);
+            });
+            meanwhile();
+            self.is_punching.load(Ordering::SeqCst)
+        })
+    }
+
+    /// Touches page after page until the hole is made: in one of them, this sleeps.
+    fn touch(&self) {
+        for page in (0..LEN / PAGE).cycle() {
+            if !self.is_punching.load(Ordering::SeqCst) {
+                return;
+            }
+            self.region.write(page * PAGE, 2u8).unwrap();
+        }
+    }
+}
+
+/// A port whose every frame is written to such memory.
+fn hostile(switch: &Switch, n: u8, memory: &Arc<Memory>) -> Plugged<()> {
+    let memory = memory.clone();
+    let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
+        memory.touch();
+        Ok(Outcome::Delivered)
+    }));
+    plug(&switch.datapath, n, Sender::new(), ((), egress))
+}
+
+/// Tries until `attempt` succeeds.
+fn assert_once(what: &str, attempt: impl FnMut() -> bool) {
+    assert!(std::iter::repeat_with(attempt).take(TRIES as usize).any(|done| done), "{what}");
+}
+
+#[test]
+fn neighbours_of_a_port_that_makes_a_worker_sleep_go_on() {
+    let switch = Switch::new(1);
+    let memory = Memory::new();
+    let sleeps = Arc::<Mutex<Vec<Sleep>>>::default();
+    let seen = sleeps.clone();
+    switch.datapath.on_sleep(Box::new(move |sleep| seen.lock().unwrap().push(sleep)));
+    let bad = hostile(&switch, 0, &memory);
+    let (peer, red, blue) =
+        (plain(&switch.datapath, 1), plain(&switch.datapath, 2), plain(&switch.datapath, 3));
+    refresh(&switch.datapath);
+    let mut n = 0;
+    assert_once("blue had its frames only when the hole was made", || {
+        n += 1;
+        memory.punch(
+            || peer.sender.send(frame(bad.mac, peer.mac, 100, n)),
+            || {
+                // Until the worker is in its turn with it.
+                wait_until("its turn", || peer.sender.turns() > 0);
+                red.sender.send(frame(blue.mac, red.mac, 100, n));
+                // Nobody waits for the queue in which the other thread sleeps, either.
+                red.sender.send(frame(bad.mac, red.mac, 100, n));
+                red.sender.send(frame(blue.mac, red.mac, 100, n));
+                wait_until("blue's frames", || blue.egress.count() == 2 * n as usize);
+            },
+        )
+    });
+    let sleep = sleeps.lock().unwrap().iter().find(|sleep| sleep.is_replaced).cloned().unwrap();
+    let name =
+        |port: &Option<Arc<datapath::Port>>| port.as_ref().map(|port| port.name().to_owned());
+    assert_eq!(name(&sleep.from).as_deref(), Some("port1"));
+    assert_eq!(name(&sleep.to).as_deref(), Some("port0"));
+    // The queue of the turn goes on with the new thread.
+    for n in 0..100 {
+        peer.sender.send(frame(blue.mac, peer.mac, 100, n));
+    }
+    wait_until("the peer's frames", || blue.egress.count() == 2 * n as usize + 100);
+    wait_until("the peer's answers", || peer.sender.answers().len() == n as usize + 100);
+}
+
+#[test]
+fn a_port_is_detached_while_a_worker_sleeps_in_its_memory() {
+    assert_once("it was detached only when the hole was made", || {
+        let switch = Switch::new(1);
+        let memory = Memory::new();
+        let bad = hostile(&switch, 0, &memory);
+        let peer = plain(&switch.datapath, 1);
+        memory.punch(
+            || peer.sender.send(frame(bad.mac, peer.mac, 100, 0)),
+            || {
+                wait_until("its turn", || peer.sender.turns() > 0);
+                switch.datapath.detach(bad.port.id());
+                switch.datapath.detach(peer.port.id());
+            },
+        )
+    });
+}
+
+#[test]
+fn another_queue_takes_the_place_of_one_in_whose_turn_a_worker_sleeps() {
+    let mut old_answers = 0;
+    assert_once("the other queue's frames came only when the hole was made", || {
+        let switch = Switch::new(1);
+        let memory = Memory::new();
+        let (sender, sleeps) = std::sync::mpsc::channel();
+        switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+        let bad = hostile(&switch, 0, &memory);
+        let (wire, blue) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
+        let (other, ingress) = Sender::new();
+        (0..10).for_each(|n| other.send(frame(blue.mac, wire.mac, 100, n)));
+        let in_time = memory.punch(
+            || wire.sender.send(frame(bad.mac, wire.mac, 100, 0)),
+            || {
+                let sleep = sleeps.recv().unwrap();
+                assert_eq!(sleep.queue, Some(0));
+                let port = sleep.from.unwrap();
+                switch.datapath.replace_sleeping_ingress(&port, 0, ingress, None);
+                // It is not needed twice.
+                switch.datapath.replace_sleeping_ingress(&port, 0, Sender::new().1, None);
+                wait_until("its frames", || blue.egress.count() == 10);
+            },
+        );
+        // The thread that slept has ended with the queue that it had.
+        wire.sender.send(frame(blue.mac, wire.mac, 100, 10));
+        switch.datapath.synchronise(wire.port.id());
+        other.send(frame(blue.mac, wire.mac, 100, 11));
+        wait_until("the last frame", || blue.egress.count() == 11);
+        old_answers += wire.sender.answers().len();
+        in_time
+    });
+}

@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,16 @@ gate: ## Compare pvnet's instructions, misses and hypercalls per frame with docs
 gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
 	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
 	$(GATE) --update --page docs/performance.md
+
+GATE_XEN := target/release/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
+
+gate-xen: ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
+	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(GATE_XEN)
+
+gate-xen-update: ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md anew: commit them with the reason
+	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(GATE_XEN) --update --page docs/xen-cost.md
 
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
 	$(CARGO) bench --manifest-path bench/Cargo.toml --target-dir target/bench

@@ -192,7 +192,7 @@ impl Machine {
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);
-        record.print_path()
+        Ok(())
     }
 
     /// The machine, for its start.
@@ -281,7 +281,10 @@ impl Machine {
                 let bytes = args.bytes.unwrap_or_default();
                 Work { what: what.to_owned(), frames, bytes, ..Work::default() }
             }
-            None => work(what, recording, args.interface.as_deref(), frames_and_bytes(text)),
+            None => {
+                let interface = (None, args.interface.as_deref());
+                work(what, recording, interface, frames_and_bytes(text))
+            }
         }
     }
 }

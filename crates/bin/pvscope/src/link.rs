@@ -2,16 +2,16 @@
 
 use scope_result::{Domain, FrameCounts, Recording, Work};
 
-/// The work of a recording: the frames that drivers saw of this interface of dom0 or of the machine, or of the one with the most
-/// payload if none is given. Without any, `reported` has the frames and bytes that a guest counted.
+/// The work of a recording: the frames that drivers saw of an interface of this domain, or of dom0 or the machine if none is given: of the
+/// interface of this name, or of the one with the most payload. Without any, `reported` has the frames and bytes that a guest counted.
 pub fn work(
     what: &str,
     recording: &Recording,
-    interface: Option<&str>,
+    wanted: (Option<Domain>, Option<&str>),
     reported: Option<(u64, u64)>,
 ) -> Work {
     let what = what.to_owned();
-    match counted(recording, interface) {
+    match counted(recording, wanted) {
         Some((interface, counts)) => Work {
             what,
             frames: counts.frames(),
@@ -29,13 +29,17 @@ pub fn work(
 }
 
 /// The name of an interface, and its frames in both directions.
-fn counted(recording: &Recording, wanted: Option<&str>) -> Option<(String, FrameCounts)> {
-    let is_first = |domain: u8| {
-        let domain = recording.domains.get(usize::from(domain));
-        matches!(domain, Some(Domain::Xen(0) | Domain::Machine))
+fn counted(
+    recording: &Recording,
+    (domain, interface): (Option<Domain>, Option<&str>),
+) -> Option<(String, FrameCounts)> {
+    let is_meant = |number: u8| {
+        let found = recording.domains.get(usize::from(number)).copied();
+        let is_first = matches!(found, Some(Domain::Xen(0) | Domain::Machine));
+        domain.map_or(is_first, |domain| found == Some(domain))
     };
     let mut sums = Vec::<(&str, FrameCounts)>::new();
-    for frames in recording.frames.iter().filter(|frames| is_first(frames.domain)) {
+    for frames in recording.frames.iter().filter(|frames| is_meant(frames.domain)) {
         // What the loopback interface sends it receives too.
         if frames.interface == "lo" && !frames.sent {
             continue;
@@ -46,7 +50,7 @@ fn counted(recording: &Recording, wanted: Option<&str>) -> Option<(String, Frame
         }
     }
     let mut of_interest = sums.into_iter().filter(|(name, counts)| {
-        counts.frames() > 0 && wanted.is_none_or(|wanted| wanted == *name)
+        counts.frames() > 0 && interface.is_none_or(|wanted| wanted == *name)
     });
     let first = of_interest.next()?;
     let most = of_interest.fold(
@@ -84,15 +88,16 @@ mod tests {
             ..Recording::default()
         };
         let of = |interface| work("w", &recording, interface, Some((1, 2)));
-        let most = of(None);
+        let most = of((None, None));
         assert_eq!(
             (&*most.interface, most.frames, most.data_frames, most.acks),
             ("vif1.0", 15, 5, 10)
         );
         assert_eq!((most.bytes, most.payload), (500, 450));
-        assert_eq!(of(Some("lo")).frames, 4);
+        assert_eq!(of((None, Some("lo"))).frames, 4);
+        assert_eq!(of((Some(Domain::Xen(1)), Some("eth0"))).frames, 500);
         // The guest's own counters are the last resort.
-        let other = of(Some("eth0"));
+        let other = of((None, Some("eth0")));
         assert_eq!((other.frames, other.bytes, &*other.interface), (1, 2, ""));
     }
 }

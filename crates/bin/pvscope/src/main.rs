@@ -81,7 +81,7 @@ enum Command {
     Check(check::CheckArgs),
     /// Compare model cycles with those of this host, by small programs.
     Calibrate(calibrate::CalibrateArgs),
-    /// Compare a paper's figures with today's system.
+    /// Compare a paper's figures with today's system, or pvnet with the kernel's netback.
     Repro(repro::ReproArgs),
     /// Write the programs that mark a recording in your own guest, and the script that prints its report.
     Marks(mark::MarksArgs),
@@ -108,6 +108,7 @@ fn execute(command: &Command) -> Result<ExitCode> {
     Interrupt::install()?;
     let done = match command {
         Command::Check(args) => return check::run(args),
+        Command::Repro(args) => return repro::run(args),
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
@@ -116,7 +117,6 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Export(args) => export::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Calibrate(args) => calibrate::run(args),
-        Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
         Command::Snapshots(args) => snapshot::run(args),
         Command::List(args) => list::run(args),

@@ -65,6 +65,12 @@ const MILLISECONDS: u32 = 200;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
+    record(args)?;
+    args.record.print_path()
+}
+
+/// Makes the recording.
+pub fn record(args: &RunArgs) -> Result<()> {
     let plugin = args.record.plugin()?;
     let machine = match args.workload.as_deref() {
         None => {
@@ -127,9 +133,13 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let mut programs = Programs::of_lab(&files, &read(images.kernel())?);
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
-    let interface = Some(workload.interface());
-    recording.work =
-        work(&variation.describe(workload.about), &recording, interface, frames_and_bytes(&text));
+    let (domain, interface) = workload.counted();
+    recording.work = work(
+        &variation.describe(workload.about),
+        &recording,
+        (Some(domain), Some(interface)),
+        frames_and_bytes(&text),
+    );
     let length = format!("--milliseconds {milliseconds}");
     recording.provenance = Provenance {
         workload: workload.name.to_owned(),
@@ -144,7 +154,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     };
     record.save(&recording)?;
     progress.finish();
-    record.print_path()
+    Ok(())
 }
 
 fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {

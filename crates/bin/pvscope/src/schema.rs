@@ -10,11 +10,11 @@ use crate::list::ListData;
 use crate::mark::MarksData;
 use crate::packet::{DistributionData, PacketData};
 use crate::report_data::ReportData;
-use crate::repro::Document;
+use crate::repro::{Document, NetbackData};
 use crate::snapshot::SnapshotsData;
 
 /// All kinds of documents.
-pub const KINDS: [Kind; 12] = [
+pub const KINDS: [Kind; 13] = [
     Kind::of::<ReportData<'_>>("report", &["report"]),
     Kind::of::<CallsData>("calls", &["calls"]),
     Kind::of::<PacketData<'_>>("packet", &["packet"]),
@@ -22,6 +22,7 @@ pub const KINDS: [Kind; 12] = [
     Kind::of::<Diff>("diff", &["diff"]),
     Kind::of::<CheckData<'_>>("check", &["check"]),
     Kind::of::<Document>("repro", &["repro"]),
+    Kind::of::<NetbackData>("netback", &["repro netback"]),
     Kind::of::<report::Benchmark>("bench", &["bench"]),
     Kind::of::<CalibrateData>("calibrate", &["calibrate"]),
     Kind::of::<MarksData>("marks", &["marks"]),

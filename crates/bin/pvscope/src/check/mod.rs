@@ -25,10 +25,12 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use baseline::Baseline;
 use compare::Difference;
+pub use page::write_between;
+pub use provenance::Provenance;
 use windows::{Machine, MachineArgs};
 
 /// The exit status if counts differ from the baseline's.
-const DIFFERS: u8 = 3;
+pub const DIFFERS: u8 = 3;
 
 /// Arguments of `pvscope check`.
 #[derive(Args)]

@@ -20,8 +20,13 @@ const FUNCTIONS: usize = 5;
 
 /// Replaces the tables in a page.
 pub fn write(page: &Path, now: &Baseline) -> Result<()> {
+    write_between(page, &tables(&now.windows))
+}
+
+/// Replaces what lies between the two comments of a page.
+pub fn write_between(page: &Path, tables: &str) -> Result<()> {
     let text = std::fs::read_to_string(page).map_err(Error::path(page))?;
-    let new = replaced(&text, &tables(&now.windows));
+    let new = replaced(&text, tables.trim_end());
     let new = new.ok_or_else(|| Error::Usage(format!("{}: no line {BEGIN:?}", page.display())))?;
     report::write_atomic(page, new.as_bytes()).map_err(|error| Error::Usage(error.to_string()))
 }

@@ -126,6 +126,9 @@ impl Machine {
         let images = Images::prepare(suite, &cache, args.quiet)?;
         let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
         let provenance = Provenance::new(vec![
+            // The processor that programs see, for which the C library chooses its functions, is QEMU's: all that this version has
+            // (`-cpu max`), whatever the host's is.
+            ("qemu", emulator.version_line()?),
             ("rustc", compiler(&pvnet)?),
             ("profile", profile(&pvnet)),
             ("kernel", of_file(&images.kernel())?),

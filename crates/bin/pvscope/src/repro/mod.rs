@@ -1,35 +1,45 @@
-//! `pvscope repro`: repeats a paper's figures with recordings of today's system.
+//! `pvscope repro`: repeats a paper's figures with recordings of today's system, and compares pvnet with the kernel's netback.
 //!
 //! ```text
-//!  recordings ──► measure ──► chadha07, menon06 ──► plot::Document ──► terminal, page, JSON
-//!                              report::Claim ──┘
+//!  recordings ──┬──► measure ──► chadha07, menon06 ──► plot::Document ──┬──► terminal, page, JSON
+//!               │                 report::Claim ──┘                     │
+//!               └──► netback ───────────────────────► NetbackData ──────┘
 //! ```
 
 mod chadha07;
 mod listing;
 mod measure;
 mod menon06;
+mod netback;
 mod plot;
 mod recordings;
 mod rules;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
 use scope_model::{Costs, Preset};
 
+use crate::check::DIFFERS;
 use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
 use crate::report::{json, show};
 use crate::run::{self, RunArgs};
+pub use netback::NetbackData;
 pub use plot::Document;
 use recordings::WorkloadRecording;
+
+/// The default length of recordings.
+const MILLISECONDS: u32 = 200;
 
 /// Arguments of `pvscope repro`.
 #[derive(Args)]
 pub struct ReproArgs {
-    /// The paper.
+    /// The paper, or netback.
     paper: Paper,
     /// Read the recordings from this folder instead of making them. Each is named after its workload: tx-stock.pvs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "milliseconds"])]
@@ -40,9 +50,13 @@ pub struct ReproArgs {
     /// Keep the recordings in this folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// The length of each recording, in milliseconds of the machine's own time: a million instructions each.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// The length of each recording, in milliseconds of the machine's own time: a million instructions each. Netback's pairs between
+    /// guests are five times as long.
+    #[arg(long, value_name = "N", default_value_t = MILLISECONDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     milliseconds: u32,
+    /// So many recordings at a time; their steps are shown only with one. Each takes a processor and 2 GB of memory.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
     /// Write a page with plots to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -54,6 +68,8 @@ pub struct ReproArgs {
     quiet: bool,
     #[command(flatten)]
     costs: CostArgs,
+    #[command(flatten)]
+    netback: netback::NetbackArgs,
 }
 
 /// The papers that can be repeated.
@@ -63,30 +79,33 @@ enum Paper {
     Chadha07,
     /// Menon and others, "Optimizing Network Virtualization in Xen", USENIX 2006: Figures 6, 8, 9 and 12.
     Menon06,
+    /// No paper: pvnet beside the kernel's netback and a bridge, the same traffic of stock guests by both.
+    Netback,
 }
 
 impl Paper {
-    /// The workloads whose recordings it needs.
+    /// The workloads whose recordings a paper needs.
     fn workloads(self) -> &'static [&'static str] {
         match self {
             Self::Chadha07 => &chadha07::WORKLOADS,
             Self::Menon06 => &menon06::WORKLOADS,
+            Self::Netback => &[],
         }
     }
 
-    /// The number of blocks whose order it needs.
-    fn flow(self) -> u32 {
-        match self {
-            Self::Chadha07 => chadha07::FLOW,
-            Self::Menon06 => 0,
-        }
+    /// How many times longer than the others a workload's recording is.
+    fn length(self, workload: &str) -> u32 {
+        if self == Self::Netback { netback::length(workload) } else { 1 }
     }
 
-    fn document(self, recordings: &[WorkloadRecording], costs: Costs) -> Document {
-        match self {
-            Self::Chadha07 => chadha07::document(recordings),
-            Self::Menon06 => menon06::document(recordings, costs),
-        }
+    /// The options of its recordings, besides their length.
+    fn options(self) -> Vec<String> {
+        let words: &[&str] = match self {
+            Self::Chadha07 => &["--preset", "2007", "--flow", chadha07::FLOW],
+            Self::Menon06 => &["--preset", "2007", "--flow", "0"],
+            Self::Netback => &netback::OPTIONS,
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
     }
 }
 
@@ -95,12 +114,19 @@ fn replacement(pair: &str) -> std::result::Result<(String, PathBuf), String> {
     Ok((workload.to_owned(), file.into()))
 }
 
-/// Runs the command.
-pub fn run(args: &ReproArgs) -> Result<()> {
+/// Runs the command. Returns the exit status.
+pub fn run(args: &ReproArgs) -> Result<ExitCode> {
+    if args.paper == Paper::Netback {
+        let is_as_known = netback::run(args)?;
+        return Ok(if is_as_known { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) });
+    }
+    if args.netback.is_given() {
+        return Err(usage("--pairs, --baseline and --page are for `pvscope repro netback`"));
+    }
     let recordings = recordings(args)?;
     let config = recordings.first().map_or(Preset::Of2007.config(), |first| first.recording.config);
     let costs = args.costs.read(&config)?;
-    let document = args.paper.document(&recordings, costs);
+    let document = document(args.paper, &recordings, costs);
     print(&document)?;
     if let Some(path) = &args.html {
         document.page().write(path).map_err(usage)?;
@@ -110,7 +136,15 @@ pub fn run(args: &ReproArgs) -> Result<()> {
         report::write_atomic(path, json(&document)?.as_bytes()).map_err(usage)?;
         show(&format!("Numbers: {}\n", path.display()))?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+fn document(paper: Paper, recordings: &[WorkloadRecording], costs: Costs) -> Document {
+    if paper == Paper::Chadha07 {
+        chadha07::document(recordings)
+    } else {
+        menon06::document(recordings, costs)
+    }
 }
 
 fn usage(error: impl std::fmt::Display) -> Error {
@@ -118,32 +152,93 @@ fn usage(error: impl std::fmt::Display) -> Error {
 }
 
 fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
-    if let Some(folder) = &args.from {
-        return read_all(&Files { folder, instead: &args.instead }, args.paper);
-    }
-    let workloads = args.paper.workloads();
-    let temporary = Temporary::new();
-    let folder = args.keep.as_deref().unwrap_or(&temporary.0);
-    for (n, workload) in workloads.iter().enumerate() {
-        if !args.quiet {
-            eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
+    read_all(&args.files(args.paper.workloads())?, args.paper)
+}
+
+impl ReproArgs {
+    /// The files of recordings of these workloads, which are made unless there is a folder with them.
+    fn files(&self, workloads: &[&str]) -> Result<Files<'_>> {
+        if let Some(folder) = &self.from {
+            let files = Files { folder: folder.clone(), instead: &self.instead, _temporary: None };
+            return files.require(workloads, self.paper).map(|()| files);
         }
-        run::run(&run_args(args, workload, &file(folder, workload))?)?;
+        let temporary = self.keep.is_none().then(Temporary::new);
+        let folder = self.keep.clone().or_else(|| Some(temporary.as_ref()?.0.clone()));
+        let files = Files {
+            folder: folder.unwrap_or_default(),
+            instead: &self.instead,
+            _temporary: temporary,
+        };
+        self.record(workloads, &files).map(|()| files)
     }
-    read_all(&Files { folder, instead: &[] }, args.paper)
+
+    /// Makes the recordings, several at a time.
+    fn record(&self, workloads: &[&str], files: &Files<'_>) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let record = || -> Result<()> {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some(workload) = workloads.get(n) else { return Ok(()) };
+                if !self.quiet {
+                    eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
+                }
+                let recorded = run_args(self, workload, &files.of(workload))
+                    .and_then(|args| run::record(&args));
+                // The others end what they have begun.
+                recorded.inspect_err(|_| next.store(workloads.len(), Ordering::Relaxed))?;
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.jobs).map(|_| scope.spawn(record)).collect();
+            let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().try_for_each(join)
+        })
+    }
 }
 
 /// The files of recordings: in a folder, but some elsewhere.
 struct Files<'a> {
-    folder: &'a Path,
+    folder: PathBuf,
     instead: &'a [(String, PathBuf)],
+    _temporary: Option<Temporary>,
 }
 
 impl Files<'_> {
     /// The file of a workload's recording.
     fn of(&self, workload: &str) -> PathBuf {
         let other = self.instead.iter().find(|(name, _)| name == workload);
-        other.map_or_else(|| file(self.folder, workload), |(_, path)| path.clone())
+        other.map_or_else(|| file(&self.folder, workload), |(_, path)| path.clone())
+    }
+
+    /// Checks that there are those of these workloads.
+    ///
+    /// # Errors
+    /// With the commands that make those that are missing.
+    fn require(&self, workloads: &[&str], paper: Paper) -> Result<()> {
+        if let Some((name, _)) = self.instead.iter().find(|(name, _)| !workloads.contains(&&**name))
+        {
+            return Err(Error::Usage(format!("--instead: no recording of {name:?} is needed")));
+        }
+        let missing = workloads.iter().filter(|workload| !self.of(workload).is_file());
+        let options = paper.options().join(" ");
+        let command = |workload: &&str| {
+            let length = match paper.length(workload) {
+                1 => String::new(),
+                times => format!(" --milliseconds {}", MILLISECONDS * times),
+            };
+            let path = self.of(workload);
+            format!("\n  pvscope run {workload} {options}{length} --out {}", path.display())
+        };
+        let missing: String = missing.map(command).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "{}: recordings are missing. Record them, or leave out --from:{missing}",
+            self.folder.display()
+        )))
     }
 }
 
@@ -154,20 +249,13 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
         #[command(flatten)]
         args: RunArgs,
     }
-    let (milliseconds, flow) = (args.milliseconds.to_string(), args.paper.flow().to_string());
     let words = ["run".as_ref(), workload.as_ref(), "--out".as_ref(), out.as_os_str()];
-    let more: [&OsStr; 6] = [
-        "--milliseconds".as_ref(),
-        milliseconds.as_ref(),
-        "--flow".as_ref(),
-        flow.as_ref(),
-        "--preset".as_ref(),
-        // The papers are of 2006 and 2007.
-        "2007".as_ref(),
-    ];
-    let quiet = args.quiet.then_some("--quiet".as_ref());
-    let line = Line::try_parse_from(words.into_iter().chain(more).chain(quiet));
-    Ok(line.map_err(usage)?.args)
+    let milliseconds = args.milliseconds * args.paper.length(workload);
+    let length = ["--milliseconds".to_owned(), milliseconds.to_string()];
+    let more: Vec<String> = length.into_iter().chain(args.paper.options()).collect();
+    let quiet = (args.quiet || args.jobs > 1).then_some("--quiet".as_ref());
+    let line = words.into_iter().chain(more.iter().map(OsStr::new)).chain(quiet);
+    Ok(Line::try_parse_from(line).map_err(usage)?.args)
 }
 
 /// A folder that is removed when this is dropped.
@@ -191,26 +279,7 @@ fn file(folder: &Path, workload: &str) -> PathBuf {
 }
 
 fn read_all(files: &Files<'_>, paper: Paper) -> Result<Vec<WorkloadRecording>> {
-    let workloads = paper.workloads();
-    if let Some((name, _)) = files.instead.iter().find(|(name, _)| !workloads.contains(&&**name)) {
-        return Err(Error::Usage(format!("--instead: this paper needs no recording of {name:?}")));
-    }
-    let flow = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
-    let missing = workloads.iter().filter(|workload| !files.of(workload).is_file());
-    let missing: Vec<String> = missing
-        .map(|workload| {
-            let path = files.of(workload);
-            format!("\n  pvscope run {workload} --preset 2007 --out {}{flow}", path.display())
-        })
-        .collect();
-    if !missing.is_empty() {
-        return Err(Error::Usage(format!(
-            "{}: recordings are missing. Record them, or leave out --from:{}",
-            files.folder.display(),
-            missing.concat()
-        )));
-    }
-    workloads.iter().map(|workload| read_one(&files.of(workload), workload)).collect()
+    paper.workloads().iter().map(|workload| read_one(&files.of(workload), workload)).collect()
 }
 
 fn read_one(path: &Path, workload: &'static str) -> Result<WorkloadRecording> {
@@ -257,18 +326,19 @@ mod tests {
     }
 
     fn in_folder(folder: &Path) -> Files<'_> {
-        Files { folder, instead: &[] }
+        Files { folder: folder.to_owned(), instead: &[], _temporary: None }
     }
 
     #[test]
     fn a_recording_of_an_experiment_is_read_in_place_of_a_workloads() {
         let instead = [("tx-udp".to_owned(), PathBuf::from("/other/single.pvs"))];
-        let files = Files { folder: Path::new("/all"), instead: &instead };
+        let files = Files { instead: &instead, ..in_folder(Path::new("/all")) };
         assert_eq!(files.of("tx-udp"), Path::new("/other/single.pvs"));
         assert_eq!(files.of("tx-stock"), Path::new("/all/tx-stock.pvs"));
         let wrong = [("loopback".to_owned(), PathBuf::from("x"))];
-        let files = Files { folder: Path::new("/all"), instead: &wrong };
-        let error = read_all(&files, Paper::Chadha07).err().unwrap().to_string();
+        let files = Files { instead: &wrong, ..in_folder(Path::new("/all")) };
+        let error = files.require(Paper::Chadha07.workloads(), Paper::Chadha07);
+        let error = error.unwrap_err().to_string();
         assert!(error.contains("loopback"), "{error}");
     }
 
@@ -277,10 +347,12 @@ mod tests {
         let folder = folder("missing");
         std::fs::create_dir_all(&folder).unwrap();
         scope_result::write(&file(&folder, "tx-udp"), &Recording::default()).unwrap();
-        let error = read_all(&in_folder(&folder), Paper::Chadha07).err().unwrap().to_string();
+        let files = in_folder(&folder);
+        let error = files.require(Paper::Chadha07.workloads(), Paper::Chadha07);
+        let error = error.unwrap_err().to_string();
         std::fs::remove_dir_all(&folder).unwrap();
         let wanted = format!(
-            "pvscope run rx-stock-basic --preset 2007 --out {}",
+            "pvscope run rx-stock-basic --preset 2007 --flow 4000000 --out {}",
             file(&folder, "rx-stock-basic").display()
         );
         assert!(error.contains(&wanted), "{error}");
@@ -308,7 +380,7 @@ mod tests {
             #[command(flatten)]
             args: ReproArgs,
         }
-        for paper in ["chadha07", "menon06"] {
+        for paper in ["chadha07", "menon06", "netback"] {
             let line = Line::try_parse_from(["repro", paper, "--quiet", "--milliseconds", "50"]);
             let args = line.unwrap().args;
             assert!(run_args(&args, "tx-stock", Path::new("/a folder/tx.pvs")).is_ok());
@@ -333,7 +405,7 @@ mod tests {
                 recording: Recording::default(),
             };
             let recordings: Vec<WorkloadRecording> = paper.workloads().iter().map(named).collect();
-            let document = paper.document(&recordings, Costs::default());
+            let document = document(paper, &recordings, Costs::default());
             let claims = document.sections.iter().flat_map(|section| &section.claims);
             assert!(claims.clone().count() > 5);
             assert!(claims.clone().all(|claim| claim.here.is_none()), "{document:?}");

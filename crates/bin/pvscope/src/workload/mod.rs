@@ -2,7 +2,9 @@
 //!
 //! Every byte of the scripts here is part of what the machine executes, so any change of them changes recordings.
 
+mod flows;
 mod scripts;
+mod sockets;
 mod traffic;
 mod udp;
 mod variation;
@@ -15,17 +17,21 @@ use crate::error::Error;
 use crate::mark;
 use scripts::{CARD, CARDS, NAMESPACES};
 
-pub use traffic::{Backend, Channel, GUEST, Traffic};
+use scope_result::Domain;
+pub use traffic::{Backend, Channel, Flow, GUEST, PEER, Traffic, Uplink};
 pub use variation::Variation;
 
-/// The guest's address on the link.
+/// The guest's address on the link, and the other guest's.
 const MAC: &str = "00:16:3e:00:00:02";
+const PEER_MAC: &str = "00:16:3e:00:00:03";
 
 /// The machine of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A Xen host with one guest.
     Xen(Backend, Traffic),
+    /// A Xen host whose guests make the traffic.
+    Flow(Backend, Flow),
     /// A Xen host without a guest: dom0 as [`Virtio`](Self::Virtio).
     Dom0,
     /// Linux on the machine itself, and TCP between two of its programs.
@@ -46,7 +52,7 @@ pub struct Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 40] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
@@ -65,12 +71,12 @@ impl Workload {
         Self {
             name: "tx-pvnet",
             about: "a guest sends TCP to dom0 through pvnet",
-            kind: Kind::Xen(Backend::Pvnet, Traffic::Tx),
+            kind: Kind::Xen(Backend::Pvnet(Uplink::Host), Traffic::Tx),
         },
         Self {
             name: "rx-pvnet",
             about: "a guest receives TCP from dom0 through pvnet",
-            kind: Kind::Xen(Backend::Pvnet, Traffic::Rx),
+            kind: Kind::Xen(Backend::Pvnet(Uplink::Host), Traffic::Rx),
         },
         Self {
             name: "rx-stock-basic",
@@ -113,6 +119,126 @@ impl Workload {
             kind: Kind::Xen(Backend::Frontend(Channel::Remap), Traffic::Tx),
         },
         Self {
+            name: "tx-device",
+            about: "a guest sends TCP to dom0 through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Xen(Backend::Pvnet(Uplink::Device), Traffic::Tx),
+        },
+        Self {
+            name: "rx-device",
+            about: "a guest receives TCP from dom0 through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Xen(Backend::Pvnet(Uplink::Device), Traffic::Rx),
+        },
+        Self {
+            name: "guests-stock",
+            about: "a guest sends TCP to another guest: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::Guests),
+        },
+        Self {
+            name: "guests-pvnet",
+            about: "a guest sends TCP to another guest: through pvnet",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Host), Flow::Guests),
+        },
+        Self {
+            name: "guests-device",
+            about: "a guest sends TCP to another guest: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::Guests),
+        },
+        Self {
+            name: "rounds-stock",
+            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::Rounds),
+        },
+        Self {
+            name: "rounds-pvnet",
+            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through pvnet",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Host), Flow::Rounds),
+        },
+        Self {
+            name: "rounds-device",
+            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::Rounds),
+        },
+        Self {
+            name: "wire-tx-stock",
+            about: "a guest sends TCP through a network card to a machine on the wire: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::ToWire),
+        },
+        Self {
+            name: "wire-tx-tap",
+            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, whose tap is in a bridge with the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::ToWire),
+        },
+        Self {
+            name: "wire-tx-packet",
+            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, which has a packet socket of the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::ToWire),
+        },
+        Self {
+            name: "wire-tx-device",
+            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::ToWire),
+        },
+        Self {
+            name: "wire-rx-stock",
+            about: "a guest receives TCP through a network card from a machine on the wire: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::FromWire),
+        },
+        Self {
+            name: "wire-rx-tap",
+            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, whose tap is in a bridge with the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::FromWire),
+        },
+        Self {
+            name: "wire-rx-packet",
+            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::FromWire),
+        },
+        Self {
+            name: "wire-rx-device",
+            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::FromWire),
+        },
+        Self {
+            name: "small-tx-stock",
+            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::SmallToWire),
+        },
+        Self {
+            name: "small-tx-tap",
+            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, whose tap is in a bridge with the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::SmallToWire),
+        },
+        Self {
+            name: "small-tx-packet",
+            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, which has a packet socket of the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallToWire),
+        },
+        Self {
+            name: "small-tx-device",
+            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallToWire),
+        },
+        Self {
+            name: "small-rx-stock",
+            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through the kernel's xen-netback and a bridge",
+            kind: Kind::Flow(Backend::Stock, Flow::SmallFromWire),
+        },
+        Self {
+            name: "small-rx-tap",
+            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, whose tap is in a bridge with the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::SmallFromWire),
+        },
+        Self {
+            name: "small-rx-packet",
+            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
+        },
+        Self {
+            name: "small-rx-device",
+            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, with a device for each guest in a bridge",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
+        },
+        Self {
             name: "virtio-dom0",
             about: "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
             kind: Kind::Dom0,
@@ -137,12 +263,13 @@ impl Workload {
 
     /// Whether it runs pvnet.
     pub fn needs_pvnet(self) -> bool {
-        matches!(self.kind, Kind::Xen(Backend::Pvnet | Backend::Frontend(_), _))
+        let (Kind::Xen(backend, _) | Kind::Flow(backend, _)) = self.kind else { return false };
+        matches!(backend, Backend::Pvnet(_) | Backend::Frontend(_))
     }
 
     /// Whether there is a hypervisor.
     pub fn has_xen(self) -> bool {
-        matches!(self.kind, Kind::Xen(..) | Kind::Dom0)
+        self.has_guest() || self.is_dom0_alone()
     }
 
     /// Whether a Xen host runs dom0 and no guest.
@@ -150,23 +277,33 @@ impl Workload {
         self.kind == Kind::Dom0
     }
 
+    /// The interface whose frames are counted, and whose it is: dom0's or the machine's that the frames cross, or that of the guest that
+    /// receives them or asks.
+    pub fn counted(self) -> (Domain, &'static str) {
+        match self.kind {
+            Kind::Flow(_, flow) => (Domain::Xen(flows::counted(flow)), "eth0"),
+            Kind::Xen(..) | Kind::Dom0 => (Domain::Xen(0), self.interface()),
+            Kind::Loopback | Kind::Virtio => (Domain::Machine, self.interface()),
+        }
+    }
+
     /// The interface of dom0 or of the machine that the frames cross.
-    pub fn interface(self) -> &'static str {
+    fn interface(self) -> &'static str {
         match self.kind {
             Kind::Xen(backend, _) => backend.interface(),
             Kind::Loopback => "lo",
-            Kind::Virtio | Kind::Dom0 => "eth0",
+            Kind::Virtio | Kind::Dom0 | Kind::Flow(..) => "eth0",
         }
     }
 
     /// Whether iperf3 makes its traffic, and starts in the host or in dom0.
     fn has_client(self) -> bool {
-        !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile))
+        !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile) | Kind::Flow(..))
     }
 
     /// Whether there is a guest.
     fn has_guest(self) -> bool {
-        matches!(self.kind, Kind::Xen(..))
+        matches!(self.kind, Kind::Xen(..) | Kind::Flow(..))
     }
 
     /// Whether its traffic is UDP.
@@ -215,7 +352,7 @@ impl Workload {
                 let batch = Batch {
                     script: scripts::xen((backend, traffic), milliseconds, changes),
                     guest_script: scripts::guest(backend, traffic, guest_script),
-                    guests: vec![backend.guest(guest_config)],
+                    guests: vec![backend.guest(GUEST, MAC, guest_config)],
                     ..batch
                 };
                 if traffic == Traffic::Udp {
@@ -224,6 +361,18 @@ impl Workload {
                     Batch { programs, devices: cards(CARD), ..batch }
                 } else {
                     batch
+                }
+            }
+            Kind::Flow(backend, flow) => {
+                let peer = flow.has_peer().then(|| backend.guest(PEER, PEER_MAC, guest_config));
+                let guest = backend.guest(GUEST, MAC, guest_config);
+                Batch {
+                    script: flows::dom0((backend, flow), milliseconds, script),
+                    guest_script: flows::guest(flow, guest_script),
+                    guests: peer.into_iter().chain([guest]).collect(),
+                    programs: batch.programs.into_iter().chain(flows::programs(flow)).collect(),
+                    devices: cards(flows::cards(flow)),
+                    ..batch
                 }
             }
             Kind::Loopback => {
@@ -246,23 +395,25 @@ impl Workload {
 }
 
 impl Backend {
-    fn guest(self, line: &str) -> DomuConfig {
+    fn guest(self, name: &str, mac: &str, line: &str) -> DomuConfig {
         let kernel_arguments = NO_ASLR.to_owned();
-        let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) };
+        let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(name).vif(self.vif(mac)) };
         if line.is_empty() { guest } else { guest.line(line) }
     }
 
     fn interface(self) -> &'static str {
         match self {
-            Self::Stock | Self::Basic => "vif1.0",
-            Self::Pvnet | Self::Frontend(_) => "pvnet0",
+            Self::Stock | Self::Basic | Self::Pvnet(Uplink::Device) => "vif1.0",
+            Self::Pvnet(_) | Self::Frontend(_) => "pvnet0",
         }
     }
 
-    fn vif(self) -> String {
+    fn vif(self, mac: &str) -> String {
         match self {
-            Self::Stock | Self::Basic => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
-            Self::Pvnet | Self::Frontend(_) => format!("mac={MAC},script=/bin/true"),
+            Self::Stock | Self::Basic | Self::Pvnet(Uplink::Device) => {
+                format!("mac={mac},bridge=xenbr0,script=vif-lab")
+            }
+            Self::Pvnet(_) | Self::Frontend(_) => format!("mac={mac},script=/bin/true"),
         }
     }
 }

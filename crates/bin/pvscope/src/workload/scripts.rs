@@ -2,7 +2,7 @@
 //!
 //! Every byte of them is part of what the machine executes, so any change of them changes recordings.
 
-use super::traffic::{Backend, Channel, GUEST, Traffic};
+use super::traffic::{Backend, Channel, GUEST, Traffic, Uplink};
 use crate::mark::TELL;
 
 /// The script of dom0. `line` comes before its traffic, and `iperf` has more options of the program that makes TCP's traffic.
@@ -13,7 +13,8 @@ pub fn xen(
 ) -> String {
     let start = match backend {
         Backend::Stock | Backend::Basic => STOCK.to_owned(),
-        Backend::Pvnet | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
+        Backend::Pvnet(Uplink::Device) => DEVICE.to_owned(),
+        Backend::Pvnet(_) | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
         Backend::Frontend(Channel::Remap) => {
             pvnet("\\n[[guest]]\\nname = \"*\"\\ntx = \"remap\"\\n")
         }
@@ -41,12 +42,12 @@ pub fn xen(
          log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done{offloads}\n{}{}\n\
          echo '@log'; cat $log\necho '@end'\n",
         own(line),
-        marked("", &client, interface, milliseconds)
+        told("", &client, interface, milliseconds)
     )
 }
 
 /// A line of the experiment's own, if it has one.
-fn own(line: &str) -> String {
+pub fn own(line: &str) -> String {
     if line.is_empty() { String::new() } else { format!("{line}\n") }
 }
 
@@ -78,7 +79,7 @@ pub fn linux(
 ) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
-    let traffic = marked(&server, &client(address, "", iperf), interface, milliseconds);
+    let traffic = told(&server, &client(address, "", iperf), interface, milliseconds);
     format!("set -e\n{start}\n{}{traffic}\necho '@end'\n", own(line))
 }
 
@@ -91,15 +92,17 @@ fn client(address: &str, more: &str, iperf: &str) -> String {
     )
 }
 
-/// A script that starts traffic, prints the interface's counters and executes the marks. It prints modules first: what comes before
-/// the marks is part of a snapshot.
-fn marked(server: &str, client: &str, interface: &str, milliseconds: u32) -> String {
+/// A script that prints the symbols of modules, starts traffic and executes the marks: what comes before the marks is part of a
+/// snapshot.
+fn told(server: &str, client: &str, interface: &str, milliseconds: u32) -> String {
+    format!("{TELL}\ntell_modules 0\n{server}\n{}", marked(client, interface, milliseconds))
+}
+
+/// A script that starts traffic, prints the interface's counters and executes the marks.
+pub fn marked(client: &str, interface: &str, milliseconds: u32) -> String {
     let seconds = f64::from(milliseconds) / 1000.0;
     format!(
-        "{TELL}\n\
-         tell_modules 0\n\
-         {server}\n\
-         {client}\
+        "{client}\
          sleep 0.3\n\
          counted() {{ for way in rx tx; do for what in packets bytes; do\n\
          read -r count </sys/class/net/{interface}/statistics/${{way}}_$what; echo $count; done; done; }}\n\
@@ -110,7 +113,8 @@ fn marked(server: &str, client: &str, interface: &str, milliseconds: u32) -> Str
     )
 }
 
-const STOCK: &str = "modprobe -a xen-netback bridge
+/// The bridge of xen-netback, with dom0's address.
+pub const STOCK: &str = "modprobe -a xen-netback bridge
 ip link add xenbr0 type bridge stp_state 0 forward_delay 0
 ip addr add 10.0.0.1/24 dev xenbr0
 ip link set xenbr0 up";
@@ -125,11 +129,20 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
+/// The same bridge, and pvnet with a device for each interface.
+const DEVICE: &str = "modprobe -a tun bridge
+ip link add xenbr0 type bridge stp_state 0 forward_delay 0
+ip addr add 10.0.0.1/24 dev xenbr0
+ip link set xenbr0 up
+printf '[daemon]\\nplatform = \"xen\"\\n\\n[xen]\\nattach = \"device\"\\n' >/lab/pvnet.toml
+pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
+until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
+
 /// A network card on a hub with an open port. A hub without one would hold back all frames. Neither eventfds nor the bottom half of
 /// QEMU's main loop: that is another thread, which would send frames at another instruction in each run.
 pub const CARD: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=open
 -device virtio-net-pci,tx=timer,ioeventfd=off,netdev=a,mac=52:54:00:00:00:01";
-const BRIDGE_CARD: &str = "
+pub const BRIDGE_CARD: &str = "
 ip link set eth0 master xenbr0 up";
 
 /// Two network cards on an emulated hub, and a namespace for the second.
@@ -150,7 +163,8 @@ const NO_OFFLOADS: &str =
 const SEND_WITHOUT_OFFLOADS: &str = "
 for device in vif1.0 xenbr0; do ethtool -K $device tso off gso off sg off tx off >/dev/null; done";
 
-const NETFRONT: &str = "modprobe xen-netfront
+/// The guest's driver and its address.
+pub const NETFRONT: &str = "modprobe xen-netfront
 until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done
 OFFLOADS
 ip addr add 10.0.0.2/24 dev eth0 && ip link set eth0 up";

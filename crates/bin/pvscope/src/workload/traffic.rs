@@ -2,6 +2,8 @@
 
 /// The guest.
 pub const GUEST: &str = "guest";
+/// The other guest.
+pub const PEER: &str = "peer";
 
 /// The guest's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,9 +13,22 @@ pub enum Backend {
     /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
     Basic,
     /// pvnet.
-    Pvnet,
+    Pvnet(Uplink),
     /// pvnet, and `pvnet frontend` in place of the guest's xen-netfront.
     Frontend(Channel),
+}
+
+/// Where pvnet's frames from and to the outside go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uplink {
+    /// A tap, whose other end is dom0's stack.
+    Host,
+    /// A tap in a bridge, which has the network card too.
+    Tap,
+    /// A packet socket of the network card.
+    Packet,
+    /// No switch of pvnet's: each interface has a device in a bridge, as with xen-netback.
+    Device,
 }
 
 /// How frames come from `pvnet frontend`.
@@ -38,4 +53,33 @@ pub enum Traffic {
     Sendfile,
     /// UDP from the guest through dom0's bridge to a network card. Nobody answers.
     Udp,
+}
+
+/// Traffic of guests whose backend is looked at: dom0 has no program that sends or receives, but on a wire behind its network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// TCP from the guest to the other guest.
+    Guests,
+    /// TCP from the guest to a machine on the wire.
+    ToWire,
+    /// TCP from there to the guest.
+    FromWire,
+    /// UDP in frames of 64 bytes from the guest to the wire. Nobody answers.
+    SmallToWire,
+    /// UDP in frames of 64 bytes from a machine on the wire to the guest, in bursts.
+    SmallFromWire,
+    /// A request of 100 bytes of TCP from the guest to the other guest, and an answer of as many, again and again.
+    Rounds,
+}
+
+impl Flow {
+    /// Whether there is another guest.
+    pub fn has_peer(self) -> bool {
+        matches!(self, Self::Guests | Self::Rounds)
+    }
+
+    /// Whether there is a machine on the wire: the second network card, in a namespace.
+    pub fn has_machine(self) -> bool {
+        matches!(self, Self::ToWire | Self::FromWire | Self::SmallFromWire)
+    }
 }

@@ -15,7 +15,7 @@ use crate::repro::recordings::WorkloadRecording;
 use crate::repro::rules::chadha07 as rules;
 
 /// Blocks whose order the recording keeps. The first milliseconds have few unmaps.
-pub const FLOW: u32 = 4_000_000;
+pub const FLOW: &str = "4000000";
 
 /// Steps of a [`Profile`] that count as right after an event: 2000 instructions.
 const SOON: usize = 4;

@@ -143,6 +143,16 @@ impl Machine {
         self.kick(RX)
     }
 
+    /// Bytes that its front-end shares.
+    pub fn memory_len(&self) -> usize {
+        self.memory_len
+    }
+
+    /// Buffers that were posted apart.
+    pub fn posted_apart(&self) -> usize {
+        self.apart
+    }
+
     /// Posts as many buffers of a page as there is room for, each so many bytes behind the last one. Returns how many.
     pub fn post_apart(&mut self, range: Range<usize>, apart: usize) -> Result<u64, String> {
         let (mut posted, places) = (0, range.len() / apart);

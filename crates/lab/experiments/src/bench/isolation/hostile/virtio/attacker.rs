@@ -24,13 +24,16 @@ pub struct Attacker {
     round: u64,
     /// The place of the next frame.
     place: usize,
+    /// The last of its ports that it used: the first is that of the present machine.
+    port: usize,
 }
 
 impl Attacker {
     /// Connects to the port.
     pub fn join(args: &HostileArgs) -> Result<Self, String> {
         let socket = args.socket.clone();
-        let mut attacker = Self { socket, mac: args.mac, machine: None, round: 0, place: 0 };
+        let mut attacker =
+            Self { socket, mac: args.mac, machine: None, round: 0, place: 0, port: 0 };
         attacker.machine()?;
         Ok(attacker)
     }
@@ -52,6 +55,12 @@ impl Attacker {
     pub fn connect_to(&mut self, port: usize) -> Result<UnixStream, String> {
         self.machine = None;
         connect(&port_socket(&self.socket, port), START)
+    }
+
+    /// The number of a port that it has not used yet.
+    pub fn next_port(&mut self) -> usize {
+        self.port += 1;
+        self.port
     }
 
     /// Is this machine from now on.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::attacker::Attacker;
-use crate::bench::guest::{addressed, text};
+use crate::bench::guest::addressed;
 use crate::bench::isolation::class::Class;
 use crate::bench::virtio::{Crowd, PAIRS_MAX};
 use wire::ethernet::MacAddr;
@@ -17,7 +17,7 @@ const FRAME_LEN: usize = 60;
 /// Fills the calls of all rings, sends a frame by each pair of them, and waits for the session's end. Each time by another port: that of
 /// the last one is closed.
 pub fn full(attacker: &mut Attacker) -> Result<u64, String> {
-    let port = usize::try_from(attacker.next()).map_err(text)?;
+    let port = attacker.next_port();
     if port >= Class::VirtioFullCalls.ports() {
         // All are closed.
         std::thread::sleep(PAUSE);

@@ -11,14 +11,14 @@ const MEMORY: usize = 64 << 30;
 const TOO_MUCH: usize = 1 << 46;
 /// Bytes from one buffer to the next: each page table has one page.
 const APART: usize = 2 << 20;
-/// Rounds until the memory is another one, which has no page.
-const ROUNDS: u64 = 500;
+/// Buffers until the memory is another one, which has no page.
+const BUFFERS: usize = 8192;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Shares too much memory at first. Then it posts buffers, each in a page table of its own, in as much as it may share.
 pub fn sparse(attacker: &mut Attacker) -> Result<u64, String> {
-    let round = attacker.next();
-    if round % ROUNDS == 1 {
+    let machine = attacker.machine()?;
+    if machine.memory_len() != MEMORY || machine.posted_apart() > BUFFERS {
         let stream = attacker.connect_to(0)?;
         // The back-end ends this session.
         drop(Machine::boot_sparse(stream, attacker.mac(), TOO_MUCH));

@@ -3,6 +3,7 @@
 //! Nothing comes in from outside after the start, so that with QEMU's `-icount` a second run executes the
 //! same instructions in the same order: no agent, no shared folder, no clock but the virtual one.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,6 +43,10 @@ pub struct Batch {
     pub xen_arguments: String,
 }
 
+/// The names of Xen, dom0's kernel and its archive in the folder where QEMU runs. Xen and dom0 are told them, so they are the same on each
+/// host and in each run.
+const NAMES: [&str; 3] = ["xen", "vmlinux", "dom0.cpio"];
+
 /// Where a batch's dom0 has the guests' archive.
 const GUEST_ROOT: &str = "lab/guests/domu.cpio";
 
@@ -67,8 +72,11 @@ impl BatchHost {
     /// this machine lacks.
     pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
         let folder = TempDir::new()?;
-        let root = folder.path().join("dom0.cpio");
+        let [xen, kernel, root] = NAMES.map(|name| folder.path().join(name));
         if batch.xen {
+            for (file, link) in [(images.xen(), xen), (images.kernel(), kernel)] {
+                symlink(&file, &link).map_err(Error::path(&link))?;
+            }
             write_xen(images, batch, &root)?;
         } else {
             write_linux(images, batch, &root)?;
@@ -99,7 +107,9 @@ impl BatchHost {
         command.args(["-object", &backend, "-machine", "memory-backend=ram"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
         if self.xen {
-            qemu::boot(&mut command, &self.images, &self.options, &self.root);
+            let [xen, kernel, root] = NAMES.map(Path::new);
+            command.current_dir(self.folder.path());
+            qemu::boot(&mut command, &qemu::Files { xen, kernel, root }, &self.options);
         } else {
             let more = &self.options.kernel_arguments;
             qemu::boot_linux(

@@ -53,7 +53,8 @@ pub(super) fn start(
 
     let mut command = lab::command("qemu-system-x86_64")?;
     machine(&mut command, options);
-    boot(&mut command, images, options, &roots.dom0);
+    let files = Files { xen: &images.xen(), kernel: &images.kernel(), root: &roots.dom0 };
+    boot(&mut command, &files, options);
     command.arg("-serial").arg(format!("file:{}", log.display()));
     command.args(["-chardev", &terminal.chardev(), "-serial", "chardev:port0"]);
     // The first virtio device: its ports are /dev/vport0pN in dom0.
@@ -93,7 +94,14 @@ fn machine(command: &mut Command, options: &Options) {
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 
-pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
+/// What a host boots from. The hypervisor is told each file's path.
+pub(super) struct Files<'a> {
+    pub(super) xen: &'a Path,
+    pub(super) kernel: &'a Path,
+    pub(super) root: &'a Path,
+}
+
+pub(super) fn boot(command: &mut Command, files: &Files<'_>, options: &Options) {
     let (memory, vcpus) = (options.dom0_memory_mib, options.dom0_vcpus);
     // eager-fpu: TCG's XSAVE ignores CR0.TS, so that lazy switching loses the state of vector registers and programs
     // crash at random. xpti=0: switching page tables at each system call flushes TCG's translations. bootscrub=0: the
@@ -104,9 +112,9 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
         options.xen_arguments
     );
     let kernel = format!("console=hvc0 loglevel=4 {KERNEL} {}", options.kernel_arguments);
-    let kernel = format!("{} {}", images.kernel().display(), kernel.trim().replace(',', ",,"));
-    command.arg("-kernel").arg(images.xen()).args(["-append", xen.trim()]);
-    command.arg("-initrd").arg(format!("{kernel},{}", root.display()));
+    let kernel = format!("{} {}", files.kernel.display(), kernel.trim().replace(',', ",,"));
+    command.arg("-kernel").arg(files.xen).args(["-append", xen.trim()]);
+    command.arg("-initrd").arg(format!("{kernel},{}", files.root.display()));
 }
 
 /// Boots the same kernel without a hypervisor.

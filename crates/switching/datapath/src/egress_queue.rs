@@ -16,10 +16,12 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the mark of a sleeper is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Whoever holds the present lock sleeps.
+/// Whoever holds the present lock sleeps, or it is suspended: nobody waits for it.
 const SLEEPS: u8 = 1;
 /// Its port is being removed.
 const CLOSED: u8 = 2;
+/// It has no egress side until it is resumed.
+const SUSPENDED: u8 = 16;
 /// The other thread drops what it has locked, by the number of the lock: another one has its place.
 const REPLACED: [u8; 2] = [4, 8];
 
@@ -75,10 +77,18 @@ impl EgressQueue {
         self.marks.fetch_and(!mark, Ordering::SeqCst);
     }
 
+    /// None if somebody has it locked, or if it is suspended.
     #[inline]
     fn try_lock(&self) -> Option<Locked<'_>> {
         let number = self.present();
-        Some(Locked { queue: self, number, side: self.sides[number].try_lock()? })
+        let side = self.sides[number].try_lock()?;
+        let is_there = side.is_some() || !self.is_suspended();
+        is_there.then_some(Locked { queue: self, number, side })
+    }
+
+    #[cold]
+    fn is_suspended(&self) -> bool {
+        self.is_marked(SUSPENDED) && !self.is_marked(CLOSED)
     }
 
     /// Locks it, unless its holder sleeps.
@@ -171,6 +181,34 @@ impl EgressQueue {
         }
     }
 
+    /// Drops its egress side, or leaves it to the thread that sleeps in it. Frames wait until it is [resumed](Self::resume).
+    pub(crate) fn suspend(&self) {
+        let locked = self.lock();
+        self.mark(SUSPENDED | SLEEPS);
+        if let Some(mut locked) = locked {
+            *locked.side = None;
+        }
+    }
+
+    /// Goes on with this egress side. Returns it if there is no place for it: two threads sleep in those before.
+    pub(crate) fn resume(&self, egress: Box<dyn Egress>) -> Result<(), Box<dyn Egress>> {
+        let present = self.present();
+        let place = [present, present ^ 1].into_iter().find_map(|place| {
+            self.sides[place].try_lock().filter(|side| side.is_none()).map(|side| (place, side))
+        });
+        let Some((place, mut side)) = place else { return Err(egress) };
+        if egress.coalesces() {
+            self.coalesces.store(true, Ordering::Relaxed);
+        }
+        *side = Some(egress);
+        if place != present {
+            self.mark(REPLACED[present]);
+            self.present.store(place, Ordering::Release);
+        }
+        self.unmark(SUSPENDED | SLEEPS);
+        Ok(())
+    }
+
     /// Puts another egress side in the place of the one in whose lock a thread sleeps. Returns whether it did: there may be none such, or
     /// one that sleeps for the second time.
     pub(crate) fn replace_sleeping(&self, make: impl FnOnce() -> Option<Box<dyn Egress>>) -> bool {
@@ -205,9 +243,11 @@ impl Locked<'_> {
             queue.unmark(replaced);
             return;
         }
-        queue.unmark(SLEEPS);
-        if queue.is_marked(CLOSED) {
+        if queue.is_marked(CLOSED | SUSPENDED) {
             *self.side = None;
+        }
+        if !queue.is_marked(SUSPENDED) {
+            queue.unmark(SLEEPS);
         }
     }
 }
@@ -260,6 +300,30 @@ mod tests {
         });
         let LockWaits { count, time } = queue.lock_waits();
         assert!(count == 1 && time > Duration::ZERO, "{time:?}");
+    }
+
+    #[test]
+    fn a_queue_that_is_suspended_makes_others_wait() {
+        let there = Arc::default();
+        let queue = EgressQueue::new(Side::boxed(&there));
+        queue.suspend();
+        assert_eq!(there.load(Ordering::Relaxed), 0);
+        assert!(queue.lock_in_turn().is_none() && queue.lock().is_none());
+        assert!(queue.resume(Side::boxed(&there)).is_ok());
+        assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_some()));
+        // One that a thread sleeps in.
+        let mut asleep = queue.lock().unwrap();
+        queue.note_sleeper();
+        queue.suspend();
+        assert!(queue.lock_in_turn().is_none());
+        assert!(queue.resume(Side::boxed(&there)).is_ok());
+        assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_some()));
+        asleep.delivered();
+        drop(asleep);
+        assert_eq!(there.load(Ordering::Relaxed), 1);
+        queue.suspend();
+        queue.close();
+        assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_none()), "it is gone");
     }
 
     #[test]

@@ -350,6 +350,39 @@ impl Datapath {
         port.replace_sleeping(make)
     }
 
+    /// Removes the queues of a port, which stays attached: frames for it wait until it is [resumed](Self::resume_port). When this returns, no
+    /// worker holds anything of them but one that [sleeps](Sleep).
+    pub fn suspend_port(&self, port: &Port) {
+        let id = port.id();
+        port.suspend();
+        self.ask(self.owners_of(id), |done| Command::Remove { port: id, done });
+    }
+
+    /// Gives other queues to a port that is suspended. Returns false if they are not as many as it has, or two workers sleep in those before: it
+    /// must be detached then.
+    pub fn resume_port(
+        &self,
+        port: &Arc<Port>,
+        queues: Vec<Queue>,
+        coalescing: Option<Coalescing>,
+    ) -> bool {
+        let owners = self.owners().get(&port.id()).map(|owners| owners.queues.clone());
+        let Some(owners) = owners.filter(|owners| owners.len() == queues.len()) else {
+            return false;
+        };
+        let (ingress, egress): (Vec<_>, Vec<_>) =
+            queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
+        if !port.resume(egress) {
+            return false;
+        }
+        for ((queue, ingress), worker) in ingress.into_iter().enumerate().zip(owners) {
+            let wake_ups = WakeUps::new(coalescing, Instant::now());
+            let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+            self.workers[worker].send(Command::Add { port: port.clone(), work, id: None });
+        }
+        true
+    }
+
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
     /// turn soon, with or without frames.
     pub fn synchronise(&self, port: PortId) {

@@ -306,6 +306,17 @@ impl Port {
         self.egress.iter().for_each(EgressQueue::note_sleeper);
     }
 
+    /// Drops the egress queues; frames for them wait.
+    pub(crate) fn suspend(&self) {
+        self.egress.iter().for_each(EgressQueue::suspend);
+    }
+
+    /// Goes on with other egress queues, as many as it has. Returns whether there was a place for each.
+    pub(crate) fn resume(&self, egress: Vec<Box<dyn Egress>>) -> bool {
+        let mut queues = self.egress.iter().zip(egress);
+        queues.all(|(queue, egress)| queue.resume(egress).is_ok())
+    }
+
     /// Puts other egress sides in the places of those in whose locks threads sleep. Returns how many.
     pub(crate) fn replace_sleeping(
         &self,

@@ -227,13 +227,13 @@ impl Control {
             }
             Event::RingsStopped { machine, why, answer } => {
                 if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
-                    machine.unplug(why, &self.datapath);
+                    machine.rings_stopped(why, &self.datapath);
                 }
                 let _ = answer.send(());
             }
             Event::FrontEnd { machine, what } => {
                 if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
-                    machine.front_end_changed(what);
+                    machine.front_end_changed(what, &self.datapath);
                 }
             }
             Event::Queue { uplink, change } => {

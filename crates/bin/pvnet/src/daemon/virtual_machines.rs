@@ -28,8 +28,19 @@ use crate::daemon::thread::spawn_for_client;
 use crate::daemon::wrap::{Rules, Wrappers};
 use crate::log::OPERATOR;
 
-/// Why a port is down for a moment whose neighbour made a worker sleep.
-const RENEWED: &str = "a worker sleeps in the memory of a neighbour, with a queue of this port";
+/// Why a port is down whose neighbours made two workers sleep at once.
+const NO_PLACE: &str = "two workers sleep in the memory of neighbours, with a queue of this port";
+
+/// Whether its rings are being served anew, with the port in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Renewing {
+    #[default]
+    Not,
+    /// The session has been asked to.
+    Asked,
+    /// The session has let go of the queues before.
+    Begun,
+}
 
 /// The number of the next port.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -46,6 +57,7 @@ pub(super) struct VirtualMachine {
     pub(super) wrappers: Wrappers,
     /// None while its rings are not served.
     pub(super) port: Option<Arc<Port>>,
+    renewal: Renewing,
     /// What it has carried before that.
     carried: Carried,
     /// Why they are not.
@@ -93,7 +105,18 @@ impl VirtualMachine {
         self.agreed = Some(agreed);
         self.enforce(datapath);
         let count = queues.len();
-        let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
+        let queues: Vec<_> = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
+        if std::mem::take(&mut self.renewal) == Renewing::Begun
+            && let Some(port) = &self.port
+        {
+            if datapath.resume_port(port, queues, None) {
+                info!(port = self.name(), "its rings are served anew");
+            } else {
+                // Its front-end may come again.
+                self.hang_up(Reason::NotConnected(NO_PLACE.to_owned()), datapath);
+            }
+            return;
+        }
         let device = self.device.as_mut();
         let (name, wrappers) = (&self.config.name, &self.wrappers);
         let port = device::attach(device, datapath, name, queues, Vec::new(), wrappers);
@@ -116,6 +139,7 @@ impl VirtualMachine {
     /// Its rings must not be used any more.
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         // One that was disabled keeps its reason.
+        self.renewal = Renewing::Not;
         if let Some(port) = self.port.take() {
             device::detach(self.device.as_mut(), datapath, &port);
             self.carried.end(&port);
@@ -127,7 +151,13 @@ impl VirtualMachine {
     }
 
     /// Notes what happened to its front-end, unless there is a better reason.
-    pub(super) fn front_end_changed(&mut self, change: FrontEndChange) {
+    pub(super) fn front_end_changed(&mut self, change: FrontEndChange, datapath: &Datapath) {
+        // It went before its rings were served anew.
+        if let (FrontEndChange::Ended(why), Renewing::Asked | Renewing::Begun) =
+            (&change, self.renewal)
+        {
+            self.unplug(Reason::NotConnected(why.clone()), datapath);
+        }
         // One that was disabled keeps its reason.
         if matches!(self.reason, Some(Reason::Disabled(_))) {
             return;
@@ -177,10 +207,22 @@ impl VirtualMachine {
         self.front_ends.memory_in_use()
     }
 
-    /// Has its rings served anew: a worker sleeps in the memory of another guest, and has this one's queue.
+    /// Has its rings served anew: a worker sleeps in the memory of another guest, and has this one's queue. Frames for it wait meanwhile.
     pub(super) fn renew(&mut self, datapath: &Datapath) {
-        self.unplug(Reason::NotConnected(RENEWED.to_owned()), datapath);
-        self.front_ends.renew();
+        if let Some(port) = &self.port {
+            datapath.suspend_port(port);
+            self.renewal = Renewing::Asked;
+            self.front_ends.renew();
+        }
+    }
+
+    /// Its session says that its rings must not be used any more.
+    pub(super) fn rings_stopped(&mut self, why: Reason, datapath: &Datapath) {
+        match self.renewal {
+            // They are not used any more already.
+            Renewing::Asked => self.renewal = Renewing::Begun,
+            Renewing::Not | Renewing::Begun => self.unplug(why, datapath),
+        }
     }
 
     /// Ends the present session, and lets no other begin until the port is added again.
@@ -331,6 +373,7 @@ pub(super) fn open(
         front_ends,
         wrappers,
         port: None,
+        renewal: Renewing::Not,
         carried: Carried::default(),
         reason: Some(Reason::WaitingForFrontend),
         link,

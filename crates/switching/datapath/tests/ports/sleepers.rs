@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use datapath::Sleep;
-use port::{Egress, Outcome};
+use port::{Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender};
 use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region, create_memfd};
 
 use crate::common::{frame, wait_until};
+use crate::receiver::Receiver;
 use crate::{Plugged, Switch, plain, plug, refresh};
 
 const PAGE: usize = 4096;
@@ -164,4 +165,32 @@ fn another_queue_takes_the_place_of_one_in_whose_turn_a_worker_sleeps() {
         old_answers += wire.sender.answers().len();
         in_time
     });
+}
+
+#[test]
+fn frames_for_a_port_that_is_suspended_wait_for_its_next_queues() {
+    const FRAMES: u32 = 20;
+    let switch = Switch::new(1);
+    let (red, blue) = (plain(&switch.datapath, 0), plain(&switch.datapath, 1));
+    let send = |n| red.sender.send(frame(blue.mac, red.mac, 100, n));
+    (0..FRAMES).for_each(send);
+    wait_until("the first frames", || blue.egress.count() == FRAMES as usize);
+    switch.datapath.suspend_port(&blue.port);
+    (0..FRAMES).for_each(send);
+    switch.datapath.synchronise(red.port.id());
+    let (receiver, egress) = Receiver::new();
+    let (sender, ingress) = Sender::new();
+    assert!(!switch.datapath.resume_port(&blue.port, Vec::new(), None), "it has one queue");
+    assert!(switch.datapath.resume_port(&blue.port, vec![Queue { ingress, egress }], None));
+    sender.send(frame(red.mac, blue.mac, 100, 0));
+    wait_until("those that waited", || receiver.count() == FRAMES as usize);
+    wait_until("its own frame", || red.egress.count() == 1);
+    assert_eq!(blue.egress.count(), FRAMES as usize);
+    let outcomes = || red.sender.answers().into_iter().map(|(_, outcome)| outcome);
+    wait_until("the answers", || outcomes().count() == 2 * FRAMES as usize);
+    assert!(outcomes().all(|outcome| outcome == Outcome::Delivered));
+    switch.datapath.suspend_port(&blue.port);
+    switch.datapath.detach(blue.port.id());
+    send(0);
+    wait_until("the last answer", || outcomes().count() == 2 * FRAMES as usize + 1);
 }

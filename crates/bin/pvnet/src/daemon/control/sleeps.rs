@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use control_socket::Reason;
 use datapath::{Port, Sleep};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::Control;
 
@@ -38,7 +38,6 @@ impl Control {
             self.machines[culprit].cut_off(Reason::Disabled(why.to_owned()), &self.datapath);
         }
         for at in suspects.into_iter().filter(|at| culprit != Some(*at) && *is_replaced) {
-            info!(port = self.machines[at].name(), "its rings are served anew");
             self.machines[at].renew(&self.datapath);
         }
     }

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
 /// How often it looks while a worker does not wait for events.
-const TICK: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(4);
 /// A worker that sleeps at so many looks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.

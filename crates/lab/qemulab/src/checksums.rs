@@ -97,31 +97,36 @@ fn tagged_address(number: usize) -> String {
     format!("10.3.0.{}", number + 1)
 }
 
-/// Puts VLAN devices on a machine's interface, each on the one before. The outermost tag is a provider's (802.1ad). Linux stacks no more than
-/// seven: the sixth is on the far side of a bridge.
-fn tag(shell: &Shell, number: usize, depth: u32) -> Result<()> {
+/// Puts VLAN devices on both machines' interfaces, each on the one before. The outermost tag is a provider's (802.1ad). Linux stacks no more
+/// than eight devices, `eth0` included: the sixth tag is put on behind a bridge, where the count begins anew.
+fn tag(setup: &Setup<'_>, depth: u32) -> Result<()> {
     let script = format!(
         "set -e\nmodprobe -a 8021q bridge veth\nbelow=eth0 kind='protocol 802.1ad'\n\
          for level in $(seq {depth}); do\n\
          if [ $level = 6 ]; then\n\
          ip link add hop type bridge\nip link add low type veth peer name high\n\
-         ip link set high address $(cat /sys/class/net/eth0/address)\nip link set $below address 02:00:00:00:00:10\n\
          ip link set $below master hop\nip link set low master hop\n\
          for device in hop low high; do ip link set $device up; done\nbelow=high\n\
          fi\n\
          ip link add link $below name tag$level type vlan $kind id $((10 + level))\n\
          ip link set tag$level up\nbelow=tag$level kind=\n\
          done\n\
-         ip link set $below mtu 1460\nip addr add {}/24 dev $below",
-        tagged_address(number)
+         ip link set $below mtu 1460\nip addr add"
     );
-    shell.run(&script, COMMAND).map(drop)
+    for number in [0, 1] {
+        let address = tagged_address(number);
+        setup.shell(number)?.run(&format!("{script} {address}/24 dev $below"), COMMAND)?;
+    }
+    Ok(())
 }
 
 /// Takes them off. Those on top go with what they are on.
-fn untag(shell: &Shell) -> Result<()> {
+fn untag(setup: &Setup<'_>) -> Result<()> {
     let script = "for device in tag1 hop low; do [ ! -e /sys/class/net/$device ] || ip link del $device; done";
-    shell.run(script, COMMAND).map(drop)
+    for number in [0, 1] {
+        setup.shell(number)?.run(script, COMMAND)?;
+    }
+    Ok(())
 }
 
 /// Sets a key of both machines' ports.
@@ -146,9 +151,7 @@ pub(crate) fn tags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         if depth > 8 {
             set_ports(setup, &["guard=off"])?;
         }
-        for (number, shell) in [one, two].into_iter().enumerate() {
-            tag(shell, number, depth)?;
-        }
+        tag(setup, depth)?;
         let echoes = traffic::ping(Peer::Machine(one), &tagged_address(1), 3)?;
         let trace = Trace::start(one, Trace::SENT)?;
         let same = [
@@ -156,9 +159,7 @@ pub(crate) fn tags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
             traffic::file(two, Peer::Machine(one), &tagged_address(0), MIB)?,
         ];
         let sent = trace.finish("protocol=0x88a8")?;
-        for shell in [one, two] {
-            untag(shell)?;
-        }
+        untag(setup)?;
         seen.push(format!(
             "{depth} tags: {} of {} echoes, {} of {} files unchanged, {} frames of one machine without their checksum",
             echoes.received,
@@ -183,15 +184,10 @@ const ROUTER: &str = "10.1.0.254";
 fn route(wire: &Namespace) -> Result<Namespace> {
     let far = Namespace::create("qemulab")?;
     let (host, router) = (far.name(), wire.name());
-    let pair = "link add name eth0 netns HOST type veth peer name far netns ROUTER";
-    let pair: Vec<&str> = pair
-        .split(' ')
-        .map(|word| match word {
-            "HOST" => host,
-            "ROUTER" => router,
-            word => word,
-        })
-        .collect();
+    let pair = [
+        "link", "add", "name", "eth0", "netns", host, "type", "veth", "peer", "name", "far",
+        "netns", router,
+    ];
     far.ip(&pair)?;
     for (namespace, device, address, feature) in
         [(&far, "eth0", FAR, ["tx", "off"]), (wire, "far", ROUTER, ["gro", "on"])]
@@ -234,15 +230,11 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     plug_again(setup, 0, &OFF)?;
     let (is_same_without, without) = told(setup, &far)?;
     let (one, two) = (setup.shell(0)?, setup.shell(1)?);
-    for (number, shell) in [one, two].into_iter().enumerate() {
-        tag(shell, number, 3)?;
-    }
+    tag(setup, 3)?;
     let trace = Trace::start(one, Trace::RECEIVED)?;
     let is_same_tagged = traffic::file(two, Peer::Machine(one), &tagged_address(0), MIB)?;
     let tagged = trace.finish("protocol=0x88a8")?;
-    for shell in [one, two] {
-        untag(shell)?;
-    }
+    untag(setup)?;
     plug_again(setup, 0, &[])?;
     let same = [is_same_with, is_same_without, is_same_tagged];
     let seen = format!(

@@ -345,10 +345,10 @@ mod tests {
 
     #[test]
     fn each_suite_has_its_own_images() {
-        let all = [Edition::Base, Edition::Network, Edition::Libvirt]
+        let all = [Edition::Base, Edition::Network, Edition::Libvirt, Edition::Vlan]
             .map(|edition| Suite::ALL.map(|suite| digest(edition, suite)));
         let distinct: BTreeSet<_> = all.as_flattened().iter().collect();
-        assert_eq!(distinct.len(), 6);
+        assert_eq!(distinct.len(), 8);
         let base = packages(Edition::Base, Suite::Trixie);
         assert!(base.contains(&"xen-hypervisor-4.20-amd64".to_owned()));
         let network = packages(Edition::Network, Suite::Trixie);

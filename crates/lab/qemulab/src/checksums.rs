@@ -238,7 +238,7 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     plug_again(setup, 0, &[])?;
     let same = [is_same_with, is_same_without, is_same_tagged];
     let seen = format!(
-        "{} of {} files unchanged; frames from the tap with it: {with}; without: {without}; from a machine, behind 3 tags: {tagged}",
+        "{} of {} files unchanged; frames from the tap with GUEST_CSUM: {with}; without: {without}; from a machine behind 3 tags: {tagged}",
         same.iter().filter(|same| **same).count(),
         same.len()
     );

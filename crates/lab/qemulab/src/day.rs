@@ -13,12 +13,12 @@ use crate::COMMAND;
 use crate::setup::{Setup, gone};
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
-use crate::{Firmware, administrator, firmware, migration, mistakes, mixed};
+use crate::{Firmware, administrator, checksums, firmware, migration, mistakes, mixed};
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 27] = [
+const ALL: [(&str, StepFn); 29] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
@@ -26,6 +26,8 @@ const ALL: [(&str, StepFn); 27] = [
     ("TCP between a machine and a tap without offloads", mixed::wire),
     ("files between all kinds of ports", mixed::files),
     ("a card's guest talks to all of them", mixed::card),
+    ("TCP whose checksum lies behind many VLAN tags", checksums::tags),
+    ("a machine that takes no checksum offload (guest_csum=off)", checksums::without_flags),
     ("ring sizes change under a flood (ethtool -G)", administrator::ring_sizes),
     ("the number of queues changes (ethtool -L)", administrator::queues),
     ("offloads go off and on (ethtool -K)", administrator::offloads),
@@ -132,7 +134,11 @@ fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 }
 
 /// Takes a machine's device out and puts it in again.
-fn plug_again(setup: &mut Setup<'_>, number: usize, properties: &[(&str, bool)]) -> Result<()> {
+pub(crate) fn plug_again(
+    setup: &mut Setup<'_>,
+    number: usize,
+    properties: &[(&str, bool)],
+) -> Result<()> {
     let device = setup.testbed.device(number).clone();
     let again = device.again(setup.emulator, properties)?;
     let monitor = setup.machine(number)?.monitor();

@@ -20,6 +20,7 @@
 
 mod administrator;
 mod card;
+mod checksums;
 mod daemon;
 mod day;
 mod device;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use lab::{Interrupt, Progress};
 use qemulab::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
-use xenlab::{Emulator, Images, Suite, default_cache, scenario};
+use xenlab::{Edition, Emulator, Images, Suite, default_cache, scenario};
 
 /// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
 /// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
@@ -61,7 +61,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let pvnet = pvnet(cli.pvnet.as_deref())?;
     let images = match cli.zero_copy {
         true => ZeroCopy::images(&cache, cli.quiet)?,
-        false => Images::prepare(suite, &cache, cli.quiet)?,
+        false => Images::prepare_edition(Edition::Vlan, suite, &cache, cli.quiet)?,
     };
     let firmware = Firmware::prepare(suite, &cache, cli.quiet)?;
     let mut emulators: Vec<(u32, Emulator)> = Vec::new();

@@ -132,6 +132,8 @@ pub enum Edition {
     Libvirt,
     /// As `Base`, with the newest kernel of the release's backports.
     Backports,
+    /// As `Base`, with VLAN devices in dom0.
+    Vlan,
 }
 
 impl Edition {
@@ -142,6 +144,7 @@ impl Edition {
             Self::Network => format!("{suite}-network"),
             Self::Libvirt => format!("{suite}-libvirt"),
             Self::Backports => format!("{suite}-backports"),
+            Self::Vlan => format!("{suite}-vlan"),
         }
     }
 
@@ -149,7 +152,8 @@ impl Edition {
     fn parts(self, kind: Kind) -> &'static [&'static root::Plan] {
         match (self, kind) {
             (Self::Base | Self::Backports, Kind::Dom0) => &[&root::DOM0],
-            (Self::Base | Self::Backports, Kind::DomU) => &[&root::DOMU],
+            (Self::Vlan, Kind::Dom0) => &[&root::DOM0, &root::VLAN],
+            (Self::Base | Self::Backports | Self::Vlan, Kind::DomU) => &[&root::DOMU],
             (Self::Network, Kind::Dom0) => {
                 &[&root::DOM0, &root::HOTPLUG, &root::OPERATOR, &root::OVN]
             }
@@ -341,10 +345,10 @@ mod tests {
 
     #[test]
     fn each_suite_has_its_own_images() {
-        let all = [Edition::Base, Edition::Network, Edition::Libvirt]
+        let all = [Edition::Base, Edition::Network, Edition::Libvirt, Edition::Vlan]
             .map(|edition| Suite::ALL.map(|suite| digest(edition, suite)));
         let distinct: BTreeSet<_> = all.as_flattened().iter().collect();
-        assert_eq!(distinct.len(), 6);
+        assert_eq!(distinct.len(), 8);
         let base = packages(Edition::Base, Suite::Trixie);
         assert!(base.contains(&"xen-hypervisor-4.20-amd64".to_owned()));
         let network = packages(Edition::Network, Suite::Trixie);

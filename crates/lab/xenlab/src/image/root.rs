@@ -165,6 +165,9 @@ pub(super) const LIBVIRT: Plan = Plan {
     modules: &[],
 };
 
+/// VLAN devices.
+pub(super) const VLAN: Plan = Plan { programs: &[], xen_programs: &[], modules: &["8021q"] };
+
 /// The toolstack's daemon in a driver domain.
 pub(super) const DEVD: Plan = Plan { programs: &[], xen_programs: &["xl"], modules: &[] };
 

@@ -227,21 +227,20 @@ impl EgressQueue {
 }
 
 impl Locked<'_> {
-    /// A delivery has ended, during which the thread may have slept.
+    /// A delivery has ended, during which the thread may have slept. Returns whether this is still the port's egress side: if not, what it
+    /// came to is no matter of the port's.
     #[inline]
-    pub(crate) fn delivered(&mut self) {
-        if self.queue.marks.load(Ordering::Relaxed) != 0 {
-            self.woke();
-        }
+    pub(crate) fn delivered(&mut self) -> bool {
+        self.queue.marks.load(Ordering::Relaxed) == 0 || self.woke()
     }
 
     #[cold]
-    fn woke(&mut self) {
+    fn woke(&mut self) -> bool {
         let (queue, replaced) = (self.queue, REPLACED[self.number]);
         if queue.is_marked(replaced) {
             *self.side = None;
             queue.unmark(replaced);
-            return;
+            return false;
         }
         if queue.is_marked(CLOSED | SUSPENDED) {
             *self.side = None;
@@ -249,6 +248,7 @@ impl Locked<'_> {
         if !queue.is_marked(SUSPENDED) {
             queue.unmark(SLEEPS);
         }
+        self.side.is_some()
     }
 }
 
@@ -341,9 +341,9 @@ mod tests {
         let mut second = queue.lock().unwrap();
         queue.note_sleeper();
         assert!(!queue.replace_sleeping(make), "there are two places");
-        second.delivered();
+        assert!(second.delivered());
         drop(second);
-        asleep.delivered();
+        assert!(!asleep.delivered(), "what it did is no matter of the port's");
         assert!(asleep.side.is_none());
         drop(asleep);
         assert_eq!(there.load(Ordering::Relaxed), 1);

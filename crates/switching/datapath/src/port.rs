@@ -235,8 +235,13 @@ impl Port {
             return Ok(None);
         };
         if let Err(broken) = egress.deliver(body, offers, now) {
-            locked.delivered();
-            return Err(broken);
+            if locked.delivered() {
+                return Err(broken);
+            }
+            for offer in offers.iter_mut().filter(|offer| offer.outcome.is_offered_again()) {
+                offer.outcome = Outcome::Dropped(DropReason::PortGone);
+            }
+            return Ok(None);
         }
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
         // Those behind a frame that is sent in parts do not wait for room.

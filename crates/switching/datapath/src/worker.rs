@@ -444,9 +444,12 @@ impl Worker {
     /// Drops a queue that cannot be used any more, and reports it.
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
-            self.state.remove(|entry| std::ptr::eq(entry, &raw const *slot.entry));
+            let removed = self.state.remove(|entry| std::ptr::eq(entry, &raw const *slot.entry));
             slot.forget_events(&self.epoll);
-            self.shared.fail(&slot.entry.port, reason);
+            // Another queue may have its place, while this thread slept: that one is not broken.
+            if !removed.is_empty() {
+                self.shared.fail(&slot.entry.port, reason);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use datapath::Sleep;
-use port::{Egress, Outcome, Queue};
+use port::{Broken, Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender};
 use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region, create_memfd};
@@ -193,4 +193,40 @@ fn frames_for_a_port_that_is_suspended_wait_for_its_next_queues() {
     switch.datapath.detach(blue.port.id());
     send(0);
     wait_until("the last answer", || outcomes().count() == 2 * FRAMES as usize + 1);
+}
+
+#[test]
+fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
+    assert_once("nobody slept in time", || {
+        let switch = Switch::new(1);
+        let memory = Memory::new();
+        let (sender, sleeps) = std::sync::mpsc::channel();
+        switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+        let touched = memory.clone();
+        // Its memory is gone when it wakes up.
+        let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
+            touched.touch();
+            Err(Broken::new("no memory"))
+        }));
+        let honest = plug(&switch.datapath, 0, Sender::new(), ((), egress));
+        let (red, blue) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
+        let (receiver, egress) = Receiver::new();
+        let ingress = Sender::new().1;
+        let in_time = memory.punch(
+            || red.sender.send(frame(honest.mac, red.mac, 100, 0)),
+            || {
+                sleeps.recv().unwrap();
+                switch.datapath.suspend_port(&honest.port);
+                let queues = vec![Queue { ingress, egress }];
+                assert!(switch.datapath.resume_port(&honest.port, queues, None));
+                blue.sender.send(frame(honest.mac, blue.mac, 100, 1));
+                wait_until("blue's frame", || receiver.count() == 1);
+            },
+        );
+        wait_until("the end of its turn", || red.sender.answers().len() == 1);
+        red.sender.send(frame(honest.mac, red.mac, 100, 2));
+        wait_until("red's frame", || receiver.count() == 2);
+        assert!(!honest.port.has_failed());
+        in_time
+    });
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use datapath::Sleep;
 use port::{Broken, Egress, Outcome, Queue};
@@ -17,6 +18,8 @@ const PAGE: usize = 4096;
 const LEN: usize = 1 << 30;
 /// How often a test tries: a hole may be ready before a busy machine has run the others.
 const TRIES: u32 = 8;
+/// How long a try waits to hear that a worker sleeps: none may have been found before the hole was made.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Memory in which holes are made.
 struct Memory {
@@ -145,10 +148,12 @@ fn another_queue_takes_the_place_of_one_in_whose_turn_a_worker_sleeps() {
         let (wire, blue) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
         let (other, ingress) = Sender::new();
         (0..10).for_each(|n| other.send(frame(blue.mac, wire.mac, 100, n)));
+        let mut slept = false;
         let in_time = memory.punch(
             || wire.sender.send(frame(bad.mac, wire.mac, 100, 0)),
             || {
-                let sleep = sleeps.recv().unwrap();
+                let Ok(sleep) = sleeps.recv_timeout(LIMIT) else { return };
+                slept = true;
                 assert_eq!(sleep.queue, Some(0));
                 let port = sleep.from.unwrap();
                 switch.datapath.replace_sleeping_ingress(&port, 0, ingress, None);
@@ -157,6 +162,9 @@ fn another_queue_takes_the_place_of_one_in_whose_turn_a_worker_sleeps() {
                 wait_until("its frames", || blue.egress.count() == 10);
             },
         );
+        if !slept {
+            return false;
+        }
         // The thread that slept has ended with the queue that it had.
         wire.sender.send(frame(blue.mac, wire.mac, 100, 10));
         switch.datapath.synchronise(wire.port.id());
@@ -212,10 +220,14 @@ fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
         let (red, blue) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
         let (receiver, egress) = Receiver::new();
         let ingress = Sender::new().1;
+        let mut slept = false;
         let in_time = memory.punch(
             || red.sender.send(frame(honest.mac, red.mac, 100, 0)),
             || {
-                sleeps.recv().unwrap();
+                slept = sleeps.recv_timeout(LIMIT).is_ok();
+                if !slept {
+                    return;
+                }
                 switch.datapath.suspend_port(&honest.port);
                 let queues = vec![Queue { ingress, egress }];
                 assert!(switch.datapath.resume_port(&honest.port, queues, None));
@@ -223,6 +235,9 @@ fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
                 wait_until("blue's frame", || receiver.count() == 1);
             },
         );
+        if !slept {
+            return false;
+        }
         wait_until("the end of its turn", || red.sender.answers().len() == 1);
         red.sender.send(frame(honest.mac, red.mac, 100, 2));
         wait_until("red's frame", || receiver.count() == 2);

@@ -126,7 +126,7 @@ struct Looks {
     /// The round in which it was last found asleep, and at how many looks.
     round: u64,
     asleep: u32,
-    /// Looks of the current [`WINDOW`], and those of them that found it asleep, from and to the same ports.
+    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.
     looks: u32,
     short: u32,
     ports: [Option<u64>; 2],

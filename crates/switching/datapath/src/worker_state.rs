@@ -48,10 +48,11 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// The thread begins a round, of which no port is known yet.
+    /// The thread is in this round. After a wait for events, [`Sleepers::wake`](crate::sleepers::Sleepers::wake) has the barrier that belongs to
+    /// it; rounds one after the other need none.
     #[inline]
     pub(crate) fn begin_round(&self, number: u64) {
-        self.round.store(number, Ordering::SeqCst);
+        self.round.store(number, Ordering::Relaxed);
     }
 
     /// The thread waits for events.
@@ -75,7 +76,7 @@ impl Activity {
 
     /// The number of its round; none while it waits for events.
     pub(crate) fn round(&self) -> Option<u64> {
-        Some(self.round.load(Ordering::SeqCst)).filter(|round| *round != 0)
+        Some(self.round.load(Ordering::Relaxed)).filter(|round| *round != 0)
     }
 
     /// The serial numbers of the ports whose memory it may touch: that from which frames come, and that to which they go.
@@ -85,7 +86,7 @@ impl Activity {
 }
 
 impl WorkerThread {
-    /// Whether it sleeps where no signal wakes it, or cannot be told.
+    /// Whether it sleeps where no signal wakes it.
     pub(crate) fn is_asleep(&self) -> bool {
         let mut stat = [0; 512];
         let len = self.stat.read_at(&mut stat, 0).unwrap_or(0);

@@ -152,11 +152,11 @@ impl VirtualMachine {
 
     /// Notes what happened to its front-end, unless there is a better reason.
     pub(super) fn front_end_changed(&mut self, change: FrontEndChange, datapath: &Datapath) {
-        // It went before its rings were served anew.
-        if let (FrontEndChange::Ended(why), Renewing::Asked | Renewing::Begun) =
-            (&change, self.renewal)
+        // It went, or its driver stopped, before its rings were served anew: they will not be.
+        if self.renewal != Renewing::Not
+            && !matches!(change, FrontEndChange::Settled(Condition::Served))
         {
-            self.unplug(Reason::NotConnected(why.clone()), datapath);
+            self.unplug(Reason::DriverStopped, datapath);
         }
         // One that was disabled keeps its reason.
         if matches!(self.reason, Some(Reason::Disabled(_))) {

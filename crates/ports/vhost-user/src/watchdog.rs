@@ -7,8 +7,8 @@
 //! At the first proof, all descriptors of that front-end are refused: if each had to be found full by a look of its own, one with many
 //! rings would hold its neighbours up once for each of them.
 //!
-//! A full counter is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the looks are
-//! random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
+//! A full counter under a write is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the
+//! looks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,7 +22,7 @@ use crate::doorbells::Call;
 use crate::writes::WATCHER;
 
 /// The longest time between two looks while anything is written. Half of it is the average.
-pub(crate) const PERIOD: Duration = Duration::from_millis(20);
+pub(crate) const PERIOD: Duration = Duration::from_millis(5);
 
 /// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
@@ -44,7 +44,7 @@ enum Look {
     Quiet,
     /// Something was, or still is being written.
     Written,
-    /// Its counter is full.
+    /// Somebody writes to it, and its counter is full.
     Full,
     /// It needs no more looks.
     Gone,
@@ -53,14 +53,12 @@ enum Look {
 impl Watched {
     fn look(&mut self) -> Look {
         let Some(call) = self.call.upgrade() else { return Look::Gone };
-        let is_quiet = call.writes() == self.writes && call.write_under_way().is_none();
-        if is_quiet {
-            return Look::Quiet;
-        }
-        self.writes = call.writes();
-        match call.is_full() {
-            true => Look::Full,
-            false => Look::Written,
+        let before = std::mem::replace(&mut self.writes, call.writes());
+        match call.write_under_way() {
+            // Only now is it worth a system call.
+            Some(_) if call.is_full() => Look::Full,
+            None if before == self.writes => Look::Quiet,
+            _ => Look::Written,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
 //! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
-//! else waits longer than [`ASLEEP`] times [`TICK`].
+//! else waits longer than a [`TICK`] and the looks that follow it.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,9 @@ use crate::shared::Shared;
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
-/// How often it looks while a worker does not wait for events.
-const TICK: Duration = Duration::from_millis(4);
+/// How often it looks while a worker does not wait for events, and while one sleeps.
+const TICK: Duration = Duration::from_millis(3);
+const SHORT_TICK: Duration = Duration::from_millis(1);
 /// A worker that sleeps at so many looks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.
@@ -107,7 +108,8 @@ fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
     let _ = sleepers.thread.set(std::thread::current());
     let mut idle = 0;
     while !sleepers.is_over() {
-        std::thread::park_timeout(TICK);
+        let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
+        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);

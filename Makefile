@@ -14,6 +14,7 @@ endif
 
 CARGO ?= cargo
 PVNET := target/release/pvnet
+PVNET_LAB := target/release/pvnet-lab
 # Namespaces and taps need root; building never does.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # A user without sudo has root's rights in a user namespace.
@@ -33,7 +34,7 @@ build: ## Build everything, optimised
 
 demo: deps build ## Show guests talking through pvnet, and measure it
 	@mkdir -p out # made by the user, so that it stays theirs when sudo writes into it
-	$(or $(ROOTLESS),$(SUDO)) $(PVNET) demo
+	$(or $(ROOTLESS),$(SUDO)) $(PVNET_LAB) demo
 
 check: ## Check what changed since main: format, lints, unit tests (no installs)
 	scripts/check
@@ -70,46 +71,47 @@ unit: ## Run all tests (without root, those with namespaces are skipped unless P
 	$(CARGO) test --workspace
 
 lab-dpdk: deps ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
-	cargo test -q -p pvnet --test vhost_user -- --ignored
+	$(CARGO) build -q -p pvnet-lab
+	$(CARGO) test -q -p pvnet --test vhost_user -- --ignored
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
-	target/release/xenlab matrix
+	$(PVNET_LAB) xen matrix
 
 lab-xen-queues: deps build ## Boot Xen in QEMU and show how many queues guests get
-	target/release/xenlab queues
+	$(PVNET_LAB) xen queues
 
 lab-xen-platform: deps build ## Boot Xen in QEMU and test each Xen service that pvnet uses
 	$(CARGO) build --release -p xen --example loopback
-	target/release/xenlab platform
+	$(PVNET_LAB) xen platform
 
 lab-xen-domains: deps build ## Boot Xen in QEMU and run two guests through an operator's day
-	target/release/xenlab domains
+	$(PVNET_LAB) xen domains
 
 lab-xen-guest-copy: deps build ## Boot Xen in QEMU and let guests copy frames out of pvnet's pages
-	target/release/xenlab guest-copy
+	$(PVNET_LAB) xen guest-copy
 
 lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
-	target/release/xenlab hostile
+	$(PVNET_LAB) xen hostile
 
 lab-xen-device: deps build ## Boot Xen in QEMU and let its own scripts put guests' devices into a bridge and Open vSwitch
 	@mkdir -p out
-	target/release/xenlab device --json out/lab-xen-device.json
+	$(PVNET_LAB) xen device --json out/lab-xen-device.json
 
 lab-xen-clients: deps build ## Boot Xen in QEMU and serve frontends with the habits of real ones, beside netback
 	@mkdir -p out
-	target/release/xenlab clients --json out/lab-xen-clients.json
+	$(PVNET_LAB) xen clients --json out/lab-xen-clients.json
 
 lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out
-	$(SUDO) target/release/qemulab --json out/lab-qemu.json
+	$(SUDO) $(PVNET_LAB) qemu --json out/lab-qemu.json
 
 lab-zero-copy: deps build ## Boot a machine whose network card and pvnet, inside it, share memory (AF_XDP, zero copy)
 	@mkdir -p out
-	$(SUDO) target/release/qemulab --zero-copy --json out/lab-zero-copy.json
+	$(SUDO) $(PVNET_LAB) qemu --zero-copy --json out/lab-zero-copy.json
 
 lab-ovn: deps build ## Put guests of two hosts' pvnet on OVN's logical switches, move one, and kill a pvnet
 	@mkdir -p out
-	$(SUDO) target/release/ovnlab --json out/lab-ovn.json
+	$(SUDO) $(PVNET_LAB) ovn --json out/lab-ovn.json
 
 # The workloads that the papers' claims are judged by; the others are shown beside them.
 SCOPE_WORKLOADS := tx-udp tx-stock-basic rx-stock-basic tx-stock tx-sendfile-basic tx-sendfile tx-frontend-remap \
@@ -132,11 +134,11 @@ scope-cross-check: ## Compare pvscope's caches with those of QEMU's own plugin, 
 GATE := target/release/pvscope check docs/baseline.txt
 
 gate: ## Compare pvnet's instructions, misses and hypercalls per frame with docs/baseline.txt, in QEMU
-	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(CARGO) build --release -p pvnet-lab -p pvscope -p scope-plugin
 	$(GATE)
 
 gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
-	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(CARGO) build --release -p pvnet-lab -p pvscope -p scope-plugin
 	$(GATE) --update --page docs/performance.md
 
 GATE_XEN := target/release/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
@@ -169,8 +171,8 @@ doc: ## Build the API documentation, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 deb: ## Build Debian packages in out/
-	rm -f out/pvnet_*.deb out/pvscope_*.deb
-	$(CARGO) build --release --locked -p pvnet -p pvscope -p scope-plugin
+	rm -f out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb
+	$(CARGO) build --release --locked -p pvnet -p pvnet-lab -p xenlab -p pvscope -p scope-plugin
 	scripts/deb
 
 # What an upgrade begins with: the same programs under an earlier version.
@@ -179,7 +181,7 @@ deb-older: deb
 	OUT=out/older scripts/deb $(PVNET) $(OLDER)
 
 deb-test: deb-older ## Build the Debian packages, check them by lintian, install, upgrade under traffic, remove (a minute once built)
-	scripts/deb-lint out/pvnet_*.deb out/pvscope_*.deb
+	scripts/deb-lint out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb
 	$(SUDO) scripts/deb-test out/older/pvnet_*.deb out/pvnet_*.deb
 
 deb-test-systemd: deb-older ## The same with systemd as PID 1, in a container: units, watchdog, exposure (needs Debian's mirrors)

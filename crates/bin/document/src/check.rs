@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::Kind;
+
 /// The pattern of keys that are numbers.
 const NUMBER: &str = r"^\d+$";
 
@@ -15,6 +17,41 @@ pub fn errors(schema: &Value, document: &Value) -> Vec<String> {
     let mut errors = Vec::new();
     check(schema, schema, document, "", &mut errors);
     errors
+}
+
+/// What the schema of this kind lacks, each with its place: for tests. It names itself, and each object knows all of its fields, but for the rows of
+/// benches, which have fields of their own.
+#[must_use]
+pub fn faults(kind: &Kind) -> Vec<String> {
+    let schema = (kind.schema)();
+    let mut faults = Vec::new();
+    let mut is = |what: &str, found: &Value, wanted: Value| {
+        if *found != wanted {
+            faults.push(format!("{what}: {found} where {wanted} was expected"));
+        }
+    };
+    is("the name", &schema["properties"]["schema"]["const"], kind.id.into());
+    is("$schema", &schema["$schema"], "https://json-schema.org/draft/2020-12/schema".into());
+    is("the first required field", &schema["required"][0], "schema".into());
+    let mut objects = Vec::new();
+    objects_of(&schema, &mut objects);
+    for object in objects {
+        let others = kind.name == "bench" && object["properties"]["median"].is_object();
+        is("other fields", &object["additionalProperties"], others.into());
+    }
+    faults
+}
+
+/// Every object with named fields, and all that is below it.
+fn objects_of<'a>(schema: &'a Value, found: &mut Vec<&'a Value>) {
+    if schema.get("properties").is_some() {
+        found.push(schema);
+    }
+    match schema {
+        Value::Object(parts) => parts.values().for_each(|part| objects_of(part, found)),
+        Value::Array(parts) => parts.iter().for_each(|part| objects_of(part, found)),
+        _ => {}
+    }
 }
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec<String>) {

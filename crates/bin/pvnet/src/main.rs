@@ -15,7 +15,6 @@ mod doctor;
 mod error;
 mod guest;
 mod log;
-mod manual;
 mod mirrors;
 mod netns;
 mod nic;
@@ -34,10 +33,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use experiments::bench::{self, BenchCommand};
-use experiments::demo::{self, DemoArgs};
-use experiments::load::{self, LoadCommand};
-use experiments::repro::{self, ReproCommand};
 
 use crate::capture::CaptureArgs;
 use args::{DaemonArgs, InterfaceArgs, LogArgs};
@@ -61,7 +56,7 @@ use wire::ethernet::MacAddr;
 ///   pvnet guest blue &
 ///   pvnet exec red -- ping 10.77.0.2
 ///
-/// To see everything at once: pvnet demo
+/// To see everything at once: pvnet-lab demo
 #[derive(Parser)]
 #[command(version, verbatim_doc_comment)]
 struct Cli {
@@ -233,7 +228,7 @@ enum Command {
     ///
     /// Daemons, guests and the demo run in it, cut off from the host's network. The kernel must allow user namespaces.
     ///
-    ///   pvnet rootless pvnet demo
+    ///   pvnet rootless pvnet-lab demo
     #[command(verbatim_doc_comment)]
     Rootless {
         /// The command and its arguments [default: $SHELL].
@@ -251,27 +246,13 @@ enum Command {
         /// The folder; it is created if missing.
         folder: PathBuf,
     },
-    /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
-    ///
-    /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
-    /// veth and bridge. Measures the same transfers over both, prints a table and writes a
-    /// report with plots. Needs root. Removes everything that it created, even after an error.
-    Demo(DemoArgs),
-    /// Measure pvnet, and for comparison the kernel's veth + bridge.
-    ///
-    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
-    #[command(subcommand)]
-    Bench(BenchCommand),
-    /// Load TCP connections evenly, as the benchmark program of a paper does (Willmann et al. 2007).
-    ///
-    /// Works between any two network stacks: guests, namespaces, hosts.
-    #[command(subcommand)]
-    Load(LoadCommand),
-    /// Repeat a paper's experiments, and compare the results with the paper's.
-    ///
-    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
-    #[command(subcommand)]
-    Repro(ReproCommand),
+    /// These have become commands of `pvnet-lab`.
+    #[command(hide = true, aliases = ["bench", "repro", "load"], disable_help_flag = true)]
+    Demo {
+        /// Their arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 impl Command {
@@ -307,7 +288,6 @@ pub const USAGE: u8 = 2;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     stdout::end_when_it_is_closed();
-    // An experiment reports its interrupt itself.
     lab::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
@@ -358,12 +338,16 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Rootless { command } => match rootless::run(&command)? {},
         Command::Schema(args) => schema::print(&args).map(|()| ExitCode::SUCCESS),
         Command::Manual { folder } => {
-            manual::write(Cli::command(), &folder).map(|()| ExitCode::SUCCESS)
+            let kinds = schema::KINDS.iter().copied();
+            let written = report::write_manual(Cli::command(), &folder, kinds);
+            written.map(|()| ExitCode::SUCCESS).map_err(error::text)
         }
-        Command::Demo(args) => experiment(demo::run(&args)),
-        Command::Bench(command) => experiment(bench::run(&command)),
-        Command::Load(command) => experiment(load::run(&command)),
-        Command::Repro(command) => experiment(repro::run(&command)),
+        Command::Demo { .. } => {
+            eprintln!(
+                "pvnet: demo, bench, repro and load are commands of the program `pvnet-lab` now, with the same arguments"
+            );
+            Ok(ExitCode::from(USAGE))
+        }
     }
 }
 
@@ -390,12 +374,6 @@ fn exit_code(is_complete: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_complete))
 }
 
-/// The exit code of an experiment. Everything that it created is removed by now.
-fn experiment(result: experiments::Result<()>) -> Result<ExitCode, String> {
-    let result = result.map(|()| ExitCode::SUCCESS);
-    Ok(lab::exit_code("pvnet", result, experiments::Error::is_interrupt))
-}
-
 /// Replaces this process with the command, inside the guest's namespace.
 fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
@@ -403,4 +381,22 @@ fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
     let [program, arguments @ ..] = command else { return Err("no command".into()) };
     let error = std::process::Command::new(program).args(arguments).exec();
     Err(format!("{program}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_of_the_laboratory_is_answered_with_its_new_name() {
+        for command in ["demo", "bench", "repro", "load"] {
+            let cli = Cli::try_parse_from(["pvnet", command, "pps", "--rounds", "1"]);
+            assert!(matches!(cli.map(|cli| cli.command), Ok(Command::Demo { .. })), "{command}");
+        }
+    }
 }

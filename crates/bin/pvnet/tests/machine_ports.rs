@@ -1,4 +1,4 @@
-//! What `pvnet status` and the metrics say of virtual machines' ports. The machines are the front-end program of `pvnet bench vhost`.
+//! What `pvnet status` and the metrics say of virtual machines' ports. The machines are the front-end program of `pvnet-lab bench vhost`.
 
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod testbed;
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use lab::TempDir;
 use serde_json::Value;
-use testbed::{LIMIT, Testbed, pvnet, wait};
+use testbed::{LIMIT, Testbed, pvnet_lab, wait};
 
 const NAMES: [&str; 2] = ["vm0", "vm1"];
 /// The front-end program's addresses.
@@ -26,7 +26,7 @@ struct Machines {
 
 impl Machines {
     fn boot(sockets: &[PathBuf], layout: &str) -> Self {
-        let mut command: Command = pvnet();
+        let mut command: Command = pvnet_lab();
         command.args(["bench", "vhost-front-end", "--layout", layout, "--sockets"]).args(sockets);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the front-end");

@@ -8,7 +8,6 @@ mod gro;
 mod json;
 mod log_lines;
 mod probes;
-mod repro;
 mod terminal;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;

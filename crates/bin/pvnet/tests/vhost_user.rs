@@ -345,9 +345,9 @@ fn a_split_ring_is_continued_after_the_daemon_was_killed() {
     }
 }
 
-/// This program's front-end: two guests, of which the first sends to the second for as long as it lives.
+/// The laboratory's front-end: two guests, of which the first sends to the second for as long as it lives.
 fn front_end(sockets: &TempDir, layout: &str) -> Child {
-    let mut command = testbed::pvnet();
+    let mut command = testbed::pvnet_lab();
     command.args(["bench", "vhost-front-end", "--layout", layout, "--sockets"]);
     command.args(["0", "1"].map(|name| sockets.path().join(name)));
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

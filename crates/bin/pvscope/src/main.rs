@@ -20,7 +20,6 @@ mod guest_report;
 mod image_symbols;
 mod link;
 mod list;
-mod manual;
 mod mark;
 mod model_args;
 mod names;
@@ -77,7 +76,7 @@ enum Command {
     Export(export::ExportArgs),
     /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
-    /// Record the windows of `pvnet bench pps --lockstep` and compare their counts with a baseline; a difference gives exit status 3.
+    /// Record the windows of `pvnet-lab bench pps --lockstep` and compare their counts with a baseline; a difference gives exit status 3.
     Check(check::CheckArgs),
     /// Compare model cycles with those of this host, by small programs.
     Calibrate(calibrate::CalibrateArgs),
@@ -121,7 +120,10 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Snapshots(args) => snapshot::run(args),
         Command::List(args) => list::run(args),
         Command::Schema(args) => schema(args),
-        Command::Manual { folder } => manual::write(Cli::command(), folder),
+        Command::Manual { folder } => {
+            ::report::write_manual(Cli::command(), folder, schema::KINDS.into_iter())
+                .map_err(Error::path(folder))
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -56,10 +56,11 @@ mod tests {
     }
 
     #[test]
-    fn schemas_name_themselves() {
-        for Kind { name, id, schema, .. } in KINDS {
-            assert_eq!(schema()["properties"]["schema"]["const"], id);
+    fn schemas_name_themselves_and_know_all_fields() {
+        for kind in KINDS {
+            let (name, id) = (kind.name, kind.id);
             assert!(name == "bench" || id == format!("pvscope-{name}/1"), "{id}");
+            assert_eq!(document::faults(&kind), [""; 0], "{id}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The experiments behind `pvnet bench`, `pvnet repro` and `pvnet demo`, and the benchmark program `pvnet load`.
+//! The experiments behind `pvnet-lab bench`, `pvnet-lab repro` and `pvnet-lab demo`, and the benchmark program `pvnet-lab load`.
 //!
 //! ```text
 //!            bench: rows to compare      repro: a paper's figures      demo: two guests talk

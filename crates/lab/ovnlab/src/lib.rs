@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod central;
+pub mod command;
 pub mod cost;
 mod dhcp;
 mod guest;

@@ -21,6 +21,7 @@
 mod administrator;
 mod card;
 mod checksums;
+pub mod command;
 mod daemon;
 mod day;
 mod device;

@@ -103,7 +103,7 @@ fn main() {
     page.section("Processors")
         .figure(&processors(), "CPU seconds per second, on a machine with two.");
     page.section("What was run").preformatted(
-        "$ pvnet demo\n[ 1/12] tcp 1 stream        4.2 s\n[ 2/12] tcp <4> streams     4.3 s",
+        "$ pvnet-lab demo\n[ 1/12] tcp 1 stream        4.2 s\n[ 2/12] tcp <4> streams     4.3 s",
     );
     print!("{}", page.machine(&Machine::detect()).to_html());
 }

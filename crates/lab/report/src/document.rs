@@ -1,4 +1,4 @@
-//! The benchmark document: what `pvnet bench … --json FILE` writes and what compares two runs reads.
+//! The benchmark document: what `pvnet-lab bench … --json FILE` writes and what compares two runs reads.
 //!
 //! ```json
 //! {"schema":"pvnet-bench/1","bench":"stream","machine":{…},

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod command;
 mod emulator;
 mod error;
 mod host;

@@ -115,15 +115,6 @@ fn the_example_for_xen_is_valid_and_shows_the_defaults() {
 }
 
 #[test]
-fn the_configurations_of_the_experiments_are_valid() {
-    let texts = experiments::repro::configurations();
-    assert!(!texts.is_empty());
-    for text in texts {
-        parse(&text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
-    }
-}
-
-#[test]
 fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
     let features =
         |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].vifs[0].features());

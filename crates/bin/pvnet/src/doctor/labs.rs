@@ -12,7 +12,7 @@ const TOOLS: [(&str, &str); 9] = [
     ("ethtool", "demo, benchmarks, uplinks over a NIC"),
     ("tshark", "tests of captures"),
     ("qemu-system-x86_64", "make lab-qemu, lab-xen, scope, gate"),
-    ("dpdk-testpmd", "make lab-dpdk, pvnet bench vhost"),
+    ("dpdk-testpmd", "make lab-dpdk, pvnet-lab bench vhost"),
     ("xz", "labs"),
     ("zstd", "labs"),
 ];

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::testbed::{LIMIT, Testbed, able, pvnet};
 
 /// The schema of a document.
-pub fn schema(name: &str) -> Value {
+fn schema(name: &str) -> Value {
     let mut command = pvnet();
     command.args(["schema", name]);
     serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
@@ -106,64 +106,6 @@ fn a_configuration_that_is_checked_is_valid_or_has_an_error() {
         let said = document["error"].as_str();
         assert_eq!(said.map(|said| said.contains("wrokers")), error.map(|_| true), "{document}");
     }
-}
-
-#[test]
-fn both_ends_of_a_stream_of_datagrams_print_json_alone() {
-    let mut command = pvnet();
-    command.args(["load", "sink", "--listen", "127.0.0.1:0", "--json", "-"]);
-    let mut sink = lab::Process::capture(command).unwrap();
-    sink.says("listening on 127.0.0.1:", LIMIT).unwrap();
-    let said = sink.stderr();
-    let port = said.trim().rsplit(':').next().unwrap();
-    let mut command = pvnet();
-    command.args(["load", "source", "127.0.0.1", "--port", port, "--seconds", "1", "--json", "-"]);
-    let sent = check("load-source", command);
-    assert!(sent["datagrams"].as_u64() > Some(0) && sent["refused"] == 0, "{sent}");
-    sink.stop().unwrap();
-    let arrived: Value = serde_json::from_str(&sink.stdout()).unwrap();
-    assert_eq!(document::errors(&schema("load-sink"), &arrived), [""; 0]);
-    assert!(arrived["received"].as_u64() > Some(0), "{arrived}");
-    assert!(arrived["sent"].as_u64() <= sent["datagrams"].as_u64(), "{arrived} {sent}");
-}
-
-#[test]
-fn the_report_of_a_bench_is_as_its_schema_says() {
-    let folder = lab::TempDir::new().unwrap();
-    let file = folder.path().join("pps.json");
-    let mut command = pvnet();
-    command.args(["bench", "pps", "--lockstep", "--frames", "64", "--windows", "copy-1514"]);
-    command.args(["--rounds", "1", "--quiet", "--json"]).arg(&file);
-    lab::run(command, LIMIT).unwrap();
-    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    assert_eq!(document::errors(&schema("bench"), &report), [""; 0]);
-    assert_eq!(report["schema"], "pvnet-bench/1");
-    let mut other = report;
-    other["rows"][0]["median"] = "fast".into();
-    assert_eq!(document::errors(&schema("bench"), &other).len(), 1);
-}
-
-#[test]
-fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
-    if !able(&["iperf3", "ping"]) {
-        return;
-    }
-    let folder = lab::TempDir::new().unwrap();
-    let file = folder.path().join("isolation.json");
-    let mut command = pvnet();
-    command.args(["bench", "isolation", "--class", "virtio-kick-storm", "--victims", "virtio"]);
-    command.args(["--workers", "1", "--rounds", "1", "--quiet", "--json"]).arg(&file);
-    lab::run(command, 3 * LIMIT).unwrap();
-    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    assert_eq!(document::errors(&schema("bench"), &report), [""; 0]);
-    let attack = "virtio-kick-storm-1w-virtio-victims-tcp+attack";
-    let rows = report["rows"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == attack);
-    let row = row.unwrap_or_else(|| panic!("no row {attack} in {report}"));
-    assert_eq!((&row["victims"], &row["ended_by"]), (&"virtio".into(), &Value::Null));
-    assert!(row["operations"].as_f64().unwrap() > 0.0, "{row}");
-    let idle = &rows[0];
-    assert!(idle["median"].as_f64().unwrap() > 0.0, "{idle}");
 }
 
 /// A status in which every field has a value.

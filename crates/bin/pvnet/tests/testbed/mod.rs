@@ -21,6 +21,13 @@ pub fn pvnet() -> Command {
     lab::command(env!("CARGO_BIN_EXE_pvnet")).unwrap()
 }
 
+/// The laboratory's program, beside it: `cargo test --workspace` builds both.
+pub fn pvnet_lab() -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_pvnet")).with_file_name("pvnet-lab");
+    assert!(program.is_file(), "run `cargo build -p pvnet-lab`");
+    lab::command(&program.to_string_lossy()).unwrap()
+}
+
 /// The resources of a process that a guest takes: descriptors, threads, and mappings of its memory.
 pub fn holdings(pid: u32) -> [usize; 3] {
     let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();

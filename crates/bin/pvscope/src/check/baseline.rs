@@ -9,7 +9,7 @@ use super::provenance::Provenance;
 use crate::error::{Error, Result};
 
 /// The first line.
-const TITLE: &str = "# pvscope check, version 3: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
+const TITLE: &str = "# pvscope check, version 3: counts per frame of `pvnet-lab bench pps --lockstep`. Made by `make gate-update`.";
 
 /// Windows, and what their numbers depend on.
 #[derive(Clone, Debug, PartialEq)]

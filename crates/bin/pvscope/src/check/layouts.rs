@@ -9,11 +9,11 @@ use scope_recorder::{EntryKind, LayoutPlan, PlacedPiece, disjoint};
 use scope_symbols::{Program, Symbols};
 use sha2::{Digest as _, Sha256};
 
+use super::windows::PROGRAM;
 use crate::entries::entered;
 use crate::error::{Error, Result};
 use crate::guest_report::GuestReport;
 use crate::image_symbols::ImageSymbols;
-use crate::run::PVNET;
 
 /// Where Linux loads a position-independent program without address space randomisation.
 const BASE: u64 = 0x5555_5555_4000;
@@ -28,11 +28,11 @@ const ALIGN: u64 = 16;
 const SEGMENT_ALIGN: u64 = 64;
 const PAGE: u64 = 4096;
 
-/// The plan for pvnet's file on a machine with these images.
-pub fn plan(pvnet: &Path, symbols: &ImageSymbols) -> Result<LayoutPlan> {
-    let file = std::fs::read(pvnet).map_err(Error::path(pvnet))?;
-    let program = Program::parse("pvnet", file);
-    let program = program.map_err(|cause| Error::Symbols { path: pvnet.to_owned(), cause })?;
+/// The plan for the program's file on a machine with these images.
+pub fn plan(path: &Path, symbols: &ImageSymbols) -> Result<LayoutPlan> {
+    let file = std::fs::read(path).map_err(Error::path(path))?;
+    let program = Program::parse("pvnet-lab", file);
+    let program = program.map_err(|cause| Error::Symbols { path: path.to_owned(), cause })?;
     let entries = |kind| symbols.kernel.iter().flat_map(|of| entered(of, kind)).collect();
     Ok(LayoutPlan {
         code: functions(program.symbols()),
@@ -48,13 +48,13 @@ pub fn plan(pvnet: &Path, symbols: &ImageSymbols) -> Result<LayoutPlan> {
 /// If its mappings were reported, and begin elsewhere.
 pub fn check(report: &GuestReport) -> Result<()> {
     let maps = report.domains.values().flat_map(|domain| &domain.processes);
-    let own = maps.flat_map(|process| process.maps.lines()).filter(|line| line.ends_with(PVNET));
+    let own = maps.flat_map(|process| process.maps.lines()).filter(|line| line.ends_with(PROGRAM));
     let starts: Vec<u64> =
         own.filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok()).collect();
     match starts.iter().min() {
         Some(start) if (BASE..BASE + (1 << 30)).contains(start) => Ok(()),
         found => Err(Error::Machine {
-            what: "pvnet was not loaded where its layouts have it".to_owned(),
+            what: "pvnet-lab was not loaded where its layouts have it".to_owned(),
             said: format!(": {found:x?}"),
         }),
     }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_program_that_lies_elsewhere_is_refused() {
         let line =
-            |start: u64| format!("{start:x}-{:x} r-xp 00001000 00:02 37 {PVNET}", start + 0x1000);
+            |start: u64| format!("{start:x}-{:x} r-xp 00001000 00:02 37 {PROGRAM}", start + 0x1000);
         assert!(check(&report(&line(BASE + 0x1000))).is_ok());
         let message = check(&report(&line(0x5600_0000_0000))).unwrap_err().to_string();
         assert!(message.contains("560000000000"), "{message}");

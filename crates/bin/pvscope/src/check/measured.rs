@@ -29,12 +29,14 @@ pub struct Measured {
 }
 
 /// The modules of code for the gate.
+/// The program in which pvnet's paths run.
+const LAB: &str = "pvnet-lab";
 const MODULES: [&str; 3] = ["pvnet", "kernel", "rest"];
 
 /// The module of a function.
 fn module(mode: Mode, function: &Function) -> &'static str {
     match mode {
-        Mode::User if function.module == "pvnet" => "pvnet",
+        Mode::User if function.module == LAB => "pvnet",
         Mode::User => "rest",
         Mode::Kernel | Mode::Hypervisor => "kernel",
     }
@@ -151,7 +153,7 @@ mod tests {
                 pages: LAYOUTS as u64 * LAYOUT_TLBS,
             }],
         };
-        let function = Function { module: "pvnet".to_owned(), name: "f".to_owned() };
+        let function = Function { module: LAB.to_owned(), name: "f".to_owned() };
         let recording = Recording {
             blocks: vec![block],
             layouts: Some(layouts),

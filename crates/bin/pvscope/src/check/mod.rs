@@ -1,7 +1,7 @@
 //! `pvscope check`: whether a path of pvnet takes more than its baseline says.
 //!
 //! ```text
-//!  pvnet bench pps --lockstep, in QEMU ──► windows ──► Measured: means over layouts ─┐
+//!  pvnet-lab bench pps --lockstep, in QEMU ──► windows ──► Measured: means over layouts ─┐
 //!  docs/baseline.txt ─────────────────────────────────► Baseline ────────────────────┴─► compare ──► Difference …
 //! ```
 

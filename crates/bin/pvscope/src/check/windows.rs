@@ -1,4 +1,4 @@
-//! The machine that carries the windows: plain Linux, in which `pvnet bench pps --lockstep` runs.
+//! The machine that carries the windows: plain Linux, in which `pvnet-lab bench pps --lockstep` runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,11 @@ use crate::paths::{absolute, built};
 use crate::programs::Programs;
 use crate::provenance::{compiler, profile};
 use crate::record::RecordArgs;
-use crate::run::PVNET;
 use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
 
+/// The program's place in the machine.
+pub const PROGRAM: &str = "/usr/local/bin/pvnet-lab";
 /// Frames of a window.
 const FRAMES: u64 = 2048;
 /// Frames of a window of 64 KiB each: as many pages.
@@ -43,9 +44,9 @@ pub struct MachineArgs {
     /// Compare only these paths (copy) or windows (copy-1514) [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "update")]
     pub windows: Vec<String>,
-    /// The program pvnet [default: the one beside this program].
+    /// The program pvnet-lab [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
-    pub pvnet: Option<PathBuf>,
+    pub pvnet_lab: Option<PathBuf>,
     /// The plugin [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
@@ -64,7 +65,7 @@ pub struct Machine {
     pub provenance: Provenance,
     images: Images,
     emulator: Emulator,
-    pvnet: PathBuf,
+    program: PathBuf,
     record: RecordArgs,
     plugin: PathBuf,
 }
@@ -109,7 +110,7 @@ fn script(windows: &[String]) -> String {
     format!(
         "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\n\
          tell_modules 0\n\
-         pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --large-frames {LARGE_FRAMES} {windows} </run/in >/run/out 2>&1 &\n\
+         pvnet-lab bench pps --lockstep --marks --quiet --frames {FRAMES} --large-frames {LARGE_FRAMES} {windows} </run/in >/run/out 2>&1 &\n\
          exec 3>/run/in\n\
          while read -r line; do echo \"$line\"; [ \"$line\" != @done ] || break; done </run/out\n\
          tell_processes 0\necho '@end'\n"
@@ -119,7 +120,7 @@ fn script(windows: &[String]) -> String {
 impl Machine {
     /// Finds the images and the programs.
     pub fn prepare(args: &MachineArgs) -> Result<Self> {
-        let pvnet = built(args.pvnet.as_ref(), "pvnet")?;
+        let program = built(args.pvnet_lab.as_ref(), "pvnet-lab")?;
         let record = RecordArgs::of_gate(args.plugin.clone(), args.limit, args.quiet);
         let plugin = record.plugin()?;
         let (suite, cache) = (Suite::of_this_machine(), absolute(&default_cache())?);
@@ -129,8 +130,8 @@ impl Machine {
             // The processor that programs see, for which the C library chooses its functions, is QEMU's: all that this version has
             // (`-cpu max`), whatever the host's is.
             ("qemu", emulator.version_line()?),
-            ("rustc", compiler(&pvnet)?),
-            ("profile", profile(&pvnet)),
+            ("rustc", compiler(&program)?),
+            ("profile", profile(&program)),
             ("kernel", of_file(&images.kernel())?),
             ("system", of_file(&images.root(Kind::Dom0))?),
             ("model", "server".to_owned()),
@@ -138,14 +139,14 @@ impl Machine {
             ("large-frames", LARGE_FRAMES.to_string()),
             ("layouts", LAYOUTS.to_string()),
         ]);
-        Ok(Self { provenance, images, emulator, pvnet, record, plugin })
+        Ok(Self { provenance, images, emulator, program, record, plugin })
     }
 
     /// Records the windows.
     pub fn record(&self, args: &MachineArgs) -> Result<BTreeMap<String, Measured>> {
         let progress = Progress::new(snapshot::STEPS, args.quiet);
         progress.step("write the images");
-        let files = vec![HostFile::new(&self.pvnet)?.at(PVNET)];
+        let files = vec![HostFile::new(&self.program)?.at(PROGRAM)];
         let script = script(&args.windows);
         let batch = Batch { script, files, ..Batch::default() };
         let host = BatchHost::new(&self.images, &batch)?;
@@ -153,13 +154,13 @@ impl Machine {
         let raw = host.folder().join("recording");
         let argument = self.record.plugin_argument(&self.plugin, &raw, &symbols, None)?;
         let qemu = self.emulator.version_line()?;
-        let names = ("pvnet bench pps --lockstep", &*qemu);
+        let names = ("pvnet-lab bench pps --lockstep", &*qemu);
         let machine = snapshot::Machine::of_lab(names, &host, &self.images, &self.emulator)?;
         let printed = host.printed();
         let consoles = [("the console", host.log()), ("the script", printed.clone())];
         let watch = Watch::new(&consoles, &progress, args.limit);
         let plan = host.folder().join("layouts");
-        let text = layouts::plan(&self.pvnet, &symbols)?.text();
+        let text = layouts::plan(&self.program, &symbols)?.text();
         std::fs::write(&plan, text).map_err(Error::path(&plan))?;
         let plan = escaped(&plan.display().to_string());
         let argument = format!("{argument},windows=on,layouts={plan}");
@@ -180,7 +181,7 @@ impl Machine {
         let kernel = self.images.kernel();
         let vmlinux = std::fs::read(&kernel).map_err(Error::path(&kernel))?;
         let mut programs = Programs::of_lab(&files, &vmlinux);
-        programs.add_host_file(PVNET, &self.pvnet)?;
+        programs.add_host_file(PROGRAM, &self.program)?;
         let report = GuestReport::parse(&text);
         layouts::check(&report)?;
         name_all(&mut recordings, &symbols, &report, programs);

@@ -1,4 +1,4 @@
-//! `pvnet bench idle`: what an idle daemon costs.
+//! `pvnet-lab bench idle`: what an idle daemon costs.
 
 use std::time::Duration;
 

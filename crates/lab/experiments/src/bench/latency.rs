@@ -1,4 +1,4 @@
-//! `pvnet bench latency`: the round-trip time of a datagram.
+//! `pvnet-lab bench latency`: the round-trip time of a datagram.
 
 use clap::Args;
 use lab::{Children, CpuMeter, Offloads, Progress, VethBridge};

@@ -1,4 +1,4 @@
-//! `pvnet bench middleware`: what the wrappers around a port cost, between two generator guests.
+//! `pvnet-lab bench middleware`: what the wrappers around a port cost, between two generator guests.
 //!
 //! Each row has a daemon, which sleeps while another is measured. The rows of one frame length are
 //! compared with the first of them, whose ports have no wrapper.

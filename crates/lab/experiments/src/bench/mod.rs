@@ -1,4 +1,4 @@
-//! `pvnet bench`: numbers to compare between runs, and with the kernel's own bridge.
+//! `pvnet-lab bench`: numbers to compare between runs, and with the kernel's own bridge.
 //!
 //! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in
 //! alternating order, so that a machine that is slower for a while affects both.

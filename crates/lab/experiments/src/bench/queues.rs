@@ -1,4 +1,4 @@
-//! `pvnet bench queues`: numbers of workers and queues, compared in one run.
+//! `pvnet-lab bench queues`: numbers of workers and queues, compared in one run.
 
 use clap::Args;
 use lab::{Offloads, Progress};

@@ -1,4 +1,4 @@
-//! `pvnet bench restart`: for how long traffic between two guests pauses while the daemon is restarted.
+//! `pvnet-lab bench restart`: for how long traffic between two guests pauses while the daemon is restarted.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `pvnet bench reuse`: what it saves to keep guests' pages mapped between packets.
+//! `pvnet-lab bench reuse`: what it saves to keep guests' pages mapped between packets.
 //!
 //! TCP and UDP between two guests, with each way to decide which pages stay mapped, for packets whose headers are copied and for
 //! packets that are mapped. All ways are measured in turn, in every round.

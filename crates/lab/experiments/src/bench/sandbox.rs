@@ -1,4 +1,4 @@
-//! `pvnet bench sandbox`: what the daemon's filter of system calls costs each frame to an uplink.
+//! `pvnet-lab bench sandbox`: what the daemon's filter of system calls costs each frame to an uplink.
 //!
 //! Two threads each have a worker in lockstep, a guest, and a tap or a second guest. One of them is under the filter that a daemon with
 //! `sandbox = "full"` has. They carry frames in turn, on one CPU. Frames between guests take no system call, so their row shows what

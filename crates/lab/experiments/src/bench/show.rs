@@ -89,7 +89,7 @@ fn table(benchmark: &Benchmark) -> Table {
 
 /// The page: the table, a chart for each unit, processor time where it was measured.
 fn page(benchmark: &Benchmark) -> Report {
-    let mut page = Report::new(format!("pvnet bench {}", benchmark.bench));
+    let mut page = Report::new(format!("pvnet-lab bench {}", benchmark.bench));
     let rounds = benchmark.rows.iter().map(|row| row.stats.n).max().unwrap_or(0);
     page.lead(&format!(
         "Medians of {rounds} rounds. Compared subjects were measured in turn, in one run."

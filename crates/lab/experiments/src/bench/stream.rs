@@ -1,4 +1,4 @@
-//! `pvnet bench stream`: throughput between two kernel stacks.
+//! `pvnet-lab bench stream`: throughput between two kernel stacks.
 
 use clap::Args;
 use lab::{Offloads, Progress, VethBridge};

@@ -1,4 +1,4 @@
-//! `pvnet bench uplink`: what a frame between a guest and a NIC costs, by each kind of uplink.
+//! `pvnet-lab bench uplink`: what a frame between a guest and a NIC costs, by each kind of uplink.
 //!
 //! A worker in lockstep, a guest, and one end of a veth pair for a NIC, on one CPU. The kinds carry frames in turn. A frame out
 //! ends in the network stack at the other end of the wire, which nobody listens to, and a frame in comes from a packet socket there:

@@ -1,4 +1,4 @@
-//! `pvnet demo`: two guests talk through pvnet, and then through the kernel's own bridge.
+//! `pvnet-lab demo`: two guests talk through pvnet, and then through the kernel's own bridge.
 
 mod findings;
 mod isolation;

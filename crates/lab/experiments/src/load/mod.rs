@@ -1,4 +1,4 @@
-//! `pvnet load`: the benchmark program of Willmann et al. 2007, §5.1.
+//! `pvnet-lab load`: the benchmark program of Willmann et al. 2007, §5.1.
 //!
 //! ```text
 //!  client: threads ─┬─ connections ─┬─ server: threads
@@ -39,15 +39,15 @@ pub enum LoadCommand {
     Server(ServerArgs),
     /// Load one or more servers over many TCP connections, and print what each connection carried.
     ///
-    ///   pvnet load server &                                  in a guest, or anywhere
-    ///   pvnet load client 10.77.0.1 --seconds 5              send to it
-    ///   pvnet load client 10.77.0.1 10.77.0.2 --receive      two servers send
+    ///   pvnet-lab load server &                                  in a guest, or anywhere
+    ///   pvnet-lab load client 10.77.0.1 --seconds 5              send to it
+    ///   pvnet-lab load client 10.77.0.1 10.77.0.2 --receive      two servers send
     #[command(verbatim_doc_comment)]
     Client(ClientArgs),
     /// Send datagrams in bursts with pauses of equal length, and print how many were sent in which time.
     ///
-    ///   pvnet load sink &                                    in a guest, or anywhere
-    ///   pvnet load source 10.77.0.1 --burst 16 --pps 20000   send to it
+    ///   pvnet-lab load sink &                                    in a guest, or anywhere
+    ///   pvnet-lab load source 10.77.0.1 --burst 16 --pps 20000   send to it
     #[command(verbatim_doc_comment)]
     Source(SourceArgs),
     /// Receive datagrams of a source until SIGINT or SIGTERM, and print how many arrived.

@@ -1,4 +1,4 @@
-//! `pvnet repro`: repeats a paper's experiments.
+//! `pvnet-lab repro`: repeats a paper's experiments.
 
 mod config;
 mod copies;

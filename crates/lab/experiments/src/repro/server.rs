@@ -16,7 +16,7 @@ use lab::{Namespace, Offloads, Process, Sysctl, on_cpu};
 
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
-use crate::testbed::{Daemon, ports, program};
+use crate::testbed::{Daemon, ports, pvnet, this};
 
 /// What the configuration file is about besides.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ impl Server {
     /// Starts this program with these arguments in every guest.
     pub fn run_in_guests(&mut self, arguments: &[&str], cpus: &Cpus) -> Result<()> {
         for namespace in &self.namespaces {
-            let mut command = program(Some(namespace))?;
+            let mut command = this(Some(namespace))?;
             command.args(arguments);
             self.programs.push(on_cpu(cpus.server, || Process::capture(command))?);
         }
@@ -215,14 +215,14 @@ impl Server {
         let mut daemon = on_cpu(cpus.driver, || Daemon::start(text))?;
         if setup.has_cards() {
             for nic in 0..self.nics {
-                let mut command = program(None)?;
+                let mut command = pvnet(None)?;
                 command.arg("nic").arg("--directory").arg(daemon.folder()).arg(card(nic));
                 self.cards.push(on_cpu(cpus.client, || Process::capture(command))?);
             }
             daemon.wait("the cards' start", &mut self.cards, |_, cards| all_say_up(cards))?;
         }
         for name in names.iter().filter(|_| setup.starts_guests()) {
-            let mut command = program(None)?;
+            let mut command = pvnet(None)?;
             command.arg("guest").arg("--directory").arg(daemon.folder());
             for nic in 0..self.nics {
                 command.args(["--device", &device(nic)]);

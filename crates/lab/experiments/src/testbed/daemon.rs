@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 /// How long a daemon or a guest may take to start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
+/// The program: beside this one, or else in the PATH.
+const PVNET: &str = "pvnet";
 
 /// How a daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +36,10 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon and waits until it answers. `config` gets the folder for its sockets.
     pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
-        Self::launch(program(None)?, config)
+        Self::launch(pvnet(None)?, config)
     }
 
-    /// The same with another build of this program.
+    /// The same with another build of pvnet.
     pub fn start_other(program: &Path, config: impl FnOnce(&Path) -> String) -> Result<Self> {
         Self::launch(lab::command(&program.to_string_lossy())?, config)
     }
@@ -47,7 +49,7 @@ impl Daemon {
         namespace: &Namespace,
         config: impl FnOnce(&Path) -> String,
     ) -> Result<Self> {
-        Self::launch(program(Some(namespace))?, config)
+        Self::launch(pvnet(Some(namespace))?, config)
     }
 
     fn launch(command: Command, config: impl FnOnce(&Path) -> String) -> Result<Self> {
@@ -60,13 +62,13 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Ends it, and at once starts this program with the same configuration. Its guests may still be away on return.
+    /// Ends it, and at once starts pvnet with the same configuration. Its guests may still be away on return.
     pub fn restart(&mut self, ending: Ending) -> Result<()> {
         match ending {
             Ending::Planned => self.process.stop()?,
             Ending::Killed => self.process.kill()?,
         };
-        self.process = run(program(None)?, self.folder())?;
+        self.process = run(pvnet(None)?, self.folder())?;
         self.wait("the daemon's start", &mut [], |_, _| true)
     }
 
@@ -140,20 +142,29 @@ fn run(mut command: Command, folder: &Path) -> Result<Process> {
     Ok(Process::capture(command)?)
 }
 
-/// This program, in a namespace if one is given. It dies with the thread that starts it.
-pub fn program(namespace: Option<&Namespace>) -> Result<Command> {
-    let path = program_path()?;
-    let path = path.to_string_lossy();
-    Ok(match namespace {
-        Some(namespace) => namespace.exec(&path)?,
-        None => lab::command(&path)?,
-    })
+/// The program pvnet, in a namespace if one is given. It dies with the thread that starts it.
+pub fn pvnet(namespace: Option<&Namespace>) -> Result<Command> {
+    let beside = this_program()?.with_file_name(PVNET);
+    command(if beside.is_file() { &beside } else { Path::new(PVNET) }, namespace)
+}
+
+/// The same of this program.
+pub fn this(namespace: Option<&Namespace>) -> Result<Command> {
+    command(&this_program()?, namespace)
 }
 
 /// The file of this program.
-pub fn program_path() -> Result<PathBuf> {
+pub fn this_program() -> Result<PathBuf> {
     let failed = |source| Error::Path { path: "/proc/self/exe".into(), source };
     std::env::current_exe().map_err(failed)
+}
+
+fn command(program: &Path, namespace: Option<&Namespace>) -> Result<Command> {
+    let program = program.to_string_lossy();
+    Ok(match namespace {
+        Some(namespace) => namespace.exec(&program)?,
+        None => lab::command(&program)?,
+    })
 }
 
 /// Fails if a process has ended.

@@ -17,7 +17,7 @@ mod subject;
 mod virtio;
 
 pub use case::{CASES, CONGESTION, Case, find_pace};
-pub use daemon::{Daemon, Ending, ports, program, program_path};
+pub use daemon::{Daemon, Ending, ports, pvnet, this, this_program};
 pub use measure::measure;
 pub use pvnet::{GuestKind, Setup, Testbed};
 pub use round_trips::round_trips;

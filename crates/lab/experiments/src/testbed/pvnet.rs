@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
-use super::daemon::{Daemon, Ending, ports, program};
+use super::daemon::{Daemon, Ending, ports, pvnet};
 use super::subject::Subject;
 use super::virtio::{self, quoted};
 use crate::error::{Error, Result};
@@ -149,7 +149,7 @@ impl Testbed {
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
         let queues = self.queues;
         for end in [&self.left, &self.right] {
-            let mut command = program(None)?;
+            let mut command = pvnet(None)?;
             command.arg("guest").arg("--directory").arg(self.daemon.folder());
             command.args(["--device", end.device]).args(flags(offloads));
             if let Some(queues) = queues {

@@ -101,7 +101,9 @@ impl Marked {
 pub(super) fn interact(dom0: &Shell, line: &mut UnixStream) -> Result<()> {
     let failed = |cause: io::Error| Error::path("the terminal")(cause);
     if !io::stdin().is_terminal() {
-        return Err(failed(io::Error::other("standard input is not a terminal; use `xenlab run`")));
+        return Err(failed(io::Error::other(
+            "standard input is not a terminal; use `pvnet-lab xen run`",
+        )));
     }
     let size = tcgetwinsize(io::stdin()).map_err(|errno| failed(errno.into()))?;
     let (rows, columns) = (size.ws_row.max(24), size.ws_col.max(80));

@@ -1,5 +1,5 @@
 //! Menon, Cox, Zwaenepoel: "Optimizing Network Virtualization in Xen", USENIX 2006. Here are its figures of cycles and TLB
-//! misses by domain: 6, 8, 9 and 12. `pvnet repro menon06` has the figures of throughput.
+//! misses by domain: 6, 8, 9 and 12. `pvnet-lab repro menon06` has the figures of throughput.
 
 mod tlb;
 

@@ -1,4 +1,4 @@
-//! Menon, Cox and Zwaenepoel 2006: the figures of cycles and TLB misses. `pvnet repro menon06` judges the throughput.
+//! Menon, Cox and Zwaenepoel 2006: the figures of cycles and TLB misses. `pvnet-lab repro menon06` judges the throughput.
 
 use super::{PaperClaim, Rule, Unit, at_least, at_most, near};
 

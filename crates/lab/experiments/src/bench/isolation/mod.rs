@@ -1,4 +1,4 @@
-//! `pvnet bench isolation`: what a hostile guest costs two good ones.
+//! `pvnet-lab bench isolation`: what a hostile guest costs two good ones.
 //!
 //! ```text
 //!  red ── TCP, round trips ──► blue          for each class of hostile guest, with one worker and with two

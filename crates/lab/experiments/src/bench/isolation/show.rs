@@ -101,7 +101,7 @@ pub fn rules() -> String {
 
 /// The page.
 pub fn page(benchmark: &Benchmark, outcomes: &[Outcome]) -> Report {
-    let mut page = Report::new("pvnet bench isolation");
+    let mut page = Report::new("pvnet-lab bench isolation");
     page.lead(LEAD).paragraph(&rules()).table("", &table(outcomes));
     for (quantity, title) in Quantity::ALL.into_iter().zip(["Throughput", "99th percentile"]) {
         let chart = BarChart::new(format!("{title}, attack/idle"), "×");

@@ -15,7 +15,7 @@ use wire::ethernet::MacAddr;
 use super::class::Class;
 use super::order::{Order, Report};
 use crate::error::{Error, Result};
-use crate::testbed::{GuestKind, Setup, Subject as _, Testbed, program, quoted};
+use crate::testbed::{GuestKind, Setup, Subject as _, Testbed, quoted, this};
 
 /// The hostile guest.
 const NAME: &str = "hostile";
@@ -63,7 +63,7 @@ impl Attacked {
             None => VICTIMS.to_vec(),
         };
         let orders = testbed.folder().join("orders");
-        let mut command = program(None)?;
+        let mut command = this(None)?;
         command.args(["bench", "hostile-guest", "--name", NAME, "--class", &class.to_string()]);
         let socket = port.unwrap_or_else(|| join_socket(testbed.folder()));
         command.arg("--socket").arg(socket).arg("--orders").arg(&orders);

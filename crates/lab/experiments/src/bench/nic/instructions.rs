@@ -7,7 +7,7 @@ use clap::Args;
 use super::machine::{Machine, To};
 use super::protections::Kind;
 use crate::error::{Error, Result};
-use crate::testbed::program_path;
+use crate::testbed::this_program;
 
 /// Options of the process whose instructions are counted.
 #[derive(Args)]
@@ -51,7 +51,7 @@ pub fn per_frame(kind: Kind, size: u16) -> Result<f64> {
 fn count(kind: Kind, size: u16, batches: u32) -> Result<(u64, u64)> {
     let mut command = lab::command("valgrind")?;
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    command.arg("--toggle-collect=*step_card*").arg(program_path()?);
+    command.arg("--toggle-collect=*step_card*").arg(this_program()?);
     command.args(["bench", "nic-counted", "--protection", kind.name()]);
     command.args(["--size", &size.to_string(), "--batches", &batches.to_string()]);
     let mut process = lab::Process::capture(command)?;

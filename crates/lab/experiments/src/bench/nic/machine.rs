@@ -305,7 +305,7 @@ impl Guest {
     }
 }
 
-/// Steps until the card waits for an event or a time, as its process does. `pvnet bench nic` counts the
+/// Steps until the card waits for an event or a time, as its process does. `pvnet-lab bench nic` counts the
 /// instructions of this function by its name.
 #[inline(never)]
 pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {

@@ -1,4 +1,4 @@
-//! `pvnet bench nic`: frames per second of a card alone, and what each protection costs the card and the host.
+//! `pvnet-lab bench nic`: frames per second of a card alone, and what each protection costs the card and the host.
 //!
 //! Two guests with a context each, the hypervisor's part and the card's firmware take turns in one thread. The card
 //! has the CPU time of its own turns. No process, socket or tap is measured.

@@ -1,4 +1,4 @@
-//! `pvnet bench pps`: frames per second between two generator guests without a kernel stack.
+//! `pvnet-lab bench pps`: frames per second between two generator guests without a kernel stack.
 //!
 //! One CPU has the daemon's worker, another the generator, which is both guests. It measures the
 //! backend, the rings, and the caches between two cores.

@@ -137,7 +137,7 @@ impl Curve {
 
     /// The page.
     pub fn page(&self, benchmark: &Benchmark) -> Report {
-        let mut page = Report::new("pvnet bench scale");
+        let mut page = Report::new("pvnet-lab bench scale");
         page.lead("Guests without a kernel stack, each of which sends to the next one.");
         page.paragraph(&rules()).table("", &self.table());
         for (title, unit, of) in [

@@ -1,4 +1,4 @@
-//! `pvnet bench scale`: many guests, from attaching them to all of them sending.
+//! `pvnet-lab bench scale`: many guests, from attaching them to all of them sending.
 //!
 //! Each number of guests has a daemon, which sleeps while another is measured. One CPU has the daemons, another
 //! all guests: they have no kernel stack.

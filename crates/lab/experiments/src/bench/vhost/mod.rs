@@ -1,4 +1,4 @@
-//! `pvnet bench vhost`: virtual machines' ports, beside the rivals that are installed.
+//! `pvnet-lab bench vhost`: virtual machines' ports, beside the rivals that are installed.
 //!
 //! One CPU has a back-end, another a front-end program, which is two guests. All back-ends run during the whole run; all
 //! but the one that is measured are stopped. Each round measures every one for a moment, in alternating order. Ratios are
@@ -101,7 +101,7 @@ pub fn run(args: &VhostArgs) -> Result<Shown> {
     let notes = testbed.notes(args);
     let benchmark = testbed.rounds.finish("vhost", &testbed.ratios(&args.layouts));
     let table = table::table(&benchmark);
-    let mut page = Report::new("pvnet bench vhost");
+    let mut page = Report::new("pvnet-lab bench vhost");
     page.lead(&notes);
     page.table("", &table);
     Ok(Shown { benchmark, table, notes, page })

@@ -11,7 +11,7 @@ use super::front_end::{Reply, Request, RingLayout};
 use super::sample::{Polling, Sample};
 use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
-use crate::testbed::program;
+use crate::testbed::this;
 
 /// How long a back-end runs before it is measured: what others left in its caches goes, and its rings are looked at.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -80,7 +80,7 @@ struct FrontEnd {
 
 impl FrontEnd {
     fn start(back_end: &BackEnd, layout: RingLayout) -> Result<Self> {
-        let mut command = program(None)?;
+        let mut command = this(None)?;
         let layout = layout.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
         command.args(["bench", "vhost-front-end", "--layout", &layout, "--sockets"]);
         command.args(back_end.sockets());

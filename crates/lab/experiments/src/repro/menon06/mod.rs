@@ -1,4 +1,4 @@
-//! `pvnet repro menon06`: one server, on Linux, in the driver domain and in a guest.
+//! `pvnet-lab repro menon06`: one server, on Linux, in the driver domain and in a guest.
 
 mod claims;
 mod config;

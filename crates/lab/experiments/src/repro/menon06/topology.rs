@@ -16,7 +16,7 @@ use lab::{Namespace, Offloads, Process, on_cpu};
 use super::config::{CLIENT_ADDRESS, DEVICE, NIC, NIC_PORT, SERVER_ADDRESS, Server, with_prefix};
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
-use crate::testbed::{Daemon, ports, program};
+use crate::testbed::{Daemon, ports, pvnet};
 
 /// A running server and its client. Dropping it removes everything.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Topology {
 
     fn start_guest(&mut self, cpus: &Cpus) -> Result<()> {
         let Some(daemon) = &mut self.daemon else { return Ok(()) };
-        let mut command = program(None)?;
+        let mut command = pvnet(None)?;
         command.arg("guest").arg("--directory").arg(daemon.folder());
         command.args(["--device", DEVICE, self.server.name()]);
         self.guests.push(on_cpu(cpus.server, || Process::capture(command))?);

@@ -14,7 +14,7 @@ use crate::repro::interrupts;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;
 use crate::repro::window::watch;
-use crate::testbed::program;
+use crate::testbed::this;
 
 /// Nanoseconds of CPU time per packet that the guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
@@ -70,7 +70,7 @@ const SLACK: Duration = Duration::from_secs(15);
 pub fn source(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Process> {
     let Stream { size, pps, burst, seconds } = stream;
     let payload = size.saturating_sub(HEADERS);
-    let mut command = program(Some(&server.peer))?;
+    let mut command = this(Some(&server.peer))?;
     command.args(["load", "source", &server.addresses()[0].to_string()]);
     command.args(["--pps", &pps.to_string(), "--burst", &burst.to_string()]);
     command.args(["--size", &payload.to_string(), "--seconds", &(seconds + LONGER).to_string()]);
@@ -80,7 +80,7 @@ pub fn source(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Process> {
 }
 
 fn sink(server: &Server, cpus: &Cpus) -> Result<Process> {
-    let mut command = program(Some(server.first()))?;
+    let mut command = this(Some(server.first()))?;
     command.args(["load", "sink", "--json", "-"]);
     let mut sink = on_cpu(cpus.server, || Process::capture(command))?;
     sink.says(LISTENS, SLACK)?;

@@ -1,4 +1,4 @@
-//! `pvnet repro santos08`: what a received packet costs, by each way into a guest.
+//! `pvnet-lab repro santos08`: what a received packet costs, by each way into a guest.
 
 mod claims;
 mod config;

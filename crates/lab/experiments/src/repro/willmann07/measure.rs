@@ -14,7 +14,7 @@ use crate::repro::server::Server;
 use crate::repro::shares::Shares;
 use crate::repro::transfer::{Direction, PAYLOAD};
 use crate::repro::window::watch;
-use crate::testbed::program;
+use crate::testbed::this;
 
 /// The results of one transfer.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ const SLACK: Duration = Duration::from_secs(15);
 /// Runs a transfer.
 pub fn measure(server: &Server, transfer: Transfer<'_>, cpus: &Cpus) -> Result<Sample> {
     let Transfer { direction, seconds, connections, limit, congestion } = transfer;
-    let mut command = program(Some(&server.peer))?;
+    let mut command = this(Some(&server.peer))?;
     command.args(["load", "client", "--json", "-", "--connections", &connections.to_string()]);
     let longer = f64::from(seconds) + MARGIN.as_secs_f64();
     command.args(["--congestion", congestion]);

@@ -1,4 +1,4 @@
-//! `pvnet repro willmann07`: guests with contexts of cards, beside guests behind a driver domain.
+//! `pvnet-lab repro willmann07`: guests with contexts of cards, beside guests behind a driver domain.
 
 mod claims;
 mod config;

@@ -1,4 +1,4 @@
-//! `pvnet repro xenserver7`: two guests with one to eight queues each.
+//! `pvnet-lab repro xenserver7`: two guests with one to eight queues each.
 
 mod claims;
 mod document;

@@ -1,4 +1,4 @@
-//! `pvnet bench hostile-guest`: the hostile guest, a process that the benchmark starts.
+//! `pvnet-lab bench hostile-guest`: the hostile guest, a process that the benchmark starts.
 
 mod args;
 mod netif;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use lab::Progress;
-use xenlab::{
+use crate::{
     Edition, Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario,
 };
+use clap::Args;
+use lab::Progress;
 
 /// Where pvnet is.
 #[derive(Args)]

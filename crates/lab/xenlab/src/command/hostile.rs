@@ -1,17 +1,17 @@
-//! `xenlab hostile`: a guest that attacks its backend.
+//! `pvnet-lab xen hostile`: a guest that attacks its backend.
 
 use std::path::PathBuf;
 
+use crate::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
+use crate::{Error, Host, HostFile, Options, Result};
 use clap::Args;
 use document::Document;
 use lab::Progress;
 use report::{Machine, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
-use xenlab::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
-use xenlab::{Error, Host, HostFile, Options, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]
@@ -166,8 +166,8 @@ fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use crate::scenario::{Port, Report};
     use control_socket::Reason;
-    use xenlab::scenario::{Port, Report};
 
     use super::*;
 

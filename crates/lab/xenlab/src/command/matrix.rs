@@ -1,17 +1,17 @@
-//! `xenlab matrix`: connects every frontend with every backend.
+//! `pvnet-lab xen matrix`: connects every frontend with every backend.
 
 use std::path::PathBuf;
 
+use crate::scenario::{self, Cell, Pair};
+use crate::{Error, Host, Options, Result};
 use clap::Args;
 use document::Document;
 use lab::Progress;
 use report::{Machine, Table, human};
 use schemars::JsonSchema;
 use serde::Serialize;
-use xenlab::scenario::{self, Cell, Pair};
-use xenlab::{Error, Host, Options, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]
@@ -129,7 +129,7 @@ fn offloads(on: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use xenlab::scenario::{Features, Rates};
+    use crate::scenario::{Features, Rates};
 
     use super::*;
 

@@ -1,13 +1,13 @@
-//! `xenlab guest-copy`: guests that copy an uplink's frames themselves.
+//! `pvnet-lab xen guest-copy`: guests that copy an uplink's frames themselves.
 
 use std::path::PathBuf;
 
+use crate::scenario::{self, Backend, Step};
+use crate::{Host, Result};
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario::{self, Backend, Step};
-use xenlab::{Host, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

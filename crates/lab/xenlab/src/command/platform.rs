@@ -1,13 +1,13 @@
-//! `xenlab platform`: checks the services of Xen that pvnet uses.
+//! `pvnet-lab xen platform`: checks the services of Xen that pvnet uses.
 
 use std::path::PathBuf;
 
+use crate::scenario;
+use crate::{Error, Host, HostFile, Result};
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario;
-use xenlab::{Error, Host, HostFile, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

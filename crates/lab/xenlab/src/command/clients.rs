@@ -1,13 +1,13 @@
-//! `xenlab clients`: frontends with the habits of real ones, beside netback.
+//! `pvnet-lab xen clients`: frontends with the habits of real ones, beside netback.
 
 use std::path::PathBuf;
 
+use crate::scenario;
+use crate::{Error, Host, HostFile, Result};
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario;
-use xenlab::{Error, Host, HostFile, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

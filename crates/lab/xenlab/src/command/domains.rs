@@ -1,13 +1,13 @@
-//! `xenlab domains`: an operator's everyday actions on guests that pvnet serves.
+//! `pvnet-lab xen domains`: an operator's everyday actions on guests that pvnet serves.
 
 use std::path::PathBuf;
 
+use crate::scenario;
+use crate::{Host, Result};
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario;
-use xenlab::{Host, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

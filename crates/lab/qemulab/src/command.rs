@@ -1,22 +1,19 @@
-//! `qemulab`: an operator's day with virtual machines in QEMU as pvnet's guests.
-
-#![forbid(unsafe_code)]
+//! `pvnet-lab qemu`: an operator's day with virtual machines in QEMU as pvnet's guests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use crate::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
+use clap::Args;
 use lab::{Interrupt, Progress};
-use qemulab::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
 use xenlab::{Edition, Emulator, Images, Suite, default_cache, scenario};
 
 /// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
 /// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
 ///
 /// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
+#[derive(Args)]
+pub struct QemuArgs {
     /// Instead, run pvnet inside a machine, with the machine's card as its uplink by AF_XDP with zero copy.
     #[arg(long, conflicts_with_all = ["suite", "step"])]
     zero_copy: bool,
@@ -47,31 +44,31 @@ struct Cli {
 /// The emulators that are tried by default.
 const EMULATORS: [&str; 3] = ["installed", "5", "10"];
 
-fn main() -> ExitCode {
-    lab::exit_code("qemulab", run(&Cli::parse()), Error::is_interrupt)
-}
-
-fn run(cli: &Cli) -> Result<ExitCode> {
+/// Runs the steps.
+///
+/// # Errors
+/// Something is missing, or a machine fails.
+pub fn run(args: &QemuArgs) -> Result<ExitCode> {
     Interrupt::install()?;
     lab::preflight(&["tshark", "iperf3"])?;
-    let suite = cli.suite.unwrap_or_else(Suite::of_this_machine);
-    let cache = cli.cache.clone().unwrap_or_else(default_cache);
+    let suite = args.suite.unwrap_or_else(Suite::of_this_machine);
+    let cache = args.cache.clone().unwrap_or_else(default_cache);
     let cache =
         std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
-    let pvnet = pvnet(cli.pvnet.as_deref())?;
-    let images = match cli.zero_copy {
-        true => ZeroCopy::images(&cache, cli.quiet)?,
-        false => Images::prepare_edition(Edition::Vlan, suite, &cache, cli.quiet)?,
+    let pvnet = pvnet(args.pvnet.as_deref())?;
+    let images = match args.zero_copy {
+        true => ZeroCopy::images(&cache, args.quiet)?,
+        false => Images::prepare_edition(Edition::Vlan, suite, &cache, args.quiet)?,
     };
-    let firmware = Firmware::prepare(suite, &cache, cli.quiet)?;
+    let firmware = Firmware::prepare(suite, &cache, args.quiet)?;
     let mut emulators: Vec<(u32, Emulator)> = Vec::new();
-    let named = cli.qemu.iter().map(String::as_str);
-    let all = if cli.qemu.is_empty() { EMULATORS.to_vec() } else { named.collect() };
+    let named = args.qemu.iter().map(String::as_str);
+    let all = if args.qemu.is_empty() { EMULATORS.to_vec() } else { named.collect() };
     for which in all {
         let emulator = match which {
             "installed" => Emulator::any("qemu-system-x86_64")?,
-            "5" => Emulator::prepare_version(5, suite, &cache, cli.quiet)?,
-            "10" => Emulator::prepare_version(10, suite, &cache, cli.quiet)?,
+            "5" => Emulator::prepare_version(5, suite, &cache, args.quiet)?,
+            "10" => Emulator::prepare_version(10, suite, &cache, args.quiet)?,
             path => Emulator::any(path)?,
         };
         let version = emulator.version()?;
@@ -80,12 +77,12 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             emulators.push((version, emulator));
         }
     }
-    let day = Day::choose(&cli.step)?;
-    let each = if cli.zero_copy { ZeroCopy::STEPS } else { day.steps() };
-    let progress = Progress::new(each * emulators.len(), cli.quiet);
+    let day = Day::choose(&args.step)?;
+    let each = if args.zero_copy { ZeroCopy::STEPS } else { day.steps() };
+    let progress = Progress::new(each * emulators.len(), args.quiet);
     let mut steps = Vec::new();
     for (version, emulator) in &emulators {
-        let done = match cli.zero_copy {
+        let done = match args.zero_copy {
             true => ZeroCopy::run(&images, emulator, &pvnet, &progress)?,
             false => day.run(&images, emulator, &firmware, &pvnet, &progress)?,
         };
@@ -95,6 +92,6 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }
     }
     progress.finish();
-    let passed = scenario::report("qemu", &steps, cli.json.as_deref())?;
+    let passed = scenario::report("qemu", &steps, args.json.as_deref())?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

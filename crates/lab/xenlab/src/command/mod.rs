@@ -1,6 +1,4 @@
-//! `xenlab`: boots a Xen host in QEMU and runs experiments on it.
-
-#![forbid(unsafe_code)]
+//! `pvnet-lab xen`: what can be done with a Xen host in QEMU.
 
 mod args;
 mod clients;
@@ -13,13 +11,16 @@ mod platform;
 mod queues;
 mod schema;
 
+pub use schema::DOCUMENTS;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::{Error, Result};
 use args::{BootArgs, BuildArgs};
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 use clients::ClientsArgs;
 use device::DeviceArgs;
 use domains::DomainsArgs;
@@ -29,21 +30,10 @@ use lab::Interrupt;
 use matrix::MatrixArgs;
 use platform::PlatformArgs;
 use queues::QueuesArgs;
-use report::SchemaArgs;
-use xenlab::{Error, Result};
 
-/// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
-///
-/// Needs no root and no virtualisation. The first run makes images from Debian's packages.
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What to do with a Xen host.
 #[derive(Subcommand)]
-enum Command {
+pub enum Command {
     /// Make the images, unless they exist.
     Build(BuildArgs),
     /// Boot, and run a shell script in dom0; this program exits with its status.
@@ -53,11 +43,13 @@ enum Command {
         /// How long the script may take, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         limit: u64,
+        /// The host.
         #[command(flatten)]
         boot: BootArgs,
     },
     /// Boot, and open a shell in dom0; `Ctrl-]` or `exit` leaves it and ends the host.
     Shell {
+        /// The host.
         #[command(flatten)]
         boot: BootArgs,
     },
@@ -83,21 +75,19 @@ enum Command {
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
-    /// Print what a lab's JSON looks like, as a JSON Schema (2020-12); without a name, list all. Those of qemulab and ovnlab are among them.
-    Schema(SchemaArgs),
     /// Attack pvnet from a guest, one rule after another, and check that no other guest suffers.
     Hostile(HostileArgs),
-}
-
-fn main() -> ExitCode {
-    lab::exit_code("xenlab", run(&Cli::parse().command), Error::is_interrupt)
 }
 
 fn verdict(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(command: &Command) -> Result<ExitCode> {
+/// Does it.
+///
+/// # Errors
+/// Something is missing, or the host fails.
+pub fn run(command: &Command) -> Result<ExitCode> {
     Interrupt::install()?;
     match command {
         Command::Build(args) => args.images().map(|_| ExitCode::SUCCESS),
@@ -117,7 +107,6 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Clients(args) => clients::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
-        Command::Schema(args) => schema::print(args).map(|()| ExitCode::SUCCESS),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;
             eprintln!("dom0's shell; Ctrl-] or exit leaves it and ends the host\r");

@@ -1,13 +1,11 @@
-//! `ovnlab`: pvnet's guests as ports of OVN's logical switches.
-
-#![forbid(unsafe_code)]
+//! `pvnet-lab ovn`: pvnet's guests as ports of OVN's logical switches.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use crate::{Error, Form, Programs, Result, STEPS, cost, run as run_steps};
+use clap::{Args, Subcommand};
 use lab::{Interrupt, Progress};
-use ovnlab::{Error, Form, Programs, Result, STEPS, cost, run};
 use qemulab::pvnet;
 use xenlab::{Suite, default_cache, scenario};
 
@@ -16,9 +14,8 @@ use xenlab::{Suite, default_cache, scenario};
 /// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
 ///
 /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
+#[derive(Args)]
+pub struct OvnArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// The program pvnet [default: the one beside this program].
@@ -49,31 +46,31 @@ enum What {
     },
 }
 
-fn main() -> ExitCode {
-    lab::exit_code("ovnlab", start(&Cli::parse()), Error::is_interrupt)
-}
-
-fn start(cli: &Cli) -> Result<ExitCode> {
+/// Runs the steps, or measures.
+///
+/// # Errors
+/// Something is missing, or a host fails.
+pub fn run(args: &OvnArgs) -> Result<ExitCode> {
     Interrupt::install()?;
     lab::preflight(&["ethtool", "ping", "nstat", "unshare"])?;
-    let pvnet = pvnet(cli.pvnet.as_deref())?;
-    let cache = cli.cache.clone().unwrap_or_else(default_cache);
+    let pvnet = pvnet(args.pvnet.as_deref())?;
+    let cache = args.cache.clone().unwrap_or_else(default_cache);
     let cache =
         std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
     // Programs of another release would need its C library.
-    let programs = Programs::prepare(Suite::of_this_machine(), &cache, Form::Whole, cli.quiet)?;
-    let json = cli.json.as_deref();
-    if let Some(What::Cost { rounds, seconds }) = cli.what {
+    let programs = Programs::prepare(Suite::of_this_machine(), &cache, Form::Whole, args.quiet)?;
+    let json = args.json.as_deref();
+    if let Some(What::Cost { rounds, seconds }) = args.what {
         lab::preflight(&["iperf3"])?;
-        let progress = Progress::new(cost::steps(rounds), cli.quiet);
+        let progress = Progress::new(cost::steps(rounds), args.quiet);
         let benchmark = cost::measure(&programs, &pvnet, (rounds, seconds), &progress)?;
         progress.finish();
         cost::show(&benchmark, json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let programs = programs.with_machines(Suite::of_this_machine(), &cache, cli.quiet)?;
-    let progress = Progress::new(STEPS, cli.quiet);
-    let steps = run(&programs, &pvnet, Form::Whole, &progress)?;
+    let programs = programs.with_machines(Suite::of_this_machine(), &cache, args.quiet)?;
+    let progress = Progress::new(STEPS, args.quiet);
+    let steps = run_steps(&programs, &pvnet, Form::Whole, &progress)?;
     progress.finish();
     let passed = scenario::report("ovn", &steps, json)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

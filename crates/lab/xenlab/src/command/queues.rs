@@ -1,17 +1,17 @@
-//! `xenlab queues`: how many queues guests get, by the virtual CPUs of both ends.
+//! `pvnet-lab xen queues`: how many queues guests get, by the virtual CPUs of both ends.
 
 use std::path::PathBuf;
 
+use crate::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
+use crate::{Error, Host, Options, Result};
 use clap::Args;
 use document::Document;
 use lab::Progress;
 use report::{Machine, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
-use xenlab::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
-use xenlab::{Error, Host, Options, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

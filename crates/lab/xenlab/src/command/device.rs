@@ -1,13 +1,13 @@
-//! `xenlab device`: each interface of a guest has a device in the backend's domain, where the toolstack's scripts put it.
+//! `pvnet-lab xen device`: each interface of a guest has a device in the backend's domain, where the toolstack's scripts put it.
 
 use std::path::PathBuf;
 
+use crate::scenario::{self, DevicePart, Step};
+use crate::{Edition, Host, Result};
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario::{self, DevicePart, Step};
-use xenlab::{Edition, Host, Result};
 
-use crate::args::{BootArgs, PvnetArgs};
+use super::args::{BootArgs, PvnetArgs};
 
 /// Its arguments.
 #[derive(Args)]

@@ -1,0 +1,110 @@
+//! `pvnet-lab`: shows pvnet, measures it and attacks it.
+
+#![forbid(unsafe_code)]
+
+mod schema;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use experiments::bench::{self, BenchCommand};
+use experiments::demo::{self, DemoArgs};
+use experiments::load::{self, LoadCommand};
+use experiments::repro::{self, ReproCommand};
+use ovnlab::command::OvnArgs;
+use qemulab::command::QemuArgs;
+use report::SchemaArgs;
+
+/// Shows, measures and attacks pvnet: the program `pvnet` beside this one, or else in the PATH.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
+    ///
+    /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
+    /// veth and bridge. Measures the same transfers over both, prints a table and writes a
+    /// report with plots. Needs root. Removes everything that it created, even after an error.
+    Demo(DemoArgs),
+    /// Measure pvnet, and for comparison the kernel's veth + bridge.
+    ///
+    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Load TCP connections evenly, as the benchmark program of a paper does (Willmann et al. 2007).
+    ///
+    /// Works between any two network stacks: guests, namespaces, hosts.
+    #[command(subcommand)]
+    Load(LoadCommand),
+    /// Repeat a paper's experiments, and compare the results with the paper's.
+    ///
+    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
+    #[command(subcommand)]
+    Repro(ReproCommand),
+    /// Boot a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
+    ///
+    /// Needs no root and no virtualisation. The first run makes images from Debian's packages.
+    #[command(subcommand)]
+    Xen(xenlab::command::Command),
+    /// Boot virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and do with them
+    /// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
+    ///
+    /// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
+    Qemu(QemuArgs),
+    /// Start OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and do
+    /// with them what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed. A
+    /// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
+    ///
+    /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
+    Ovn(OvnArgs),
+    /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
+    Schema(SchemaArgs),
+    /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; it is created if missing.
+        folder: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Demo(args) => experiment(demo::run(&args)),
+        Command::Bench(command) => experiment(bench::run(&command)),
+        Command::Load(command) => experiment(load::run(&command)),
+        Command::Repro(command) => experiment(repro::run(&command)),
+        Command::Xen(command) => lab(xenlab::command::run(&command)),
+        Command::Qemu(args) => lab(qemulab::command::run(&args)),
+        Command::Ovn(args) => lab(ovnlab::command::run(&args)),
+        Command::Schema(args) => print(args.text(schema::kinds())),
+        Command::Manual { folder } => {
+            let written = report::write_manual(Cli::command(), &folder, schema::kinds());
+            print(written.map(|()| String::new()).map_err(|error| error.to_string()))
+        }
+    }
+}
+
+fn print(text: Result<String, String>) -> ExitCode {
+    let failed = |error: std::io::Error| format!("standard output: {error}");
+    let printed =
+        text.and_then(|text| std::io::stdout().write_all(text.as_bytes()).map_err(failed));
+    lab::exit_code("pvnet-lab", printed.map(|()| ExitCode::SUCCESS), |_| false)
+}
+
+/// The exit code of an experiment. Everything that it created is removed by now.
+fn experiment(result: experiments::Result<()>) -> ExitCode {
+    let result = result.map(|()| ExitCode::SUCCESS);
+    lab::exit_code("pvnet-lab", result, experiments::Error::is_interrupt)
+}
+
+/// The same of a lab.
+fn lab(result: xenlab::Result<ExitCode>) -> ExitCode {
+    lab::exit_code("pvnet-lab", result, xenlab::Error::is_interrupt)
+}

@@ -1,0 +1,49 @@
+//! `pvnet-lab schema`: what the JSON of each command looks like.
+
+use document::Kind;
+
+/// All kinds of documents.
+pub fn kinds() -> impl Iterator<Item = Kind> + Clone {
+    experiments::DOCUMENTS.iter().chain(xenlab::command::DOCUMENTS).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn every_command_that_prints_json_has_a_schema() {
+        let commands = report::json_commands(&Cli::command());
+        assert!(commands.len() >= 25, "{commands:?}");
+        let with_a_schema: Vec<_> = kinds().flat_map(|kind| kind.commands).collect();
+        for command in &commands {
+            // `ovn cost` writes rows, as a bench does.
+            let found = command == "ovn cost" || with_a_schema.contains(&&&**command);
+            assert!(found, "`pvnet-lab {command} --json` has no schema");
+        }
+        for command in with_a_schema {
+            assert!(
+                commands.contains(&(*command).to_owned()),
+                "`pvnet-lab {command}` has no --json"
+            );
+        }
+    }
+
+    #[test]
+    fn every_document_is_in_the_table_of_the_operations_page_and_names_itself() {
+        let page = include_str!("../../../../docs/operations.md");
+        for kind in kinds() {
+            let id = kind.id;
+            assert!(page.contains(&format!("`{id}`")), "{id} is not in docs/operations.md");
+            assert_eq!(document::faults(&kind), [""; 0], "{id}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

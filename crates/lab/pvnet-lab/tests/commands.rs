@@ -1,0 +1,140 @@
+//! The laboratory's commands, as a user runs them. They start the program pvnet beside `pvnet-lab`: `cargo test --workspace` builds both,
+//! and for this package alone, build it before: `cargo build -p pvnet`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use lab::{Process, TempDir, able};
+use serde_json::Value;
+
+/// A time limit far above the duration of any step.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The program under test.
+fn pvnet_lab() -> Command {
+    let program = env!("CARGO_BIN_EXE_pvnet-lab");
+    assert!(Path::new(program).with_file_name("pvnet").is_file(), "run `cargo build -p pvnet`");
+    lab::command(program).unwrap()
+}
+
+/// The schema of a document.
+fn schema(name: &str) -> Value {
+    let mut command = pvnet_lab();
+    command.args(["schema", name]);
+    serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
+}
+
+/// Reads a document, and checks it.
+fn checked(name: &str, text: &str) -> Value {
+    let document = serde_json::from_str(text).unwrap();
+    assert_eq!(document::errors(&schema(name), &document), [""; 0]);
+    document
+}
+
+#[test]
+fn the_configurations_of_the_experiments_are_valid() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("pvnet.toml");
+    let texts = experiments::repro::configurations();
+    assert!(!texts.is_empty());
+    for text in texts {
+        std::fs::write(&file, &text).unwrap();
+        let pvnet = Path::new(env!("CARGO_BIN_EXE_pvnet-lab")).with_file_name("pvnet");
+        let mut command = lab::command(&pvnet.to_string_lossy()).unwrap();
+        command.args(["run", "--check", "--config"]).arg(&file);
+        lab::run(command, LIMIT).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+    }
+}
+
+#[test]
+fn both_ends_of_a_stream_of_datagrams_print_json_alone() {
+    let mut command = pvnet_lab();
+    command.args(["load", "sink", "--listen", "127.0.0.1:0", "--json", "-"]);
+    let mut sink = Process::capture(command).unwrap();
+    sink.says("listening on 127.0.0.1:", LIMIT).unwrap();
+    let said = sink.stderr();
+    let port = said.trim().rsplit(':').next().unwrap();
+    let mut command = pvnet_lab();
+    command.args(["load", "source", "127.0.0.1", "--port", port, "--seconds", "1", "--json", "-"]);
+    let sent = checked("load-source", &lab::run(command, LIMIT).unwrap());
+    assert!(sent["datagrams"].as_u64() > Some(0) && sent["refused"] == 0, "{sent}");
+    sink.stop().unwrap();
+    let arrived = checked("load-sink", &sink.stdout());
+    assert!(arrived["received"].as_u64() > Some(0), "{arrived}");
+    assert!(arrived["sent"].as_u64() <= sent["datagrams"].as_u64(), "{arrived} {sent}");
+}
+
+#[test]
+fn the_report_of_a_bench_is_as_its_schema_says() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("pps.json");
+    let mut command = pvnet_lab();
+    command.args(["bench", "pps", "--lockstep", "--frames", "64", "--windows", "copy-1514"]);
+    command.args(["--rounds", "1", "--quiet", "--json"]).arg(&file);
+    lab::run(command, LIMIT).unwrap();
+    let report = checked("bench", &std::fs::read_to_string(file).unwrap());
+    assert_eq!(report["schema"], "pvnet-bench/1");
+    let mut other = report;
+    other["rows"][0]["median"] = "fast".into();
+    assert_eq!(document::errors(&schema("bench"), &other).len(), 1);
+}
+
+#[test]
+fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
+    if !able(&["iperf3", "ping"]) {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("isolation.json");
+    let mut command = pvnet_lab();
+    command.args(["bench", "isolation", "--class", "virtio-kick-storm", "--victims", "virtio"]);
+    command.args(["--workers", "1", "--rounds", "1", "--quiet", "--json"]).arg(&file);
+    lab::run(command, 3 * LIMIT).unwrap();
+    let report = checked("bench", &std::fs::read_to_string(file).unwrap());
+    let attack = "virtio-kick-storm-1w-virtio-victims-tcp+attack";
+    let rows = report["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == attack);
+    let row = row.unwrap_or_else(|| panic!("no row {attack} in {report}"));
+    assert_eq!((&row["victims"], &row["ended_by"]), (&"virtio".into(), &Value::Null));
+    assert!(row["operations"].as_f64().unwrap() > 0.0, "{row}");
+    let idle = &rows[0];
+    assert!(idle["median"].as_f64().unwrap() > 0.0, "{idle}");
+}
+
+#[test]
+fn a_paper_is_repeated_and_compared_with_its_numbers() {
+    if !able(&["iperf3", "ping", "ethtool"]) {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let [json, html] = ["menon06.json", "menon06.html"].map(|name| folder.path().join(name));
+    let mut command = pvnet_lab();
+    command.args(["repro", "menon06", "--figure", "5,9", "--config", "none,high,SP-GP"]);
+    command.args(["--seconds", "1", "--rounds", "1", "--json"]).arg(&json);
+    command.arg("--html").arg(&html);
+    let mut repro = Process::capture(command).unwrap();
+    repro.succeed(LIMIT).unwrap();
+    let table = repro.stdout();
+    assert!(table.contains("2,794") && table.contains("TLB misses"), "{table}");
+    let document = checked("repro menon06", &std::fs::read_to_string(json).unwrap());
+    assert_eq!(document["paper"], "menon06");
+    let [none, high, global] = &document["rows"].as_array().unwrap()[..] else {
+        panic!("{document}")
+    };
+    assert_eq!([&none["config"], &high["config"], &global["config"]], ["none", "high", "SP-GP"]);
+    for row in [none, high] {
+        assert!(row["mbps"]["median"].as_f64() > Some(1.0), "{row}");
+        assert!(row["cpu_s_per_gb"]["hypervisor"].as_f64() > Some(0.0), "{row}");
+        // A frame of a page or more is mapped, and what was sent went through the NIC.
+        assert!(row["per_packet"]["maps"].as_f64() > Some(0.0), "{row}");
+        assert!(row["per_packet"]["frames"].as_f64() > Some(0.0), "{row}");
+    }
+    assert!(high["ratio_to_none"].as_f64() > Some(0.0), "{high}");
+    assert!(global["mbps"].is_null() && global["not_measurable"].is_string(), "{global}");
+    assert!(std::fs::read_to_string(html).unwrap().contains("<figure>"));
+    let mut namespaces = lab::command("ip").unwrap();
+    namespaces.arg("netns");
+    let client = format!("pvnet-client-{}-", repro.pid());
+    assert!(!lab::run(namespaces, LIMIT).unwrap().contains(&client));
+}

@@ -288,7 +288,7 @@ pub const USAGE: u8 = 2;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     stdout::end_when_it_is_closed();
-    lab::exit_code("pvnet", dispatch(cli.command), |_| false)
+    host::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, String> {

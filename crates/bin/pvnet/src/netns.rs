@@ -17,7 +17,7 @@ pub struct GuestNamespace {
 impl GuestNamespace {
     /// Creates the namespace, or uses the existing one.
     pub fn make(name: &str) -> Result<Self, String> {
-        lab::preflight(&[]).map_err(|error| error.to_string())?;
+        host::preflight(&[]).map_err(|error| error.to_string())?;
         let made = !path(name).exists();
         if made {
             ip(&["netns", "add", name])?;
@@ -155,9 +155,9 @@ impl Macvtap {
 /// Runs ethtool in a namespace or on the host. Returns what it printed.
 pub fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
     inside(namespace, || {
-        let mut command = lab::command("ethtool").map_err(|error| error.to_string())?;
+        let mut command = host::command("ethtool").map_err(|error| error.to_string())?;
         command.args(arguments);
-        lab::run(command, STEP_LIMIT).map_err(|error| error.to_string())
+        host::run(command, STEP_LIMIT).map_err(|error| error.to_string())
     })
 }
 
@@ -199,7 +199,7 @@ fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> 
 }
 
 fn ip(arguments: &[&str]) -> Result<String, String> {
-    let mut command = lab::command("ip").map_err(|error| error.to_string())?;
+    let mut command = host::command("ip").map_err(|error| error.to_string())?;
     command.args(arguments);
-    lab::run(command, STEP_LIMIT).map_err(|error| error.to_string())
+    host::run(command, STEP_LIMIT).map_err(|error| error.to_string())
 }

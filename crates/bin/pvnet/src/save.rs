@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_new_file_has_the_mode_of_the_old_one_and_takes_its_place_behind_a_link() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let [file, link] = ["real.toml", "link.toml"].map(|name| folder.path().join(name));
         std::fs::write(&file, TEXT).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_file_that_the_daemon_s_user_can_change_must_be_named() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, TEXT).unwrap();
         let status = Status { config: file.display().to_string(), ..Status::default() };
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn commands_that_save_wait_for_one_another() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, TEXT).unwrap();
         let mut first = Some(Saving::new(&file, &setting(), &Status::default()).unwrap());
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_change_that_is_given_up_leaves_nothing() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, TEXT).unwrap();
         drop(Saving::new(&file, &setting(), &Status::default()).unwrap());

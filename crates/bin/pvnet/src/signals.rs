@@ -9,7 +9,7 @@ use crate::error::text;
 /// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.
 pub fn stop_signal() -> Result<UnixStream, String> {
     let (reader, writer) = UnixStream::pair().map_err(text)?;
-    let hangup = lab::Interrupt::signals().into_iter().filter(|signal| *signal == SIGHUP);
+    let hangup = host::Interrupt::signals().into_iter().filter(|signal| *signal == SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         let writer = writer.try_clone().map_err(text)?;
         signal_hook::low_level::pipe::register(signal, writer).map_err(text)?;

@@ -1,6 +1,6 @@
 //! Offloads of a network device: checksums, segmentation, scatter-gather.
 
-use crate::namespace::LIMIT;
+use host::LIMIT;
 use crate::{Namespace, Result, run};
 
 /// Offloads of one device. `true` keeps the driver's default, `false` switches the offload off.

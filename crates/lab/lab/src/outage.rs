@@ -1,7 +1,7 @@
 //! The longest pause in traffic that is under way while something else happens, and what was lost.
 
-use crate::deadline::Deadline;
-use crate::namespace::join;
+use host::deadline::Deadline;
+use host::join;
 use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! Round-trip times through ordinary sockets, as a request-response program sees them.
 
-use crate::deadline::{Deadline, is_timeout};
-use crate::namespace::join;
+use host::deadline::{Deadline, is_timeout};
+use host::join;
 use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 use std::io::{Read as _, Write as _};

@@ -1,6 +1,6 @@
 //! Receive Packet Steering: which CPU a namespace's stack runs on.
 
-use crate::namespace::join;
+use host::join;
 use crate::{Error, Namespace, Result};
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};

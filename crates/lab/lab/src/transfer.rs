@@ -1,7 +1,7 @@
 //! A transfer with a check of every byte.
 
-use crate::deadline::Deadline;
-use crate::namespace::join;
+use host::deadline::Deadline;
+use host::join;
 use crate::random::Random;
 use crate::{Error, Namespace, Result};
 use sha2::{Digest as _, Sha256};

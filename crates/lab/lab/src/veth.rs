@@ -81,7 +81,7 @@ impl Endpoint {
             "link", "add", "name", DEVICE, "netns", name, "type", "veth", "peer", "name", port,
             "netns", home,
         ];
-        crate::namespace::ip(&link)?;
+        host::ip(&link)?;
         offloads.apply(&namespace, DEVICE)?;
         offloads.apply(bridge, port)?;
 

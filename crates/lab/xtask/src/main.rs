@@ -1,4 +1,4 @@
-//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents), and `xtask sbom PROGRAM TARGET`, which
+//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents, and the product without the laboratory), and `xtask sbom PROGRAM TARGET`, which
 //! prints a program's bill of materials.
 //!
 //! All run in the repository's root. The checks print one line per finding and exit with 1 if there is any.
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod deny;
+mod layout;
 mod licence;
 mod links;
 mod sbom;
@@ -48,5 +49,6 @@ fn main() -> ExitCode {
 fn docs(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let mut findings = links::check(root)?;
     findings.extend(specification::check(root)?);
+    findings.extend(layout::check(root)?);
     Ok(findings)
 }

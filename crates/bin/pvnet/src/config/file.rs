@@ -114,7 +114,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use lab::TempDir;
+    use host::TempDir;
 
     use super::*;
 

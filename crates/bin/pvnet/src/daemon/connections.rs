@@ -188,7 +188,7 @@ mod tests {
     use std::io::Read as _;
     use std::sync::Arc;
 
-    use lab::TempDir;
+    use host::TempDir;
     use vhost_user::Mode;
 
     use super::*;

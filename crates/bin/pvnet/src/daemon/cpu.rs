@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control_socket::CpuStatus;
-use lab::{Children, CpuMeter};
+use host::{Children, CpuMeter};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Measures processor time since the daemon's start.

@@ -187,7 +187,7 @@ impl Device for Messenger {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use lab::TempDir;
+    use host::TempDir;
     use vhost_user::Mode;
 
     use super::*;

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_request_is_held_while_frames_are_carried() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let device = folder.path().join("cpu_dma_latency");
         std::fs::write(&device, "").unwrap();
         let mut request = LatencyRequest::new(device.clone());

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_manager_is_found_by_a_path_and_by_an_abstract_name() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let path = folder.path().join("notify");
         let by_path = UnixDatagram::bind(&path).unwrap();
         connect(path.as_os_str()).unwrap().send(b"x").unwrap();

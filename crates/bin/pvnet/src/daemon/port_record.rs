@@ -68,7 +68,7 @@ impl PortRecord {
 
 #[cfg(test)]
 mod tests {
-    use lab::TempDir;
+    use host::TempDir;
 
     use super::*;
 

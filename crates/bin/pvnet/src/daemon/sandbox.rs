@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn folders_under_those_of_the_start_are_in_reach() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let [old, new, link] = ["old", "new", "link"].map(|name| folder.path().join(name));
         std::fs::create_dir_all(old.join("inside")).unwrap();
         std::os::unix::fs::symlink(old.join("inside"), &link).unwrap();

@@ -66,7 +66,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixListener;
 
-    use lab::TempDir;
+    use host::TempDir;
 
     use super::*;
 

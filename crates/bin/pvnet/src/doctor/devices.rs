@@ -1,6 +1,6 @@
 //! Network namespaces, taps, and uplinks over a NIC. Everything is made in a namespace of the doctor's.
 
-use lab::Namespace;
+use host::Namespace;
 use shm::{PageSize, Region};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{Macvtap, Steering, Xdp, XdpNic, packet};
@@ -149,7 +149,7 @@ fn open_tap(queues: usize) -> Result<Vec<TapQueue>, String> {
 fn tools() -> Result<String, String> {
     ["ip", "setpriv"]
         .into_iter()
-        .try_for_each(|tool| lab::command(tool).map(drop))
+        .try_for_each(|tool| host::command(tool).map(drop))
         .map_err(text)?;
     Ok("installed".to_owned())
 }

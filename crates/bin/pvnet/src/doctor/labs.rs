@@ -20,7 +20,7 @@ const TOOLS: [(&str, &str); 9] = [
 /// Checks for labs. KVM is not needed: the labs emulate.
 pub(super) fn checks() -> Vec<Check> {
     let check = |(tool, users): (&'static str, &str)| {
-        let found = lab::command(tool).map(|_| format!("installed, for {users}"));
+        let found = host::command(tool).map(|_| format!("installed, for {users}"));
         Check::needed(tool, found.map_err(|error| format!("{}, for {users}", text(error))), NEXT)
     };
     TOOLS.into_iter().map(check).collect()

@@ -245,9 +245,9 @@ fn calls() -> Result<String, String> {
 }
 
 fn user_namespaces() -> Result<String, String> {
-    let mut command = lab::command("unshare").map_err(text)?;
+    let mut command = host::command("unshare").map_err(text)?;
     command.args(["--user", "--map-root-user", "--net", "--mount", "true"]);
-    lab::run(command, Duration::from_secs(20)).map_err(text)?;
+    host::run(command, Duration::from_secs(20)).map_err(text)?;
     Ok("one was made".to_owned())
 }
 

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn everything_is_tried_and_nothing_is_left_behind() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let features = examine(folder.path());
         for feature in &features {
             assert!(Wanted::from_str(feature.name, false).is_ok(), "{}", feature.name);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use control_socket::{Status, control_socket};
-use lab::Interrupt;
+use host::Interrupt;
 
 use crate::args::DaemonArgs;
 use crate::error::text;

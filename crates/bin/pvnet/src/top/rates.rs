@@ -5,7 +5,7 @@ use std::time::Duration;
 use accounting::{Carried, Measured};
 use control_socket::{CpuStatus, PortKind, PortState, PortStatus, Reason, Status, Traffic};
 use hypervisor::Counted;
-use lab::CpuUsage;
+use host::CpuUsage;
 use report::CpuSplit;
 
 use super::contexts::{self, ContextRates};

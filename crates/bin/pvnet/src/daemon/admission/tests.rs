@@ -2,7 +2,7 @@
 
 use super::*;
 
-use lab::TempDir;
+use host::TempDir;
 use wire::netif::header_channel;
 
 const SECRET: &str = "correct horse battery staple";

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use control_socket::{IgnoredKey, PortStatus, Traffic};
 use hypervisor::{DomId, Meter, Metered};
-use lab::TempDir;
+use host::TempDir;
 use machine::Machine;
 use machine::toolstack::create_domain;
 use netback::{Anonymous, CLOSED_FOR, Offered};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use control_socket::Status;
-use lab::ThreadTime;
+use host::ThreadTime;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -51,7 +51,7 @@ pub(super) fn encode(
         silent.encode(family.encode_family(&[("worker", number.to_string())])?)?;
     }
     // Not every kernel counts these.
-    let times = lab::thread_times(status.pid).unwrap_or_default();
+    let times = host::thread_times(status.pid).unwrap_or_default();
     let kind = ConstCounter::new(0f64).metric_type();
     for (name, help, time) in WORKER_TIMES {
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_the_first_file_of_a_recording_that_was_stopped() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         let mut files = Files::new(folder.path(), "span", 1 << 20, 1);
         let count = || std::fs::read_dir(folder.path()).unwrap().count();
         open_first(&mut files, &AtomicBool::new(true)).unwrap_err();

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn files_need_a_folder_in_reach() {
-        let folder = lab::TempDir::new().unwrap();
+        let folder = host::TempDir::new().unwrap();
         assert!(writable(folder.path(), &Reach::everywhere()).is_ok());
         let error = writable(&folder.path().join("missing"), &Reach::everywhere()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);

@@ -73,7 +73,7 @@ fn paths_with_programs() {
 
 /// The sockets of others, by every way that names their path.
 fn refuses_paths(rules: CallRules) {
-    let folder = lab::TempDir::new().unwrap();
+    let folder = host::TempDir::new().unwrap();
     let [stream, datagrams, own] =
         ["stream", "datagrams", "own"].map(|name| folder.path().join(name));
     let _manager = UnixListener::bind(&stream).unwrap();
@@ -102,7 +102,7 @@ fn refuses_paths(rules: CallRules) {
 #[test]
 #[ignore = "a_socket_with_a_path_is_reached_only_by_who_may_connect runs it"]
 fn paths_of_a_client() {
-    let folder = lab::TempDir::new().unwrap();
+    let folder = host::TempDir::new().unwrap();
     let path = folder.path().join("front-end");
     let _front_end = UnixListener::bind(&path).unwrap();
     sandbox::restrict_calls(CallRules { connects: true, ..CallRules::default() }).unwrap();
@@ -133,7 +133,7 @@ fn a_file_outside_is_out_of_reach() {
 #[test]
 #[ignore = "a_file_outside_is_out_of_reach runs it"]
 fn files() {
-    let [inside, outside] = [(); 2].map(|()| lab::TempDir::new().unwrap());
+    let [inside, outside] = [(); 2].map(|()| host::TempDir::new().unwrap());
     std::fs::write(outside.path().join("secret"), "x").unwrap();
     std::fs::write(outside.path().join("shown"), "x").unwrap();
     let port = {
@@ -148,7 +148,7 @@ fn files() {
     };
     let enforced = sandbox::restrict_files(&rules).unwrap();
     if enforced == Enforcement::None {
-        assert!(lab::needed(Err::<(), _>("the kernel has no Landlock")).is_none());
+        assert!(host::needed(Err::<(), _>("the kernel has no Landlock")).is_none());
         return;
     }
     // A thread that comes later has the same limits.

@@ -3,7 +3,7 @@
 //! ```text
 //! Status, before and after ──► Carried ──┐
 //!                                        ├──► Measured: costs per frame and per gigabyte
-//! lab::CpuUsage ─────────────► split() ──┘
+//! host::CpuUsage ─────────────► split() ──┘
 //! ```
 //!
 //! Anti-goals: it takes no readings itself, and shows nothing.

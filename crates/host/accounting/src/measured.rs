@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::CpuUsage;
+use host::CpuUsage;
 use report::CpuSplit;
 
 use crate::carried::Carried;

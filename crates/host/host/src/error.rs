@@ -90,12 +90,13 @@ pub enum Error {
 
 impl Error {
     /// Adds what was attempted to a system error; for `map_err`.
-    pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |cause| Self::Io { what, cause: cause.into() }
     }
 
-    pub(crate) fn parse(what: impl Into<String>, cause: &(impl ToString + ?Sized)) -> Self {
+    /// The output of a program, or a file, is not what was expected.
+    pub fn parse(what: impl Into<String>, cause: &(impl ToString + ?Sized)) -> Self {
         Self::Parse { what: what.into(), cause: cause.to_string() }
     }
 }

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Far more than `ip` needs, so that a stuck kernel does not hang a test.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// The default congestion control of the namespace that the reader or writer is in.
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
@@ -158,12 +158,12 @@ impl Drop for Namespace {
 }
 
 /// Waits for a thread. Its panic continues here.
-pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+pub fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Runs `ip` on the host.
-pub(crate) fn ip(arguments: &[&str]) -> Result<String> {
+pub fn ip(arguments: &[&str]) -> Result<String> {
     let mut command = tools::command("ip")?;
     command.args(arguments);
     run(command, LIMIT)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A time limit for the threads of one experiment. A stop request reaches all clones.
 #[derive(Clone, Debug)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     what: String,
     limit: Duration,
     end: Instant,
@@ -19,27 +19,28 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    pub(crate) fn new(what: impl Into<String>, limit: Duration) -> Self {
+    /// Begins now. `what` names what is waited for.
+    pub fn new(what: impl Into<String>, limit: Duration) -> Self {
         Self { what: what.into(), limit, end: Instant::now() + limit, stopped: Arc::default() }
     }
 
     /// Makes the waits of all clones end.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
 
     /// Whether [`stop`](Self::stop) was called on any clone.
-    pub(crate) fn stopped(&self) -> bool {
+    pub fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
     /// The remaining time.
-    pub(crate) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
     /// Fails if there is a reason to stop waiting.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         Interrupt::check()?;
         match (self.stopped(), self.left().is_zero()) {
             (true, _) => Err(Error::Interrupted),
@@ -49,12 +50,12 @@ impl Deadline {
     }
 
     /// The error for a passed deadline.
-    pub(crate) fn expired(&self) -> Error {
+    pub fn expired(&self) -> Error {
         Error::TimedOut { what: self.what.clone(), limit: self.limit }
     }
 
     /// Waits until `fd` can be read.
-    pub(crate) fn readable(&self, fd: impl AsFd) -> Result<()> {
+    pub fn readable(&self, fd: impl AsFd) -> Result<()> {
         loop {
             self.check()?;
             if readable_within(fd.as_fd(), self.left().min(SLICE)).map_err(Error::io(&self.what))? {
@@ -64,7 +65,7 @@ impl Deadline {
     }
 
     /// Repeats a socket operation that has a short timeout until it succeeds or fails for another reason.
-    pub(crate) fn retry<T>(&self, mut operation: impl FnMut() -> io::Result<T>) -> Result<T> {
+    pub fn retry<T>(&self, mut operation: impl FnMut() -> io::Result<T>) -> Result<T> {
         loop {
             self.check()?;
             match operation() {
@@ -76,7 +77,7 @@ impl Deadline {
 }
 
 /// Whether a socket operation ended only because of its timeout or a signal.
-pub(crate) fn is_timeout(cause: &io::Error) -> bool {
+pub fn is_timeout(cause: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(cause.kind(), Interrupted | TimedOut | WouldBlock)
 }

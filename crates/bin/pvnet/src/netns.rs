@@ -1,42 +1,11 @@
 //! Network namespaces and their interfaces, managed with iproute2.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
+use host::LIMIT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// The longest that a change of a device may take.
-const STEP_LIMIT: Duration = Duration::from_secs(20);
-
-/// A guest's namespace, named after it. It is deleted on drop if this process created it.
-pub struct GuestNamespace {
-    name: String,
-    made: bool,
-}
-
-impl GuestNamespace {
-    /// Creates the namespace, or uses the existing one.
-    pub fn make(name: &str) -> Result<Self, String> {
-        host::preflight(&[]).map_err(|error| error.to_string())?;
-        let made = !path(name).exists();
-        if made {
-            ip(&["netns", "add", name])?;
-        }
-        let namespace = Self { name: name.to_owned(), made };
-        ip(&["-n", name, "link", "set", "lo", "up"])?;
-        Ok(namespace)
-    }
-}
-
-impl Drop for GuestNamespace {
-    fn drop(&mut self) {
-        if self.made
-            && let Err(error) = ip(&["netns", "delete", &self.name])
-        {
-            eprintln!("pvnet: {error}");
-        }
-    }
-}
+use crate::error::text;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(name)
@@ -155,9 +124,9 @@ impl Macvtap {
 /// Runs ethtool in a namespace or on the host. Returns what it printed.
 pub fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
     inside(namespace, || {
-        let mut command = host::command("ethtool").map_err(|error| error.to_string())?;
+        let mut command = host::command("ethtool").map_err(text)?;
         command.args(arguments);
-        host::run(command, STEP_LIMIT).map_err(|error| error.to_string())
+        host::run(command, LIMIT).map_err(text)
     })
 }
 
@@ -199,7 +168,5 @@ fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> 
 }
 
 fn ip(arguments: &[&str]) -> Result<String, String> {
-    let mut command = host::command("ip").map_err(|error| error.to_string())?;
-    command.args(arguments);
-    host::run(command, STEP_LIMIT).map_err(|error| error.to_string())
+    host::ip(arguments).map_err(text)
 }

@@ -45,6 +45,21 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// The namespace of this name. Deleted on drop if there was none before.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn ensure(name: &str) -> Result<Self> {
+        preflight(&[])?;
+        let mut namespace = Self { name: name.to_owned(), owned: false };
+        if !namespace.path().exists() {
+            ip(&["netns", "add", name])?;
+            namespace.owned = true;
+        }
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
     /// A namespace that another program made and deletes.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ mod transfer;
 mod veth;
 
 pub use host::{
-    Children, CpuMeter, CpuUsage, Error, Interrupt, Namespace, Process, Result, TempDir, ThreadTime, able, command,
-    exit_code, needed, preflight, run, thread_times, user_time,
+    Children, CpuMeter, CpuUsage, Error, Interrupt, Namespace, Process, Result, TempDir,
+    ThreadTime, able, command, exit_code, needed, preflight, run, thread_times, user_time,
 };
 
 pub use affinity::{cpus, on_cpu, share_a_core};

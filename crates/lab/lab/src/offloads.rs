@@ -1,7 +1,7 @@
 //! Offloads of a network device: checksums, segmentation, scatter-gather.
 
-use host::LIMIT;
 use crate::{Namespace, Result, run};
+use host::LIMIT;
 
 /// Offloads of one device. `true` keeps the driver's default, `false` switches the offload off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

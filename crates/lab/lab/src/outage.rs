@@ -1,9 +1,9 @@
 //! The longest pause in traffic that is under way while something else happens, and what was lost.
 
-use host::deadline::Deadline;
-use host::join;
 use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
+use host::deadline::Deadline;
+use host::join;
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,9 +1,9 @@
 //! Round-trip times through ordinary sockets, as a request-response program sees them.
 
-use host::deadline::{Deadline, is_timeout};
-use host::join;
 use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
+use host::deadline::{Deadline, is_timeout};
+use host::join;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::mpsc;

@@ -1,7 +1,7 @@
 //! Receive Packet Steering: which CPU a namespace's stack runs on.
 
-use host::join;
 use crate::{Error, Namespace, Result};
+use host::join;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! A transfer with a check of every byte.
 
-use host::deadline::Deadline;
-use host::join;
 use crate::random::Random;
 use crate::{Error, Namespace, Result};
+use host::deadline::Deadline;
+use host::join;
 use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -29,7 +29,9 @@ pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
             let linked = dependencies.into_iter().flat_map(Table::keys);
             for found in linked.filter(|name| laboratory.contains(name)) {
                 let file = file.strip_prefix(root).unwrap_or(&file).display();
-                findings.push(format!("{file}: {found} is of the laboratory, which only tests may use"));
+                findings.push(format!(
+                    "{file}: {found} is of the laboratory, which only tests may use"
+                ));
             }
         }
     }

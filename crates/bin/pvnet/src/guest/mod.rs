@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use host::Namespace;
 use hypervisor::DomId;
 use machine::toolstack::MEMORY_TARGET;
 use machine::{ConnectError, Grouping, MachineGuest, Token};
@@ -27,7 +28,7 @@ use xenstore::{Client, Store, StoreError};
 
 use crate::context::ContextDevice;
 use crate::error::text;
-use crate::netns::{self, GuestNamespace};
+use crate::netns;
 use crate::signals::{report_signal, stop_signal};
 use link::{Link, StackEnd};
 use links::Follow;
@@ -61,7 +62,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     // Before all else, so that a signal leaves nothing behind.
     let (signals, asked) = (stop_signal()?, report_signal()?);
     let mut session = Session::join(socket, name, token.as_ref()).map_err(text)?;
-    let namespace = GuestNamespace::make(name)?;
+    let namespace = Namespace::ensure(name).map_err(text)?;
     // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
     let mut kept = Vec::new();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use accounting::{Carried, Measured};
 use control_socket::{CpuStatus, PortKind, PortState, PortStatus, Reason, Status, Traffic};
-use hypervisor::Counted;
 use host::CpuUsage;
+use hypervisor::Counted;
 use report::CpuSplit;
 
 use super::contexts::{self, ContextRates};

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use control_socket::{IgnoredKey, PortStatus, Traffic};
-use hypervisor::{DomId, Meter, Metered};
 use host::TempDir;
+use hypervisor::{DomId, Meter, Metered};
 use machine::Machine;
 use machine::toolstack::create_domain;
 use netback::{Anonymous, CLOSED_FOR, Offered};

@@ -37,7 +37,7 @@ mod steps;
 mod testbed;
 mod vhost_user;
 
-pub use programs::Programs;
-pub use steps::{Form, STEPS, run};
+pub use programs::{Form, Programs};
+pub use steps::{STEPS, run};
 pub use testbed::Testbed;
 pub use xenlab::{Error, Result};

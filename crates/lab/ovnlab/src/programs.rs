@@ -7,8 +7,6 @@ use std::time::Duration;
 use lab::{Namespace, Process};
 use xenlab::{Emulator, Error, Images, Result, Suite};
 
-use crate::steps::Form;
-
 /// The packages whose programs are used.
 const PACKAGES: [&str; 8] = [
     "busybox-static",
@@ -27,6 +25,15 @@ const FOLDERS: [&str; 4] =
     ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch", "usr/lib/openvswitch-switch-dpdk"];
 /// How long a command may take that waits for a daemon.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+
+/// Which steps are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// Those that a test has time for. They need neither DPDK nor Xen's scripts.
+    Short,
+    /// All.
+    Whole,
+}
 
 /// The unpacked packages.
 #[derive(Clone, Debug)]

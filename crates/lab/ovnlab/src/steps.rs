@@ -13,21 +13,12 @@ use crate::dhcp;
 use crate::kinds;
 use crate::nat;
 use crate::plan::MTU;
-use crate::programs::{Programs, until};
+use crate::programs::{Form, Programs, until};
 use crate::scripts;
 use crate::testbed::{A, B, P11, P12, P21, Testbed};
 use crate::vhost_user;
 
 type StepFn = fn(&mut Testbed) -> Result<(String, bool)>;
-
-/// Which steps are done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
-    /// Those that a test has time for. They need neither DPDK nor Xen's scripts.
-    Short,
-    /// All.
-    Whole,
-}
 
 /// The steps, in order, each with the shortest form that has it.
 const ALL: [(&str, StepFn, Form); 14] = [

@@ -8,7 +8,7 @@ use lab::{Ping, Process};
 use xenlab::{Result, scenario};
 
 use crate::COMMAND;
-use crate::firmware::BOOTED;
+use crate::network_boot::BOOTED;
 use crate::setup::Setup;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};

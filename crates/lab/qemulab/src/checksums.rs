@@ -9,7 +9,6 @@ use lab::Namespace;
 use xenlab::{Result, Shell};
 
 use crate::COMMAND;
-use crate::day::plug_again;
 use crate::setup::Setup;
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
@@ -227,7 +226,7 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     ];
     let far = route(&setup.testbed.wire_namespace)?;
     let (is_same_with, with) = told(setup, &far)?;
-    plug_again(setup, 0, &OFF)?;
+    setup.plug_again(0, &OFF)?;
     let (is_same_without, without) = told(setup, &far)?;
     let (one, two) = (setup.shell(0)?, setup.shell(1)?);
     tag(setup, 3)?;
@@ -235,7 +234,7 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let is_same_tagged = traffic::file(two, Peer::Machine(one), &tagged_address(0), MIB)?;
     let tagged = trace.finish("protocol=0x88a8")?;
     untag(setup)?;
-    plug_again(setup, 0, &[])?;
+    setup.plug_again(0, &[])?;
     let same = [is_same_with, is_same_without, is_same_tagged];
     let seen = format!(
         "{} of {} files unchanged; frames from the tap with GUEST_CSUM: {with}; without: {without}; from a machine behind 3 tags: {tagged}",

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use control_socket::PortState;
 use lab::{Interrupt, Process, Progress};
-use serde_json::json;
 use xenlab::scenario::{self, Step};
 use xenlab::{Emulator, Error, Images, Result};
 
@@ -13,7 +12,7 @@ use crate::COMMAND;
 use crate::setup::{Setup, gone};
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
-use crate::{Firmware, administrator, checksums, firmware, migration, mistakes, mixed};
+use crate::{Firmware, administrator, checksums, migration, mistakes, mixed, network_boot};
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
@@ -35,8 +34,8 @@ const ALL: [(&str, StepFn); 29] = [
     ("a machine sleeps and wakes up", administrator::suspend),
     ("a machine starts another kernel (kexec)", administrator::kexec),
     ("an XDP program in a machine", administrator::xdp),
-    ("iPXE and UEFI boot machines over the network", firmware::network_boot),
-    ("U-Boot fetches a file", firmware::u_boot),
+    ("iPXE and UEFI boot machines over the network", network_boot::run),
+    ("U-Boot fetches a file", network_boot::u_boot),
     ("a mistake: memory that is not shared, or on a disk", mistakes::memory),
     ("a mistake: more queues than the port has", mistakes::queues),
     ("a mistake: a second QEMU at a socket that is taken", mistakes::taken),
@@ -133,30 +132,11 @@ fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.ping_all()
 }
 
-/// Takes a machine's device out and puts it in again.
-pub(crate) fn plug_again(
-    setup: &mut Setup<'_>,
-    number: usize,
-    properties: &[(&str, bool)],
-) -> Result<()> {
-    let device = setup.testbed.device(number).clone();
-    let again = device.again(setup.emulator, properties)?;
-    let monitor = setup.machine(number)?.monitor();
-    monitor.execute("device_del", json!({ "id": "nic" }))?;
-    // One more event is for the part of it that is on the virtio bus.
-    while monitor.event("DEVICE_DELETED", COMMAND)?["data"]["device"] != "nic" {}
-    setup.testbed.daemon.until_port(&device.name, PortState::Down)?;
-    let machine = setup.machine(number)?;
-    machine.run("! [ -e /sys/class/net/eth0 ]", COMMAND)?;
-    machine.monitor().execute("device_add", again)?;
-    setup.bring_up(number)
-}
-
 /// Both devices ask for packed rings, of which only the second one's port has any. A restart is survived with split rings.
 fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut are_packed = [false; 2];
     for (number, is_packed) in are_packed.iter_mut().enumerate() {
-        plug_again(setup, number, &[("packed", true)])?;
+        setup.plug_again(number, &[("packed", true)])?;
         // VIRTIO_F_RING_PACKED
         let features =
             setup.shell(number)?.run("cat /sys/class/net/eth0/device/features", COMMAND)?;
@@ -164,7 +144,7 @@ fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     }
     let (echoes, all) = setup.ping_all()?;
     let (rates, whole) = mixed::machines(setup)?;
-    plug_again(setup, 1, &[])?;
+    setup.plug_again(1, &[])?;
     let (killed, is_survived) = kill(setup)?;
     let [one, two] = are_packed.map(|is_packed| if is_packed { "packed" } else { "split" });
     let seen =
@@ -174,7 +154,7 @@ fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
-        plug_again(setup, number, &[])?;
+        setup.plug_again(number, &[])?;
     }
     setup.ping_all()
 }
@@ -182,7 +162,7 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 /// Both ways to end the daemon, with devices that say nothing of a link: guests keep what they know of their neighbours.
 fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
-        plug_again(setup, number, &[("status", false)])?;
+        setup.plug_again(number, &[("status", false)])?;
     }
     let (stopped, is_stop_survived) = stop(setup)?;
     let (killed, is_kill_survived) = kill(setup)?;

@@ -29,6 +29,7 @@ mod firmware;
 mod migration;
 mod mistakes;
 mod mixed;
+mod network_boot;
 mod recorder;
 mod setup;
 mod testbed;

@@ -8,7 +8,7 @@ use xenlab::{MachineConfig, Result};
 
 use crate::COMMAND;
 use crate::daemon::Daemon;
-use crate::firmware::BOOTED;
+use crate::network_boot::BOOTED;
 use crate::setup::Setup;
 use crate::testbed::Testbed;
 use crate::traffic::{self, Peer};

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use control_socket::PortState;
+use serde_json::json;
 use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
 
+use crate::COMMAND;
 use crate::device::{Device, Side};
 use crate::firmware::Firmware;
 use crate::testbed::{GUEST, Testbed, WIRE};
@@ -73,6 +76,21 @@ impl<'a> Setup<'a> {
     pub(crate) fn bring_up(&mut self, number: usize) -> Result<()> {
         let machine = self.machines[number].as_mut().ok_or_else(gone)?;
         self.testbed.bring_up(machine, number)
+    }
+
+    /// Takes a machine's device out and puts it in again.
+    pub(crate) fn plug_again(&mut self, number: usize, properties: &[(&str, bool)]) -> Result<()> {
+        let device = self.testbed.device(number).clone();
+        let again = device.again(self.emulator, properties)?;
+        let monitor = self.machine(number)?.monitor();
+        monitor.execute("device_del", json!({ "id": "nic" }))?;
+        // One more event is for the part of it that is on the virtio bus.
+        while monitor.event("DEVICE_DELETED", COMMAND)?["data"]["device"] != "nic" {}
+        self.testbed.daemon.until_port(&device.name, PortState::Down)?;
+        let machine = self.machine(number)?;
+        machine.run("! [ -e /sys/class/net/eth0 ]", COMMAND)?;
+        machine.monitor().execute("device_add", again)?;
+        self.bring_up(number)
     }
 
     /// Pings between all kinds of ports. Returns a description, and whether all echoes were answered.

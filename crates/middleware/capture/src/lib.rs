@@ -69,7 +69,6 @@ mod request;
 mod sink;
 mod sinks;
 mod wrapper;
-mod writer;
 
 pub use blocks::{Block, Blocks, CapturedFrame, Content};
 pub use files::{EXTENSION, Files};

@@ -9,17 +9,13 @@ use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::channel::ChannelError;
-use crate::renewal::{Events, Renewal};
 use crate::requests::Requests;
+use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
 
 /// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
-pub(crate) const MESSAGES: u32 = 8192;
-/// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
-pub(crate) const MESSAGES_PER_SECOND: u32 = 1000;
 /// How often rings may be started at once: a guest may enable 64 pairs one by one. Starts and stops are the work of a thread that all ports share.
 const STARTS: u32 = 128;
 /// Starts per second after that.

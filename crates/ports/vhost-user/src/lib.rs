@@ -37,12 +37,10 @@ mod listener;
 mod memory;
 mod memory_files;
 mod position;
-mod renewal;
 mod requests;
 mod session;
 mod singles;
 mod vring;
-mod watch;
 mod watchdog;
 mod writer;
 mod writes;
@@ -58,9 +56,9 @@ pub use listener::{Mode, Socket, session_pace};
 pub use memory::MapError;
 pub use memory_files::MemoryFiles;
 pub use position::Position;
-pub use renewal::Renewal;
+pub use session::renewal::Renewal;
+pub use session::watch::Condition;
 pub use session::{Device, Session};
-pub use watch::Condition;
 
 /// What the back-end's and the front-end's side of vhost-user share.
 pub mod shared {

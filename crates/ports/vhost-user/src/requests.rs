@@ -12,9 +12,13 @@ use rustix::io::Errno;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
-use crate::connection::{MESSAGES, MESSAGES_PER_SECOND};
 use crate::extension;
 use crate::session::{Session, lock};
+
+/// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
+const MESSAGES: u32 = 8192;
+/// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
+const MESSAGES_PER_SECOND: u32 = 1000;
 
 /// The messages of one connection.
 ///

@@ -1,5 +1,8 @@
 //! A connection of a front-end.
 
+pub(crate) mod renewal;
+pub(crate) mod watch;
+
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -19,10 +22,10 @@ use crate::guest_tx::GuestTx;
 use crate::inflight::Inflight;
 use crate::link::Link;
 use crate::memory_files::MemoryFiles;
-use crate::renewal::Renewal;
 use crate::vring::Vring;
-use crate::watch::{Condition, Watch};
 use crate::watchdog;
+use renewal::Renewal;
+use watch::{Condition, Watch};
 
 /// The MTU of a device whose front-end says none.
 const MTU: u16 = 1500;

@@ -1,4 +1,7 @@
-//! The sizes of caches and TLBs that are modelled.
+//! The sizes of caches and TLBs that are modelled, and in how many layouts.
+
+/// The number of layouts.
+pub const LAYOUTS: usize = 32;
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;

@@ -3,8 +3,7 @@
 use wide::u32x8;
 
 use crate::cache::WAYS;
-use crate::geometry::LINE;
-use crate::layouts::LAYOUTS;
+use crate::geometry::{LAYOUTS, LINE};
 
 /// Layouts that one vector holds.
 const LANES: usize = 8;

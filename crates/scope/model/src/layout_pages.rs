@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use wide::u16x8;
 
+use crate::geometry::LAYOUTS;
 use crate::layout_lines::Each;
-use crate::layouts::LAYOUTS;
 use crate::lru_tlbs::LruTlbs;
 use crate::mapping::Mapping;
 use crate::paging::PageSize;

@@ -7,15 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::flush::Flush;
-use crate::geometry::{LINE, TLB_ENTRIES};
+use crate::geometry::{LAYOUTS, LINE, TLB_ENTRIES};
 use crate::layout_lines::{Each, LayoutLines};
 use crate::layout_pages::LayoutPages;
 use crate::mapping::{Mapping, Side};
 use crate::paging::Paging;
 use crate::piece::Piece;
-
-/// The number of layouts.
-pub const LAYOUTS: usize = 32;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

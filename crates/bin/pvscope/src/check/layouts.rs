@@ -9,12 +9,13 @@ use scope_recorder::{EntryKind, LayoutPlan, PlacedPiece, disjoint};
 use scope_symbols::{Program, Symbols};
 use sha2::{Digest as _, Sha256};
 
-use super::windows::PROGRAM;
 use crate::entries::entered;
 use crate::error::{Error, Result};
 use crate::guest_report::GuestReport;
 use crate::image_symbols::ImageSymbols;
 
+/// The program's place in the machine.
+pub const PROGRAM: &str = "/usr/local/bin/pvnet-lab";
 /// Where Linux loads a position-independent program without address space randomisation.
 const BASE: u64 = 0x5555_5555_4000;
 /// The end of the stack of a process, and the most that it grows to.

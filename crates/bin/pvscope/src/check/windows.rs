@@ -9,7 +9,7 @@ use scope_model::LAYOUTS;
 use scope_result::Recording;
 use xenlab::{Batch, BatchHost, Emulator, HostFile, Images, Kind, Suite, default_cache};
 
-use super::layouts;
+use super::layouts::{self, PROGRAM};
 use super::measured::Measured;
 use super::provenance::Provenance;
 use crate::command_line::escaped;
@@ -26,8 +26,6 @@ use crate::record::RecordArgs;
 use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
 
-/// The program's place in the machine.
-pub const PROGRAM: &str = "/usr/local/bin/pvnet-lab";
 /// Frames of a window.
 const FRAMES: u64 = 2048;
 /// Frames of a window of 64 KiB each: as many pages.

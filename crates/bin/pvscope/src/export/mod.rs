@@ -1,7 +1,6 @@
 //! `pvscope export`: a recording in the formats of other tools.
 
 mod callgrind;
-mod elf;
 mod firefox;
 mod folded;
 mod objects;

@@ -5,11 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use object::Endianness;
+use object::elf::{
+    EM_X86_64, ET_EXEC, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, STB_GLOBAL, STT_FUNC, SymbolOther,
+    SymbolSection,
+};
+use object::write::elf::{FileHeader, SectionHeader, SectionIndex, Sym, Writer};
 use scope_result::Block;
 
-use super::elf;
 use crate::error::{Error, Result};
 use crate::paths::absolute;
 
@@ -129,7 +135,7 @@ impl Objects {
         std::fs::create_dir_all(&self.folder).map_err(Error::path(&self.folder))?;
         for (file, code) in self.files.values() {
             let path = self.folder.join(file);
-            let bytes = elf::file(code).map_err(Error::path(&path))?;
+            let bytes = elf_file(code).map_err(Error::path(&path))?;
             ::report::write_atomic(&path, &bytes)
                 .map_err(|error| Error::Usage(error.to_string()))?;
         }
@@ -154,6 +160,93 @@ fn unused(name: &str, used: &mut BTreeSet<String>) -> String {
     let free = names.find(|name| !used.contains(name)).unwrap_or_default();
     used.insert(free.clone());
     free
+}
+
+/// The file of this code.
+///
+/// # Errors
+/// If the format has no room for so much.
+fn elf_file(code: &Code) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    write(code, &mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+fn write(code: &Code, bytes: &mut Vec<u8>) -> object::write::Result<()> {
+    // A name in the file ends with a zero.
+    let names: Vec<String> =
+        code.symbols.iter().map(|symbol| symbol.name.replace('\0', "")).collect();
+    let mut writer = Writer::new(Endianness::Little, true, bytes);
+    writer.reserve_file_header();
+    let text = writer.add_section_name(b".text");
+    let sections: Vec<(SectionIndex, u64)> = code
+        .ranges
+        .iter()
+        .map(|range| (writer.reserve_section_index(), writer.reserve(range.bytes.len() as u64, 1)))
+        .collect();
+    writer.reserve_null_symbol_index();
+    let symbols: Vec<_> = code
+        .symbols
+        .iter()
+        .zip(&names)
+        .map(|(symbol, name)| {
+            let section = sections.get(symbol.range).map(|(section, _)| *section);
+            writer.reserve_symbol_index(section);
+            (symbol, writer.add_string(name.as_bytes()), section)
+        })
+        .collect();
+    writer.reserve_symtab_section_index();
+    writer.reserve_symtab();
+    if writer.symtab_shndx_needed() {
+        writer.reserve_symtab_shndx_section_index();
+    }
+    writer.reserve_symtab_shndx();
+    writer.reserve_strtab_section_index();
+    writer.reserve_strtab()?;
+    writer.reserve_shstrtab_section_index();
+    writer.reserve_shstrtab()?;
+    writer.reserve_section_headers();
+
+    writer.write_file_header(&FileHeader {
+        e_type: ET_EXEC,
+        e_machine: EM_X86_64,
+        ..FileHeader::default()
+    })?;
+    code.ranges.iter().for_each(|range| writer.write(&range.bytes));
+    writer.write_null_symbol();
+    for (symbol, name, section) in symbols {
+        writer.write_symbol(&Sym {
+            section: section.map(|section| section.0),
+            st_name: writer.string_offset(Some(name)),
+            st_info: STT_FUNC | STB_GLOBAL,
+            st_value: symbol.address,
+            st_other: SymbolOther::default(),
+            st_shndx: SymbolSection::default(),
+            st_size: 0,
+        });
+    }
+    writer.write_symtab_shndx();
+    writer.write_strtab();
+    writer.write_shstrtab();
+    writer.write_null_section_header();
+    for (range, (_, offset)) in code.ranges.iter().zip(sections) {
+        writer.write_section_header(&SectionHeader {
+            sh_name: writer.section_name_offset(Some(text)),
+            sh_type: SHT_PROGBITS,
+            sh_flags: SHF_ALLOC | SHF_EXECINSTR,
+            sh_addr: range.address,
+            sh_offset: offset,
+            sh_size: range.bytes.len() as u64,
+            sh_addralign: 1,
+            ..SectionHeader::default()
+        });
+    }
+    // The null symbol is the only local one.
+    writer.write_symtab_section_header(1);
+    writer.write_symtab_shndx_section_header();
+    writer.write_strtab_section_header();
+    writer.write_shstrtab_section_header();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -244,7 +337,7 @@ mod tests {
         let address = |number: u64| 0x1000 + number * 2;
         let blocks: Vec<_> = (0..RANGES).map(|number| block(address(number), &[0xc3])).collect();
         let names = ["f", "g"].into_iter().cycle();
-        let bytes = elf::file(&Code::new(blocks.iter().zip(names).collect())).unwrap();
+        let bytes = elf_file(&Code::new(blocks.iter().zip(names).collect())).unwrap();
         let file = object::File::parse(&bytes[..]).unwrap();
         let symbols: Vec<_> = file.symbols().filter(object::ObjectSymbol::is_definition).collect();
         assert_eq!(symbols.len() as u64, RANGES);
@@ -268,7 +361,7 @@ mod tests {
         #[test]
         fn files_have_the_code_of_all_blocks(blocks in blocks()) {
             let code = Code::new(blocks.iter().map(|(block, name)| (block, &name[..])).collect());
-            let bytes = elf::file(&code).unwrap();
+            let bytes = elf_file(&code).unwrap();
             let file = object::File::parse(&bytes[..]).unwrap();
             let mut there = BTreeMap::new();
             for section in file.sections().filter(|section| section.address() > 0 || section.name() == Ok(".text")) {

@@ -29,8 +29,6 @@ enum Attack {
 trait Attacker {
     /// Behaves as a guest with nothing to send.
     fn rest(&mut self, until: Instant) -> std::result::Result<(), String>;
-    /// Behaves as one that has much to send. Returns the number of frames.
-    fn busy(&mut self) -> std::result::Result<u64, String>;
     /// Goes; comes again when there is something to do.
     fn leave(&mut self);
 }
@@ -39,15 +37,22 @@ trait Attacker {
 pub fn run(args: &HostileArgs) -> Result<()> {
     match attack(args.class) {
         Attack::Netif(round) => {
-            follow(netif::Attacker::join(args).map_err(Error::Failed)?, round, args)
+            let attacker = netif::Attacker::join(args).map_err(Error::Failed)?;
+            follow(attacker, [round, netif::frames::ordinary], args)
         }
         Attack::Virtio(round) => {
-            follow(virtio::Attacker::join(args).map_err(Error::Failed)?, round, args)
+            let attacker = virtio::Attacker::join(args).map_err(Error::Failed)?;
+            follow(attacker, [round, virtio::frames::ordinary], args)
         }
     }
 }
 
-fn follow<A: Attacker>(mut attacker: A, attack: Round<A>, args: &HostileArgs) -> Result<()> {
+/// Follows orders: `busy` behaves as a guest that has much to send.
+fn follow<A: Attacker>(
+    mut attacker: A,
+    [attack, busy]: [Round<A>; 2],
+    args: &HostileArgs,
+) -> Result<()> {
     let mut report = Report::default();
     print(&report)?;
     loop {
@@ -61,7 +66,7 @@ fn follow<A: Attacker>(mut attacker: A, attack: Round<A>, args: &HostileArgs) ->
             Order::Idle => attacker.rest(until),
             Order::Spin(percent) => spin(&mut attacker, f64::from(percent) / 100.0, until),
             Order::Attack => repeat(&mut attacker, attack, until, &mut report.operations),
-            Order::Busy => repeat(&mut attacker, A::busy, until, &mut 0),
+            Order::Busy => repeat(&mut attacker, busy, until, &mut 0),
         };
         if let Err(failure) = round {
             report.failures += 1;

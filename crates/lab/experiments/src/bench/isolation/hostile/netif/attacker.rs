@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use netfront::Received;
 use wire::ethernet::MacAddr;
 
-use super::frames;
 use crate::bench::guest::{Guest, text};
 use crate::bench::isolation::hostile::{self, HostileArgs};
 
@@ -102,10 +101,6 @@ impl hostile::Attacker for Attacker {
             }
             self.guest()?.wait(left)?;
         }
-    }
-
-    fn busy(&mut self) -> Result<u64, String> {
-        frames::ordinary(self)
     }
 
     fn leave(&mut self) {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use wire::ethernet::MacAddr;
 
-use super::frames;
 use crate::bench::guest::text;
 use crate::bench::isolation::hostile::{self, HostileArgs};
 use crate::bench::isolation::testbed::port_socket;
@@ -115,10 +114,6 @@ impl hostile::Attacker for Attacker {
             }
             self.machine()?.wait(left.max(Duration::from_millis(1)))?;
         }
-    }
-
-    fn busy(&mut self) -> Result<u64, String> {
-        frames::ordinary(self)
     }
 
     fn leave(&mut self) {

@@ -1,6 +1,5 @@
 //! Where captures can be started: a port.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use port::{Egress, Ingress, Queue, Rewrap};
@@ -43,19 +42,11 @@ impl Rewrap for Wrapper {
 
 impl Rewrap for Unwrap {
     fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        if !(&*ingress as &dyn Any).is::<CaptureIngress>() {
-            return ingress;
-        }
-        let any: Box<dyn Any> = ingress;
-        any.downcast::<CaptureIngress>().expect("its type was asked for").inner
+        ingress.strip(|CaptureIngress { inner, .. }| inner)
     }
 
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        if !(&*egress as &dyn Any).is::<CaptureEgress>() {
-            return egress;
-        }
-        let any: Box<dyn Any> = egress;
-        any.downcast::<CaptureEgress>().expect("its type was asked for").inner
+        egress.strip(|CaptureEgress { inner, .. }| inner)
     }
 }
 

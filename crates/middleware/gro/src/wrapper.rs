@@ -1,6 +1,5 @@
 //! The wrapper around an egress queue.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +26,7 @@ fn merging(port: &dyn Egress) -> Option<Merging> {
 /// Takes the merging off a queue whose outermost wrapper it is, or returns the queue as it is.
 #[must_use]
 pub fn unmerge(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Merger>() {
-        return egress;
-    }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Merger>().expect("its type was asked for").inner
+    egress.strip(|Merger { inner, .. }| inner)
 }
 
 /// A queue whose frames are merged.

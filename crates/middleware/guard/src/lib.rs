@@ -85,8 +85,6 @@ mod hidden;
 mod nd;
 mod policy;
 
-use std::any::Any;
-
 use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Received};
 
 pub use addresses::{Allowed, ParseAllowedError};
@@ -109,11 +107,7 @@ impl Guard {
     /// Takes the guard off a queue whose outermost wrapper it is, or returns the queue as it is.
     #[must_use]
     pub fn take_off(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        if !(&*ingress as &dyn Any).is::<Self>() {
-            return ingress;
-        }
-        let any: Box<dyn Any> = ingress;
-        any.downcast::<Self>().expect("its type was asked for").inner
+        ingress.strip(|Self { inner, .. }| inner)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Frames to the port: those beyond the limit are dropped.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +20,7 @@ pub fn police(inner: Box<dyn Egress>, meter: &Arc<Meter>) -> Box<dyn Egress> {
 /// Takes the limit off a queue whose outermost wrapper it is, or returns the queue as it is.
 #[must_use]
 pub fn unpolice(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Policer>() {
-        return egress;
-    }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Policer>().expect("its type was asked for").inner
+    egress.strip(|Policer { inner, .. }| inner)
 }
 
 /// A queue that delivers no more than its meter allows.

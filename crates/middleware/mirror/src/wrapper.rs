@@ -1,6 +1,5 @@
 //! Both sides of a mirrored queue.
 
-use std::any::Any;
 use std::time::Duration;
 
 use port::{
@@ -40,21 +39,13 @@ pub fn mirror_egress(inner: Box<dyn Egress>, mirrors: &[Mirror]) -> Box<dyn Egre
 /// Takes the mirrors off a queue whose outermost wrapper they are, or returns the queue as it is.
 #[must_use]
 pub fn unmirror_ingress(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    if !(&*ingress as &dyn Any).is::<Mirrored<dyn Ingress>>() {
-        return ingress;
-    }
-    let any: Box<dyn Any> = ingress;
-    any.downcast::<Mirrored<dyn Ingress>>().expect("its type was asked for").inner
+    ingress.strip(|Mirrored { inner, .. }| inner)
 }
 
 /// The same for the other side.
 #[must_use]
 pub fn unmirror_egress(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Mirrored<dyn Egress>>() {
-        return egress;
-    }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Mirrored<dyn Egress>>().expect("its type was asked for").inner
+    egress.strip(|Mirrored { inner, .. }| inner)
 }
 
 impl IngressWrapper for Mirrored<dyn Ingress> {

@@ -3,7 +3,6 @@
 //! Frames from the port are taken out of its rings, as from a cable that is not plugged in: left there, they would be sent late, when
 //! the port is up again.
 
-use std::any::Any;
 use std::time::Duration;
 
 use port::{
@@ -26,20 +25,12 @@ pub(super) fn shut_egress(inner: Box<dyn Egress>) -> Box<dyn Egress> {
 
 /// Opens a queue whose outermost wrapper it is, or returns the queue as it is.
 pub(super) fn open_ingress(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    if !(&*ingress as &dyn Any).is::<Gate<dyn Ingress>>() {
-        return ingress;
-    }
-    let any: Box<dyn Any> = ingress;
-    any.downcast::<Gate<dyn Ingress>>().expect("its type was asked for").0
+    ingress.strip(|Gate(inner)| inner)
 }
 
 /// The same for the other side.
 pub(super) fn open_egress(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Gate<dyn Egress>>() {
-        return egress;
-    }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Gate<dyn Egress>>().expect("its type was asked for").0
+    egress.strip(|Gate(inner)| inner)
 }
 
 impl IngressWrapper for Gate<dyn Ingress> {

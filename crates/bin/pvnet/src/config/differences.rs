@@ -43,6 +43,34 @@ pub enum Effort {
     Restart(&'static str),
 }
 
+impl Effort {
+    /// What it takes to change a key of a port, by the kind of its table.
+    pub fn of(table: &str, key: &str) -> Self {
+        let in_place = match table {
+            "uplink" => Uplink::IN_PLACE,
+            "port" => Port::IN_PLACE,
+            _ => Vif::IN_PLACE,
+        };
+        match (table, key) {
+            _ if in_place.contains(&key) => Self::InPlace,
+            ("uplink", _)
+            | (
+                "port",
+                "kind"
+                | "socket"
+                | "mode"
+                | "socket_mode"
+                | "socket_group"
+                | "attach"
+                | "device"
+                | "device_capabilities"
+                | "mtu",
+            ) => Self::Device,
+            _ => Self::Connection,
+        }
+    }
+}
+
 const AT_START: &str = "it is read when the daemon starts";
 const CARDS: &str = "cards and their contexts are set up when the daemon starts";
 const POOL: &str = "the memory for guest copies is set up when the daemon starts";
@@ -299,8 +327,7 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
         let keys = with(vif_keys(before, after), |key| match key {
             "rx" if wants_pool => Effort::Restart(POOL),
             "rx" | "mac" | "queues" if on_card => Effort::Restart(CARDS),
-            key if Vif::IN_PLACE.contains(&key) => Effort::InPlace,
-            _ => Effort::Connection,
+            key => Effort::of("guest", key),
         });
         match ports.iter_mut().find(|(port, _)| *port == name) {
             Some((_, own)) => own.extend(keys),
@@ -392,10 +419,9 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
         new
     );
     let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
-    with(keys, |key| match key {
-        key if Uplink::IN_PLACE.contains(&key) => Effort::InPlace,
-        _ if is_context => Effort::Restart(CARDS),
-        _ => Effort::Device,
+    with(keys, |key| match Effort::of("uplink", key) {
+        Effort::Device if is_context => Effort::Restart(CARDS),
+        effort => effort,
     })
 }
 
@@ -436,17 +462,5 @@ fn port(old: &Port, new: &Port) -> Keys {
         old,
         new
     );
-    with(keys, |key| match key {
-        key if Port::IN_PLACE.contains(&key) => Effort::InPlace,
-        "kind"
-        | "socket"
-        | "mode"
-        | "socket_mode"
-        | "socket_group"
-        | "attach"
-        | "device"
-        | "device_capabilities"
-        | "mtu" => Effort::Device,
-        _ => Effort::Connection,
-    })
+    with(keys, |key| Effort::of("port", key))
 }

@@ -404,6 +404,12 @@ impl Config {
         Ok(())
     }
 
+    /// Forgets a table of a port that is opened.
+    pub fn forget(&mut self, table: &str, name: &str) {
+        self.uplinks.retain(|uplink| table != "uplink" || uplink.name != name);
+        self.ports.retain(|port| table != "port" || port.name != name);
+    }
+
     /// The socket that guests join at.
     pub fn join_socket(&self) -> PathBuf {
         control_socket::join_socket(&self.daemon.directory)

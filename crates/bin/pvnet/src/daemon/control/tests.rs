@@ -3,18 +3,22 @@
 use std::time::Instant;
 
 use control_socket::{IgnoredKey, PortStatus, Traffic};
+use datapath::Datapath;
 use hypervisor::{DomId, Meter, Metered};
 use lab::TempDir;
 use machine::Machine;
 use machine::toolstack::create_domain;
-use netback::{Anonymous, CLOSED_FOR, Offered};
+use netback::{Anonymous, CLOSED_FOR, Offered, VifError};
 use port::Outcome;
 use port_testing::{FakeEgress, Sender};
-use xenstore::VifNodes;
+use xenstore::{Store, VifNodes};
 
 use super::*;
-use crate::daemon::backends::Backends;
-use crate::daemon::platform::VifBackend;
+use crate::config::Config;
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::limits::Limits;
+use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::sandbox::Reach;
 
 /// The driver domain and the guest's.
 const OWN: DomId = DomId(5);
@@ -117,14 +121,11 @@ impl World {
 fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let config = format!("[daemon]\nplatform = \"xen\"\n{config}");
     let config = Config::parse(&config).unwrap();
-    let loaded = Loaded { config, tables: Table::new() };
     let datapath = Datapath::start(&datapath::Config::default(), Box::new(|_| ())).unwrap();
     let (events, _) = mpsc::channel();
-    let ports = PortRecord::open(folder.path());
-    let platform: Arc<dyn Platform> = platform.clone();
-    let limits = Arc::new(Limits::of_this_process());
-    let plugged = (Vec::new(), Vec::new());
-    Control::new(loaded, platform, datapath, plugged, limits, events, ports)
+    let (limits, reach) = (Arc::new(Limits::of_this_process()), Reach::everywhere());
+    let host = Host { config, platform: platform.clone(), datapath, limits, events, reach };
+    Control::new(host, Table::new(), Vec::new(), PortRecord::open(folder.path()))
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         let frontend = format!("{}/state", world.nodes.frontend_path());
         world.toolstack.write(None, &frontend, "6").unwrap();
         world.settle();
-        assert!(world.control.interfaces.is_empty());
+        assert!(world.control.ports.is_empty());
         world.control.remove_closed(false);
         assert_eq!(world.state().as_deref(), Some("6"));
         if is_started_anew {
@@ -189,7 +190,7 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         world.nodes.create(&*world.toolstack, "02:00:00:00:00:02").unwrap();
         world.settle();
         assert_eq!(world.state().as_deref(), Some("2"));
-        assert!(world.control.interfaces.contains_key(&ID));
+        assert!(world.control.ports.contains_key(&PortId::Vif(ID)));
     }
 }
 
@@ -202,13 +203,13 @@ fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
     for connection in 1..=3 {
         let (sender, ingress) = Sender::new();
         let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
-        world.control.connect(ID, vec![port::Queue { ingress, egress }], Vec::new());
+        world.control.connect(PortId::Vif(ID), vec![port::Queue { ingress, egress }], Vec::new());
         sender.send([2; 60]);
         let start = Instant::now();
         while world.port().ingress.frames < connection {
             assert!(start.elapsed().as_secs() < 20, "{:?}", world.port().ingress);
         }
-        world.control.disconnect(ID, Reason::FrontendClosed);
+        world.control.disconnect(PortId::Vif(ID), Reason::FrontendClosed);
         let Traffic { frames, bytes } = world.port().ingress;
         assert_eq!((frames, bytes), (connection, 60 * connection));
     }

@@ -159,7 +159,7 @@ fn needs(config: &Config, file: &Path) -> Needs {
     let programs = any(|port| port.programs);
     let calls = CallRules {
         programs,
-        namespaces: programs && any(|port| port.namespace),
+        namespaces: programs && any(|port| port.namespace.is_some()),
         bpf: any(|port| port.bpf),
         sockets: any(|port| port.sockets),
         connects: any(|port| port.connects) || reaches_store(config),

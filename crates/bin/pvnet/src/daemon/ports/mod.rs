@@ -163,12 +163,12 @@ pub(super) struct Needs {
     pub(super) connects: bool,
     /// A device of the host is opened.
     pub(super) device: bool,
-    /// This interface must be there, in this namespace.
-    pub(super) interface: Option<(Option<String>, String)>,
-    /// Later, programs are run,
+    /// Its network namespace must be there, if it has one,
+    pub(super) namespace: Option<String>,
+    /// and in it this interface.
+    pub(super) interface: Option<String>,
+    /// Later, programs are run there,
     pub(super) programs: bool,
-    /// in its namespace;
-    pub(super) namespace: bool,
     /// the maps of BPF programs are changed;
     pub(super) bpf: bool,
     /// and sockets on a device are opened.

@@ -219,8 +219,7 @@ impl Source for Uplink {
     }
 
     fn needs(&self) -> Needs {
-        let config::Uplink { kind, tap: _, bridge, device, nic, namespace, queues, .. } =
-            &self.config;
+        let config::Uplink { kind, bridge, device, nic, namespace, queues, .. } = &self.config;
         if *kind == UplinkKind::VirtioUser {
             return Needs::of_socket(self.config.socket_side(), &self.config.socket);
         }
@@ -234,10 +233,10 @@ impl Source for Uplink {
         Needs {
             // Of a card that may come later.
             device: nic.is_none(),
-            interface: interface.map(|name| (namespace.clone(), name.clone())),
+            namespace: namespace.clone(),
+            interface: interface.cloned(),
             // A macvtap is deleted at the end.
             programs: *kind == UplinkKind::Macvtap || sockets,
-            namespace: namespace.is_some(),
             bpf: nic.is_none() && is_per_guest,
             sockets,
             ..Needs::default()

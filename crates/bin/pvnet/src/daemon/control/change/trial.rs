@@ -48,14 +48,18 @@ impl Control {
         if needs.device && self.host.config.daemon.sandbox == Sandbox::Full {
             return Err(self.with_hint(&"its device cannot be opened"));
         }
-        let Some((namespace, name)) = &needs.interface else { return Ok(()) };
+        if !needs.device {
+            return Ok(());
+        }
+        let Needs { namespace, interface, .. } = needs;
         let read = || InterfaceFile::open().and_then(|file| file.read()).map_err(text);
-        match netns::inside(namespace.as_deref(), read)?.has(name) {
-            true => Ok(()),
-            false => {
+        let interfaces = netns::inside(namespace.as_deref(), read)?;
+        match interface.as_ref().filter(|name| !interfaces.has(name)) {
+            Some(name) => {
                 let place = namespace.as_ref().map(|name| format!(" in namespace {name}"));
                 Err(format!("there is no interface {name}{}", place.unwrap_or_default()))
             }
+            None => Ok(()),
         }
     }
 }

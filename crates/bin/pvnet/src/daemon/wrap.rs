@@ -18,25 +18,9 @@ use mirror::{Mirror, mirror_egress, mirror_ingress, unmirror_egress, unmirror_in
 use port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{Membership, Tagging, VlanId};
 
-use crate::config::{Flooding, Limits};
+use crate::config::{Flooding, Limits, Rules};
 use crate::daemon::gate;
 use crate::daemon::mirrors::MirrorRole;
-
-/// What the wrappers of a port enforce.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
-    /// None if no source is checked.
-    pub(super) guard: Option<Policy>,
-    pub(super) limits: Limits,
-    /// Whether frames pass at all.
-    pub(super) enabled: bool,
-    /// In which VLANs the port is; none if in none. The datapath enforces it.
-    pub(super) membership: Option<Membership>,
-    /// Who gets what it floods. The datapath enforces it.
-    pub(super) flooding: Flooding,
-    /// Whether what goes to it is merged, where it takes that.
-    pub(super) gro: bool,
-}
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
 /// go on, and a guest that reconnects gets no new burst.

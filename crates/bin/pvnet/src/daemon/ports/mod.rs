@@ -26,7 +26,7 @@ use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 use xenstore::Store;
 
-use crate::config::{self, Config, Guest};
+use crate::config::{self, Config, Guest, Rules};
 use crate::daemon::backends::VifId;
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
@@ -35,7 +35,7 @@ use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::Limits;
 use crate::daemon::platform::Platform;
 use crate::daemon::sandbox::Reach;
-use crate::daemon::wrap::{Rules, Wrappers};
+use crate::daemon::wrap::Wrappers;
 use device::GuestDevice;
 
 pub(super) use front_end::FrontEndChange;

@@ -23,7 +23,6 @@ use crate::config::{self, Config, Platform, Queues, UplinkKind};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::nics::{CardQueues, serve_uplink};
-use crate::daemon::wrap::Rules;
 use crate::netns;
 
 /// Receive buffers of each uplink queue that guests may keep at a time. One that needs more copies
@@ -76,14 +75,8 @@ struct OpenDevice {
 pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<PluggedPort, Error> {
     let id = PortId::Uplink(NEXT.fetch_add(1, Ordering::Relaxed));
     let source = Uplink { id, config: uplink.clone(), prepared: None, opened: None };
-    PluggedPort::closed(source, rules(uplink), config)
-}
-
-/// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
-fn rules(uplink: &config::Uplink) -> Result<Rules, String> {
-    let (membership, flooding) = (uplink.membership()?, uplink.flooding());
-    let (limits, enabled, gro) = (uplink.limit, uplink.enabled, uplink.gro);
-    Ok(Rules { guard: None, limits, enabled, membership, flooding, gro })
+    // It has no guard: its frames come from many sources.
+    PluggedPort::closed(source, uplink.rules(None), config)
 }
 
 /// How many queues of an uplink are kept for guests.
@@ -299,7 +292,7 @@ impl Source for Uplink {
         let Some(new) = new else { return Ok(()) };
         let before = self.coalescing();
         self.config = self.config.clone().taking(new);
-        port.enforce(rules(&self.config)?, &host.datapath);
+        port.enforce(self.config.rules(None)?, &host.datapath);
         if let Some(port) = port.port.as_deref().filter(|_| self.coalescing() != before) {
             host.datapath.coalesce(port, self.coalescing());
         }

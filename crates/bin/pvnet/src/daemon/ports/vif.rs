@@ -9,13 +9,12 @@ use xenstore::{StoreError, XenbusState};
 
 use super::device::{DeviceOptions, GuestDevice};
 use super::{Host, PluggedPort, PortEvent, PortId, Record, Source, Transition};
-use crate::config::{Config, Guest, Platform, Vif, default_queues};
+use crate::config::{Config, Guest, Platform, Rules, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::NewInterface;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::platform::Backend;
-use crate::daemon::wrap::Rules;
 
 /// A guest's interface.
 struct Interface {
@@ -72,14 +71,7 @@ impl Interface {
 
     /// What is enforced of such settings, and what became of what the toolstack wants. That is logged if it was not so before.
     fn rules_of(&self, vif: &Vif, host: &Host) -> Result<(Rules, ToolstackStatus), String> {
-        let rules = Rules {
-            guard: vif.sources()?.policy(self.backend.mac()),
-            limits: vif.limit,
-            enabled: vif.enabled,
-            membership: vif.membership()?,
-            flooding: vif.flooding(),
-            gro: vif.gro,
-        };
+        let rules = vif.rules(vif.sources()?.policy(self.backend.mac()))?;
         // Where a daemon admits its guests, there is no other toolstack.
         if !host.platform.ends_with_its_node() {
             return Ok((rules, ToolstackStatus::default()));

@@ -16,14 +16,13 @@ use super::front_end::{FrontEndChange, FrontEnds};
 use super::{
     Host, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition, failed,
 };
-use crate::config::{self, Config};
+use crate::config::{self, Config, Rules};
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::{Limits, PortsCost};
 use crate::daemon::socket_file;
 use crate::daemon::thread::spawn_for_client;
-use crate::daemon::wrap::Rules;
 use crate::log::OPERATOR;
 
 /// Why a port is down whose neighbours made two workers sleep at once.
@@ -343,9 +342,5 @@ pub(in crate::daemon) fn warn_of_shortages(config: &Config, limits: &Limits) {
 /// What the wrappers of a port enforce.
 fn rules(port: &config::Port) -> Result<Rules, String> {
     let sources = port.sources()?;
-    let guard = port.mac.and_then(|mac| sources.policy(mac));
-    let membership = port.membership()?;
-    let flooding = port.flooding();
-    let (limits, enabled, gro) = (port.limit, port.enabled, port.gro);
-    Ok(Rules { guard, limits, enabled, membership, flooding, gro })
+    port.rules(port.mac.and_then(|mac| sources.policy(mac)))
 }

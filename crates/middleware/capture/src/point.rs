@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use port::{Egress, Ingress, Queue, Rewrap};
+use port::{Egress, Ingress, Layer, Queue};
 
 use crate::filter::{Filter, FilterError};
 use crate::preamble::preamble;
@@ -17,36 +17,34 @@ use crate::wrapper::{CaptureEgress, CaptureIngress};
 /// A port at which captures can be started. Its captures end when it and the queues that it has
 /// wrapped are gone.
 ///
-/// Its queues need the wrapper only while a capture runs: [`wrapper`](Self::wrapper) puts it
-/// around queues in use, and [`Unwrap`] takes it off.
+/// Its queues need the wrapper only while a capture runs: [`layer`](Self::layer) puts it
+/// around queues in use, and the layer by default takes it off.
 pub struct CapturePoint {
     name: String,
     sinks: Arc<Sinks>,
 }
 
-/// Takes the wrapper of a [`CapturePoint`] off queues.
-pub struct Unwrap;
+/// The wrapper of a [`CapturePoint`], or none.
+#[derive(Default)]
+pub struct CaptureLayer(Option<Arc<Sinks>>);
 
-/// Puts the wrapper of a point around queues.
-struct Wrapper(Arc<Sinks>);
-
-impl Rewrap for Wrapper {
-    fn ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        Box::new(CaptureIngress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
-    }
-
-    fn egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
-        Box::new(CaptureEgress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
-    }
-}
-
-impl Rewrap for Unwrap {
-    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+impl Layer for CaptureLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
         ingress.strip(|CaptureIngress { inner, .. }| inner)
     }
 
-    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
         egress.strip(|CaptureEgress { inner, .. }| inner)
+    }
+
+    fn wrap_ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        let Some(sinks) = &self.0 else { return inner };
+        Box::new(CaptureIngress { inner, recorder: Recorder::new(Arc::clone(sinks)) })
+    }
+
+    fn wrap_egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
+        let Some(sinks) = &self.0 else { return inner };
+        Box::new(CaptureEgress { inner, recorder: Recorder::new(Arc::clone(sinks)) })
     }
 }
 
@@ -72,14 +70,16 @@ impl CapturePoint {
     /// that a wrapper around it drops on the way out of the port.
     #[must_use]
     pub fn wrap(&self, queue: Queue) -> Queue {
-        let wrapper = self.wrapper();
-        Queue { ingress: wrapper.ingress(queue.ingress), egress: wrapper.egress(queue.egress) }
+        let layer = self.layer();
+        let (ingress, egress) =
+            (layer.wrap_ingress(queue.ingress), layer.wrap_egress(queue.egress));
+        Queue { ingress, egress }
     }
 
-    /// Wraps queues that are in use. See [`wrap`](Self::wrap).
+    /// What wraps queues, those in use too. See [`wrap`](Self::wrap).
     #[must_use]
-    pub fn wrapper(&self) -> Arc<dyn Rewrap> {
-        Arc::new(Wrapper(Arc::clone(&self.sinks)))
+    pub fn layer(&self) -> CaptureLayer {
+        CaptureLayer(Some(Arc::clone(&self.sinks)))
     }
 
     /// Whether a capture runs.

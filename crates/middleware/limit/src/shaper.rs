@@ -20,14 +20,8 @@ pub fn shape(inner: Box<dyn Ingress>, meter: &Arc<Meter>) -> Box<dyn Ingress> {
     Box::new(Shaper::new(inner, meter, Instant::now))
 }
 
-/// Takes the limit off a queue whose outermost wrapper it is, or returns the queue as it is.
-#[must_use]
-pub fn unshape(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    take_off(ingress, Instant::now)
-}
-
-/// The same for the limit with a clock like this one: each function has a type, which nobody can write.
-fn take_off<C: Fn() -> Instant + Send + 'static>(
+/// Takes off a limit with a clock like this one: each function has a type, which nobody can write.
+pub(crate) fn unshape<C: Fn() -> Instant + Send + 'static>(
     ingress: Box<dyn Ingress>,
     _: C,
 ) -> Box<dyn Ingress> {

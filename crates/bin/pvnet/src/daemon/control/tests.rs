@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use control_socket::{IgnoredKey, PortStatus, Traffic};
+use control_socket::{IgnoredKey, PortKind, PortState, PortStatus, Traffic};
 use datapath::Datapath;
 use hypervisor::{DomId, Meter, Metered};
 use lab::TempDir;
@@ -11,13 +11,16 @@ use machine::toolstack::create_domain;
 use netback::{Anonymous, CLOSED_FOR, Offered, VifError};
 use port::Outcome;
 use port_testing::{FakeEgress, Sender};
+use wire::ethernet::MacAddr;
 use xenstore::{Store, VifNodes};
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Uplink};
 use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::Limits;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::ports::{Record, Source};
 use crate::daemon::sandbox::Reach;
 
 /// The driver domain and the guest's.
@@ -213,4 +216,90 @@ fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
         let Traffic { frames, bytes } = world.port().ingress;
         assert_eq!((frames, bytes), (connection, 60 * connection));
     }
+}
+
+/// A port of which only its address is known.
+struct Station(PortId);
+
+impl Source for Station {
+    fn name(&self) -> &'static str {
+        if self.0 == FIRST { "first" } else { "second" }
+    }
+
+    fn table(&self) -> &'static str {
+        "port"
+    }
+
+    fn id(&self) -> PortId {
+        self.0
+    }
+
+    fn kind(&self) -> PortKind {
+        PortKind::Guest
+    }
+
+    fn open(&mut self, _: &mut Record, _: &Host) -> Result<(), crate::daemon::error::Error> {
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn write_running(&self, _: &mut Config) {}
+
+    fn set(&mut self, _: &mut Record, _: &Host) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn serve(&mut self, _: &mut Record, what: PortEvent, _: &Host) -> Transition {
+        match what {
+            PortEvent::Ready { queues, .. } => Transition::Connect { queues, tasks: Vec::new() },
+            PortEvent::Gone(why) => Transition::Disconnect(why),
+            _ => Transition::None,
+        }
+    }
+
+    fn attached(&mut self, _: &Record) -> Result<(), Reason> {
+        Ok(())
+    }
+
+    fn detached(&mut self, _: &Record, _: bool) {}
+
+    fn describe(&self, _: &Record, status: PortStatus, _: &Interfaces) -> PortStatus {
+        status
+    }
+
+    fn mac(&self) -> Option<MacAddr> {
+        Some(MacAddr([2, 0, 0, 0, 0, 9]))
+    }
+}
+
+const FIRST: PortId = PortId::Machine(1000);
+const SECOND: PortId = PortId::Machine(1001);
+
+/// Whatever it is made of.
+#[test]
+fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
+    let World { mut control, .. } = World::new("");
+    for id in [FIRST, SECOND] {
+        let rules = Uplink::rules(&toml::from_str("name = \"x\"").unwrap(), None);
+        let port = PluggedPort::closed(Station(id), rules, &control.host.config).unwrap();
+        control.ports.insert(id, port);
+        let (_sender, ingress) = Sender::new();
+        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        let queues = vec![port::Queue { ingress, egress }];
+        control.serve_port(id, PortEvent::Ready { queues, agreed: None });
+    }
+    let reasons = |control: &mut Control| {
+        let ports = control.status().ports.into_iter();
+        ports.map(|port| (port.state, port.reason)).collect::<Vec<_>>()
+    };
+    let taken = Some(Reason::AddressTaken("first".to_owned()));
+    assert_eq!(reasons(&mut control), [(PortState::Up, None), (PortState::Up, taken)]);
+    control.serve_port(FIRST, PortEvent::Gone(Reason::Stopping));
+    let gone = (PortState::Down, Some(Reason::Stopping));
+    assert_eq!(reasons(&mut control), [gone, (PortState::Up, None)]);
+    let [entry] = &control.host.datapath.addresses()[..] else { panic!() };
+    assert!(entry.taught);
 }

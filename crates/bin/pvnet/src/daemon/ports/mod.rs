@@ -448,7 +448,7 @@ pub(super) struct PluggedPort {
 
 impl PluggedPort {
     /// A port that is not open yet.
-    fn closed(
+    pub(super) fn closed(
         source: impl Source + 'static,
         rules: Result<Rules, String>,
         config: &Config,

@@ -23,6 +23,26 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
+    findings.extend(not_indexed(root)?);
+    Ok(findings)
+}
+
+/// Documents in `docs` and `docs/decisions` to which the `README.md` of their folder has no link.
+fn not_indexed(root: &Path) -> io::Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for folder in ["docs", "docs/decisions"].map(|folder| root.join(folder)) {
+        let index = folder.join("README.md");
+        let Ok(text) = fs::read_to_string(&index) else { continue };
+        let listed: Vec<_> = links(&text).map(|link| link.split('#').next()).collect();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(OsStr::to_str);
+            let is_document = path.extension() == Some(OsStr::new("md")) && path != index;
+            if is_document && !listed.contains(&name) {
+                findings.push(format!("{}: {} does not list it", path.display(), index.display()));
+            }
+        }
+    }
     Ok(findings)
 }
 

@@ -3,7 +3,7 @@
 //! A [`CapturePoint`] wraps both sides of a port's queues. While a [`Capture`] runs there, it gets
 //! a copy of the frames that its [`Filter`] selects, in both directions, as a pcapng stream that
 //! Wireshark and tcpdump open live. The wrapper can be put on when a capture starts and be taken
-//! off after it ([`CapturePoint::wrapper`], [`Unwrap`]), so that a port that is not being captured
+//! off after it ([`CapturePoint::layer`], [`CaptureLayer`]), so that a port that is not being captured
 //! pays nothing.
 //!
 //! ```text
@@ -74,7 +74,7 @@ pub use blocks::{Block, Blocks, CapturedFrame, Content};
 pub use files::{EXTENSION, Files};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet};
-pub use point::{CapturePoint, StartError, Unwrap};
+pub use point::{CaptureLayer, CapturePoint, StartError};
 pub use reader::{Capture, Totals};
 pub use recording::{Place, Recording};
 pub use request::{Options, Request};

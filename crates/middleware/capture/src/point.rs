@@ -1,9 +1,8 @@
 //! Where captures can be started: a port.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use port::{Egress, Ingress, Queue, Rewrap};
+use port::{Egress, Ingress, Layer, Queue};
 
 use crate::filter::{Filter, FilterError};
 use crate::preamble::preamble;
@@ -18,44 +17,34 @@ use crate::wrapper::{CaptureEgress, CaptureIngress};
 /// A port at which captures can be started. Its captures end when it and the queues that it has
 /// wrapped are gone.
 ///
-/// Its queues need the wrapper only while a capture runs: [`wrapper`](Self::wrapper) puts it
-/// around queues in use, and [`Unwrap`] takes it off.
+/// Its queues need the wrapper only while a capture runs: [`layer`](Self::layer) puts it
+/// around queues in use, and the layer by default takes it off.
 pub struct CapturePoint {
     name: String,
     sinks: Arc<Sinks>,
 }
 
-/// Takes the wrapper of a [`CapturePoint`] off queues.
-pub struct Unwrap;
+/// The wrapper of a [`CapturePoint`], or none.
+#[derive(Default)]
+pub struct CaptureLayer(Option<Arc<Sinks>>);
 
-/// Puts the wrapper of a point around queues.
-struct Wrapper(Arc<Sinks>);
-
-impl Rewrap for Wrapper {
-    fn ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        Box::new(CaptureIngress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
+impl Layer for CaptureLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress.strip(|CaptureIngress { inner, .. }| inner)
     }
 
-    fn egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
-        Box::new(CaptureEgress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
-    }
-}
-
-impl Rewrap for Unwrap {
-    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        if !(&*ingress as &dyn Any).is::<CaptureIngress>() {
-            return ingress;
-        }
-        let any: Box<dyn Any> = ingress;
-        any.downcast::<CaptureIngress>().expect("its type was asked for").inner
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.strip(|CaptureEgress { inner, .. }| inner)
     }
 
-    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        if !(&*egress as &dyn Any).is::<CaptureEgress>() {
-            return egress;
-        }
-        let any: Box<dyn Any> = egress;
-        any.downcast::<CaptureEgress>().expect("its type was asked for").inner
+    fn wrap_ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        let Some(sinks) = &self.0 else { return inner };
+        Box::new(CaptureIngress { inner, recorder: Recorder::new(Arc::clone(sinks)) })
+    }
+
+    fn wrap_egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
+        let Some(sinks) = &self.0 else { return inner };
+        Box::new(CaptureEgress { inner, recorder: Recorder::new(Arc::clone(sinks)) })
     }
 }
 
@@ -81,14 +70,16 @@ impl CapturePoint {
     /// that a wrapper around it drops on the way out of the port.
     #[must_use]
     pub fn wrap(&self, queue: Queue) -> Queue {
-        let wrapper = self.wrapper();
-        Queue { ingress: wrapper.ingress(queue.ingress), egress: wrapper.egress(queue.egress) }
+        let layer = self.layer();
+        let (ingress, egress) =
+            (layer.wrap_ingress(queue.ingress), layer.wrap_egress(queue.egress));
+        Queue { ingress, egress }
     }
 
-    /// Wraps queues that are in use. See [`wrap`](Self::wrap).
+    /// What wraps queues, those in use too. See [`wrap`](Self::wrap).
     #[must_use]
-    pub fn wrapper(&self) -> Arc<dyn Rewrap> {
-        Arc::new(Wrapper(Arc::clone(&self.sinks)))
+    pub fn layer(&self) -> CaptureLayer {
+        CaptureLayer(Some(Arc::clone(&self.sinks)))
     }
 
     /// Whether a capture runs.

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use capture::{BUFFER_BYTES, CAPTURES_MAX, CapturePoint, Options, StartError, Unwrap};
+use capture::{BUFFER_BYTES, CAPTURES_MAX, CaptureLayer, CapturePoint, Options, StartError};
 use common::{
     Captured, Port, blocks, file_of, gso_frame, number, options, packets, packets_of, start,
     tcp_frame,
 };
 use offload::Checksum;
-use port::{DropReason, Outcome, Ticket, WINDOW};
+use port::{DropReason, Layers, Outcome, Ticket, WINDOW};
 use port_testing::Sent;
 
 const NO_ROOM: Outcome = Outcome::Dropped(DropReason::NoRoom);
@@ -50,12 +50,13 @@ fn the_wrapper_can_be_put_on_and_taken_off() {
     assert!(point.is_active());
     port.carry(numbered(0..3));
     // Off. A queue without the wrapper stays as it is.
-    port.rewrap(&Unwrap);
-    port.rewrap(&Unwrap);
+    let without = Layers(vec![Box::new(CaptureLayer::default())]);
+    port.rewrap(&without);
+    port.rewrap(&without);
     port.carry(numbered(3..5));
     // On again, with frames in hand.
     port.receive(numbered(5..7));
-    port.rewrap(&*point.wrapper());
+    port.rewrap(&Layers(vec![Box::new(point.layer())]));
     port.finish(&[Outcome::Delivered; WINDOW]);
     let bytes: Vec<_> = packets_of(capture).into_iter().map(|packet| packet.bytes).collect();
     assert!(bytes.into_iter().eq(numbered(0..3).chain(numbered(5..7))));

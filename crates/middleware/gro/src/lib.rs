@@ -32,4 +32,4 @@ mod plan;
 mod wrapper;
 
 pub use counters::{Counters, Counts};
-pub use wrapper::{merge, unmerge};
+pub use wrapper::{GroLayer, merge};

@@ -1,11 +1,12 @@
 //! The wrapper around an egress queue.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use port::{Body, Broken, DropReason, Egress, EgressWrapper, Merging, Offer, Outcome, WINDOW};
+use port::{
+    Body, Broken, DropReason, Egress, EgressWrapper, Layer, Merging, Offer, Outcome, WINDOW,
+};
 
 use crate::counters::{Counters, Counts};
 use crate::plan::{Plan, is_worthwhile};
@@ -24,14 +25,20 @@ fn merging(port: &dyn Egress) -> Option<Merging> {
     port.merging().filter(|merging| merging.features.tso_v4 || merging.features.tso_v6)
 }
 
-/// Takes the merging off a queue whose outermost wrapper it is, or returns the queue as it is.
-#[must_use]
-pub fn unmerge(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Merger>() {
-        return egress;
+/// What merges for a port, with its counters; none if nothing is merged.
+pub struct GroLayer(pub Option<Arc<Counters>>);
+
+impl Layer for GroLayer {
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.strip(|Merger { inner, .. }| inner)
     }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Merger>().expect("its type was asked for").inner
+
+    fn wrap_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        match &self.0 {
+            Some(counters) => merge(egress, counters),
+            None => egress,
+        }
+    }
 }
 
 /// A queue whose frames are merged.

@@ -85,9 +85,7 @@ mod hidden;
 mod nd;
 mod policy;
 
-use std::any::Any;
-
-use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Received};
+use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Layer, Received};
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
@@ -105,15 +103,21 @@ impl Guard {
     pub fn wrap(inner: Box<dyn Ingress>, policy: &Policy) -> Box<dyn Ingress> {
         Box::new(Self { inner, checker: Checker::new(policy) })
     }
+}
 
-    /// Takes the guard off a queue whose outermost wrapper it is, or returns the queue as it is.
-    #[must_use]
-    pub fn take_off(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        if !(&*ingress as &dyn Any).is::<Self>() {
-            return ingress;
+/// The guard of a port, if its policy is checked.
+pub struct GuardLayer(pub Option<Policy>);
+
+impl Layer for GuardLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress.strip(|Guard { inner, .. }| inner)
+    }
+
+    fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        match &self.0 {
+            Some(policy) => Guard::wrap(ingress, policy),
+            None => ingress,
         }
-        let any: Box<dyn Any> = ingress;
-        any.downcast::<Self>().expect("its type was asked for").inner
     }
 }
 

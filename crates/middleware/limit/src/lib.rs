@@ -71,6 +71,37 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use port::{Egress, Ingress, Layer};
+
 pub use meter::{Limit, Meter};
-pub use policer::{police, unpolice};
-pub use shaper::{shape, unshape};
+pub use policer::police;
+pub use shaper::shape;
+
+/// The limits of a port.
+pub struct LimitLayer {
+    /// Of what comes from it.
+    pub from_port: Arc<Meter>,
+    /// Of what goes to it.
+    pub to_port: Arc<Meter>,
+}
+
+impl Layer for LimitLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        shaper::unshape(ingress, Instant::now)
+    }
+
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.strip(|policer::Policer { inner, .. }| inner)
+    }
+
+    fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        shape(ingress, &self.from_port)
+    }
+
+    fn wrap_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        police(egress, &self.to_port)
+    }
+}

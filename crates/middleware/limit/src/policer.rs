@@ -1,6 +1,5 @@
 //! Frames to the port: those beyond the limit are dropped.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,19 +17,9 @@ pub fn police(inner: Box<dyn Egress>, meter: &Arc<Meter>) -> Box<dyn Egress> {
     Box::new(Policer { inner, meter: Arc::clone(meter) })
 }
 
-/// Takes the limit off a queue whose outermost wrapper it is, or returns the queue as it is.
-#[must_use]
-pub fn unpolice(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Policer>() {
-        return egress;
-    }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Policer>().expect("its type was asked for").inner
-}
-
 /// A queue that delivers no more than its meter allows.
-struct Policer {
-    inner: Box<dyn Egress>,
+pub(crate) struct Policer {
+    pub(crate) inner: Box<dyn Egress>,
     meter: Arc<Meter>,
 }
 

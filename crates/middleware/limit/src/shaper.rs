@@ -1,6 +1,5 @@
 //! Frames from the port: those beyond the limit stay in the sender's ring.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,19 +20,12 @@ pub fn shape(inner: Box<dyn Ingress>, meter: &Arc<Meter>) -> Box<dyn Ingress> {
     Box::new(Shaper::new(inner, meter, Instant::now))
 }
 
-/// Takes the limit off a queue whose outermost wrapper it is, or returns the queue as it is.
-#[must_use]
-pub fn unshape(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    take_off(ingress, Instant::now)
-}
-
-/// The same for the limit with a clock like this one: each function has a type, which nobody can write.
-fn take_off<C: 'static>(ingress: Box<dyn Ingress>, _: C) -> Box<dyn Ingress> {
-    if !(&*ingress as &dyn Any).is::<Shaper<C>>() {
-        return ingress;
-    }
-    let any: Box<dyn Any> = ingress;
-    any.downcast::<Shaper<C>>().expect("its type was asked for").inner
+/// Takes off a limit with a clock like this one: each function has a type, which nobody can write.
+pub(crate) fn unshape<C: Fn() -> Instant + Send + 'static>(
+    ingress: Box<dyn Ingress>,
+    _: C,
+) -> Box<dyn Ingress> {
+    ingress.strip(|Shaper::<C> { inner, .. }| inner)
 }
 
 /// A queue that takes no more than its meter allows.

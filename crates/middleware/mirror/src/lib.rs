@@ -26,4 +26,4 @@ mod wrapper;
 
 pub use buffer::{COPIES_MAX, COPY_BYTES, MirrorCounts};
 pub use mirror::Mirror;
-pub use wrapper::{mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress};
+pub use wrapper::MirrorLayer;

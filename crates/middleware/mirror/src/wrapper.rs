@@ -1,10 +1,9 @@
 //! Both sides of a mirrored queue.
 
-use std::any::Any;
 use std::time::Duration;
 
 use port::{
-    Body, Broken, Egress, EgressWrapper, FRAME_MAX, Ingress, IngressWrapper, Offer, Outcome,
+    Body, Broken, Egress, EgressWrapper, FRAME_MAX, Ingress, IngressWrapper, Layer, Offer, Outcome,
     Outcomes,
 };
 
@@ -25,36 +24,33 @@ impl<S: ?Sized> Mirrored<S> {
     }
 }
 
-/// Copies the frames that come from a port to these mirrors.
-#[must_use]
-pub fn mirror_ingress(inner: Box<dyn Ingress>, mirrors: &[Mirror]) -> Box<dyn Ingress> {
-    if mirrors.is_empty() { inner } else { Box::new(Mirrored::new(inner, mirrors)) }
+/// The mirrors of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorLayer {
+    /// Those that get the frames from the port into the switch.
+    pub ingress: Vec<Mirror>,
+    /// Those that get the frames from the switch out of the port.
+    pub egress: Vec<Mirror>,
 }
 
-/// Copies the frames that go to a port to these mirrors.
-#[must_use]
-pub fn mirror_egress(inner: Box<dyn Egress>, mirrors: &[Mirror]) -> Box<dyn Egress> {
-    if mirrors.is_empty() { inner } else { Box::new(Mirrored::new(inner, mirrors)) }
-}
-
-/// Takes the mirrors off a queue whose outermost wrapper they are, or returns the queue as it is.
-#[must_use]
-pub fn unmirror_ingress(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    if !(&*ingress as &dyn Any).is::<Mirrored<dyn Ingress>>() {
-        return ingress;
+impl Layer for MirrorLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress.strip(|Mirrored { inner, .. }| inner)
     }
-    let any: Box<dyn Any> = ingress;
-    any.downcast::<Mirrored<dyn Ingress>>().expect("its type was asked for").inner
-}
 
-/// The same for the other side.
-#[must_use]
-pub fn unmirror_egress(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Mirrored<dyn Egress>>() {
-        return egress;
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.strip(|Mirrored { inner, .. }| inner)
     }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Mirrored<dyn Egress>>().expect("its type was asked for").inner
+
+    fn wrap_ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        let Self { ingress, .. } = self;
+        if ingress.is_empty() { inner } else { Box::new(Mirrored::new(inner, ingress)) }
+    }
+
+    fn wrap_egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
+        let Self { egress, .. } = self;
+        if egress.is_empty() { inner } else { Box::new(Mirrored::new(inner, egress)) }
+    }
 }
 
 impl IngressWrapper for Mirrored<dyn Ingress> {

@@ -423,16 +423,51 @@ pub trait Task: Send {
     fn arm(&mut self) -> Result<Armed, Broken>;
 }
 
-/// Puts a wrapper around the queues of a port that is in use, or takes it off.
-///
-/// A wrapper that is not there costs nothing. To find itself again, a wrapper asks for its type
-/// ([`Any`]).
+/// Puts wrappers around the queues of a port that is in use, or takes them off. One that is not there costs nothing.
 pub trait Rewrap: Send + Sync {
     /// Returns this side of a queue with the wrapper, or without it.
     fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress>;
 
     /// The same for the other side.
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress>;
+}
+
+/// A wrapper around one side of a queue, or both, as it is to be or not to be: a side that it is not around stays as it is.
+pub trait Layer: Send + Sync {
+    /// Takes it off a side whose outermost wrapper it is. A wrapper finds itself again by its type: `strip` of [`dyn Ingress`](Ingress).
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress
+    }
+
+    /// The same for the other side.
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress
+    }
+
+    /// Puts it around a side that does not have it.
+    fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress
+    }
+
+    /// The same for the other side.
+    fn wrap_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress
+    }
+}
+
+/// The layers of a port's queues, outermost first. What is around a queue of them is taken off before they are put around it.
+pub struct Layers(pub Vec<Box<dyn Layer>>);
+
+impl Rewrap for Layers {
+    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        let bare = self.0.iter().fold(ingress, |side, layer| layer.strip_ingress(side));
+        self.0.iter().rev().fold(bare, |side, layer| layer.wrap_ingress(side))
+    }
+
+    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        let bare = self.0.iter().fold(egress, |side, layer| layer.strip_egress(side));
+        self.0.iter().rev().fold(bare, |side, layer| layer.wrap_egress(side))
+    }
 }
 
 /// One queue of a port: both sides of it.

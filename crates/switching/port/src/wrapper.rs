@@ -160,3 +160,27 @@ impl<W: EgressWrapper> Egress for W {
         self.inner_mut().take_back(tokens);
     }
 }
+
+/// Both sides are stripped the same way.
+macro_rules! strip {
+    ($side:ident) => {
+        impl dyn $side {
+            /// Takes a wrapper off, of which `inner` returns what it is around, or returns the side as it is if its outermost wrapper is
+            /// of another type.
+            #[must_use]
+            pub fn strip<W: $side>(
+                self: Box<Self>,
+                inner: impl FnOnce(W) -> Box<dyn $side>,
+            ) -> Box<dyn $side> {
+                if !(&*self as &dyn Any).is::<W>() {
+                    return self;
+                }
+                let any: Box<dyn Any> = self;
+                inner(*any.downcast().expect("its type was asked for"))
+            }
+        }
+    };
+}
+
+strip!(Ingress);
+strip!(Egress);

@@ -43,6 +43,34 @@ pub enum Effort {
     Restart(&'static str),
 }
 
+impl Effort {
+    /// What it takes to change a key of a port, by the kind of its table.
+    pub fn of(table: &str, key: &str) -> Self {
+        let in_place = match table {
+            "uplink" => Uplink::IN_PLACE,
+            "port" => Port::IN_PLACE,
+            _ => Vif::IN_PLACE,
+        };
+        match (table, key) {
+            _ if in_place.contains(&key) => Self::InPlace,
+            ("uplink", _)
+            | (
+                "port",
+                "kind"
+                | "socket"
+                | "mode"
+                | "socket_mode"
+                | "socket_group"
+                | "attach"
+                | "device"
+                | "device_capabilities"
+                | "mtu",
+            ) => Self::Device,
+            _ => Self::Connection,
+        }
+    }
+}
+
 const AT_START: &str = "it is read when the daemon starts";
 const CARDS: &str = "cards and their contexts are set up when the daemon starts";
 const POOL: &str = "the memory for guest copies is set up when the daemon starts";
@@ -86,7 +114,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
         ("port", &old.ports, &new.ports),
         |port| &port.name,
         |_| None,
-        |old, new| named(&new.name, port(old, new)),
+        |old, new| named(&new.name, with(old.differing(new), |key| Effort::of("port", key))),
         &mut all,
     );
     each(
@@ -105,36 +133,6 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     );
     all
 }
-
-/// A table with those keys of `new` that change in place, and its own others. Here, beside what says which these are.
-macro_rules! taking {
-    ($type:ident { $($copied:ident),*; $($cloned:ident),* $(,)? }) => {
-        impl $type {
-            /// The names of the keys that change in place.
-            const IN_PLACE: &[&str] = &[$(stringify!($copied),)* $(stringify!($cloned),)*];
-
-            /// The same, with those keys of `new` that change in place.
-            #[must_use]
-            pub fn taking(self, new: &Self) -> Self {
-                Self { $($copied: new.$copied,)* $($cloned: new.$cloned.clone(),)* ..self }
-            }
-        }
-    };
-}
-
-taking!(Vif {
-    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
-    gro;
-    guard_addresses, trunk
-});
-taking!(Uplink {
-    limit, mtu, enabled, coalesce_frames, coalesce_us, vlan, native, isolated, multicast_router, flood_copies_per_second,
-    gro; trunk
-});
-taking!(Port {
-    limit, guard, enabled, memory_mib, vlan, native, isolated, multicast_router, flood_copies_per_second,
-    gro; guard_addresses, trunk
-});
 
 type Keys = Vec<(&'static str, Effort)>;
 
@@ -296,11 +294,10 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
     };
     let wants_pool = !has_pool(old) && has_pool(new);
     for ((before, after), name) in before.vifs.iter().zip(&after.vifs).zip(after.vif_names()) {
-        let keys = with(vif_keys(before, after), |key| match key {
+        let keys = with(before.differing(after), |key| match key {
             "rx" if wants_pool => Effort::Restart(POOL),
             "rx" | "mac" | "queues" if on_card => Effort::Restart(CARDS),
-            key if Vif::IN_PLACE.contains(&key) => Effort::InPlace,
-            _ => Effort::Connection,
+            key => Effort::of("guest", key),
         });
         match ports.iter_mut().find(|(port, _)| *port == name) {
             Some((_, own)) => own.extend(keys),
@@ -310,143 +307,10 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
     ports
 }
 
-fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
-    keys!(
-        Vif {
-            mac,
-            addresses,
-            queues,
-            tx,
-            rx,
-            persistent_grants,
-            grant_reuse,
-            interface,
-            scatter_gather,
-            checksum_offload,
-            tcp_segmentation_offload,
-            guest_offloads,
-            split_event_channels,
-            multicast_control,
-            coalesce_frames,
-            coalesce_us,
-            guard,
-            guard_addresses,
-            limit,
-            attach,
-            device,
-            device_capabilities,
-            mtu,
-            enabled,
-            vlan,
-            trunk,
-            native,
-            isolated,
-            multicast_router,
-            flood_copies_per_second,
-            gro,
-        },
-        old,
-        new
-    )
-}
-
 fn uplink(old: &Uplink, new: &Uplink) -> Keys {
-    let keys = keys!(
-        Uplink {
-            name,
-            kind,
-            tap,
-            bridge,
-            device,
-            socket,
-            mode,
-            socket_mode,
-            socket_group,
-            packed,
-            nic,
-            mac,
-            protection,
-            namespace,
-            persistent,
-            addresses,
-            capabilities,
-            large_receive,
-            receive_buffers,
-            huge_pages,
-            queues,
-            guest_queues,
-            mtu,
-            coalesce_frames,
-            coalesce_us,
-            limit,
-            enabled,
-            vlan,
-            trunk,
-            native,
-            isolated,
-            multicast_router,
-            flood_copies_per_second,
-            gro,
-        },
-        old,
-        new
-    );
     let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
-    with(keys, |key| match key {
-        key if Uplink::IN_PLACE.contains(&key) => Effort::InPlace,
-        _ if is_context => Effort::Restart(CARDS),
-        _ => Effort::Device,
-    })
-}
-
-fn port(old: &Port, new: &Port) -> Keys {
-    let keys = keys!(
-        Port {
-            name,
-            kind,
-            socket,
-            mode,
-            socket_mode,
-            socket_group,
-            queues,
-            memory_mib,
-            packed,
-            mac,
-            config_space,
-            checksum_offload,
-            tcp_segmentation_offload,
-            udp_segmentation_offload,
-            guest_offloads,
-            guard,
-            guard_addresses,
-            limit,
-            attach,
-            device,
-            device_capabilities,
-            mtu,
-            enabled,
-            vlan,
-            trunk,
-            native,
-            isolated,
-            multicast_router,
-            flood_copies_per_second,
-            gro,
-        },
-        old,
-        new
-    );
-    with(keys, |key| match key {
-        key if Port::IN_PLACE.contains(&key) => Effort::InPlace,
-        "kind"
-        | "socket"
-        | "mode"
-        | "socket_mode"
-        | "socket_group"
-        | "attach"
-        | "device"
-        | "device_capabilities"
-        | "mtu" => Effort::Device,
-        _ => Effort::Connection,
+    with(old.differing(new), |key| match Effort::of("uplink", key) {
+        Effort::Device if is_context => Effort::Restart(CARDS),
+        effort => effort,
     })
 }

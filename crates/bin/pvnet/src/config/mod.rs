@@ -16,6 +16,7 @@ mod mirror;
 mod mirror_checks;
 mod nic;
 mod overrides;
+mod port_keys;
 mod ports;
 mod sandbox;
 mod shorthand;
@@ -45,6 +46,7 @@ pub use limits::Limits;
 pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
+pub use port_keys::Rules;
 pub use ports::{Port, SocketFile};
 pub use sandbox::Sandbox;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
@@ -402,6 +404,12 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Forgets a table of a port that is opened.
+    pub fn forget(&mut self, table: &str, name: &str) {
+        self.uplinks.retain(|uplink| table != "uplink" || uplink.name != name);
+        self.ports.retain(|port| table != "port" || port.name != name);
     }
 
     /// The socket that guests join at.

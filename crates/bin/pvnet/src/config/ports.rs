@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 use guard::Allowed;
 use offload::Features;
 use serde::Deserialize;
-use switch::Membership;
 use switch::multicast::Router;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
@@ -14,92 +13,70 @@ use wire::ethernet::MacAddr;
 use super::attach::{Attach, Device, Keys};
 use super::capabilities::Capabilities;
 use super::daemon::{group, socket_mode_if_any};
-use super::flooding::{Flooding, multicast_router};
-use super::limits::Limits;
+use super::port_keys::port_table;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
-use super::vlans;
 
-/// `[[port]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Port {
-    /// The port's name.
-    pub name: String,
-    /// What it is.
-    pub kind: PortKind,
-    /// The socket that the front-end and the daemon meet at.
-    pub socket: PathBuf,
-    /// Who makes the socket.
-    #[serde(default)]
-    pub mode: SocketMode,
-    /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
-    #[serde(default, deserialize_with = "socket_mode_if_any")]
-    pub socket_mode: Option<u32>,
-    /// The group of the socket's file; the daemon's, or the folder's, if absent.
-    #[serde(default, deserialize_with = "group")]
-    pub socket_group: Option<u32>,
-    /// The most pairs of rings.
-    #[serde(default = "one")]
-    pub queues: u16,
-    /// The guest's memory, in units of 1 MiB: its front-end may have so much mapped, and logs beside it. This machine's memory if absent.
-    pub memory_mib: Option<u64>,
-    /// Whether packed rings are offered. They are not by default: under QEMU no device continues one after a restart.
-    #[serde(default)]
-    pub packed: bool,
-    /// The guest's MAC address.
-    #[serde(default, deserialize_with = "parsed_if_any")]
-    pub mac: Option<MacAddr>,
-    /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
-    #[serde(default)]
-    pub config_space: bool,
-    /// Partial checksums.
-    #[serde(default = "super::yes")]
-    pub checksum_offload: bool,
-    /// TCP frames beyond the MTU.
-    #[serde(default = "super::yes")]
-    pub tcp_segmentation_offload: bool,
-    /// UDP frames beyond the MTU: by default, where TCP's are allowed.
-    pub udp_segmentation_offload: Option<bool>,
-    /// Whether frames for the guest may have unfinished checksums and be longer than its MTU.
-    #[serde(default = "super::yes")]
-    pub guest_offloads: bool,
-    /// The sources that the guest's frames may have.
-    pub guard: Option<GuardMode>,
-    /// The IP addresses and networks that the guest may send from.
-    #[serde(default, deserialize_with = "deserialize_allowed")]
-    pub guard_addresses: Vec<Allowed>,
-    /// The rates at which the guest may send and receive.
-    #[serde(default)]
-    pub limit: Limits,
-    /// What it is joined to.
-    pub attach: Option<Attach>,
-    /// The name of its device on the host; `vif-` and its name if absent.
-    pub device: Option<String>,
-    /// What the network behind its device can do with the guest's frames.
-    pub device_capabilities: Option<Capabilities>,
-    /// The MTU of a new device.
-    pub mtu: Option<u16>,
-    /// Whether it carries frames; otherwise it drops them, and its link is down.
-    #[serde(default = "super::yes")]
-    pub enabled: bool,
-    /// The VLAN of all its frames, which have no tags.
-    pub vlan: Option<u16>,
-    /// The VLANs whose frames have tags.
-    pub trunk: Option<Vec<u16>>,
-    /// With `trunk`: the VLAN of frames without a tag.
-    pub native: Option<u16>,
-    /// Whether it reaches only ports that are not isolated.
-    #[serde(default)]
-    pub isolated: bool,
-    /// Whether multicast routers are behind it; there are none if absent.
-    #[serde(default, deserialize_with = "multicast_router")]
-    pub multicast_router: Option<Router>,
-    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
-    pub flood_copies_per_second: Option<u32>,
-    /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
-    #[serde(default)]
-    pub gro: bool,
+port_table! {
+    /// `[[port]]`
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Port {
+        /// The port's name.
+        pub name: String,
+        /// What it is.
+        pub kind: PortKind,
+        /// The socket that the front-end and the daemon meet at.
+        pub socket: PathBuf,
+        /// Who makes the socket.
+        #[serde(default)]
+        pub mode: SocketMode,
+        /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
+        #[serde(default, deserialize_with = "socket_mode_if_any")]
+        pub socket_mode: Option<u32>,
+        /// The group of the socket's file; the daemon's, or the folder's, if absent.
+        #[serde(default, deserialize_with = "group")]
+        pub socket_group: Option<u32>,
+        /// The most pairs of rings.
+        #[serde(default = "one")]
+        pub queues: u16,
+        /// The guest's memory, in units of 1 MiB: its front-end may have so much mapped, and logs beside it. This machine's memory if absent.
+        pub memory_mib: Option<u64>,
+        /// Whether packed rings are offered. They are not by default: under QEMU no device continues one after a restart.
+        #[serde(default)]
+        pub packed: bool,
+        /// The guest's MAC address.
+        #[serde(default, deserialize_with = "parsed_if_any")]
+        pub mac: Option<MacAddr>,
+        /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
+        #[serde(default)]
+        pub config_space: bool,
+        /// Partial checksums.
+        #[serde(default = "super::yes")]
+        pub checksum_offload: bool,
+        /// TCP frames beyond the MTU.
+        #[serde(default = "super::yes")]
+        pub tcp_segmentation_offload: bool,
+        /// UDP frames beyond the MTU: by default, where TCP's are allowed.
+        pub udp_segmentation_offload: Option<bool>,
+        /// Whether frames for the guest may have unfinished checksums and be longer than its MTU.
+        #[serde(default = "super::yes")]
+        pub guest_offloads: bool,
+        /// The sources that the guest's frames may have.
+        pub guard: Option<GuardMode>,
+        /// The IP addresses and networks that the guest may send from.
+        #[serde(default, deserialize_with = "deserialize_allowed")]
+        pub guard_addresses: Vec<Allowed>,
+        /// What it is joined to.
+        pub attach: Option<Attach>,
+        /// The name of its device on the host; `vif-` and its name if absent.
+        pub device: Option<String>,
+        /// What the network behind its device can do with the guest's frames.
+        pub device_capabilities: Option<Capabilities>,
+        /// The MTU of a new device.
+        pub mtu: Option<u16>,
+    }
+    in_place: guard, guard_addresses, memory_mib
 }
 
 /// `kind`: what a port is.
@@ -175,6 +152,9 @@ fn memory_in(info: &str) -> Option<u64> {
 }
 
 impl Port {
+    /// Whether multicast routers are behind it by default.
+    const ROUTER: Router = Router::Never;
+
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { mac, queues, .. } = self;
@@ -213,21 +193,6 @@ impl Port {
         }
         self.membership()?;
         self.sources().map(drop)
-    }
-
-    /// In which VLANs it is, and whether it is isolated; none for a port without that.
-    ///
-    /// # Errors
-    /// There is no such VLAN, or the keys do not fit together.
-    pub fn membership(&self) -> Result<Option<Membership>, String> {
-        let Self { vlan, native, isolated, .. } = *self;
-        vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
-    }
-
-    /// Who gets what it floods, and how much that may be.
-    pub fn flooding(&self) -> Flooding {
-        let router = self.multicast_router.unwrap_or(Router::Never);
-        Flooding { router, copies: self.flood_copies_per_second }
     }
 
     /// The sources that its frames may have.

@@ -49,7 +49,7 @@ fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Error> {
 fn write_out(guest: &mut DeTable<'_>, place: std::ops::Range<usize>) -> Result<(), Error> {
     let (kind, keys) = match guest.contains_key("nic") {
         true => ("context", &Context::KEYS[..]),
-        false => ("vif", &Vif::KEYS[..]),
+        false => ("vif", Vif::KEYS),
     };
     let own: DeTable<'_> = keys.iter().filter_map(|key| guest.remove_entry(*key)).collect();
     let has_own = !own.is_empty();

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
-use switch::Membership;
 use switch::multicast::Router;
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
@@ -14,12 +13,10 @@ use super::attach::check_mtu;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::daemon::{group, socket_mode_if_any};
-use super::flooding::{Flooding, multicast_router};
-use super::limits::Limits;
 use super::nic::Protection;
+use super::port_keys::port_table;
 use super::ports::{SocketFile, SocketMode};
 use super::text::parsed_if_any;
-use super::vlans::Keys;
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -32,100 +29,80 @@ pub enum ReceiveBuffers {
     ZeroedPages,
 }
 
-/// `[[uplink]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Uplink {
-    /// The port's name.
-    pub name: String,
-    /// What it is.
-    #[serde(default)]
-    pub kind: UplinkKind,
-    /// The tap's name.
-    #[serde(default)]
-    pub tap: String,
-    /// The Linux bridge that the tap is put into. It must be there.
-    pub bridge: Option<String>,
-    /// The name of the physical or virtual NIC.
-    #[serde(default)]
-    pub device: String,
-    /// The socket that a vhost-user back-end and the daemon meet at.
-    #[serde(default)]
-    pub socket: PathBuf,
-    /// Who makes the socket.
-    #[serde(default)]
-    pub mode: SocketMode,
-    /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
-    #[serde(default, deserialize_with = "socket_mode_if_any")]
-    pub socket_mode: Option<u32>,
-    /// The group of the socket's file; the daemon's, or the folder's, if absent.
-    #[serde(default, deserialize_with = "group")]
-    pub socket_group: Option<u32>,
-    /// Whether packed rings are accepted.
-    #[serde(default = "super::yes")]
-    pub packed: bool,
-    /// The card whose first context it is.
-    pub nic: Option<String>,
-    /// The context's MAC address.
-    #[serde(default, deserialize_with = "parsed_if_any")]
-    pub mac: Option<MacAddr>,
-    /// How the context is protected. The driver domain is trusted.
-    #[serde(default = "no_protection")]
-    pub protection: Protection,
-    /// The network namespace of the device; the daemon's if absent.
-    pub namespace: Option<String>,
-    /// Whether the device stays after the daemon ends, with its addresses and its bridge.
-    #[serde(default)]
-    pub persistent: bool,
-    /// IP addresses for the host's end.
-    #[serde(default)]
-    pub addresses: Vec<String>,
-    /// The NIC's capabilities on transmit.
-    #[serde(default)]
-    pub capabilities: Capabilities,
-    /// Whether frames beyond the MTU arrive unsegmented.
-    #[serde(default = "super::yes")]
-    pub large_receive: bool,
-    /// The memory that frames are read into.
-    #[serde(default)]
-    pub receive_buffers: ReceiveBuffers,
-    /// Whether these buffers have 2 MiB pages.
-    #[serde(default)]
-    pub huge_pages: bool,
-    /// Who shares its receive queues, or how many it has.
-    #[serde(default)]
-    pub queues: Queues,
-    /// How many guests can have a queue at a time; by default all in the configuration that want one.
-    pub guest_queues: Option<u16>,
-    /// The longest packet that the network behind it takes, which guests in the switch are told.
-    pub mtu: Option<u16>,
-    /// A worker is woken up for so many frames,
-    pub coalesce_frames: Option<u32>,
-    /// or so many microseconds after the last one; see [`Uplink::coalescing`].
-    pub coalesce_us: Option<u32>,
-    /// The rates at which frames may come in and go out.
-    #[serde(default)]
-    pub limit: Limits,
-    /// Whether it carries frames; otherwise it drops them.
-    #[serde(default = "super::yes")]
-    pub enabled: bool,
-    /// The VLAN of all its frames, which have no tags.
-    pub vlan: Option<u16>,
-    /// The VLANs whose frames have tags.
-    pub trunk: Option<Vec<u16>>,
-    /// With `trunk`: the VLAN of frames without a tag.
-    pub native: Option<u16>,
-    /// Whether it reaches only ports that are not isolated.
-    #[serde(default)]
-    pub isolated: bool,
-    /// Whether multicast routers are behind it; there are if absent.
-    #[serde(default, deserialize_with = "multicast_router")]
-    pub multicast_router: Option<Router>,
-    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
-    pub flood_copies_per_second: Option<u32>,
-    /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
-    #[serde(default)]
-    pub gro: bool,
+port_table! {
+    /// `[[uplink]]`
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Uplink {
+        /// The port's name.
+        pub name: String,
+        /// What it is.
+        #[serde(default)]
+        pub kind: UplinkKind,
+        /// The tap's name.
+        #[serde(default)]
+        pub tap: String,
+        /// The Linux bridge that the tap is put into. It must be there.
+        pub bridge: Option<String>,
+        /// The name of the physical or virtual NIC.
+        #[serde(default)]
+        pub device: String,
+        /// The socket that a vhost-user back-end and the daemon meet at.
+        #[serde(default)]
+        pub socket: PathBuf,
+        /// Who makes the socket.
+        #[serde(default)]
+        pub mode: SocketMode,
+        /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
+        #[serde(default, deserialize_with = "socket_mode_if_any")]
+        pub socket_mode: Option<u32>,
+        /// The group of the socket's file; the daemon's, or the folder's, if absent.
+        #[serde(default, deserialize_with = "group")]
+        pub socket_group: Option<u32>,
+        /// Whether packed rings are accepted.
+        #[serde(default = "super::yes")]
+        pub packed: bool,
+        /// The card whose first context it is.
+        pub nic: Option<String>,
+        /// The context's MAC address.
+        #[serde(default, deserialize_with = "parsed_if_any")]
+        pub mac: Option<MacAddr>,
+        /// How the context is protected. The driver domain is trusted.
+        #[serde(default = "no_protection")]
+        pub protection: Protection,
+        /// The network namespace of the device; the daemon's if absent.
+        pub namespace: Option<String>,
+        /// Whether the device stays after the daemon ends, with its addresses and its bridge.
+        #[serde(default)]
+        pub persistent: bool,
+        /// IP addresses for the host's end.
+        #[serde(default)]
+        pub addresses: Vec<String>,
+        /// The NIC's capabilities on transmit.
+        #[serde(default)]
+        pub capabilities: Capabilities,
+        /// Whether frames beyond the MTU arrive unsegmented.
+        #[serde(default = "super::yes")]
+        pub large_receive: bool,
+        /// The memory that frames are read into.
+        #[serde(default)]
+        pub receive_buffers: ReceiveBuffers,
+        /// Whether these buffers have 2 MiB pages.
+        #[serde(default)]
+        pub huge_pages: bool,
+        /// Who shares its receive queues, or how many it has.
+        #[serde(default)]
+        pub queues: Queues,
+        /// How many guests can have a queue at a time; by default all in the configuration that want one.
+        pub guest_queues: Option<u16>,
+        /// The longest packet that the network behind it takes, which guests in the switch are told.
+        pub mtu: Option<u16>,
+        /// A worker is woken up for so many frames,
+        pub coalesce_frames: Option<u32>,
+        /// or so many microseconds after the last one; see [`Uplink::coalescing`].
+        pub coalesce_us: Option<u32>,
+    }
+    in_place: mtu, coalesce_frames, coalesce_us
 }
 
 fn no_protection() -> Protection {
@@ -133,6 +110,9 @@ fn no_protection() -> Protection {
 }
 
 impl Uplink {
+    /// Whether multicast routers are behind it by default.
+    const ROUTER: Router = Router::Always;
+
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { kind, queues, guest_queues, .. } = self;
@@ -288,21 +268,6 @@ impl Uplink {
             }
             _ => Ok(()),
         }
-    }
-
-    /// In which VLANs it is, and whether it is isolated; none for a port without that.
-    ///
-    /// # Errors
-    /// There is no such VLAN, or the keys do not fit together.
-    pub fn membership(&self) -> Result<Option<Membership>, String> {
-        let Self { vlan, native, isolated, .. } = *self;
-        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
-    }
-
-    /// Who gets what it floods, and how much that may be.
-    pub fn flooding(&self) -> Flooding {
-        let router = self.multicast_router.unwrap_or(Router::Always);
-        Flooding { router, copies: self.flood_copies_per_second }
     }
 
     /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.

@@ -5,7 +5,6 @@ use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
-use switch::Membership;
 use switch::multicast::Router;
 use wire::ethernet::MacAddr;
 
@@ -13,84 +12,66 @@ use super::attach::{Attach, Keys};
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::daemon::Platform;
-use super::flooding::{Flooding, multicast_router};
-use super::limits::Limits;
+use super::port_keys::port_table;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
-use super::vlans;
 
-/// `[[guest.vif]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Vif {
-    /// Its MAC address; on Xen the toolstack gives it.
-    #[serde(deserialize_with = "parsed_if_any")]
-    pub mac: Option<MacAddr>,
-    /// IP addresses for its guest's namespace.
-    pub addresses: Vec<String>,
-    /// The most queues; one per CPU of the driver domain, up to eight, if absent.
-    pub queues: Option<u32>,
-    /// The I/O channel of the frames that the guest sends.
-    #[serde(deserialize_with = "parsed")]
-    pub tx: TxChannel,
-    /// The I/O channel of the frames that the guest receives.
-    #[serde(deserialize_with = "parsed")]
-    pub rx: RxChannel,
-    /// The most pages of each queue that stay mapped.
-    pub persistent_grants: u16,
-    /// Who decides which they are.
-    #[serde(deserialize_with = "parsed")]
-    pub grant_reuse: GrantReuse,
-    /// Its offloads.
-    pub interface: Interface,
-    /// Frames of several pages. This and the next two depend on `interface` if absent.
-    pub scatter_gather: Option<bool>,
-    /// Partial checksums.
-    pub checksum_offload: Option<bool>,
-    /// TCP frames beyond the MTU.
-    pub tcp_segmentation_offload: Option<bool>,
-    /// Whether the guest gets unfinished checksums and TCP frames beyond the MTU, as far as its frontend takes them.
-    pub guest_offloads: bool,
-    /// Whether each ring has an event channel.
-    pub split_event_channels: bool,
-    /// Whether the guest may say which multicast groups it wants.
-    pub multicast_control: bool,
-    /// The guest is notified after so many frames,
-    pub coalesce_frames: Option<u32>,
-    /// or so many microseconds after the last one; see [`Vif::coalescing`].
-    pub coalesce_us: Option<u32>,
-    /// The sources that the guest's frames may have; [`Vif::sources`] has the default.
-    pub guard: Option<GuardMode>,
-    /// The IP addresses and networks that the guest may send from; `addresses` if empty.
-    #[serde(deserialize_with = "deserialize_allowed")]
-    pub guard_addresses: Vec<Allowed>,
-    /// The rates at which the guest may send and receive.
-    pub limit: Limits,
-    /// What it is joined to.
-    pub attach: Option<Attach>,
-    /// The name of its device on the host; `vif-` and its port's name if absent.
-    pub device: Option<String>,
-    /// What the network behind its device can do with the guest's frames.
-    pub device_capabilities: Option<Capabilities>,
-    /// The MTU of a new device.
-    pub mtu: Option<u16>,
-    /// Whether it carries frames; otherwise it drops them.
-    pub enabled: bool,
-    /// The VLAN of all its frames, which have no tags.
-    pub vlan: Option<u16>,
-    /// The VLANs whose frames have tags.
-    pub trunk: Option<Vec<u16>>,
-    /// With `trunk`: the VLAN of frames without a tag.
-    pub native: Option<u16>,
-    /// Whether it reaches only ports that are not isolated.
-    pub isolated: bool,
-    /// Whether multicast routers are behind it; there are none if absent.
-    #[serde(deserialize_with = "multicast_router")]
-    pub multicast_router: Option<Router>,
-    /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
-    pub flood_copies_per_second: Option<u32>,
-    /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
-    pub gro: bool,
+port_table! {
+    /// `[[guest.vif]]`
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub struct Vif {
+        /// Its MAC address; on Xen the toolstack gives it.
+        #[serde(deserialize_with = "parsed_if_any")]
+        pub mac: Option<MacAddr>,
+        /// IP addresses for its guest's namespace.
+        pub addresses: Vec<String>,
+        /// The most queues; one per CPU of the driver domain, up to eight, if absent.
+        pub queues: Option<u32>,
+        /// The I/O channel of the frames that the guest sends.
+        #[serde(deserialize_with = "parsed")]
+        pub tx: TxChannel,
+        /// The I/O channel of the frames that the guest receives.
+        #[serde(deserialize_with = "parsed")]
+        pub rx: RxChannel,
+        /// The most pages of each queue that stay mapped.
+        pub persistent_grants: u16,
+        /// Who decides which they are.
+        #[serde(deserialize_with = "parsed")]
+        pub grant_reuse: GrantReuse,
+        /// Its offloads.
+        pub interface: Interface,
+        /// Frames of several pages. This and the next two depend on `interface` if absent.
+        pub scatter_gather: Option<bool>,
+        /// Partial checksums.
+        pub checksum_offload: Option<bool>,
+        /// TCP frames beyond the MTU.
+        pub tcp_segmentation_offload: Option<bool>,
+        /// Whether the guest gets unfinished checksums and TCP frames beyond the MTU, as far as its frontend takes them.
+        pub guest_offloads: bool,
+        /// Whether each ring has an event channel.
+        pub split_event_channels: bool,
+        /// Whether the guest may say which multicast groups it wants.
+        pub multicast_control: bool,
+        /// The guest is notified after so many frames,
+        pub coalesce_frames: Option<u32>,
+        /// or so many microseconds after the last one; see [`Vif::coalescing`].
+        pub coalesce_us: Option<u32>,
+        /// The sources that the guest's frames may have; [`Vif::sources`] has the default.
+        pub guard: Option<GuardMode>,
+        /// The IP addresses and networks that the guest may send from; `addresses` if empty.
+        #[serde(deserialize_with = "deserialize_allowed")]
+        pub guard_addresses: Vec<Allowed>,
+        /// What it is joined to.
+        pub attach: Option<Attach>,
+        /// The name of its device on the host; `vif-` and its port's name if absent.
+        pub device: Option<String>,
+        /// What the network behind its device can do with the guest's frames.
+        pub device_capabilities: Option<Capabilities>,
+        /// The MTU of a new device.
+        pub mtu: Option<u16>,
+    }
+    in_place: guard, guard_addresses, coalesce_frames, coalesce_us
 }
 
 impl Default for Vif {
@@ -114,7 +95,7 @@ impl Default for Vif {
             coalesce_us: None,
             guard: None,
             guard_addresses: Vec::new(),
-            limit: Limits::default(),
+            limit: super::limits::Limits::default(),
             attach: None,
             device: None,
             device_capabilities: None,
@@ -153,40 +134,8 @@ const PERSISTENT_GRANTS_MAX: u16 = 4096;
 const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
-    /// The keys of its table.
-    pub(super) const KEYS: [&str; 31] = [
-        "mac",
-        "addresses",
-        "queues",
-        "tx",
-        "rx",
-        "persistent_grants",
-        "grant_reuse",
-        "interface",
-        "scatter_gather",
-        "checksum_offload",
-        "tcp_segmentation_offload",
-        "guest_offloads",
-        "split_event_channels",
-        "multicast_control",
-        "coalesce_frames",
-        "coalesce_us",
-        "guard",
-        "guard_addresses",
-        "limit",
-        "attach",
-        "device",
-        "device_capabilities",
-        "mtu",
-        "enabled",
-        "vlan",
-        "trunk",
-        "native",
-        "isolated",
-        "multicast_router",
-        "flood_copies_per_second",
-        "gro",
-    ];
+    /// Whether multicast routers are behind it by default.
+    const ROUTER: Router = Router::Never;
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
     pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
@@ -311,21 +260,6 @@ impl Vif {
     /// A value is out of range.
     pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
         coalescing(self.coalesce_frames, self.coalesce_us)
-    }
-
-    /// In which VLANs it is, and whether it is isolated; none for a port without that.
-    ///
-    /// # Errors
-    /// There is no such VLAN, or the keys do not fit together.
-    pub fn membership(&self) -> Result<Option<Membership>, String> {
-        let Self { vlan, native, isolated, .. } = *self;
-        vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
-    }
-
-    /// Who gets what it floods, and how much that may be.
-    pub fn flooding(&self) -> Flooding {
-        let router = self.multicast_router.unwrap_or(Router::Never);
-        Flooding { router, copies: self.flood_copies_per_second }
     }
 
     /// The sources that its frames may have.

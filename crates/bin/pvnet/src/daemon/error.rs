@@ -22,17 +22,11 @@ pub enum Error {
         /// The error.
         source: io::Error,
     },
-    /// An uplink's tap could not be opened.
-    #[error("uplink {name}: {reason}")]
-    Uplink {
-        /// Its name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// A virtual machine's port could not be opened.
-    #[error("port {name}: {reason}")]
+    /// A port could not be opened.
+    #[error("{table} {name}: {reason}")]
     Port {
+        /// The kind of its table.
+        table: &'static str,
         /// Its name.
         name: String,
         /// Why.

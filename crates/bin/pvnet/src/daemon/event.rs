@@ -1,17 +1,16 @@
 //! The events of the control thread.
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 use capture::{Capture, Request};
-use control_socket::{Change, ChangeReport, Reason, Status};
+use control_socket::{Change, ChangeReport, Status};
 use datapath::{Failure, Sleep};
 use hypervisor::DomId;
-use vhost_user::Condition;
 use xenstore::WatchEvent;
 
-use crate::config::{Guest, Loaded, Port, Vif};
+use crate::config::{Guest, Loaded, Vif};
 use crate::daemon::backends::VifId;
-use crate::daemon::guest_queues::QueueChange;
+use crate::daemon::ports::{PortEvent, PortId};
 
 /// An interface that a toolstack has created.
 pub(super) struct NewInterface {
@@ -40,24 +39,6 @@ pub(super) enum Source {
     Command(Change),
 }
 
-/// What happened to the front-end of a virtual machine's port.
-pub(super) enum FrontEndChange {
-    /// Its session has come to this.
-    Settled(Condition),
-    /// Its session has ended, for this reason.
-    Ended(String),
-}
-
-/// What happened to the back-end of an uplink.
-pub(super) enum BackEndChange {
-    /// It serves these rings.
-    Ready(Vec<port::Queue>),
-    /// It does not any more. Its queues are not used once this is answered.
-    Gone { why: Reason, answer: mpsc::Sender<()> },
-    /// It could not be agreed with.
-    Refused(Reason),
-}
-
 /// A message to the control thread.
 pub(super) enum Event {
     /// The toolstack has created an interface.
@@ -70,20 +51,8 @@ pub(super) enum Event {
     Failure(Failure),
     /// A worker slept in the memory of a guest.
     Slept(Sleep),
-    /// A card serves an uplink's context.
-    UplinkUp { name: String, queue: Box<port::Queue> },
-    /// It does not any more. Its memory is not used once this is answered.
-    UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
-    /// The rings of a virtual machine can be served, as agreed with its front-end.
-    RingsReady { machine: u64, settings: Arc<Port>, queues: Vec<port::Queue> },
-    /// They must not be used any more, and are not once this is answered.
-    RingsStopped { machine: u64, why: Reason, answer: mpsc::Sender<()> },
-    /// Something happened to a virtual machine's front-end.
-    FrontEnd { machine: u64, what: FrontEndChange },
-    /// Something happened to the back-end of the uplink whose back-ends have this number.
-    BackEnd { uplink: u64, what: BackEndChange },
-    /// Something happened to a queue of an uplink for a guest.
-    Queue { uplink: String, change: QueueChange },
+    /// Something happened to a port. It is served once `done` is dropped.
+    Port { port: PortId, what: PortEvent, done: mpsc::Sender<()> },
     /// A client asks for the status.
     Status(mpsc::Sender<Status>),
     /// A client sets a guest's memory, in MiB. A guest without vifs is found by its contexts.

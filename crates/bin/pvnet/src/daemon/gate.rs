@@ -3,43 +3,37 @@
 //! Frames from the port are taken out of its rings, as from a cable that is not plugged in: left there, they would be sent late, when
 //! the port is up again.
 
-use std::any::Any;
 use std::time::Duration;
 
 use port::{
-    Body, Broken, Budget, DropReason, Egress, EgressWrapper, Ingress, IngressWrapper, Offer,
+    Body, Broken, Budget, DropReason, Egress, EgressWrapper, Ingress, IngressWrapper, Layer, Offer,
     Outcome, Received,
 };
 
 /// One side of a queue that lets nothing pass.
 struct Gate<S: ?Sized>(Box<S>);
 
-/// Shuts a queue's side into the switch.
-pub(super) fn shut_ingress(inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    Box::new(Gate(inner))
+/// The gate of a port.
+pub(super) struct GateLayer {
+    pub(super) is_open: bool,
 }
 
-/// Shuts a queue's side out of the switch.
-pub(super) fn shut_egress(inner: Box<dyn Egress>) -> Box<dyn Egress> {
-    Box::new(Gate(inner))
-}
-
-/// Opens a queue whose outermost wrapper it is, or returns the queue as it is.
-pub(super) fn open_ingress(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-    if !(&*ingress as &dyn Any).is::<Gate<dyn Ingress>>() {
-        return ingress;
+impl Layer for GateLayer {
+    fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        ingress.strip(|Gate(inner)| inner)
     }
-    let any: Box<dyn Any> = ingress;
-    any.downcast::<Gate<dyn Ingress>>().expect("its type was asked for").0
-}
 
-/// The same for the other side.
-pub(super) fn open_egress(egress: Box<dyn Egress>) -> Box<dyn Egress> {
-    if !(&*egress as &dyn Any).is::<Gate<dyn Egress>>() {
-        return egress;
+    fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.strip(|Gate(inner)| inner)
     }
-    let any: Box<dyn Any> = egress;
-    any.downcast::<Gate<dyn Egress>>().expect("its type was asked for").0
+
+    fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        if self.is_open { ingress } else { Box::new(Gate(ingress)) }
+    }
+
+    fn wrap_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        if self.is_open { egress } else { Box::new(Gate(egress)) }
+    }
 }
 
 impl IngressWrapper for Gate<dyn Ingress> {

@@ -14,7 +14,7 @@ use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget};
 use wire::netif::header_channel;
 
 use crate::config::{Attach, Guest, Port, Vif};
-use crate::daemon::device;
+use crate::daemon::ports::device;
 
 /// Descriptors of a guest without queues: its session, its memory, its store connection with an
 /// eventfd, and those that pass through while it makes an event channel.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use capture::Recording;
 use control_socket::MirrorStatus;
 use datapath::{Datapath, Port};
-use mirror::Mirror;
+use mirror::MirrorLayer;
 use tracing::{info, warn};
 
 use crate::config;
@@ -21,10 +21,8 @@ use to_port::ToPort;
 /// What a port has to do with mirrors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MirrorRole {
-    /// Those that get the frames from the port into the switch.
-    pub(super) ingress: Vec<Mirror>,
-    /// Those that get the frames from the switch out of the port.
-    pub(super) egress: Vec<Mirror>,
+    /// Those that copy its frames.
+    pub(super) copies: MirrorLayer,
     /// Those that write its frames to files.
     pub(super) recordings: Vec<Recording>,
     /// The port of the mirror whose copies it gets, if it is a target.
@@ -34,9 +32,7 @@ pub(super) struct MirrorRole {
 impl PartialEq for MirrorRole {
     fn eq(&self, other: &Self) -> bool {
         let id = |role: &Self| role.target_of.as_ref().map(Arc::as_ptr);
-        let copies = |role: &Self| (role.ingress.clone(), role.egress.clone());
-        (copies(self), id(self)) == (copies(other), id(other))
-            && self.recordings == other.recordings
+        (&self.copies, &self.recordings, id(self)) == (&other.copies, &other.recordings, id(other))
     }
 }
 
@@ -171,8 +167,8 @@ pub(super) fn role_of(name: &str, mirrors: &[PluggedMirror]) -> MirrorRole {
                     role.target_of = Some(port.clone());
                 }
                 let [ingress, egress] = config.direction.parts().map(|part| part && is_source);
-                role.ingress.extend(ingress.then(|| mirror.clone()));
-                role.egress.extend(egress.then(|| mirror.clone()));
+                role.copies.ingress.extend(ingress.then(|| mirror.clone()));
+                role.copies.egress.extend(egress.then(|| mirror.clone()));
             }
             Target::File(target) => {
                 role.recordings.extend(is_source.then(|| target.recording().clone()));

@@ -5,7 +5,6 @@
 //! workers carry the frames and never wait for a guest.
 
 mod admission;
-mod back_end;
 mod backends;
 mod carried;
 mod change;
@@ -14,13 +13,10 @@ mod closed_nodes;
 mod connections;
 mod control;
 mod cpu;
-mod device;
 mod disk;
 mod error;
 mod event;
-mod front_end;
 mod gate;
-mod guest_queues;
 mod hotplug;
 mod interfaces;
 mod leases;
@@ -34,6 +30,7 @@ mod nics;
 mod notify;
 mod platform;
 mod port_record;
+mod ports;
 mod sandbox;
 mod server;
 mod socket_file;
@@ -41,13 +38,8 @@ mod status;
 mod store_events;
 mod thread;
 mod toolstack;
-mod uplink_device;
-mod uplink_queues;
-mod uplinks;
-mod virtual_machines;
 mod worker_check;
 mod wrap;
-mod xdp_queues;
 mod xen;
 
 use std::sync::{Arc, mpsc};
@@ -68,9 +60,9 @@ use limits::Limits;
 use notify::Readiness;
 use platform::Platform;
 use port_record::PortRecord;
-use sandbox::Sandbox;
+use ports::{Host, PluggedPort, TABLES, of_tables};
+use sandbox::{Reach, Sandbox};
 use thread::spawn;
-use uplink_device::Opened;
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
 pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Error> {
@@ -80,8 +72,10 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     // With all rights, before this thread gives them up for all that it starts.
-    let devices = uplinks::open_devices(config)?;
-    device::make_all(config)?;
+    let [first, _] = TABLES;
+    let mut prepared = of_tables(config, first, None)?;
+    prepared.iter_mut().try_for_each(|port| port.source.prepare(config))?;
+    ports::device::make_all(config)?;
     let readiness = Readiness::from_environment();
     server::join_groups(config);
     let sandbox = Sandbox::enter(config, file.path());
@@ -94,7 +88,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
         config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
     };
-    let start = Start { devices, sandbox, readiness };
+    let start = Start { prepared, sandbox, readiness };
     serve(file, loaded, &platform, start, events, &inbox)?;
     info!("stopped");
     Ok(())
@@ -102,7 +96,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
 
 /// What the first thread has made before there were others.
 struct Start {
-    devices: Vec<Option<Opened>>,
+    prepared: Vec<PluggedPort>,
     sandbox: Sandbox,
     readiness: Readiness,
 }
@@ -116,46 +110,47 @@ fn serve(
     events: mpsc::Sender<Event>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
-    let config = &loaded.config;
+    let Loaded { config, tables } = loaded;
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
-    let datapath = start_datapath(config, &events)?;
-    let ports = PortRecord::open(&config.daemon.directory);
-    if ports.is_waiting() {
+    let datapath = start_datapath(&config, &events)?;
+    let record = PortRecord::open(&config.daemon.directory);
+    if record.is_waiting() {
         datapath.pause();
     }
     let nics = platform.nics().cloned();
-    let Start { devices, sandbox, readiness } = start;
-    let uplinks =
-        uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
+    let Start { prepared, sandbox, readiness } = start;
+    let limits = Arc::new(Limits::of_this_process());
+    let (platform, reach) = (platform.clone(), Reach::everywhere());
+    let mut host = Host { config, platform, datapath, limits, events: events.clone(), reach };
+    let open = |port: PluggedPort| port.open(&host);
+    let mut ports = prepared.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let _nics = match &nics {
-        Some(nics) => {
-            nics::serve_uplinks(config, nics, platform.meter(), &events)?;
-            nics::Server::start(config, nics)?
-        }
+        Some(nics) => nics::Server::start(&host.config, nics)?,
         None => None,
     };
-    // What this process holds already is for nobody.
-    let limits = Arc::new(Limits::of_this_process());
-    let (meter, workers) = (platform.meter(), datapath.workers());
-    let machines = virtual_machines::attach(config, meter, workers, &limits, &events)?;
-    let _server = server::Server::start(config, file, platform, events.clone(), leases)?;
+    // What this process holds by now is for nobody.
+    host.limits = Arc::new(Limits::of_this_process());
+    ports::warn_of_shortages(&host.config, &host.limits);
+    let [_, last] = TABLES;
+    for port in of_tables(&host.config, last, None)? {
+        ports.push(port.open(&host)?);
+    }
+    let config = &host.config;
+    let _server = server::Server::start(config, file, &host.platform, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone(), nics)?;
     }
     if config.daemon.low_latency {
         low_latency::start(events.clone())?;
     }
-    let stop_looking = platform.look_for_guests(limits.clone(), events.clone())?;
-    store_events::forward(platform.store().clone(), events.clone())?;
-    let reach = sandbox.close();
+    let stop_looking = host.platform.look_for_guests(host.limits.clone(), events.clone())?;
+    store_events::forward(host.platform.store().clone(), events)?;
+    host.reach = sandbox.close();
     let watchdog = readiness.ready();
-    info!(workers, "ready");
-    let plugged = (uplinks, machines);
-    Control::new(loaded, platform.clone(), datapath, plugged, limits, events, ports)
-        .within(reach)
-        .run(inbox, watchdog);
+    info!(workers = host.datapath.workers(), "ready");
+    Control::new(host, tables, ports, record).run(inbox, watchdog);
     stop_looking();
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use control_socket::{GuestCopyStatus, KeptPages, PersistentStatus, PortStatus, Status};
+use control_socket::{GuestCopyStatus, KeptPages, PersistentStatus, PortStatus, Reason, Status};
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
 use netback::{Change, DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
 use switch::MacAddr;
@@ -18,6 +18,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
+use crate::daemon::ports::Transition;
 
 /// A platform.
 pub(super) trait Platform: Send + Sync {
@@ -112,20 +113,6 @@ pub(super) trait Backend: Send {
     fn describe(&self, status: PortStatus) -> PortStatus;
 }
 
-/// What the control thread must do after a change of the frontend's state; see [`Change`].
-pub(super) enum Transition {
-    None,
-    /// Attach these queues and tasks, then call [`Backend::connected`].
-    Connect {
-        queues: Vec<port::Queue>,
-        tasks: Vec<Box<dyn port::Task>>,
-    },
-    /// Drop the queues, then call [`Backend::disconnected`].
-    Disconnect,
-    /// Drop the queues, then call [`Backend::remove`].
-    Remove,
-}
-
 /// The backend of an interface on the platform `H`.
 pub(super) struct VifBackend<H: Hypervisor> {
     vif: Vif<H>,
@@ -175,7 +162,7 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
                 let (queues, tasks) = connection.into_port();
                 Transition::Connect { queues, tasks }
             }
-            Change::Disconnect => Transition::Disconnect,
+            Change::Disconnect => Transition::Disconnect(Reason::FrontendClosed),
             Change::Remove => Transition::Remove,
         })
     }

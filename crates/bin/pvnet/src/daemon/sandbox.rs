@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use sandbox::{CallRules, CapabilitySet, Enforcement, FileRules};
 use tracing::{debug, info, warn};
-use vhost_user::Mode;
 
-use crate::config::{self, Attach, Config, Platform, Queues, Uplink, UplinkKind};
+use crate::config::{self, Attach, Config, Platform};
 use crate::daemon::low_latency;
+use crate::daemon::ports::{self, TABLES};
 use crate::daemon::xen::lock_path;
 
 /// Where `ip`, `ethtool` and their libraries are.
@@ -148,34 +148,24 @@ fn names(capabilities: CapabilitySet) -> String {
 }
 
 fn needs(config: &Config, file: &Path) -> Needs {
-    let uplinks = &config.uplinks;
     let opens_devices = config.daemon.sandbox == config::Sandbox::Devices;
-    // A macvtap is deleted at the end. A NIC's queue for a guest is opened, and asked for by ethtool, when the guest comes.
-    let is_macvtap = |uplink: &Uplink| uplink.kind == UplinkKind::Macvtap;
-    let has_sockets = |uplink: &Uplink| uplink.kind == UplinkKind::AfXdp && per_guest(uplink);
-    let programs =
-        opens_devices || uplinks.iter().any(|uplink| is_macvtap(uplink) || has_sockets(uplink));
-    let namespaces =
-        opens_devices || programs && uplinks.iter().any(|uplink| uplink.namespace.is_some());
-    let bpf =
-        opens_devices || uplinks.iter().any(|uplink| uplink.nic.is_none() && per_guest(uplink));
-    let sockets = opens_devices || uplinks.iter().any(has_sockets);
-    let connects = opens_devices || is_client(config) || reaches_store(config);
-    let calls = CallRules { programs, namespaces, bpf, sockets, connects };
-    Needs { capabilities: capabilities(config, calls), files: files(config, file, calls), calls }
-}
-
-fn per_guest(uplink: &Uplink) -> bool {
-    uplink.queues == Queues::PerGuest
-}
-
-/// Whether front-ends or back-ends make the sockets, and the daemon connects.
-fn is_client(config: &Config) -> bool {
-    let is_dialler = |uplink: &Uplink| {
-        uplink.kind == UplinkKind::VirtioUser && uplink.socket_side() == Mode::Client
+    let ports: Vec<_> = TABLES
+        .into_iter()
+        // One whose keys do not fit together is refused when it is opened.
+        .flat_map(|table| ports::of_tables(config, table, None).unwrap_or_default())
+        .map(|port| port.source.needs())
+        .collect();
+    let any = |need: fn(&ports::Needs) -> bool| opens_devices || ports.iter().any(need);
+    let programs = any(|port| port.programs);
+    let calls = CallRules {
+        programs,
+        namespaces: programs && any(|port| port.namespace.is_some()),
+        bpf: any(|port| port.bpf),
+        sockets: any(|port| port.sockets),
+        connects: any(|port| port.connects) || reaches_store(config),
     };
-    config.ports.iter().any(|port| port.mode() == Mode::Client)
-        || config.uplinks.iter().any(is_dialler)
+    let capabilities = capabilities(config, &ports, calls);
+    Needs { capabilities, files: files(config, &ports, file, calls), calls }
 }
 
 /// Whether the daemon connects again to a xenstored of this domain, after that was started again.
@@ -183,12 +173,13 @@ fn reaches_store(config: &Config) -> bool {
     config.daemon.platform == Platform::Xen && xen::store::has_socket()
 }
 
-fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
+fn capabilities(config: &Config, ports: &[ports::Needs], calls: CallRules) -> CapabilitySet {
     let locks_memory = !config.nics.is_empty() || calls.sockets;
     let low_port = config.daemon.metrics.is_some_and(|address| address.port() < 1024);
     let has_tokens = config.guests.iter().any(|guest| guest.token_file.is_some());
     // Root that has given this up is kept out of other users' folders.
-    let others = written(config).iter().any(|path| !is_own(path));
+    let others = written(config, ports).iter().any(|path| !is_own(path));
+    let is_client = ports.iter().any(|port| port.connects);
     [
         (calls.programs || makes_devices(config), CapabilitySet::NET_ADMIN),
         (calls.sockets, CapabilitySet::NET_RAW),
@@ -198,7 +189,7 @@ fn capabilities(config: &Config, calls: CallRules) -> CapabilitySet {
         (low_port, CapabilitySet::NET_BIND_SERVICE),
         (has_tokens, CapabilitySet::DAC_READ_SEARCH),
         // The socket that a front-end or a back-end makes is its user's.
-        (others || is_client(config), CapabilitySet::DAC_OVERRIDE),
+        (others || is_client, CapabilitySet::DAC_OVERRIDE),
     ]
     .into_iter()
     .filter_map(|(needed, capability)| needed.then_some(capability))
@@ -224,22 +215,16 @@ fn is_own(path: &Path) -> bool {
 }
 
 /// The folders of the daemon's sockets, and that of recordings if there are some, or may be later.
-fn written(config: &Config) -> Vec<PathBuf> {
+fn written(config: &Config, ports: &[ports::Needs]) -> Vec<PathBuf> {
     let recordings = &config.daemon.recordings;
     let records = config.mirrors.iter().any(|mirror| mirror.file.is_some())
         || config.daemon.capture && recordings.exists() && is_own(recordings);
-    let servers = config.ports.iter().filter(|port| port.mode() == Mode::Server);
-    let is_server = |uplink: &&Uplink| {
-        uplink.kind == UplinkKind::VirtioUser && uplink.socket_side() == Mode::Server
-    };
-    let uplinks = config.uplinks.iter().filter(is_server).map(|uplink| &uplink.socket);
-    let sockets = servers.map(|port| &port.socket).chain(uplinks);
-    let folders = sockets.filter_map(|socket| socket.parent()).map(Path::to_owned);
+    let folders = ports.iter().filter_map(|port| port.folder.clone());
     let recordings = records.then(|| recordings.clone());
     std::iter::once(config.daemon.directory.clone()).chain(folders).chain(recordings).collect()
 }
 
-fn files(config: &Config, file: &Path, calls: CallRules) -> FileRules {
+fn files(config: &Config, ports: &[ports::Needs], file: &Path, calls: CallRules) -> FileRules {
     let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
     let mut rules = FileRules { read: paths(&["/proc", "/sys"]), ..FileRules::default() };
     // The folder, because an editor may replace the file. Of a bare name it is the working directory.
@@ -248,7 +233,7 @@ fn files(config: &Config, file: &Path, calls: CallRules) -> FileRules {
     rules.read.extend(config.guests.iter().filter_map(|guest| guest.token_file.clone()));
     // For the names of functions after a panic.
     rules.read.extend(std::env::current_exe());
-    rules.write = written(config);
+    rules.write = written(config, ports);
     if config.daemon.low_latency {
         rules.write.push(low_latency::DEVICE.into());
     }

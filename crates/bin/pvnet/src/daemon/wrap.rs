@@ -5,38 +5,21 @@ mod tests;
 
 use std::sync::Arc;
 
-use capture::{Capture, CapturePoint, Options, Recording, Unwrap};
+use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
 use control_socket::{
     GroStatus, GuardStatus, LimitStatus, LimitedPackets, PortKind, PortState, PortStatus, Rates,
     Reason, VlanStatus,
 };
 use datapath::{Datapath, Port};
-use gro::{Counters, Counts};
-use guard::{Guard, Policy};
-use limit::{Limit, Meter};
-use mirror::{Mirror, mirror_egress, mirror_ingress, unmirror_egress, unmirror_ingress};
-use port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
+use gro::{Counters, Counts, GroLayer};
+use guard::{GuardLayer, Policy};
+use limit::{Limit, LimitLayer, Meter};
+use port::{Coalescing, Egress, Ingress, Layer, Layers, Queue, Rewrap, Task};
 use switch::{Membership, Tagging, VlanId};
 
-use crate::config::{Flooding, Limits};
-use crate::daemon::gate;
+use crate::config::{Flooding, Limits, Rules};
+use crate::daemon::gate::GateLayer;
 use crate::daemon::mirrors::MirrorRole;
-
-/// What the wrappers of a port enforce.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
-    /// None if no source is checked.
-    pub(super) guard: Option<Policy>,
-    pub(super) limits: Limits,
-    /// Whether frames pass at all.
-    pub(super) enabled: bool,
-    /// In which VLANs the port is; none if in none. The datapath enforces it.
-    pub(super) membership: Option<Membership>,
-    /// Who gets what it floods. The datapath enforces it.
-    pub(super) flooding: Flooding,
-    /// Whether what goes to it is merged, where it takes that.
-    pub(super) gro: bool,
-}
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
 /// go on, and a guest that reconnects gets no new burst.
@@ -71,11 +54,7 @@ impl Wrappers {
         }
     }
 
-    /// Wraps a queue: capture around mirrors around gate around guard around limit; and around what merges, which has no other side.
-    ///
-    /// Capture is outermost, because it does not see what a wrapper around it drops. Limit is
-    /// innermost, so that what the guard refuses has used up its sender's own rate, and the guard
-    /// has no more to check than the rate allows.
+    /// Wraps a queue.
     pub(super) fn wrap(&self, queue: Queue) -> Queue {
         let layers = self.layers();
         Queue { ingress: layers.ingress(queue.ingress), egress: layers.egress(queue.egress) }
@@ -91,20 +70,28 @@ impl Wrappers {
         self.layers().egress(egress)
     }
 
+    /// What is around each queue, outermost first.
     fn layers(&self) -> Layers {
         let Rules { guard, enabled, gro, .. } = &self.rules;
+        let MirrorRole { copies, target_of, .. } = &self.role;
+        let (from_port, to_port) = (self.from_port.clone(), self.to_port.clone());
         // What a mirror's target gets is what the mirrored ports got.
-        let merges = *gro && self.role.target_of.is_none();
-        Layers {
-            guard: guard.clone(),
-            enabled: *enabled,
-            from_port: self.from_port.clone(),
-            to_port: self.to_port.clone(),
-            merged: merges.then(|| self.merged.clone()),
-            mirrors: [self.role.ingress.clone(), self.role.egress.clone()],
-            capture: self.point.as_ref().filter(|_| self.captured).map(CapturePoint::wrapper),
-            coalescing: None,
-        }
+        let merges = *gro && target_of.is_none();
+        Layers(vec![
+            // It does not see what a wrapper around it drops.
+            Box::new(self.capture_layer()),
+            Box::new(copies.clone()),
+            Box::new(GateLayer { is_open: *enabled }),
+            Box::new(GuardLayer(guard.clone())),
+            // So what the guard refuses has used up its sender's own rate, and the guard has no more to check than the rate allows.
+            Box::new(LimitLayer { from_port, to_port }),
+            Box::new(GroLayer(merges.then(|| self.merged.clone()))),
+        ])
+    }
+
+    fn capture_layer(&self) -> CaptureLayer {
+        let point = self.point.as_ref().filter(|_| self.captured);
+        point.map(CapturePoint::layer).unwrap_or_default()
     }
 
     /// Enforces other rules from now on, on the queues of the port too, and without losing a frame of them. A direction whose
@@ -180,8 +167,7 @@ impl Wrappers {
             datapath.set_target(port.id(), is_target, self.membership());
         }
         self.attached(datapath, port);
-        let mirrors = (&self.role.ingress, &self.role.egress);
-        if is_target != old.target_of.is_some() || (&old.ingress, &old.egress) != mirrors {
+        if is_target != old.target_of.is_some() || old.copies != self.role.copies {
             self.rewrap(datapath, Some(port), None);
         }
         comes_back
@@ -236,7 +222,9 @@ impl Wrappers {
         coalescing: Option<Option<Coalescing>>,
     ) {
         if let Some(port) = port {
-            let layers: Arc<dyn Rewrap> = Arc::new(Layers { coalescing, ..self.layers() });
+            let mut layers = self.layers();
+            layers.0.extend(coalescing.map(|coalescing| Box::new(Coalesced(coalescing)) as _));
+            let layers: Arc<dyn Rewrap> = Arc::new(layers);
             datapath.rewrap(port, &layers);
         }
     }
@@ -254,9 +242,10 @@ impl Wrappers {
             return;
         }
         self.captured = !self.captured;
-        let rewrap = if self.captured { point.wrapper() } else { Arc::new(Unwrap) };
         if let Some(port) = port {
-            datapath.rewrap(port, &rewrap);
+            // The outermost layer alone.
+            let capture: Arc<dyn Rewrap> = Arc::new(Layers(vec![Box::new(self.capture_layer())]));
+            datapath.rewrap(port, &capture);
         }
     }
 
@@ -293,56 +282,13 @@ impl Wrappers {
     }
 }
 
-/// The wrappers of a port's queues.
-struct Layers {
-    guard: Option<Policy>,
-    enabled: bool,
-    from_port: Arc<Meter>,
-    to_port: Arc<Meter>,
-    /// Counts what is merged, if anything is.
-    merged: Option<Arc<Counters>>,
-    /// The mirrors of frames from the port and to it.
-    mirrors: [Vec<Mirror>; 2],
-    capture: Option<Arc<dyn Rewrap>>,
-    /// How the port holds back notifications, if that changes.
-    coalescing: Option<Option<Coalescing>>,
-}
+/// Innermost: the port holds back notifications by these rules from now on.
+struct Coalesced(Option<Coalescing>);
 
-impl Rewrap for Layers {
-    /// Takes off what is around the port, and puts these wrappers around it.
-    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        let ingress = gate::open_ingress(unmirror_ingress(Unwrap.ingress(ingress)));
-        let ingress = limit::unshape(Guard::take_off(ingress));
-        let ingress = limit::shape(ingress, &self.from_port);
-        let ingress = match &self.guard {
-            Some(policy) => Guard::wrap(ingress, policy),
-            None => ingress,
-        };
-        let ingress = if self.enabled { ingress } else { gate::shut_ingress(ingress) };
-        let ingress = mirror_ingress(ingress, &self.mirrors[0]);
-        match &self.capture {
-            Some(capture) => capture.ingress(ingress),
-            None => ingress,
-        }
-    }
-
-    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        let egress = gate::open_egress(unmirror_egress(Unwrap.egress(egress)));
-        let mut egress = gro::unmerge(limit::unpolice(egress));
-        if let Some(coalescing) = self.coalescing {
-            egress.set_coalescing(coalescing);
-        }
-        let egress = match &self.merged {
-            Some(counters) => gro::merge(egress, counters),
-            None => egress,
-        };
-        let egress = limit::police(egress, &self.to_port);
-        let egress = if self.enabled { egress } else { gate::shut_egress(egress) };
-        let egress = mirror_egress(egress, &self.mirrors[1]);
-        match &self.capture {
-            Some(capture) => capture.egress(egress),
-            None => egress,
-        }
+impl Layer for Coalesced {
+    fn wrap_egress(&self, mut egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress.set_coalescing(self.0);
+        egress
     }
 }
 

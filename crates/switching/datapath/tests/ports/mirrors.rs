@@ -3,30 +3,14 @@
 use std::sync::Arc;
 
 use datapath::Port;
-use mirror::{
-    COPIES_MAX, COPY_BYTES, Mirror, mirror_egress, mirror_ingress, unmirror_egress,
-    unmirror_ingress,
-};
-use port::{Budget, DropReason, Egress, Ingress, Outcome, Queue, Received, Rewrap, WINDOW};
+use mirror::{COPIES_MAX, COPY_BYTES, Mirror, MirrorLayer};
+use port::{Budget, DropReason, Egress, Layer, Layers, Outcome, Queue, Received, Rewrap, WINDOW};
 use port_testing::Sender;
 use switch::MacAddr;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
 use crate::{ALL, Plugged, Switch, mac, plain, plug, refresh};
-
-/// Puts mirrors around both sides of a queue.
-struct Both(Vec<Mirror>);
-
-impl Rewrap for Both {
-    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
-        mirror_ingress(unmirror_ingress(ingress), &self.0)
-    }
-
-    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        mirror_egress(unmirror_egress(egress), &self.0)
-    }
-}
 
 /// Attaches a mirror's port.
 pub fn mirror(switch: &Switch, snaplen: u32) -> (Mirror, Arc<Port>) {
@@ -37,7 +21,9 @@ pub fn mirror(switch: &Switch, snaplen: u32) -> (Mirror, Arc<Port>) {
 
 /// Has these mirrors copy a port's frames.
 pub fn watch(switch: &Switch, port: &Plugged<Receiver>, mirrors: &[&Mirror]) {
-    let both: Arc<dyn Rewrap> = Arc::new(Both(mirrors.iter().map(|one| (*one).clone()).collect()));
+    let mirrors: Vec<_> = mirrors.iter().map(|one| (*one).clone()).collect();
+    let layer = MirrorLayer { ingress: mirrors.clone(), egress: mirrors };
+    let both: Arc<dyn Rewrap> = Arc::new(Layers(vec![Box::new(layer)]));
     switch.datapath.rewrap(&port.port, &both);
 }
 
@@ -165,7 +151,8 @@ fn a_turn_makes_copies_of_so_many_bytes() {
     const LEN: usize = 60_000;
     let mirrors = [(); 2].map(|()| Mirror::new(0).unwrap());
     let (sender, ingress) = Sender::new();
-    let mut ingress = mirror_ingress(ingress, &mirrors);
+    let layer = MirrorLayer { ingress: mirrors.to_vec(), ..MirrorLayer::default() };
+    let mut ingress = layer.wrap_ingress(ingress);
     for turns in 1..3 {
         (0..WINDOW).for_each(|_| sender.send(frame(mac(0), mac(0), LEN, 0)));
         ingress.receive(&mut Budget::TURN.clone(), &mut Received::default()).unwrap();

@@ -8,14 +8,13 @@ mod apply;
 mod plan;
 mod trial;
 
-use std::collections::BTreeSet;
-
 use control_socket::{ChangeAction, ChangeReport, ChangeStep};
 use tracing::{info, warn};
 
 use crate::config::{Config, Loaded, Platform, differences, edit};
 use crate::daemon::control::Control;
 use crate::daemon::event::{NewConfig, Source};
+use crate::daemon::ports::PluggedPort;
 use crate::log::OPERATOR;
 use plan::{Connected, plan};
 
@@ -76,54 +75,39 @@ impl Control {
 
     /// The ports of guests that need no table in the configuration.
     fn served(&self) -> Vec<String> {
-        match self.config.daemon.platform {
+        let of_guests = self.ports.values().filter(|port| port.source.guest().is_some());
+        match self.host.config.daemon.platform {
             Platform::Machine => Vec::new(),
-            Platform::Xen => self.interfaces.values().map(|one| one.name.clone()).collect(),
+            Platform::Xen => of_guests.map(|port| port.record.name.clone()).collect(),
         }
     }
 
     /// How what runs differs from a configuration.
     fn differences(&self, new: &Config) -> Vec<crate::config::Difference> {
-        let mut old = self.config.clone();
-        for machine in &self.machines {
-            if let Some(port) = old.ports.iter_mut().find(|port| port.name == machine.name()) {
-                *port = machine.running();
-            }
+        let (mut old, mut new) = (self.host.config.clone(), new.clone());
+        let is_xen = old.daemon.platform == Platform::Xen;
+        if is_xen {
+            old.guests.clear();
         }
-        for uplink in &self.uplinks {
-            if let Some(other) = old.uplinks.iter_mut().find(|one| one.name == uplink.name()) {
-                *other = uplink.config.clone();
-            }
+        for port in self.ports.values() {
+            port.source.write_running(&mut old);
         }
-        let interfaces = self.interfaces.values();
-        if old.daemon.platform == Platform::Machine {
-            for interface in interfaces {
-                let name = &interface.guest.name;
-                if let Some(guest) = old.guests.iter_mut().find(|guest| guest.name == *name) {
-                    *guest = interface.guest.clone();
-                }
-            }
-            return differences(&old, new);
+        if is_xen {
+            new.guests = old.guests.iter().filter_map(|guest| new.guest(&guest.name)).collect();
         }
-        // On a Xen host the guests are those that the toolstack has made, whatever tables there are.
-        let mut new = new.clone();
-        let names = interfaces.clone().map(|interface| interface.guest.name.clone());
-        new.guests = names.filter_map(|name| new.guest(&name)).collect();
-        old.guests = interfaces.map(|interface| interface.guest.clone()).collect();
         differences(&old, &new)
     }
 
     /// The ports whose settings are agreed with a front-end now.
     fn connected(&self) -> Connected {
-        let guests = self.interfaces.values().map(|interface| interface.guest.name.clone());
-        let guests: BTreeSet<_> = guests.collect();
-        let machines = self.machines.iter().filter(|machine| machine.is_connected());
-        Connected {
-            vifs: self.interfaces.values().map(|interface| interface.name.clone()).collect(),
-            guests,
-            machines: machines.map(|machine| machine.name().to_owned()).collect(),
-            by_toolstack: self.config.daemon.platform == Platform::Xen,
-        }
+        let connected = self.ports.values().filter(|port| port.source.is_connected());
+        let names = connected.flat_map(|PluggedPort { record, source }| {
+            let guest = source.guest().map(|(_, guest)| guest.name.clone());
+            let names = guest.into_iter().chain([record.name.clone()]);
+            names.map(|name| (source.table(), name))
+        });
+        let by_toolstack = self.host.config.daemon.platform == Platform::Xen;
+        Connected { ports: names.collect(), by_toolstack }
     }
 }
 

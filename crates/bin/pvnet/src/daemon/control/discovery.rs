@@ -6,19 +6,22 @@ use std::time::Instant;
 use tracing::{info, warn};
 use xenstore::WatchEvent;
 
-use crate::config::Vif;
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::control::Control;
 use crate::daemon::event::NewInterface;
+use crate::daemon::ports::vif::with_addresses;
+use crate::daemon::ports::{PortEvent, PortId};
 
 impl Control {
     /// Follows a change in the store.
     pub(super) fn store_changed(&mut self, event: &WatchEvent) {
         if let Ok(id) = event.token.parse() {
-            self.frontend_changed(id);
+            self.serve_port(PortId::Vif(id), PortEvent::Frontend);
         } else if event.token == Backends::TOKEN {
-            match self.platform.backends().parse(&event.path) {
-                Some(id) if Backends::is_wish(&event.path) => self.toolstack_changed(id),
+            match self.host.platform.backends().parse(&event.path) {
+                Some(id) if Backends::is_wish(&event.path) => {
+                    self.serve_port(PortId::Vif(id), PortEvent::Wish);
+                }
                 Some(id) => self.look_for(id),
                 None => self.look_for_all(),
             }
@@ -27,9 +30,10 @@ impl Control {
 
     /// Looks for all backends: after the start, and when the store has come back.
     pub(super) fn look_for_all(&mut self) {
-        match self.platform.backends().list(self.store()) {
+        match self.host.platform.backends().list(self.host.store()) {
             Ok(present) => {
-                let served = self.interfaces.keys().copied();
+                let served = self.ports.values().filter_map(|port| port.source.guest());
+                let served = served.map(|(id, _)| id);
                 let ids: BTreeSet<_> = served.chain(present).collect();
                 ids.into_iter().for_each(|id| self.look_for(id));
             }
@@ -39,21 +43,22 @@ impl Control {
 
     /// Serves an interface that the toolstack has created, or forgets one that it has removed.
     fn look_for(&mut self, id: VifId) {
-        match self.platform.backends().presence(self.store(), id) {
-            Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
+        let port = PortId::Vif(id);
+        match self.host.platform.backends().presence(self.host.store(), id) {
+            Ok(presence) => match (presence, self.ports.contains_key(&port)) {
                 (Presence::Wanted, false) => {
                     self.closed.forget(id);
                     self.plug_named(id);
                 }
                 (Presence::Gone, true) => {
-                    let guest = self.interfaces.get(&id).map(|one| one.name.as_str());
+                    let guest = self.ports.get(&port).map(|one| one.record.name.as_str());
                     info!(vif = %id, guest, "removed");
-                    self.unplug(id);
+                    self.unplug(port);
                 }
-                (Presence::Wanted, true) => self.script_has_run(id),
+                (Presence::Wanted, true) => self.serve_port(port, PortEvent::Script),
                 (Presence::Leaving, true) => {}
                 // An earlier daemon has closed it.
-                (Presence::Leaving, false) => self.note_closed(id),
+                (Presence::Leaving, false) => self.note_closed(port),
                 (Presence::Gone, false) => self.closed.forget(id),
             },
             // Frames are carried on while the store is away.
@@ -62,16 +67,18 @@ impl Control {
     }
 
     /// Notes that a backend is closed.
-    pub(super) fn note_closed(&mut self, id: VifId) {
-        let platform = self.platform.clone();
-        if platform.ends_with_its_node() {
+    pub(super) fn note_closed(&mut self, port: PortId) {
+        let platform = &self.host.platform;
+        if let PortId::Vif(id) = port
+            && platform.ends_with_its_node()
+        {
             self.closed.note(platform.backends(), id, Instant::now());
         }
     }
 
     /// Removes the nodes of closed backends: those that the toolstack has had the time to see, or all.
     pub(super) fn remove_closed(&mut self, all: bool) {
-        let platform = self.platform.clone();
+        let platform = &self.host.platform;
         let (store, backends) = (&**platform.store(), platform.backends());
         match all {
             true => self.closed.remove_all(store, backends),
@@ -81,25 +88,14 @@ impl Control {
 
     /// Serves an interface that was found in the store.
     fn plug_named(&mut self, id: VifId) {
-        let name = self.platform.backends().name(self.store(), id);
-        let guest = self.config.guest(&name).unwrap_or_default();
-        let vif = self.with_addresses(id, guest.vifs.first().cloned().unwrap_or_default());
+        let name = self.host.platform.backends().name(self.host.store(), id);
+        let guest = self.host.config.guest(&name).unwrap_or_default();
+        let vif = guest.vifs.first().cloned().unwrap_or_default();
+        let vif = with_addresses(id, vif, &self.host);
         let plugged =
             vif.and_then(|vif| self.plug(NewInterface { id, guest, name: name.clone(), vif }));
         if let Err(reason) = plugged {
             warn!(vif = %id, guest = name, reason, "not served");
         }
-    }
-
-    /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.
-    pub(super) fn with_addresses(&self, id: VifId, vif: Vif) -> Result<Vif, String> {
-        if !vif.wants_addresses() {
-            return Ok(vif);
-        }
-        let text = self.platform.backends().addresses(self.store(), id);
-        let text = text.map_err(|error| error.to_string())?;
-        let addresses = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
-        let guard_addresses = addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
-        Ok(Vif { guard_addresses, ..vif })
     }
 }

@@ -3,9 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use capture::{Capture, Request};
-use control_socket::{PortStatus, Reason, Status};
+use control_socket::Status;
 use hypervisor::DomId;
-use xenstore::XenbusState;
 
 use crate::config::{EVERY_GUEST, Guest};
 use crate::daemon::control::Control;
@@ -21,21 +20,20 @@ impl Control {
         with_contexts: Option<DomId>,
         mib: usize,
     ) -> Result<(), String> {
-        let mut vifs = self.interfaces.iter();
+        let mut guests = self.ports.values().filter_map(|port| port.source.guest());
         // With the settings that it joined with: the configuration may have others by now.
-        let of_vif = vifs.find(|(_, vif)| vif.guest.name == name);
-        let running = match of_vif {
-            Some((id, vif)) => Some((id.domain, vif.guest.clone())),
-            None => with_contexts.zip(self.config.guest(name)),
+        let running = match guests.find(|(_, guest)| guest.name == name) {
+            Some((id, guest)) => Some((id.domain, guest.clone())),
+            None => with_contexts.zip(self.host.config.guest(name)),
         };
         let Some((domain, guest)) = running else {
-            let configured = self.config.guests.iter().find(|guest| guest.name == name);
+            let configured = self.host.config.guests.iter().find(|guest| guest.name == name);
             return Err(configured.map_or_else(
                 || format!("no guest {name:?} in the configuration; `pvnet status` lists them"),
                 not_running,
             ));
         };
-        let is_machine = self.config.daemon.platform == crate::config::Platform::Machine;
+        let is_machine = self.host.config.daemon.platform == crate::config::Platform::Machine;
         if is_machine && !guest.balloon {
             return Err(format!(
                 "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
@@ -49,23 +47,19 @@ impl Control {
                  memory_mib in the configuration, reload it and start the guest again"
             ));
         }
-        self.platform.set_memory(name, domain, mib)
+        self.host.platform.set_memory(name, domain, mib)
     }
 
     /// Starts a capture at the port of this name.
     pub(super) fn capture(&self, request: &Request) -> Result<Capture, String> {
-        let interfaces = self.interfaces.values();
-        let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
-        let uplinks = self.uplinks.iter().map(|uplink| (uplink.name(), &uplink.wrappers));
-        let machines = self.machines.iter().map(|machine| (machine.name(), &machine.wrappers));
-        let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
-        if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
-            return wrappers.capture(&request.options);
+        let mut ports = self.ports.values().map(|port| &port.record);
+        if let Some(record) = ports.find(|record| record.name == request.port) {
+            return record.wrappers.capture(&request.options);
         }
         let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
-        Err(self.config.guests.iter().find(is_its).map_or_else(
+        Err(self.host.config.guests.iter().find(is_its).map_or_else(
             || {
-                let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
+                let names: Vec<_> = self.ports.values().map(|port| &*port.record.name).collect();
                 format!("no port {:?} (there are: {})", request.port, names.join(", "))
             },
             not_running,
@@ -74,53 +68,30 @@ impl Control {
 
     /// The status of everything.
     pub(super) fn status(&mut self) -> Status {
-        let workers = self.workers.read(&self.datapath);
+        let workers = self.workers.read(&self.host.datapath);
         let devices = Interfaces::read();
-        let guests = self.interfaces.iter().map(|(id, interface)| {
-            let state = interface.backend.state();
-            let why = match (state, &interface.reason) {
-                (XenbusState::Connected, _) => {
-                    interface.address_owner.clone().map(Reason::AddressTaken)
-                }
-                (_, Some(reason)) => Some(reason.clone()),
-                (_, None) => Some(Reason::WaitingForFrontend),
-            };
-            let mac = interface.backend.mac().to_string();
-            let (port, carried) = (interface.port.as_deref(), &interface.carried);
-            let name = &interface.name;
-            let status = status::guest(name, id.domain.0, &mac, (state, why), port, carried);
-            let status = interface.wrappers.describe(status);
-            let status = interface.backend.describe(status);
-            let toolstack = interface.toolstack.clone();
-            let status = PortStatus { toolstack, ..status };
-            match &interface.device {
-                Some(device) => device.describe(status, &devices),
-                None => status,
-            }
-        });
-        let uplinks = self.uplinks.iter().map(|uplink| status::uplink(uplink, &devices));
-        let machines = self.machines.iter().map(|machine| machine.status(&devices));
-        let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
-        let absent = |guest: &&Guest| {
-            !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
+        let ports: Vec<_> = self.ports.values().map(|port| port.status(&devices)).collect();
+        let has_joined = |guest: &Guest| {
+            let mut joined = self.ports.values().filter_map(|port| port.source.guest());
+            joined.any(|(_, joined)| joined.name == guest.name)
         };
-        let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
-        let absent = named.filter(absent);
+        let named = self.host.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
+        let absent = named.filter(|guest| !has_joined(guest));
         Status {
             config: String::new(),
             nics: Vec::new(),
             pid: std::process::id(),
             started: seconds_since_epoch(self.started),
-            worker_threads: self.datapath.worker_threads(),
+            worker_threads: self.host.datapath.worker_threads(),
             workers,
             cpu: self.stopwatch.read(),
-            meter: status::meter(self.platform.meter(), &ports),
+            meter: status::meter(self.host.platform.meter(), &ports),
             ports,
-            multicast: self.datapath.multicast().map(status::multicast),
+            multicast: self.host.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),
-            learning: carried::learning(self.datapath.learning()),
+            learning: carried::learning(self.host.datapath.learning()),
             absent: absent.map(|guest| guest.name.clone()).collect(),
-            addresses: self.datapath.addresses().iter().map(status::address).collect(),
+            addresses: self.host.datapath.addresses().iter().map(status::address).collect(),
         }
     }
 }

@@ -11,6 +11,7 @@ use datapath::{Port, Sleep};
 use tracing::warn;
 
 use super::Control;
+use crate::daemon::ports::{PluggedPort, PortId, Record};
 
 /// Looks at the memory of the suspects, and the time between two of them. A gigabyte of small pages takes some 200 ms to be freed.
 const LOOKS: u32 = 5;
@@ -25,42 +26,48 @@ impl Control {
         if *is_replaced {
             self.replace_uplinks(from.as_ref().zip(*queue), to.as_ref());
         }
-        let is_suspect = |port: &Option<Arc<Port>>, at: usize| {
-            port.as_ref().is_some_and(|port| self.machines[at].is_at(port))
-        };
-        let suspects: Vec<usize> = (0..self.machines.len())
-            .filter(|at| is_suspect(from, *at) || is_suspect(to, *at))
-            .collect();
+        let is_its = |own: &Record| [from, to].into_iter().flatten().any(|port| own.is_at(port));
+        let is_suspect =
+            |port: &PluggedPort| is_its(&port.record) && port.source.memory_in_use().is_some();
+        let suspects = self.ports.iter().filter(|(_, port)| is_suspect(port));
+        let suspects: Vec<_> = suspects.map(|(id, _)| *id).collect();
         let culprit = self.shrinking(&suspects);
-        if let Some(culprit) = culprit {
+        if let Some(PluggedPort { record, source }) = culprit.and_then(|id| self.ports.get_mut(&id))
+        {
             let why = "its front-end took memory away while a worker used it, which slept until the kernel had freed it (a hole in the \
                        memory's file); add the port again to let it come back";
-            self.machines[culprit].cut_off(Reason::Disabled(why.to_owned()), &self.datapath);
+            warn!(port = record.name, why, "its socket is closed until the port is added again");
+            source.hang_up(false);
+            let id = source.id();
+            self.disconnect(id, Reason::Disabled(why.to_owned()));
         }
-        for at in suspects.into_iter().filter(|at| culprit != Some(*at) && *is_replaced) {
-            self.machines[at].renew(&self.datapath);
+        for id in suspects.into_iter().filter(|id| culprit != Some(*id) && *is_replaced) {
+            if let Some(PluggedPort { record, source }) = self.ports.get_mut(&id) {
+                source.renew(record, &self.host.datapath);
+            }
         }
     }
 
     /// An uplink is everybody's: other handles of its device take the places of those with which a worker sleeps.
     fn replace_uplinks(&self, from: Option<(&Arc<Port>, usize)>, to: Option<&Arc<Port>>) {
-        for uplink in &self.uplinks {
-            if let Some((_, queue)) = from.filter(|(port, _)| uplink.is_at(port)) {
-                uplink.replace_sleeping_ingress(queue, &self.datapath);
+        let datapath = &self.host.datapath;
+        for PluggedPort { record, source } in self.ports.values() {
+            if let Some((_, queue)) = from.filter(|(port, _)| record.is_at(port)) {
+                source.replace_sleeping_ingress(record, queue, datapath);
             }
-            if to.is_some_and(|port| uplink.is_at(port)) {
-                uplink.replace_sleeping_egress(&self.datapath);
+            if to.is_some_and(|port| record.is_at(port)) {
+                source.replace_sleeping_egress(record, datapath);
             }
         }
     }
 
-    /// The machine of these whose memory shrinks the most; none if none does.
-    fn shrinking(&self, machines: &[usize]) -> Option<usize> {
-        let bytes = || machines.iter().map(|at| self.machines[*at].memory_in_use());
+    /// The port of these whose guest's memory shrinks the most; none if none does.
+    fn shrinking(&self, ports: &[PortId]) -> Option<PortId> {
+        let bytes = || ports.iter().map(|id| self.ports[id].source.memory_in_use().unwrap_or(0));
         let mut before: Vec<u64> = bytes().collect();
-        let mut lost = vec![0; machines.len()];
+        let mut lost = vec![0; ports.len()];
         for _ in 0..LOOKS {
-            if machines.is_empty() || lost.iter().any(|lost| *lost >= HOLE) {
+            if ports.is_empty() || lost.iter().any(|lost| *lost >= HOLE) {
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -70,7 +77,7 @@ impl Control {
             }
             before = now;
         }
-        let most = lost.iter().zip(machines).max()?;
+        let most = lost.iter().zip(ports).max()?;
         if *most.0 < HOLE {
             warn!("no guest's memory shrinks: the machine may be short of memory");
             return None;

@@ -2,19 +2,26 @@
 
 use std::time::Instant;
 
-use control_socket::{IgnoredKey, PortStatus, Traffic};
+use control_socket::{IgnoredKey, PortKind, PortState, PortStatus, Traffic};
+use datapath::Datapath;
 use host::TempDir;
 use hypervisor::{DomId, Meter, Metered};
 use machine::Machine;
 use machine::toolstack::create_domain;
-use netback::{Anonymous, CLOSED_FOR, Offered};
+use netback::{Anonymous, CLOSED_FOR, Offered, VifError};
 use port::Outcome;
 use port_testing::{FakeEgress, Sender};
-use xenstore::VifNodes;
+use wire::ethernet::MacAddr;
+use xenstore::{Store, VifNodes};
 
 use super::*;
-use crate::daemon::backends::Backends;
-use crate::daemon::platform::VifBackend;
+use crate::config::{Config, Uplink};
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::interfaces::Interfaces;
+use crate::daemon::limits::Limits;
+use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::ports::{Record, Source};
+use crate::daemon::sandbox::Reach;
 
 /// The driver domain and the guest's.
 const OWN: DomId = DomId(5);
@@ -117,14 +124,11 @@ impl World {
 fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let config = format!("[daemon]\nplatform = \"xen\"\n{config}");
     let config = Config::parse(&config).unwrap();
-    let loaded = Loaded { config, tables: Table::new() };
     let datapath = Datapath::start(&datapath::Config::default(), Box::new(|_| ())).unwrap();
     let (events, _) = mpsc::channel();
-    let ports = PortRecord::open(folder.path());
-    let platform: Arc<dyn Platform> = platform.clone();
-    let limits = Arc::new(Limits::of_this_process());
-    let plugged = (Vec::new(), Vec::new());
-    Control::new(loaded, platform, datapath, plugged, limits, events, ports)
+    let (limits, reach) = (Arc::new(Limits::of_this_process()), Reach::everywhere());
+    let host = Host { config, platform: platform.clone(), datapath, limits, events, reach };
+    Control::new(host, Table::new(), Vec::new(), PortRecord::open(folder.path()))
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         let frontend = format!("{}/state", world.nodes.frontend_path());
         world.toolstack.write(None, &frontend, "6").unwrap();
         world.settle();
-        assert!(world.control.interfaces.is_empty());
+        assert!(world.control.ports.is_empty());
         world.control.remove_closed(false);
         assert_eq!(world.state().as_deref(), Some("6"));
         if is_started_anew {
@@ -189,7 +193,7 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         world.nodes.create(&*world.toolstack, "02:00:00:00:00:02").unwrap();
         world.settle();
         assert_eq!(world.state().as_deref(), Some("2"));
-        assert!(world.control.interfaces.contains_key(&ID));
+        assert!(world.control.ports.contains_key(&PortId::Vif(ID)));
     }
 }
 
@@ -202,14 +206,100 @@ fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
     for connection in 1..=3 {
         let (sender, ingress) = Sender::new();
         let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
-        world.control.connect(ID, vec![port::Queue { ingress, egress }], Vec::new());
+        world.control.connect(PortId::Vif(ID), vec![port::Queue { ingress, egress }], Vec::new());
         sender.send([2; 60]);
         let start = Instant::now();
         while world.port().ingress.frames < connection {
             assert!(start.elapsed().as_secs() < 20, "{:?}", world.port().ingress);
         }
-        world.control.disconnect(ID, Reason::FrontendClosed);
+        world.control.disconnect(PortId::Vif(ID), Reason::FrontendClosed);
         let Traffic { frames, bytes } = world.port().ingress;
         assert_eq!((frames, bytes), (connection, 60 * connection));
     }
+}
+
+/// A port of which only its address is known.
+struct Station(PortId);
+
+impl Source for Station {
+    fn name(&self) -> &'static str {
+        if self.0 == FIRST { "first" } else { "second" }
+    }
+
+    fn table(&self) -> &'static str {
+        "port"
+    }
+
+    fn id(&self) -> PortId {
+        self.0
+    }
+
+    fn kind(&self) -> PortKind {
+        PortKind::Guest
+    }
+
+    fn open(&mut self, _: &mut Record, _: &Host) -> Result<(), crate::daemon::error::Error> {
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn write_running(&self, _: &mut Config) {}
+
+    fn set(&mut self, _: &mut Record, _: &Host) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn serve(&mut self, _: &mut Record, what: PortEvent, _: &Host) -> Transition {
+        match what {
+            PortEvent::Ready { queues, .. } => Transition::Connect { queues, tasks: Vec::new() },
+            PortEvent::Gone(why) => Transition::Disconnect(why),
+            _ => Transition::None,
+        }
+    }
+
+    fn attached(&mut self, _: &Record) -> Result<(), Reason> {
+        Ok(())
+    }
+
+    fn detached(&mut self, _: &Record, _: bool) {}
+
+    fn describe(&self, _: &Record, status: PortStatus, _: &Interfaces) -> PortStatus {
+        status
+    }
+
+    fn mac(&self) -> Option<MacAddr> {
+        Some(MacAddr([2, 0, 0, 0, 0, 9]))
+    }
+}
+
+const FIRST: PortId = PortId::Machine(1000);
+const SECOND: PortId = PortId::Machine(1001);
+
+/// Whatever it is made of.
+#[test]
+fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
+    let World { mut control, .. } = World::new("");
+    for id in [FIRST, SECOND] {
+        let rules = Uplink::rules(&toml::from_str("name = \"x\"").unwrap(), None);
+        let port = PluggedPort::closed(Station(id), rules, &control.host.config).unwrap();
+        control.ports.insert(id, port);
+        let (_sender, ingress) = Sender::new();
+        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        let queues = vec![port::Queue { ingress, egress }];
+        control.serve_port(id, PortEvent::Ready { queues, agreed: None });
+    }
+    let reasons = |control: &mut Control| {
+        let ports = control.status().ports.into_iter();
+        ports.map(|port| (port.state, port.reason)).collect::<Vec<_>>()
+    };
+    let taken = Some(Reason::AddressTaken("first".to_owned()));
+    assert_eq!(reasons(&mut control), [(PortState::Up, None), (PortState::Up, taken)]);
+    control.serve_port(FIRST, PortEvent::Gone(Reason::Stopping));
+    let gone = (PortState::Down, Some(Reason::Stopping));
+    assert_eq!(reasons(&mut control), [gone, (PortState::Up, None)]);
+    let [entry] = &control.host.datapath.addresses()[..] else { panic!() };
+    assert!(entry.taught);
 }

@@ -31,4 +31,4 @@ mod vectors;
 pub(super) use cards::Nics;
 pub(super) use queues::CardQueues;
 pub(super) use server::Server;
-pub(super) use uplink::serve_uplinks;
+pub(super) use uplink::serve_uplink;

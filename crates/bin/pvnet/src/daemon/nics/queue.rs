@@ -20,8 +20,7 @@ use super::channel::Channel;
 use super::uplink::DirectCalls;
 use crate::context::ContextDevice;
 use crate::daemon::backends::VifId;
-use crate::daemon::event::Event;
-use crate::daemon::guest_queues::QueueChange;
+use crate::daemon::ports::{PortEvent, PortEvents, QueueChange};
 use crate::daemon::thread::spawn_for_client;
 
 /// How long the card may take to give the context back.
@@ -55,13 +54,13 @@ pub(super) struct ServedQueue {
     pub(super) id: VifId,
     /// The port's name of its interface.
     pub(super) name: String,
-    pub(super) uplink: String,
     pub(super) place: Place,
     pub(super) domain: Arc<Domain>,
     pub(super) lender: Arc<dyn Lender>,
     pub(super) memory: LentMemory,
     pub(super) counts: Arc<LentCounts>,
-    pub(super) events: mpsc::Sender<Event>,
+    /// Of the uplink.
+    pub(super) events: PortEvents,
     pub(super) stop: Arc<Stop>,
 }
 
@@ -96,7 +95,8 @@ impl ServedQueue {
                 continue;
             };
             info!(guest = self.name, "has a queue of the card");
-            self.send(QueueChange::Up { id: self.id, ingress: Box::new(ingress) });
+            let (id, ingress) = (self.id, Box::new(ingress));
+            self.events.tell(PortEvent::Queue(QueueChange::Up { id, ingress }));
             while interface.is_open() && !self.stop.is_set() && self.counts.refusal().is_none() {
                 self.wait(&device)?;
                 device.take_changes();
@@ -131,18 +131,12 @@ impl ServedQueue {
         device.connect_lent(region, memory.features, loan, leftover, &calls)
     }
 
-    fn send(&self, change: QueueChange) {
-        // A control thread that has ended uses nothing.
-        let _ = self.events.send(Event::Queue { uplink: self.uplink.clone(), change });
-    }
-
     /// Has the receiving side dropped. Who stops the queue has done it already, and waits for this thread.
     fn down(&self) {
-        let (answer, done) = mpsc::channel();
         if self.stop.is_set() {
             return;
         }
-        self.send(QueueChange::Down { id: self.id, answer });
+        let done = self.events.tell(PortEvent::Queue(QueueChange::Down { id: self.id }));
         while let Err(mpsc::RecvTimeoutError::Timeout) = done.recv_timeout(LOOK_EVERY) {
             if self.stop.is_set() {
                 return;

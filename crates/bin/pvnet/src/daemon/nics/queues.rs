@@ -1,7 +1,7 @@
 //! The contexts of a card that are receive queues of guests' interfaces.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use cdnafront::LentCounts;
@@ -14,16 +14,14 @@ use tracing::warn;
 use super::cards::Nics;
 use super::queue::{ServedQueue, Stop};
 use crate::daemon::backends::VifId;
-use crate::daemon::event::Event;
-use crate::daemon::guest_queues::{GuestQueues, QueueChange, Receiver};
+use crate::daemon::ports::{GuestQueues, PortEvents, QueueChange, Receiver};
 use crate::daemon::thread::spawn;
 use crate::daemon::wrap::Wrappers;
 
 /// The queues of one uplink.
 pub struct CardQueues {
     nics: Arc<Nics>,
-    uplink: String,
-    events: mpsc::Sender<Event>,
+    events: PortEvents,
     queues: BTreeMap<VifId, CardQueue>,
     /// The uplink's port, while it has one.
     port: Option<Arc<Port>>,
@@ -48,11 +46,9 @@ enum Receiving {
 }
 
 impl CardQueues {
-    /// The queues of this uplink: none yet.
-    pub fn new(nics: &Arc<Nics>, uplink: &str, events: &mpsc::Sender<Event>) -> Self {
-        let (queues, port) = (BTreeMap::new(), None);
-        let (nics, uplink, events) = (nics.clone(), uplink.to_owned(), events.clone());
-        Self { nics, uplink, events, queues, port }
+    /// The queues of an uplink, which hears of them: none yet.
+    pub fn new(nics: &Arc<Nics>, events: PortEvents) -> Self {
+        Self { nics: nics.clone(), events, queues: BTreeMap::new(), port: None }
     }
 
     fn open(&self, interface: &Receiver<'_>) -> Option<CardQueue> {
@@ -74,7 +70,6 @@ impl CardQueues {
         let served = ServedQueue {
             id,
             name: name.clone(),
-            uplink: self.uplink.clone(),
             place,
             domain,
             lender: port.lender(0),
@@ -165,11 +160,10 @@ impl GuestQueues for CardQueues {
                     queue.add(self.port.as_ref(), datapath, wrappers);
                 }
             }
-            QueueChange::Down { id, answer } => {
+            QueueChange::Down { id } => {
                 if let Some(queue) = self.queues.get_mut(&id) {
                     queue.remove(datapath);
                 }
-                let _ = answer.send(());
             }
         }
     }

@@ -5,7 +5,7 @@
 //! permissions only.
 
 use std::ops::Range;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cdna::call::MapEntry;
@@ -23,11 +23,11 @@ use tracing::warn;
 use super::card::{NicCard, Place};
 use super::cards::Nics;
 use super::channel::wait_for_card;
-use crate::config::{Config, Uplink};
+use crate::config::Uplink;
 use crate::context::ContextDevice;
-use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::ports::{PortEvent, PortEvents};
 use crate::daemon::thread::spawn;
+use crate::error::text;
 
 /// Pages of memory: the buffers of both rings, twice, since those of one assignment may still be held when the next
 /// comes.
@@ -35,20 +35,18 @@ const PAGES: usize = 2 * (cdnafront::TX_PAGES + cdnafront::RX_PAGES) + 64;
 /// How long the card may take to give the context back.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Serves the uplinks that are contexts, on a thread each, until the process ends.
-pub fn serve_uplinks(
-    config: &Config,
+/// Serves an uplink that is a context, on a thread, until the process ends.
+///
+/// # Errors
+/// The end of a sentence for an operator.
+pub fn serve_uplink(
+    uplink: &Uplink,
     nics: &Arc<Nics>,
     meter: &Arc<Meter>,
-    events: &mpsc::Sender<Event>,
-) -> Result<(), Error> {
-    for uplink in config.uplinks.iter().filter(|uplink| uplink.nic.is_some()) {
-        let served = ServedUplink::open(uplink, nics, meter.clone(), events.clone());
-        let served =
-            served.map_err(|reason| Error::Uplink { name: uplink.name.clone(), reason })?;
-        spawn("uplink context", move || served.run())?;
-    }
-    Ok(())
+    events: PortEvents,
+) -> Result<(), String> {
+    let served = ServedUplink::open(uplink, nics, meter.clone(), events)?;
+    spawn("uplink context", move || served.run()).map(drop).map_err(text)
 }
 
 struct ServedUplink {
@@ -56,7 +54,7 @@ struct ServedUplink {
     nic: String,
     device: ContextDevice,
     meter: Arc<Meter>,
-    events: mpsc::Sender<Event>,
+    events: PortEvents,
     domain: Arc<Domain>,
     place: Place,
 }
@@ -66,7 +64,7 @@ impl ServedUplink {
         uplink: &Uplink,
         nics: &Arc<Nics>,
         meter: Arc<Meter>,
-        events: mpsc::Sender<Event>,
+        events: PortEvents,
     ) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let Uplink { name, nic, .. } = uplink.clone();
@@ -97,10 +95,7 @@ impl ServedUplink {
                 self.wait()?;
                 continue;
             };
-            let event = Event::UplinkUp { name: self.name.clone(), queue: Box::new(queue) };
-            if self.events.send(event).is_err() {
-                return Ok(());
-            }
+            self.events.tell(PortEvent::Ready { queues: vec![queue], agreed: None });
             self.wait_for_end(&interface)?;
             self.down(Reason::NoCard(self.nic.clone()));
             Box::new(interface).close(CLOSE_LIMIT);
@@ -130,12 +125,7 @@ impl ServedUplink {
 
     /// Unplugs it, and waits until no worker uses its memory.
     fn down(&self, why: Reason) {
-        let (answer, done) = mpsc::channel();
-        let event = Event::UplinkDown { name: self.name.clone(), why, answer };
-        // A control thread that has ended uses nothing.
-        if self.events.send(event).is_ok() {
-            let _ = done.recv();
-        }
+        let _ = self.events.tell(PortEvent::Gone(why)).recv();
     }
 }
 

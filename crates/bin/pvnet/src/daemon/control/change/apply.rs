@@ -1,38 +1,16 @@
 //! Carries out a plan. Nobody waits for it but who asked: workers carry the frames of all other ports meanwhile.
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
-use vhost_user::Mode;
 
-use crate::config::{
-    Config, Daemon, Guest, Multicast, Platform, Port, Sandbox, Switch, Uplink, UplinkKind,
-};
-use crate::daemon::backends::VifId;
-use crate::daemon::control::{Control, Interface};
-use crate::daemon::device;
-use crate::daemon::error::Error;
+use crate::config::{Config, Daemon, Effort, Guest, Multicast, Platform, Sandbox, Switch, Uplink};
+use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror};
-use crate::daemon::uplinks::{self, PluggedUplink};
-use crate::daemon::virtual_machines::{self, VirtualMachine};
-use crate::daemon::wrap::Rules;
-
-/// The keys of a port that belong to its socket, or to its device on the host.
-const REOPENED_KEYS: [&str; 9] = [
-    "kind",
-    "socket",
-    "mode",
-    "socket_mode",
-    "socket_group",
-    "attach",
-    "device",
-    "device_capabilities",
-    "mtu",
-];
+use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
+use crate::error::text;
 
 /// What was opened before anything changed.
-#[derive(Default)]
 struct Opened {
-    uplinks: Vec<PluggedUplink>,
-    machines: Vec<VirtualMachine>,
+    ports: Vec<PluggedPort>,
     mirrors: Vec<PluggedMirror>,
 }
 
@@ -46,32 +24,32 @@ impl Control {
         config: &Config,
         steps: &mut [ChangeStep],
     ) -> Result<(), String> {
-        let merged = merge(&self.config, config, steps);
+        let merged = merge(&self.host.config, config, steps);
         merged.check().map_err(|reason| {
             format!("what can change now does not fit to what needs a restart: {reason}")
         })?;
-        let admit = self.platform.prepare_guests(&merged).map_err(|error| error.to_string())?;
+        let admit = self.host.platform.prepare_guests(&merged).map_err(text)?;
         // These stay, as those that are made at the start.
         let made = device::make_missing(&merged).map_err(|error| self.with_hint(&error))?;
-        let Opened { uplinks, machines, mirrors } = match self.open_new(&merged, steps) {
+        let before = std::mem::replace(&mut self.host.config, merged);
+        let Opened { ports, mirrors } = match self.open_new(steps) {
             Ok(opened) => opened,
             Err(reason) => {
+                self.host.config = before;
                 device::unmake(made);
                 return Err(reason);
             }
         };
         drop(made);
-        if self.config.ports != merged.ports {
-            virtual_machines::warn_of_shortages(&merged, &self.limits);
+        if self.host.config.ports != before.ports {
+            warn_of_shortages(&self.host.config, &self.host.limits);
         }
-        self.config = merged;
         admit();
         // What goes makes room for what comes: a tap's name, an address, a socket.
         for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
             self.remove(&step.table, &step.name);
         }
-        self.uplinks.extend(uplinks);
-        self.machines.extend(machines);
+        self.ports.extend(ports.into_iter().map(|port| (port.source.id(), port)));
         for step in steps {
             let done = match step.action {
                 ChangeAction::Add => self.add(&step.table, &step.name),
@@ -88,78 +66,60 @@ impl Control {
         Ok(())
     }
 
-    /// Opens the devices and sockets of new ports, but for those that an old port still has, and the files of new mirrors.
-    fn open_new(&self, merged: &Config, steps: &[ChangeStep]) -> Result<Opened, String> {
-        let mut opened = Opened::default();
-        let added = steps.iter().filter(|step| step.action == ChangeAction::Add);
-        let ports = added.into_iter().try_for_each(|step| match &*step.table {
-            "uplink" => self.open_uplink(merged, &step.name, &mut opened),
-            "port" => self.open_machine(merged, &step.name, &mut opened),
-            _ => Ok(()),
+    /// Opens new ports, but for those whose place an old port still has, and the files of new mirrors.
+    fn open_new(&self, steps: &[ChangeStep]) -> Result<Opened, String> {
+        let mut ports = Vec::new();
+        let mut added = steps.iter().filter(|step| step.action == ChangeAction::Add);
+        let opened = added.try_for_each(|ChangeStep { table, name, .. }| {
+            let made = of_tables(&self.host.config, table, Some(name)).map_err(text)?;
+            for port in made.into_iter().filter(|port| !self.has_place_of(port)) {
+                ports.push(self.open(port)?);
+            }
+            Ok(())
         });
-        let mirrors = |()| mirrors::start_new(&self.mirrors, merged, &self.disk, &self.datapath);
-        match ports.and_then(mirrors) {
-            Ok(mirrors) => Ok(Opened { mirrors, ..opened }),
+        let Self { host, mirrors, disk, .. } = self;
+        let mirrors = |()| mirrors::start_new(mirrors, &host.config, disk, &host.datapath);
+        match opened.and_then(mirrors) {
+            Ok(mirrors) => Ok(Opened { ports, mirrors }),
             Err(reason) => {
-                for uplink in opened.uplinks {
-                    let why = Reason::DeviceFailed("nothing was changed".to_owned());
-                    drop(uplink.close(why, &self.datapath));
-                }
+                ports.into_iter().for_each(|port| port.close(host));
                 Err(reason)
             }
         }
     }
 
-    fn open_uplink(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
-        let Some(uplink) = config.uplinks.iter().find(|uplink| uplink.name == name) else {
-            return Ok(());
-        };
-        if !self.holds_device_of(uplink) {
-            if uplink.kind == UplinkKind::VirtioUser {
-                self.may_use(uplink.socket_side())?;
-            }
-            let meter = self.platform.meter();
-            let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
-            let with_hint = |error: Error| match uplink.kind {
-                UplinkKind::VirtioUser => self.with_socket_hint(&error),
-                _ => self.with_hint(&error),
-            };
-            opened.uplinks.push(plugged.map_err(with_hint)?);
+    /// Whether an old port has the device or the socket of a new one.
+    pub(super) fn has_place_of(&self, new: &PluggedPort) -> bool {
+        let places = new.source.places();
+        self.ports.values().any(|old| old.has_any(&places))
+    }
+
+    fn open(&self, port: PluggedPort) -> Result<PluggedPort, String> {
+        let needs = port.source.needs();
+        if needs.connects {
+            self.may_connect()?;
         }
-        Ok(())
+        port.open(&self.host).map_err(|error| match needs.is_socket() {
+            true => self.with_socket_hint(&error),
+            false => self.with_hint(&error),
+        })
     }
 
-    /// Whether an old uplink still has the device or the socket of this one.
-    pub(super) fn holds_device_of(&self, uplink: &Uplink) -> bool {
-        let is_held =
-            |other: &PluggedUplink| other.is_open() && other.config.place() == uplink.place();
-        self.uplinks.iter().any(is_held)
-    }
-
-    /// Whether an old port still has the socket or the device of this one.
-    pub(super) fn holds_socket_of(&self, port: &Port) -> bool {
-        let device = port.device().and_then(|device| device.name);
-        let is_held = |other: &VirtualMachine| {
-            other.config.socket == port.socket || device.is_some() && other.device() == device
-        };
-        self.machines.iter().any(is_held)
-    }
-
-    /// Whether the daemon may do its part of a socket: connecting is a right of its own.
-    pub(super) fn may_use(&self, side: Mode) -> Result<(), String> {
-        match side {
-            Mode::Client if !self.reach.connects() => Err(
+    /// Whether the daemon may connect to sockets of others, which is a right of its own.
+    pub(super) fn may_connect(&self) -> Result<(), String> {
+        match self.host.reach.connects() {
+            true => Ok(()),
+            false => Err(
                 "a daemon in its sandbox connects to no socket, if no port and no uplink had mode = \"client\" at its start: start it \
                  again, or set `sandbox = \"devices\"` in [daemon] before that"
                     .to_owned(),
             ),
-            Mode::Client | Mode::Server => Ok(()),
         }
     }
 
     /// The error of a device that was not opened, with what to do where the sandbox is the reason.
     pub(super) fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
-        let hint = match self.config.daemon.sandbox {
+        let hint = match self.host.config.daemon.sandbox {
             Sandbox::Full => {
                 "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
                  start: set `sandbox = \"devices\"`, and start it again"
@@ -171,7 +131,7 @@ impl Control {
 
     /// The error of a socket that was not opened, the same way.
     pub(super) fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
-        let Config { daemon: Daemon { sandbox, directory, .. }, .. } = &self.config;
+        let Daemon { sandbox, directory, .. } = &self.host.config.daemon;
         match sandbox {
             Sandbox::Off => error.to_string(),
             Sandbox::Full | Sandbox::Devices => format!(
@@ -182,217 +142,95 @@ impl Control {
         }
     }
 
-    fn open_machine(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
-        let Some(port) = config.ports.iter().find(|port| port.name == name) else {
-            return Ok(());
-        };
-        if !self.holds_socket_of(port) {
-            self.may_use(port.mode())?;
-            let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
-            let workers = self.datapath.workers();
-            let (limits, events) = (&self.limits, &self.events);
-            let machine = virtual_machines::open(port, may_capture, meter, workers, limits, events);
-            let with_hint = |error: Error| match port.device().and_then(|device| device.name) {
-                Some(_) => self.with_hint(&error),
-                None => self.with_socket_hint(&error),
-            };
-            opened.machines.push(machine.map_err(with_hint)?);
-        }
-        Ok(())
+    /// The ports of a table: of a guest all its interfaces, or the one of this name.
+    fn ids_of(&self, table: &str, name: &str) -> Vec<PortId> {
+        let ports = self.ports.iter().filter(|(_, port)| port.is_of(table, name));
+        ports.map(|(id, _)| *id).collect()
     }
 
     fn remove(&mut self, table: &str, name: &str) {
-        match table {
-            "guest" => self.end_guest(name),
-            "uplink" => {
-                if let Some(place) = self.uplinks.iter().position(|one| one.name() == name) {
-                    let uplink = self.take_uplink(place);
-                    drop(uplink.close(Reason::SetDown, &self.datapath));
-                }
-            }
-            "port" => {
-                if let Some(place) = self.machines.iter().position(|one| one.name() == name) {
-                    let mut machine = self.machines.remove(place);
-                    machine.unplug(removed(), &self.datapath);
-                }
-            }
-            _ => {}
+        if table == "guest" {
+            return self.end_guest(name);
         }
+        self.ids_of(table, name).into_iter().for_each(|id| self.unplug(id));
     }
 
     /// Adds a port that could not be opened before others went. One that could is there already.
     fn add(&mut self, table: &str, name: &str) -> Result<(), String> {
-        let mut opened = Opened::default();
-        let config = self.config.clone();
-        let is_there = match table {
-            "uplink" => self.uplinks.iter().any(|one| one.name() == name && one.is_open()),
-            "port" => self.machines.iter().any(|one| one.name() == name),
-            _ => true,
-        };
-        if is_there {
+        let mut ports = self.ports.values();
+        if ports.any(|port| port.is_of(table, name) && port.source.is_open()) {
             return Ok(());
         }
-        let done = match table {
-            "uplink" => self.open_uplink(&config, name, &mut opened),
-            _ => self.open_machine(&config, name, &mut opened),
-        };
-        if let Err(reason) = done {
-            // It is new again for the next reload.
-            self.config.uplinks.retain(|uplink| table != "uplink" || uplink.name != name);
-            self.config.ports.retain(|port| table != "port" || port.name != name);
-            return Err(reason);
+        for port in of_tables(&self.host.config, table, Some(name)).map_err(text)? {
+            // If it fails, it is new again for the next reload.
+            let opened = self.open(port).inspect_err(|_| self.host.config.forget(table, name))?;
+            self.ports.retain(|_, port| !port.is_of(table, name));
+            self.ports.insert(opened.source.id(), opened);
         }
-        self.uplinks.retain(|one| table != "uplink" || one.name() != name);
-        self.uplinks.extend(opened.uplinks);
-        self.machines.extend(opened.machines);
         Ok(())
     }
 
     fn set(&mut self, table: &str, name: &str) -> Result<(), String> {
         match table {
-            "guest" => self.set_guest(name),
-            "uplink" => {
-                let uplink = self.config.uplinks.iter().find(|uplink| uplink.name == name);
-                if let (Some(new), Some(own)) = (uplink, uplinks::named(&mut self.uplinks, name)) {
-                    own.set(new, &self.datapath);
-                }
-                Ok(())
-            }
-            "port" => {
-                let port = self.config.ports.iter().find(|port| port.name == name);
-                let own = self.machines.iter_mut().find(|machine| machine.name() == name);
-                if let (Some(new), Some(own)) = (port, own) {
-                    own.set(new.clone(), &self.datapath);
-                }
-                Ok(())
-            }
-            "daemon" => {
-                self.allow_captures(self.config.daemon.capture);
-                Ok(())
-            }
+            "daemon" => self.allow_captures(self.host.config.daemon.capture),
             "switch" => {
-                let Switch { flood_copies_per_second, multicast, .. } = self.config.switch;
-                self.datapath.limit_floods(flood_copies_per_second);
-                self.datapath.snoop(multicast == Multicast::Snoop);
-                Ok(())
+                let Switch { flood_copies_per_second, multicast, .. } = self.host.config.switch;
+                self.host.datapath.limit_floods(flood_copies_per_second);
+                self.host.datapath.snoop(multicast == Multicast::Snoop);
             }
-            _ => Ok(()),
-        }
-    }
-
-    fn allow_captures(&mut self, allowed: bool) {
-        let guests = self.interfaces.values_mut().map(|one| (&mut one.wrappers, &one.port));
-        let machines = self.machines.iter_mut().map(|one| (&mut one.wrappers, &one.port));
-        let uplinks = self.uplinks.iter_mut().map(|one| (&mut one.wrappers, &one.port));
-        for (wrappers, port) in guests.chain(machines).chain(uplinks) {
-            wrappers.allow_capture(allowed, &self.datapath, port.as_deref());
-        }
-    }
-
-    /// Sets what changes in place, of one interface of a guest, or of a guest that is called as its first interface is.
-    fn set_guest(&mut self, name: &str) -> Result<(), String> {
-        let is_its = |one: &Interface| one.name == name || one.guest.name == name;
-        let of_guest = self.interfaces.iter().filter(|(_, interface)| is_its(interface));
-        let ids: Vec<_> = of_guest.map(|(id, _)| *id).collect();
-        ids.into_iter().try_for_each(|id| self.set_interface(id))
-    }
-
-    pub(in crate::daemon::control) fn set_interface(&mut self, id: VifId) -> Result<(), String> {
-        let Some(interface) = self.interfaces.get(&id) else { return Ok(()) };
-        let Some(new) = self.config.guest(&interface.guest.name) else { return Ok(()) };
-        let index = match self.config.daemon.platform {
-            Platform::Machine => id.handle as usize,
-            Platform::Xen => 0,
-        };
-        let Some(of_new) = new.vifs.get(index) else { return Ok(()) };
-        let mut guest =
-            Guest { uid: new.uid, token_file: new.token_file, ..interface.guest.clone() };
-        let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
-        *vif = vif.clone().taking(of_new);
-        let vif = self.with_addresses(id, vif.clone())?;
-        let (toolstack, limits) = self.with_toolstack(id, &interface.name, &vif);
-        let sources = vif.sources()?;
-        let coalescing = vif.coalescing()?;
-        let Some(interface) = self.interfaces.get_mut(&id) else { return Ok(()) };
-        let rules = Rules {
-            guard: sources.policy(interface.backend.mac()),
-            limits,
-            enabled: vif.enabled,
-            membership: vif.membership()?,
-            flooding: vif.flooding(),
-            gro: vif.gro,
-        };
-        let port = interface.port.as_deref();
-        let is_other = rules != *interface.wrappers.rules();
-        let moves = is_other && interface.wrappers.set(rules, &self.datapath, port);
-        if coalescing != interface.vif.coalescing()? {
-            interface.wrappers.coalesce(coalescing, &self.datapath, port);
-        }
-        (interface.guest, interface.vif, interface.toolstack) = (guest, vif, toolstack);
-        if moves {
-            self.teach(id);
+            _ => {
+                for port in self.ports.values_mut().filter(|port| port.is_of(table, name)) {
+                    port.source.set(&mut port.record, &self.host)?;
+                }
+                self.teach_addresses();
+            }
         }
         Ok(())
     }
 
     fn reconnect(&mut self, step: &ChangeStep) -> Result<(), String> {
         let ChangeStep { table, name, keys, .. } = step;
-        match &**table {
-            "guest" => {
-                let is_its = |one: &&Interface| one.name == *name || one.guest.name == *name;
-                let guest = self.interfaces.values().find(is_its).map(|one| one.guest.name.clone());
-                if let Some(guest) = guest {
-                    self.end_guest(&guest);
-                }
-                Ok(())
+        let found = self.ids_of(table, name).into_iter().next();
+        let Some((id, port)) = found.and_then(|id| Some((id, self.ports.get(&id)?))) else {
+            return self.add(table, name);
+        };
+        if let Some(guest) = port.source.guest().map(|(_, guest)| guest.name.clone()) {
+            self.end_guest(&guest);
+            return Ok(());
+        }
+        if keys.iter().all(|key| Effort::of(table, key) != Effort::Device) {
+            self.set(table, name)?;
+            self.disconnect(id, Reason::NotConnected("the operator has changed it".to_owned()));
+            if let Some(port) = self.ports.get_mut(&id) {
+                port.source.hang_up(true);
             }
-            "port" if keys.iter().all(|key| !REOPENED_KEYS.contains(&&**key)) => {
-                self.set(table, name)?;
-                if let Some(machine) = self.machines.iter_mut().find(|one| one.name() == name) {
-                    machine.hang_up(removed(), &self.datapath);
-                }
-                Ok(())
-            }
-            _ => {
-                if let Some(place) = self.uplinks.iter().position(|one| one.name() == name)
-                    && table == "uplink"
-                {
-                    let uplink = self.take_uplink(place);
-                    let why = Reason::DeviceFailed("its device could not be opened again".into());
-                    let closed = uplink.close(why, &self.datapath);
-                    self.uplinks.insert(place, closed);
-                } else {
-                    self.remove(table, name);
-                }
-                self.add(table, name)
+            return Ok(());
+        }
+        self.unplug(id);
+        let closed = of_tables(&self.host.config, table, Some(name));
+        let added = self.add(table, name);
+        if let (Err(_), Ok(closed)) = (&added, closed) {
+            for mut port in closed {
+                let why = "its device could not be opened again".to_owned();
+                port.record.reason = Some(Reason::DeviceFailed(why));
+                self.ports.insert(port.source.id(), port);
             }
         }
+        added
     }
 
     /// Ends a guest's interfaces and its session. Its process may join again.
     fn end_guest(&mut self, name: &str) {
-        let of_guest = self.interfaces.iter().filter(|(_, one)| one.guest.name == name);
-        let ids: Vec<_> = of_guest.map(|(id, _)| *id).collect();
-        if self.config.daemon.platform == Platform::Xen {
+        if self.host.config.daemon.platform == Platform::Xen {
             return;
         }
+        let is_its =
+            |port: &PluggedPort| port.source.guest().is_some_and(|(_, guest)| guest.name == name);
+        let ids: Vec<_> =
+            self.ports.iter().filter(|(_, port)| is_its(port)).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.unplug(id));
-        self.platform.end_guest(name);
+        self.host.platform.end_guest(name);
     }
-
-    /// Takes an uplink out, whose queues no guest has any more.
-    fn take_uplink(&mut self, place: usize) -> PluggedUplink {
-        let mut uplink = self.uplinks.remove(place);
-        if let Some(queues) = &mut uplink.guest_queues {
-            self.interfaces.keys().for_each(|id| queues.release(*id, &self.datapath));
-        }
-        uplink
-    }
-}
-
-/// Why a port goes.
-fn removed() -> Reason {
-    Reason::NotConnected("the operator has changed it".to_owned())
 }
 
 /// What can run of a configuration without a restart: the rest stays as it is in `old`.
@@ -424,7 +262,7 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
                 }
             }
             ("port", ChangeAction::Wait)
-                if keys.iter().any(|key| REOPENED_KEYS.contains(&&**key)) =>
+                if keys.iter().any(|key| Effort::of(table, key) == Effort::Device) =>
             {
                 for port in merged.ports.iter_mut().filter(|port| port.name == *name) {
                     if let Some(old) = old.ports.iter().find(|old| old.name == *name) {

@@ -6,24 +6,17 @@ use control_socket::{ChangeAction, ChangeStep};
 
 use crate::config::{Difference, Effort, What};
 
-/// The ports whose settings are agreed with a front-end now, by name.
+/// The ports whose settings are agreed with a front-end now, by table and name: of a guest's interface, by that of the guest too.
 #[derive(Debug, Default)]
 pub(super) struct Connected {
-    pub(super) guests: BTreeSet<String>,
-    /// The interfaces of these guests.
-    pub(super) vifs: BTreeSet<String>,
-    pub(super) machines: BTreeSet<String>,
+    pub(super) ports: BTreeSet<(&'static str, String)>,
     /// Whether only a toolstack can have a guest connect again.
     pub(super) by_toolstack: bool,
 }
 
 impl Connected {
     fn has(&self, table: &str, name: &str) -> bool {
-        match table {
-            "guest" => self.guests.contains(name) || self.vifs.contains(name),
-            "port" => self.machines.contains(name),
-            _ => false,
-        }
+        self.ports.iter().any(|(kind, own)| *kind == table && own == name)
     }
 }
 
@@ -128,13 +121,9 @@ mod tests {
 
     /// The steps in words, of which those that need it reconnect.
     fn steps(old: &str, new: &str, connected: &[&str], reconnect: bool) -> Vec<String> {
-        let connected: BTreeSet<_> = connected.iter().map(|name| (*name).to_owned()).collect();
-        let connected = Connected {
-            guests: connected.clone(),
-            vifs: connected.clone(),
-            machines: connected,
-            by_toolstack: false,
-        };
+        let both = |name: &&str| ["guest", "port"].map(|table| (table, (*name).to_owned()));
+        let ports = connected.iter().flat_map(both).collect();
+        let connected = Connected { ports, by_toolstack: false };
         let [old, new] = [old, new].map(|text| Config::parse(text).unwrap());
         let steps = plan(&differences(&old, &new), &connected, reconnect);
         let line = |step: &ChangeStep| {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use control_socket::{ChangeAction, ChangeStep};
 use rustix::fs::{Access, access};
-use vhost_user::Mode;
 
-use crate::config::{Config, Sandbox, Uplink, UplinkKind};
+use crate::config::{Config, Sandbox};
 use crate::daemon::control::Control;
 use crate::daemon::disk::Disk;
 use crate::daemon::interfaces::InterfaceFile;
+use crate::daemon::ports::{Needs, of_tables};
 use crate::daemon::sandbox::Reach;
 use crate::error::text;
 use crate::netns;
@@ -26,58 +26,35 @@ impl Control {
     }
 
     fn can_open(&self, config: &Config, table: &str, name: &str) -> Result<(), String> {
-        match table {
-            "uplink" => {
-                let uplink = config.uplinks.iter().find(|uplink| uplink.name == name);
-                uplink
-                    .filter(|uplink| !self.holds_device_of(uplink))
-                    .map(|uplink| self.uplink(uplink))
-            }
-            "port" => {
-                let port = config.ports.iter().find(|port| port.name == name);
-                port.filter(|port| !self.holds_socket_of(port))
-                    .map(|port| self.socket(&port.socket, port.mode()))
-            }
-            "mirror" => {
-                let mirror = config.mirrors.iter().find(|mirror| mirror.name == name);
-                mirror.filter(|mirror| mirror.to.is_none()).map(|_| self.recordings())
-            }
-            _ => None,
+        let mirror = config.mirrors.iter().find(|mirror| table == "mirror" && mirror.name == name);
+        if mirror.is_some_and(|mirror| mirror.to.is_none()) {
+            // In the folder of now, which a change leaves as it is.
+            return on(&self.disk, &self.host.config.daemon.recordings, &self.host.reach);
         }
-        .unwrap_or(Ok(()))
+        let ports = of_tables(config, table, Some(name)).map_err(text)?;
+        let mut new = ports.into_iter().filter(|port| !self.has_place_of(port));
+        new.try_for_each(|port| self.has_what_it_needs(&port.source.needs()))
     }
 
-    /// Whether a socket can be made. One that others make may come later.
-    fn socket(&self, path: &Path, mode: Mode) -> Result<(), String> {
-        match (mode, path.parent()) {
-            (Mode::Server, Some(folder)) => on(&self.sockets_disk, folder, &self.reach)
-                .map_err(|error| self.with_socket_hint(&error)),
-            _ => self.may_use(mode),
+    fn has_what_it_needs(&self, needs: &Needs) -> Result<(), String> {
+        if let Some(folder) = &needs.folder {
+            return on(&self.sockets_disk, folder, &self.host.reach)
+                .map_err(|error| self.with_socket_hint(&error));
         }
-    }
-
-    /// Whether files can be made in the folder of recordings: that of now, which a change leaves as it is.
-    fn recordings(&self) -> Result<(), String> {
-        on(&self.disk, &self.config.daemon.recordings, &self.reach)
-    }
-
-    fn uplink(&self, uplink: &Uplink) -> Result<(), String> {
-        let Uplink { kind, nic, namespace, bridge, device, .. } = uplink;
-        let needed = match kind {
-            UplinkKind::VirtioUser => {
-                return self.socket(&uplink.socket, uplink.socket_side());
-            }
-            // Of a card that may come later.
-            _ if nic.is_some() => return Ok(()),
-            _ if self.config.daemon.sandbox == Sandbox::Full => {
-                return Err(self.with_hint(&"its device cannot be opened"));
-            }
-            UplinkKind::Tap | UplinkKind::Cdna => bridge.as_deref(),
-            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => Some(&**device),
-        };
+        // A socket that others make may come later.
+        if needs.connects {
+            return self.may_connect();
+        }
+        if needs.device && self.host.config.daemon.sandbox == Sandbox::Full {
+            return Err(self.with_hint(&"its device cannot be opened"));
+        }
+        if !needs.device {
+            return Ok(());
+        }
+        let Needs { namespace, interface, .. } = needs;
         let read = || InterfaceFile::open().and_then(|file| file.read()).map_err(text);
         let interfaces = netns::inside(namespace.as_deref(), read)?;
-        match needed.filter(|name| !interfaces.has(name)) {
+        match interface.as_ref().filter(|name| !interfaces.has(name)) {
             Some(name) => {
                 let place = namespace.as_ref().map(|name| format!(" in namespace {name}"));
                 Err(format!("there is no interface {name}{}", place.unwrap_or_default()))

@@ -12,8 +12,8 @@ use switch::MacAddr;
 use tracing::{info, warn};
 use uplink::{Xdp, XdpCounts, XdpIngress, XdpSocket, XdpSocketError};
 
+use super::guest_queues::{GuestQueues, Receiver};
 use crate::daemon::backends::VifId;
-use crate::daemon::guest_queues::{GuestQueues, Receiver};
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
 use crate::steering_rule::SteeringRule;

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::Reason;
@@ -13,16 +13,13 @@ use tracing::{info, warn};
 use vhost_user::{Mode, Socket, session_pace};
 use virtio_user::{Error, Options};
 
+use super::{PortEvent, PortEvents};
 use crate::config::Uplink;
 use crate::daemon::connections::Connections;
-use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::thread::spawn_for_client;
 
 /// How long a back-end that broke its rings is left alone.
 const AFTER_BREAK: Duration = Duration::from_secs(1);
-
-/// The number of the next uplink. A name may be given again.
-static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The back-ends of an uplink. Dropping it ends the present connection, and lets no other begin.
 pub(super) struct BackEnds {
@@ -32,7 +29,6 @@ pub(super) struct BackEnds {
 }
 
 struct Shared {
-    id: u64,
     connections: Connections,
     /// Whether the present back-end broke its rings.
     is_broken: AtomicBool,
@@ -48,23 +44,17 @@ impl BackEnds {
         options: Options,
         socket: Socket,
         meter: &Arc<Meter>,
-        events: &mpsc::Sender<Event>,
+        events: PortEvents,
     ) -> io::Result<Self> {
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let connections = Connections::new()?;
-        let shared = Arc::new(Shared { id, connections, is_broken: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { connections, is_broken: AtomicBool::new(false) });
         let file = (uplink.socket_side() == Mode::Server).then(|| uplink.socket.clone());
         // From here on it goes with the uplink.
         let this = Self { shared: shared.clone(), file };
-        let (name, meter, events) = (uplink.name.clone(), meter.clone(), events.clone());
+        let (name, meter) = (uplink.name.clone(), meter.clone());
         let serve = move || shared.serve(&name, &socket, &options, &meter, &events);
         spawn_for_client("virtio-user", serve).map_err(io::Error::other)?;
         Ok(this)
-    }
-
-    /// Which uplink events are about.
-    pub(super) fn id(&self) -> u64 {
-        self.shared.id
     }
 
     /// Back-ends that came while another one had the socket.
@@ -97,9 +87,8 @@ impl Shared {
         socket: &Socket,
         options: &Options,
         meter: &Arc<Meter>,
-        events: &mpsc::Sender<Event>,
+        events: &PortEvents,
     ) {
-        let tell = |what| events.send(Event::BackEnd { uplink: self.id, what });
         let stopped = self.connections.stopped();
         let mut pace = session_pace(Instant::now());
         while let Some(stream) = self.connections.next(socket) {
@@ -107,24 +96,20 @@ impl Shared {
             if !self.connections.begin(&stream) {
                 return;
             }
-            // After the control thread has ended, queues are dropped, and nobody answers.
             let serve = || match virtio_user::connect(stream, options, meter, stopped) {
                 Ok((mut session, queues)) => {
                     let agreed = session.agreed();
                     info!(uplink = name, layout = ?agreed.layout(), queues = agreed.queues, "a back-end is connected");
-                    let _ = tell(BackEndChange::Ready(queues));
+                    events.tell(PortEvent::Ready { queues, agreed: None });
                     let ended = session.wait(stopped);
-                    let (answer, answered) = mpsc::channel();
                     let why = Reason::NotConnected(ended.to_string());
-                    if tell(BackEndChange::Gone { why, answer }).is_ok() {
-                        // The back-end knows that the rings are not used any more when the connection is closed.
-                        let _ = answered.recv();
-                    }
+                    // The back-end knows that the rings are not used any more when the connection is closed.
+                    let _ = events.tell(PortEvent::Gone(why)).recv();
                     ended
                 }
                 Err(error) => {
                     let why = Reason::NotConnected(error.to_string());
-                    let _ = tell(BackEndChange::Refused(why));
+                    events.tell(PortEvent::Refused(why));
                     error
                 }
             };

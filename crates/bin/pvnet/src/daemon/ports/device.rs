@@ -21,12 +21,11 @@ use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::{Interfaces, Side};
-use crate::daemon::wrap::Wrappers;
 
 /// The interval at which a device is looked for.
 const LOOK: Duration = Duration::from_secs(1);
 /// The most queues of a device.
-pub(super) const QUEUES_MAX: usize = 8;
+pub(in crate::daemon) const QUEUES_MAX: usize = 8;
 
 /// What a device should be.
 pub(super) struct DeviceOptions {
@@ -49,7 +48,7 @@ impl DeviceOptions {
 }
 
 /// The device of one port.
-pub(super) struct GuestDevice {
+pub(in crate::daemon) struct GuestDevice {
     options: DeviceOptions,
     meter: Arc<Meter>,
     /// None after it was deleted.
@@ -104,7 +103,7 @@ impl GuestDevice {
     }
 
     /// Attaches a guest's queues, all of whose frames go to the device, and its to them.
-    fn attach(
+    pub(super) fn attach(
         &mut self,
         datapath: &Datapath,
         name: &str,
@@ -120,7 +119,7 @@ impl GuestDevice {
     }
 
     /// Detaches the device's own port: the guest's goes.
-    fn detach(&mut self, datapath: &Datapath) {
+    pub(super) fn detach(&mut self, datapath: &Datapath) {
         self.set_carrier(false);
         self.guest = None;
         if let Some(port) = self.port.take() {
@@ -139,7 +138,12 @@ impl GuestDevice {
     }
 
     /// Notes that a port of the datapath broke. Returns whether it is the device's.
-    pub(super) fn fail(&mut self, port: &Arc<Port>, reason: &str, datapath: &Datapath) -> bool {
+    pub(in crate::daemon) fn fail(
+        &mut self,
+        port: &Arc<Port>,
+        reason: &str,
+        datapath: &Datapath,
+    ) -> bool {
         let is_its = self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port));
         if is_its {
             self.lose(reason.to_owned(), datapath);
@@ -148,7 +152,7 @@ impl GuestDevice {
     }
 
     /// Notes if the device was deleted, and makes it again a moment later. Call it now and then.
-    pub(super) fn look(&mut self, datapath: &Datapath) {
+    pub(in crate::daemon) fn look(&mut self, datapath: &Datapath) {
         if self.looked.elapsed() < LOOK {
             return;
         }
@@ -258,7 +262,7 @@ fn open(options: &DeviceOptions) -> Result<GuestTap, String> {
 }
 
 /// Makes the devices of all guests and virtual machines, so that an operator finds them before their guests come. They stay.
-pub(super) fn make_all(config: &Config) -> Result<(), Error> {
+pub(in crate::daemon) fn make_all(config: &Config) -> Result<(), Error> {
     config.devices().try_for_each(|(port, device)| make(port, &device).map(drop))
 }
 
@@ -266,7 +270,7 @@ pub(super) fn make_all(config: &Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// A sentence for an operator: none was made.
-pub(super) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
+pub(in crate::daemon) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
     let mut made = Vec::new();
     let is_missing = |device: &config::Device| {
         device.name.as_deref().is_some_and(|name| !GuestTap::exists(name))
@@ -284,7 +288,7 @@ pub(super) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
 }
 
 /// Deletes devices that were made in vain.
-pub(super) fn unmake(made: Vec<GuestTap>) {
+pub(in crate::daemon) fn unmake(made: Vec<GuestTap>) {
     for tap in made {
         let device = tap.name().unwrap_or_default();
         if let Err(error) = tap.delete() {
@@ -301,28 +305,5 @@ fn make(port: String, device: &config::Device) -> Result<Option<GuestTap>, Error
         }
         Ok(Some(tap))
     });
-    made.map_err(|error| Error::Port { name: port, reason: error.to_string() })
-}
-
-/// Attaches a guest's queues: to the switch, to the VLANs of `membership`, or to its device.
-pub(super) fn attach(
-    device: Option<&mut GuestDevice>,
-    datapath: &Datapath,
-    name: &str,
-    queues: Vec<Queue>,
-    tasks: Vec<Box<dyn Task>>,
-    wrappers: &Wrappers,
-) -> Arc<Port> {
-    match device {
-        Some(device) => device.attach(datapath, name, queues, tasks),
-        None => wrappers.attach(datapath, queues, tasks, None),
-    }
-}
-
-/// Detaches a guest's port, and that of its device.
-pub(super) fn detach(device: Option<&mut GuestDevice>, datapath: &Datapath, port: &Port) {
-    if let Some(device) = device {
-        device.detach(datapath);
-    }
-    datapath.detach(port.id());
+    made.map_err(|error| Error::Port { table: "port", name: port, reason: error.to_string() })
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use control_socket::{MappedMemory, Reason};
@@ -14,15 +14,21 @@ use vhost_user::{
     session_pace,
 };
 
+use super::{PortEvent, PortEvents};
 use crate::config::Port;
 use crate::daemon::connections::Connections;
-use crate::daemon::event::{Event, FrontEndChange};
 use crate::daemon::limits::Limits;
+
+/// What happened to the front-end of a virtual machine's port.
+pub(in crate::daemon) enum FrontEndChange {
+    /// Its session has come to this.
+    Settled(Condition),
+    /// Its session has ended, for this reason.
+    Ended(String),
+}
 
 /// A port's front-ends, as the control thread sees them.
 pub(super) struct FrontEnds {
-    /// The port's number, which no other port ever has: a name may be given again.
-    id: u64,
     /// What the next session begins with.
     settings: Mutex<Arc<Port>>,
     /// The memory that its front-end may have mapped.
@@ -37,12 +43,11 @@ pub(super) struct FrontEnds {
 }
 
 impl FrontEnds {
-    /// Front-ends of the port `id`, of which none has come yet.
-    pub(super) fn new(id: u64, settings: Port, limits: Arc<Limits>) -> io::Result<Arc<Self>> {
+    /// Front-ends of a port, of which none has come yet.
+    pub(super) fn new(settings: Port, limits: Arc<Limits>) -> io::Result<Arc<Self>> {
         let budget = MemoryBudget::new(settings.memory(), limits.front_ends().clone());
         let (settings, connections) = (Mutex::new(Arc::new(settings)), Connections::new()?);
         Ok(Arc::new(Self {
-            id,
             settings,
             budget,
             files: Arc::default(),
@@ -50,10 +55,6 @@ impl FrontEnds {
             limits,
             connections,
         }))
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
     }
 
     /// The memory that its front-end has mapped, and may have.
@@ -105,7 +106,7 @@ impl FrontEnds {
         socket: &Socket,
         link: &Arc<Link>,
         meter: &Arc<Meter>,
-        events: &mpsc::Sender<Event>,
+        events: &PortEvents,
     ) {
         let mut pace = session_pace(Instant::now());
         while let Some(stream) = self.connections.next(socket) {
@@ -117,8 +118,7 @@ impl FrontEnds {
             let (options, mac) = (settings.offered(), settings.mac);
             let offers_config_space = settings.config_space;
             let refused = refused(&name);
-            let tell = |what| events.send(Event::FrontEnd { machine: self.id, what });
-            let device = Arc::new(Messenger { id: self.id, settings, events: events.clone() });
+            let device = Arc::new(Messenger { settings, events: events.clone() });
             let session = held.as_ref().map_err(String::clone).and_then(|_| {
                 Session::new(options, device, meter.clone()).map_err(|error| error.to_string())
             });
@@ -135,8 +135,7 @@ impl FrontEnds {
             drop(held);
             self.connections.end();
             let Ended { why, is_hostile } = ended;
-            // After the control thread has ended, nobody wants to know.
-            let _ = tell(FrontEndChange::Ended(why.clone()));
+            events.tell(PortEvent::FrontEnd(FrontEndChange::Ended(why.clone())));
             warn!(port = name, why, "its front-end's session has ended");
             if is_hostile {
                 warn!(port = name, "its socket is closed until the port is added again");
@@ -155,31 +154,24 @@ fn refused(name: &str) -> impl Fn() + Send + use<'_> {
 
 /// Tells the control thread what a session says.
 struct Messenger {
-    id: u64,
     /// What the session began with.
     settings: Arc<Port>,
-    events: mpsc::Sender<Event>,
+    events: PortEvents,
 }
 
 impl Device for Messenger {
     fn start(&self, queues: Vec<Queue>) {
-        let (machine, settings) = (self.id, self.settings.clone());
-        // After the control thread has ended, the queues are dropped, and nobody serves them.
-        let _ = self.events.send(Event::RingsReady { machine, settings, queues });
+        self.events.tell(PortEvent::Ready { queues, agreed: Some(self.settings.clone()) });
     }
 
     fn stop(&self, why: &str) {
-        let (answer, answered) = mpsc::channel();
-        let (machine, why) = (self.id, Reason::NotConnected(why.to_owned()));
-        if self.events.send(Event::RingsStopped { machine, why, answer }).is_ok() {
-            // Ends when they are stopped, or with the control thread, which stops them too.
-            let _ = answered.recv();
-        }
+        let why = Reason::NotConnected(why.to_owned());
+        // Ends when they are stopped, or with the control thread, which stops them too.
+        let _ = self.events.tell(PortEvent::Gone(why)).recv();
     }
 
     fn settle(&self, condition: Condition) {
-        let what = FrontEndChange::Settled(condition);
-        let _ = self.events.send(Event::FrontEnd { machine: self.id, what });
+        self.events.tell(PortEvent::FrontEnd(FrontEndChange::Settled(condition)));
     }
 }
 
@@ -191,6 +183,7 @@ mod tests {
     use vhost_user::Mode;
 
     use super::*;
+    use crate::daemon::ports::PortId;
 
     fn settings() -> Port {
         toml::from_str("name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n").unwrap()
@@ -200,9 +193,10 @@ mod tests {
     fn serve(mode: Mode, folder: &TempDir) -> (Arc<FrontEnds>, std::thread::JoinHandle<()>) {
         let socket = Socket::open(mode, &folder.path().join("vm"), |_| Ok(())).unwrap();
         let limits = Arc::new(Limits::of_this_process());
-        let front_ends = FrontEnds::new(1, settings(), limits).unwrap();
+        let front_ends = FrontEnds::new(settings(), limits).unwrap();
         let served = front_ends.clone();
-        let (events, _inbox) = mpsc::channel();
+        let (events, _inbox) = std::sync::mpsc::channel();
+        let events = PortEvents { port: PortId::Machine(1), events };
         let serve = move || served.serve(&socket, &Arc::default(), &Arc::default(), &events);
         (front_ends, std::thread::spawn(serve))
     }

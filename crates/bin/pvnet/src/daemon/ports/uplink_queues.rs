@@ -11,8 +11,8 @@ use uplink::packet::SocketDrops;
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, TapEgress, TapIngress, XdpNic, XdpNicSocket, XdpNicWatch};
 
+use super::uplink_device::Shared;
 use crate::config::{ReceiveBuffers, Uplink, UplinkKind};
-use crate::daemon::uplink_device::Shared;
 
 /// The queues that all guests share, for the switch. `spare` buffers of each may be kept by guests.
 pub(super) fn shared(

@@ -1,6 +1,6 @@
 //! The queues that an uplink keeps for guests: which guest has which.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use control_socket::GuestQueueStatus;
 use datapath::{Datapath, Port};
@@ -13,7 +13,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::wrap::Wrappers;
 
 /// The queues of one uplink for guests.
-pub(super) trait GuestQueues: Send {
+pub(in crate::daemon) trait GuestQueues: Send {
     /// Gives a guest's interface a queue, if one is free and it has none. The switch knows that the interface's
     /// address is at its port.
     fn assign(&mut self, interface: &Receiver<'_>, datapath: &Datapath, wrappers: &Wrappers);
@@ -36,22 +36,22 @@ pub(super) trait GuestQueues: Send {
 }
 
 /// A guest's interface that may have a queue.
-pub(super) struct Receiver<'a> {
-    pub(super) id: VifId,
+pub(in crate::daemon) struct Receiver<'a> {
+    pub(in crate::daemon) id: VifId,
     /// Its guest's name.
-    pub(super) guest: &'a str,
+    pub(in crate::daemon) guest: &'a str,
     /// Its port's name.
-    pub(super) name: &'a str,
-    pub(super) mac: MacAddr,
-    pub(super) port: &'a Arc<Port>,
+    pub(in crate::daemon) name: &'a str,
+    pub(in crate::daemon) mac: MacAddr,
+    pub(in crate::daemon) port: &'a Arc<Port>,
 }
 
 /// What happened to a queue that is a card's context.
-pub(super) enum QueueChange {
+pub(in crate::daemon) enum QueueChange {
     /// The card serves it, for an interface.
     Up { id: VifId, ingress: Box<dyn Ingress> },
-    /// It does not any more. The receiving side is dropped when this is answered.
-    Down { id: VifId, answer: mpsc::Sender<()> },
+    /// It does not any more.
+    Down { id: VifId },
 }
 
 /// Queues of a tap or macvtap: a fixed pool.

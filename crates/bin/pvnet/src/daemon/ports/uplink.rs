@@ -1,0 +1,390 @@
+//! The uplinks of the configuration: their queues come from a device, from a back-end at a socket, or from a card.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use control_socket::{PortKind, PortState, PortStatus, Reason};
+use datapath::Datapath;
+use netback::RxChannel;
+use port::Coalescing;
+use tracing::{info, warn};
+use uplink::{DirectIngress, GuestQueue, TapIngress};
+
+use super::back_end::BackEnds;
+use super::guest_queues::{GuestQueues, TapQueues};
+use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
+use super::uplink_queues::{self, Handles, Watch};
+use super::xdp_queues::XdpQueues;
+use super::{
+    Host, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition, failed,
+};
+use crate::config::{self, Config, Platform, Queues, UplinkKind};
+use crate::daemon::error::Error;
+use crate::daemon::interfaces::Interfaces;
+use crate::daemon::nics::{CardQueues, serve_uplink};
+use crate::netns;
+
+/// Receive buffers of each uplink queue that guests may keep at a time. One that needs more copies
+/// takes the driver domain's time instead. A ring's worth, so that one guest can be late by a ring.
+const SPARE_BUFFERS: usize = 256;
+
+/// The time between two looks at what a device's driver says.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The number of the next uplink.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// An uplink.
+struct Uplink {
+    id: PortId,
+    config: config::Uplink,
+    /// What was opened while the daemon had all rights.
+    prepared: Option<Opened>,
+    /// None before it is open.
+    opened: Option<Open>,
+}
+
+/// What an open uplink has.
+enum Open {
+    Device(OpenDevice),
+    /// A port of another switch.
+    BackEnds(BackEnds),
+    /// A card serves it, or will.
+    Context,
+}
+
+/// A device, and what is seen of it beside its frames.
+struct OpenDevice {
+    /// For its statistics.
+    interface: UplinkInterface,
+    /// Its macvtap, if it has one.
+    _macvtap: Option<netns::Macvtap>,
+    watch: Watch,
+    handles: Handles,
+    /// Whether it was deleted.
+    is_deleted: bool,
+    /// Whether somebody has taken its tap out of its bridge.
+    is_astray: bool,
+    /// What else is wrong with it, although it is there, and when it was looked at.
+    complaint: Option<String>,
+    looked: Instant,
+}
+
+/// The uplink of a table.
+pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<PluggedPort, Error> {
+    let id = PortId::Uplink(NEXT.fetch_add(1, Ordering::Relaxed));
+    let source = Uplink { id, config: uplink.clone(), prepared: None, opened: None };
+    // It has no guard: its frames come from many sources.
+    PluggedPort::closed(source, uplink.rules(None), config)
+}
+
+/// How many queues of an uplink are kept for guests.
+fn guest_queues_of(uplink: &config::Uplink, config: &Config) -> usize {
+    match uplink.queues {
+        Queues::Shared | Queues::Pairs(_) => 0,
+        Queues::PerGuest => {
+            uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
+        }
+    }
+}
+
+impl Uplink {
+    /// Attaches the queues of its device.
+    fn attach(&self, device: Device, port: &mut Record, host: &Host) -> Result<OpenDevice, Error> {
+        let Device { shared, for_guests, macvtap, interface } = device;
+        let (uplink, meter, datapath) = (&self.config, host.meter(), &host.datapath);
+        let mut vifs = host.config.guests.iter().flat_map(|guest| &guest.vifs);
+        // On Xen guests copy from their pools only.
+        let is_machine = host.config.daemon.platform == Platform::Machine;
+        let are_kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
+        let spare = if are_kept { SPARE_BUFFERS } else { 0 };
+        let no_memory = || Error::system("memory for an uplink");
+        let (queues, watch, handles) =
+            uplink_queues::shared(uplink, shared, spare, meter).map_err(no_memory())?;
+        let first = queues.len();
+        let attached = port.attach(queues, Vec::new(), self.coalescing(), datapath);
+        let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
+            ForGuests::Nothing => None,
+            ForGuests::Queues(taps, steering) => {
+                // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
+                let buffers = uplink_queues::buffers(uplink, taps.len(), 0).map_err(no_memory())?;
+                let queues = taps.into_iter().zip(buffers).map(|(tap, buffers)| {
+                    let tap = TapIngress::new(meter.clone(), Arc::new(tap), buffers);
+                    let queue = Arc::<GuestQueue>::default();
+                    let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
+                    let ingress = port.wrappers.wrap_ingress(Box::new(ingress));
+                    datapath.add_ingress(&attached, ingress, self.coalescing());
+                    queue
+                });
+                Some(Box::new(TapQueues::new(steering, first, queues, attached.id())))
+            }
+            ForGuests::Sockets(xdp, queues) => {
+                let namespace = uplink.namespace.as_deref();
+                let queues = XdpQueues::new(namespace, &uplink.device, xdp, queues, attached);
+                Some(Box::new(queues))
+            }
+        };
+        port.guest_queues = guest_queues;
+        Ok(OpenDevice {
+            interface,
+            _macvtap: macvtap,
+            watch,
+            handles,
+            is_deleted: false,
+            is_astray: false,
+            complaint: None,
+            looked: Instant::now(),
+        })
+    }
+
+    /// Waits for the card whose context it is.
+    fn wait_for_card(&self, card: &str, port: &mut Record, host: &Host) -> Result<(), Error> {
+        port.reason = Some(Reason::NoCard(card.to_owned()));
+        let Some(nics) = host.platform.nics() else { return Ok(()) };
+        let events = host.events_of(self.id);
+        if self.config.queues == Queues::PerGuest {
+            port.guest_queues = Some(Box::new(CardQueues::new(nics, events.clone())));
+        }
+        let served = serve_uplink(&self.config, nics, host.meter(), events);
+        served.map_err(|reason| failed(self, reason))
+    }
+}
+
+impl OpenDevice {
+    /// Notes if part of what it has does not come here.
+    fn look_for_complaints(&mut self, name: &str) {
+        // Not at each event: the kernel asks the driver, under the lock of all interfaces.
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
+        let complaint = self.watch.complaint();
+        if complaint != self.complaint {
+            match &complaint {
+                Some(complaint) => warn!(uplink = name, complaint, "frames go elsewhere"),
+                None => info!(uplink = name, "all frames come here again"),
+            }
+            self.complaint = complaint;
+        }
+    }
+
+    /// Notes if its tap was taken out of its bridge, which may have been deleted and made again.
+    fn look_for_bridge(&mut self, uplink: &config::Uplink) {
+        let config::Uplink { name, tap, bridge: Some(bridge), namespace: None, .. } = uplink else {
+            return;
+        };
+        let is_astray = !netns::is_in_bridge(tap, bridge);
+        if is_astray != self.is_astray {
+            if is_astray {
+                warn!(uplink = name, bridge, "its tap is not in its bridge any more");
+            } else {
+                info!(uplink = name, bridge, "its tap is in its bridge again");
+            }
+            self.is_astray = is_astray;
+        }
+    }
+
+    /// Why its frames go astray although it is there.
+    fn astray(&self, config::Uplink { tap, bridge, .. }: &config::Uplink) -> Option<Reason> {
+        let bridge = bridge.as_ref().filter(|_| self.is_astray).map(|bridge| {
+            format!("{tap} is not in bridge {bridge} any more: ip link set {tap} master {bridge}")
+        });
+        bridge.or_else(|| self.complaint.clone()).map(Reason::DeviceFailed)
+    }
+}
+
+impl Source for Uplink {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn table(&self) -> &'static str {
+        "uplink"
+    }
+
+    fn id(&self) -> PortId {
+        self.id
+    }
+
+    fn kind(&self) -> PortKind {
+        PortKind::Uplink
+    }
+
+    fn needs(&self) -> Needs {
+        let config::Uplink { kind, bridge, device, nic, namespace, queues, .. } = &self.config;
+        if *kind == UplinkKind::VirtioUser {
+            return Needs::of_socket(self.config.socket_side(), &self.config.socket);
+        }
+        let interface = match kind {
+            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => Some(device),
+            _ => bridge.as_ref(),
+        };
+        let is_per_guest = *queues == Queues::PerGuest;
+        // A NIC's queue for a guest is opened, and asked for by ethtool, when the guest comes.
+        let sockets = *kind == UplinkKind::AfXdp && is_per_guest;
+        Needs {
+            // Of a card that may come later.
+            device: nic.is_none(),
+            namespace: namespace.clone(),
+            interface: interface.cloned(),
+            // A macvtap is deleted at the end.
+            programs: *kind == UplinkKind::Macvtap || sockets,
+            bpf: nic.is_none() && is_per_guest,
+            sockets,
+            ..Needs::default()
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let config::Uplink { kind, tap, device, socket, nic, namespace, .. } = &self.config;
+        vec![match (kind, nic) {
+            (UplinkKind::VirtioUser, _) => Place::Socket(socket.clone()),
+            (_, Some(nic)) => Place::Context(nic.clone()),
+            // One of them is empty.
+            _ => Place::Interface(namespace.clone(), format!("{tap}{device}")),
+        }]
+    }
+
+    fn prepare(&mut self, config: &Config) -> Result<(), Error> {
+        if self.prepared.is_none() && self.config.nic.is_none() {
+            let guests = guest_queues_of(&self.config, config);
+            let wanted = Wanted { shared: config.daemon.workers, guests };
+            let opened = uplink_device::open(&self.config, wanted);
+            self.prepared = Some(opened.map_err(|reason| failed(self, reason))?);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, port: &mut Record, host: &Host) -> Result<(), Error> {
+        self.opened = Some(match self.prepared.take() {
+            Some(Opened::Device(device)) => Open::Device(self.attach(device, port, host)?),
+            Some(Opened::Socket(socket)) => {
+                let options = self.config.wanted_of_back_end(host.datapath.workers());
+                let events = host.events_of(self.id);
+                let served = BackEnds::start(&self.config, options, socket, host.meter(), events);
+                port.reason = Some(Reason::WaitingForBackend);
+                let why = Error::system("wait for an uplink's back-end");
+                Open::BackEnds(served.map_err(why)?)
+            }
+            None => {
+                let card = self.config.nic.as_deref().unwrap_or_default();
+                self.wait_for_card(card, port, host)?;
+                Open::Context
+            }
+        });
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        self.opened.is_some()
+    }
+
+    fn write_running(&self, config: &mut Config) {
+        let own = |uplink: &&mut config::Uplink| uplink.name == self.config.name;
+        if let Some(uplink) = config.uplinks.iter_mut().find(own) {
+            *uplink = self.config.clone();
+        }
+    }
+
+    fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String> {
+        let new = host.config.uplinks.iter().find(|other| other.name == self.config.name);
+        let Some(new) = new else { return Ok(()) };
+        let before = self.coalescing();
+        self.config = self.config.clone().taking(new);
+        port.enforce(self.config.rules(None)?, &host.datapath);
+        if let Some(port) = port.port.as_deref().filter(|_| self.coalescing() != before) {
+            host.datapath.coalesce(port, self.coalescing());
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, port: &mut Record, what: PortEvent, _: &Host) -> Transition {
+        match (what, &self.opened) {
+            (PortEvent::Ready { queues, .. }, _) => {
+                Transition::Connect { queues, tasks: Vec::new() }
+            }
+            // A back-end that broke its rings is gone already, with a better reason.
+            (PortEvent::Gone(_), Some(Open::BackEnds(_))) if port.port.is_none() => {
+                Transition::None
+            }
+            (PortEvent::Gone(why) | PortEvent::Refused(why), _) => Transition::Disconnect(why),
+            _ => Transition::None,
+        }
+    }
+
+    /// A back-end may come again.
+    fn fail(&mut self, port: &mut Record, reason: &str) -> Transition {
+        if let Some(Open::BackEnds(back_ends)) = &self.opened {
+            back_ends.break_off();
+            return Transition::Disconnect(Reason::Disabled(reason.to_owned()));
+        }
+        port.reason = Some(Reason::DeviceFailed(reason.to_owned()));
+        Transition::None
+    }
+
+    fn attached(&mut self, port: &Record) -> Result<(), Reason> {
+        info!(uplink = port.name, "up");
+        Ok(())
+    }
+
+    fn detached(&mut self, port: &Record, had_queues: bool) {
+        if had_queues {
+            warn!(uplink = port.name, why = port.why(), "down");
+        }
+    }
+
+    fn look(&mut self, port: &mut Record) {
+        let Some(Open::Device(device)) = &mut self.opened else { return };
+        if let Some(name) = device.watch.look().filter(|_| !device.is_deleted) {
+            let why = Reason::DeviceFailed(format!("{name}: the interface was deleted"));
+            warn!(uplink = port.name, %why, "down");
+            port.reason = Some(why);
+            device.is_deleted = true;
+        }
+        device.look_for_bridge(&self.config);
+        device.look_for_complaints(&port.name);
+    }
+
+    fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus {
+        // The port of a device that has failed still has its queues.
+        let state = if port.reason.is_some() { PortState::Down } else { status.state };
+        let status = PortStatus { state, ..status };
+        match &self.opened {
+            Some(Open::Device(device)) => PortStatus {
+                reason: port.reason.clone().or(device.astray(&self.config)).or(status.reason),
+                socket_drops: device.watch.socket_drops(),
+                xdp: device.watch.xdp(),
+                device_drops: device.interface.drops(devices),
+                ..status
+            },
+            Some(Open::BackEnds(back_ends)) => {
+                PortStatus { refused_connections: back_ends.refused(), ..status }
+            }
+            Some(Open::Context) | None => status,
+        }
+    }
+
+    fn coalescing(&self) -> Option<Coalescing> {
+        // Checked when the configuration was read.
+        self.config.coalescing().unwrap_or_default()
+    }
+
+    fn replace_sleeping_ingress(&self, port: &Record, queue: usize, datapath: &Datapath) {
+        if let (Some(own), Some(Open::Device(device))) = (&port.port, &self.opened)
+            && let Some(ingress) = device.handles.ingress(&self.config, queue)
+        {
+            let ingress = port.wrappers.wrap_ingress(ingress);
+            datapath.replace_sleeping_ingress(own, queue, ingress, self.coalescing());
+        }
+    }
+
+    fn replace_sleeping_egress(&self, port: &Record, datapath: &Datapath) {
+        if let (Some(own), Some(Open::Device(device))) = (&port.port, &self.opened) {
+            datapath.replace_sleeping_egress(own, |queue| {
+                let egress = device.handles.egress(&self.config, queue)?;
+                Some(port.wrappers.wrap_egress(egress))
+            });
+        }
+    }
+}

@@ -64,7 +64,7 @@ lint: ## Run clippy, warnings are errors; check that the fuzz targets compile
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --no-default-features --locked
 
-loom: ## Model-check the notifications of the rings, the card and the watchdog, the IOMMU's invalidations, and the records of guarded memory
+loom: ## Model-check the notifications of the rings, the card, the watchdog and whoever looks for sleeping workers, the IOMMU's invalidations, and the records of guarded memory
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p shm -p ring -p virtqueue -p poller -p firmware -p iommu --release --test loom
 
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
+use poller::{AwakeFlag, doze_until, must_wake};
 use tracing::{error, warn};
 
 use crate::port::Port;
@@ -44,42 +45,63 @@ pub struct Sleep {
 pub type SleepSink = Box<dyn Fn(Sleep) + Send + Sync>;
 
 /// How workers wake the thread that looks at them.
-#[derive(Default)]
 pub(crate) struct Sleepers {
-    is_parked: AtomicBool,
+    is_awake: AtomicBool,
     is_over: AtomicBool,
     thread: OnceLock<Thread>,
     pub(crate) sink: OnceLock<SleepSink>,
+}
+
+impl AwakeFlag for Sleepers {
+    #[inline]
+    fn is_awake(&self) -> bool {
+        self.is_awake.load(Ordering::Acquire)
+    }
+
+    fn set_awake(&self) -> bool {
+        self.is_awake.swap(true, Ordering::AcqRel)
+    }
+
+    fn set_dozing(&self) {
+        self.is_awake.swap(false, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Default for Sleepers {
+    fn default() -> Self {
+        Self {
+            is_awake: true.into(),
+            is_over: AtomicBool::default(),
+            thread: OnceLock::new(),
+            sink: OnceLock::new(),
+        }
+    }
 }
 
 impl Sleepers {
     /// A worker that has noted its round begins to work.
     #[inline]
     pub(crate) fn wake(&self) {
-        // Either it sees the round, or this one sees that it is parked.
-        fence(Ordering::SeqCst);
-        if self.is_parked.load(Ordering::Relaxed) {
+        if must_wake(self) {
             self.unpark();
         }
     }
 
     #[cold]
     fn unpark(&self) {
-        if self.is_parked.swap(false, Ordering::SeqCst)
-            && let Some(thread) = self.thread.get()
-        {
+        if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     /// Waits until a worker works.
     fn park(&self, works: impl Fn() -> bool) {
-        self.is_parked.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        while self.is_parked.load(Ordering::SeqCst) && !works() && !self.is_over() {
-            std::thread::park();
-        }
-        self.is_parked.store(false, Ordering::SeqCst);
+        doze_until(self, || works() || self.is_over(), std::thread::park);
     }
 
     fn is_over(&self) -> bool {

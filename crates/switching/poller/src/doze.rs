@@ -26,3 +26,12 @@ pub fn doze(flag: &impl AwakeFlag) {
     flag.set_dozing();
     flag.full_barrier();
 }
+
+/// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until a look (`sees`) finds something. `sleep` may return early.
+pub fn doze_until(flag: &impl AwakeFlag, sees: impl Fn() -> bool, sleep: impl Fn()) {
+    doze(flag);
+    while !flag.is_awake() && !sees() {
+        sleep();
+    }
+    flag.set_awake();
+}

@@ -17,7 +17,7 @@ mod yields;
 
 use std::time::{Duration, Instant};
 
-pub use doze::{AwakeFlag, doze, must_wake};
+pub use doze::{AwakeFlag, doze, doze_until, must_wake};
 pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.

@@ -2,7 +2,8 @@
 //! bound on preemptions), and every reordering that the memory model allows, of the production code.
 //!
 //! Shown: the thread sees every write (loom reports the deadlock when it sleeps for ever while there is one that it has not
-//! seen). The control tests remove the barrier or the last look and must fail.
+//! seen), and every worker that stays in its round, as one that sleeps in the memory of a guest does. The control tests remove the barrier or the last
+//! look, or wake the thread before the round is noted, and must fail.
 //!
 //! Run with `make loom`.
 #![cfg(loom)]
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
-use poller::{AwakeFlag, doze, must_wake};
+use poller::{AwakeFlag, doze, doze_until, must_wake};
 
 /// What a control test leaves out.
 #[derive(Clone, Copy, PartialEq)]
@@ -20,6 +21,8 @@ enum Omitted {
     Nothing,
     Barrier,
     LastLook,
+    /// Not left out, but done in the wrong order: a round is noted before the thread is woken.
+    Order,
 }
 
 struct Shared {
@@ -58,6 +61,35 @@ impl Shared {
         self.writes.iter().map(|writes| writes.load(Ordering::Acquire)).sum()
     }
 
+    /// A worker begins a round, as `datapath`'s do: nothing but the barrier of [`must_wake`] orders it.
+    fn begin_round(&self, worker: usize) {
+        let note = || self.writes[worker].store(1, Ordering::Relaxed);
+        if self.omitted != Omitted::Order {
+            note();
+        }
+        if must_wake(self) {
+            self.bell.notify();
+        }
+        if self.omitted == Omitted::Order {
+            note();
+        }
+    }
+
+    fn rest(&self, worker: usize) {
+        self.writes[worker].store(0, Ordering::Relaxed);
+    }
+
+    /// Looks until it has seen the first worker in its round, as `datapath::sleepers` does.
+    fn watch_rounds(&self) {
+        let is_in_round = |worker: usize| self.writes[worker].load(Ordering::Relaxed) != 0;
+        while !is_in_round(0) {
+            let sees = || self.omitted != Omitted::LastLook && (is_in_round(0) || is_in_round(1));
+            doze_until(self, sees, || self.bell.wait());
+            // It looks every few milliseconds while one works.
+            thread::yield_now();
+        }
+    }
+
     /// Looks until it has seen both writes.
     fn watch(&self) {
         let mut seen = 0;
@@ -78,6 +110,21 @@ impl Shared {
 }
 
 fn check(omitted: Omitted) {
+    check_with(omitted, Shared::write, Shared::watch);
+}
+
+/// One worker stays in its round, the other rests again.
+fn check_rounds(omitted: Omitted) {
+    let work = |shared: &Shared, worker| {
+        shared.begin_round(worker);
+        if worker == 1 {
+            shared.rest(worker);
+        }
+    };
+    check_with(omitted, work, Shared::watch_rounds);
+}
+
+fn check_with(omitted: Omitted, write: fn(&Shared, usize), watch: fn(&Shared)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -89,9 +136,9 @@ fn check(omitted: Omitted) {
         });
         let writers = [0, 1].map(|writer| {
             let shared = shared.clone();
-            thread::spawn(move || shared.write(writer))
+            thread::spawn(move || write(&shared, writer))
         });
-        shared.watch();
+        watch(&shared);
         for writer in writers {
             writer.join().unwrap();
         }
@@ -113,4 +160,27 @@ fn without_the_barrier_a_write_is_missed() {
 #[should_panic(expected = "deadlock")]
 fn without_the_last_look_a_write_is_missed() {
     check(Omitted::LastLook);
+}
+
+#[test]
+fn a_worker_that_stays_in_its_round_is_seen() {
+    check_rounds(Omitted::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_barrier_a_round_is_missed() {
+    check_rounds(Omitted::Barrier);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_last_look_a_round_is_missed() {
+    check_rounds(Omitted::LastLook);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_round_that_is_noted_after_the_wake_up_is_missed() {
+    check_rounds(Omitted::Order);
 }

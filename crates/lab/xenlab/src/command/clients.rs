@@ -30,6 +30,8 @@ pub fn run(args: &ClientsArgs) -> Result<bool> {
     let client = args.client.clone().or_else(|| scenario::program("client"));
     let client = HostFile::new(client.ok_or(Error::NotBuilt("client"))?)?;
     options.files.extend([args.pvnet.file()?, client]);
+    // Rates are compared.
+    options.counts_instructions = true;
     let images = args.boot.build.images()?;
     let progress = Progress::new(scenario::CLIENT_STEPS + 1, args.boot.build.quiet);
     progress.step("boot Xen and dom0");

@@ -8,19 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::domu::DomuConfig;
-use super::options::Options;
+use super::options::{CLOCK, Options, PROCESSOR};
 use super::overlay::{HostFile, add, concatenate, read, read_whole, script};
 use super::qemu;
 use crate::image::{Archive, Images, Index, Kind};
 use crate::{Emulator, Error, Result};
 use lab::TempDir;
-
-/// QEMU's `-cpu` for runs with [`CLOCK`]. Left out are features that QEMU's instruction clock or its string copies
-/// handle badly, and five-level page tables, which pvscope does not read.
-pub const PROCESSOR: &str = "max,-smap,-smep,-x2apic,-erms,-fsrm,-la57";
-/// QEMU's arguments that make two runs the same: time is counted in instructions, one per nanosecond.
-pub const CLOCK: [[&str; 2]; 3] =
-    [["-icount", "shift=0,sleep=off"], ["-seed", "1"], ["-rtc", "base=2026-01-01,clock=vm"]];
 
 /// What to run.
 #[derive(Clone, Debug, Default)]

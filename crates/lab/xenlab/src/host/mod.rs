@@ -32,7 +32,7 @@ use lab::Process;
 
 use crate::image::Images;
 use crate::{Error, Result};
-pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, NO_ASLR, PROCESSOR};
+pub use batch::{Batch, BatchFiles, BatchHost, NO_ASLR};
 use channel::{Channel, WaitError};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig, GuestType};
@@ -40,7 +40,7 @@ use lab::TempDir;
 pub use libvirt::interface_xml;
 pub use machine::{Machine, MachineConfig};
 pub use monitor::Monitor;
-pub use options::Options;
+pub use options::{CLOCK, Options, PROCESSOR};
 pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use lab::Process;
 
-use super::options::Options;
+use super::options::{Options, PROCESSOR};
 use super::overlay::Roots;
 use super::port::{self, Port};
 use crate::image::Images;
@@ -79,18 +79,19 @@ pub(super) fn start(
 }
 
 fn machine(command: &mut Command, options: &Options) {
-    command.args([
-        "-accel",
-        "tcg,thread=multi",
-        "-smp",
-        "1",
-        "-m",
-        &options.memory_mib.to_string(),
-    ]);
-    // With QEMU 7.2's SMAP and SMEP, Xen 4.17 stops early in its boot.
+    let (accel, processor) = match options.counts_instructions {
+        true => ("tcg,thread=single", PROCESSOR),
+        // With QEMU 7.2's SMAP and SMEP, Xen 4.17 stops early in its boot.
+        false => ("tcg,thread=multi", "max,-smap,-smep"),
+    };
+    if options.counts_instructions {
+        // While it waits, the clock goes on: it waits for this computer's disks and for scripts.
+        command.args(["-icount", "shift=0"]);
+    }
+    command.args(["-accel", accel, "-smp", "1", "-m", &options.memory_mib.to_string()]);
     let nested = if options.nested { ",+svm,-rdtscp" } else { "" };
     let vendor = if options.intel { ",vendor=GenuineIntel" } else { "" };
-    command.args(["-cpu", &format!("max,-smap,-smep{nested}{vendor}")]);
+    command.args(["-cpu", &format!("{processor}{nested}{vendor}")]);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 

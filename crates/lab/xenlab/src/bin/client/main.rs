@@ -59,6 +59,9 @@ struct Cli {
     /// Take unsegmented frames from the stack, and announce them without a checksum to complete.
     #[arg(long)]
     tso_without_csum_blank: bool,
+    /// Take unsegmented frames from the stack, and announce them with a checksum to complete, as xen-netfront does.
+    #[arg(long, conflicts_with = "tso_without_csum_blank")]
+    tso: bool,
     /// Put a slot of no bytes into the chain of each packet.
     #[arg(long)]
     empty_fragments: bool,
@@ -76,12 +79,13 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Outcome {
     Interrupt::install()?;
-    let tso4 = cli.tso_without_csum_blank;
+    let tso4 = cli.tso || cli.tso_without_csum_blank;
     let offload = TapOffload { csum: tso4, tso4, ..TapOffload::NONE };
     let tap = Tap::open(&cli.device, 1, offload)?;
     let device = Device::open(cli.vif)?;
     let (event, port) = device.guest.alloc_unbound(device.domain)?;
-    let mut transmitter = Transmitter::new(&device, cli.empty_fragments)?;
+    let mut transmitter =
+        Transmitter::new(&device, cli.empty_fragments, cli.tso_without_csum_blank)?;
     let mut receiver = Receiver::new(&device, cli.buffers, cli.half_pages)?;
     device.start_over()?;
     for (key, value) in [

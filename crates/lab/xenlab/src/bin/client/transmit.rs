@@ -29,18 +29,28 @@ pub struct Transmitter {
     prod: u32,
     cons: u32,
     empty_fragments: bool,
+    without_csum_blank: bool,
     /// Packets so far, to have more than one kind of each habit.
     packets: u32,
     buffer: Vec<u8>,
 }
 
 impl Transmitter {
-    pub fn new(device: &Device, empty_fragments: bool) -> Outcome<Self> {
+    pub fn new(device: &Device, empty_fragments: bool, without_csum_blank: bool) -> Outcome<Self> {
         let ring = Ring::new(&device.guest, device.domain)?;
         let (pages, grefs) = device.guest.share(device.domain, Tx::COUNT as usize)?;
         let buffer = vec![0; HEADER + NR_SLOTS_MIN * PAGE_SIZE];
-        let (prod, cons, packets) = (0, 0, 0);
-        Ok(Self { ring, pages, grefs, prod, cons, empty_fragments, packets, buffer })
+        Ok(Self {
+            ring,
+            pages,
+            grefs,
+            prod: 0,
+            cons: 0,
+            empty_fragments,
+            without_csum_blank,
+            packets: 0,
+            buffer,
+        })
     }
 
     pub fn gref(&self) -> GrantRef {
@@ -82,9 +92,9 @@ impl Transmitter {
     fn send(&mut self, len: usize, report: &mut ClientReport) -> Outcome {
         let (header, _) = VirtioNetHdr::read_from_prefix(&self.buffer).map_err(|_| "no header")?;
         let is_unsegmented = header.gso_type & !gso::ECN == gso::TCPV4;
+        report.unsegmented += u64::from(is_unsegmented);
         let mut tx = 0;
-        if is_unsegmented {
-            report.unsegmented += 1;
+        if is_unsegmented && self.without_csum_blank {
             // The backend must not need what is there.
             let at = HEADER + usize::from(header.csum_start.get() + header.csum_offset.get());
             self.buffer[at..at + 2].fill(0);

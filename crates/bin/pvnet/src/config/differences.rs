@@ -53,19 +53,8 @@ impl Effort {
         };
         match (table, key) {
             _ if in_place.contains(&key) => Self::InPlace,
-            ("uplink", _)
-            | (
-                "port",
-                "kind"
-                | "socket"
-                | "mode"
-                | "socket_mode"
-                | "socket_group"
-                | "attach"
-                | "device"
-                | "device_capabilities"
-                | "mtu",
-            ) => Self::Device,
+            ("uplink", _) => Self::Device,
+            ("port", key) if Port::REOPENED.contains(&key) => Self::Device,
             _ => Self::Connection,
         }
     }

@@ -23,12 +23,16 @@ pub struct Rules {
     pub gro: bool,
 }
 
-/// The table of a port, with these keys of its own, of which some change in place, as all common ones do. `ROUTER` of the type is
+/// The table of a port, with these keys of its own, of which some change in place, as all common ones do, and for others something must be
+/// opened again. `ROUTER` of the type is
 /// whether multicast routers are behind it if it does not say so.
 macro_rules! port_table {
-    ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* } in_place: $($in_place:ident),*) => {
+    (
+        $(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }
+        in_place: $($in_place:ident),* $(; reopened: $($reopened:ident),*)?
+    ) => {
         port_table! {
-            @with $(#[$meta])* $name { $($own)* } [$($in_place)*] {
+            @with $(#[$meta])* $name { $($own)* } [$($in_place)*] $([$($reopened)*])? {
                 /// The rates at which frames may come from it and go to it.
                 #[serde(default)]
                 pub limit: super::limits::Limits,
@@ -58,7 +62,7 @@ macro_rules! port_table {
     (
         @with $(#[$meta:meta])* $name:ident
         { $($(#[$own_meta:meta])* pub $own:ident: $own_type:ty,)* }
-        [$($in_place:ident)*]
+        [$($in_place:ident)*] $([$($reopened:ident)*])?
         { $($(#[$key_meta:meta])* pub $key:ident: $type:ty,)* }
     ) => {
         $(#[$meta])*
@@ -88,6 +92,18 @@ macro_rules! port_table {
                 let new = new.clone();
                 Self { $($in_place: new.$in_place,)* $($key: new.$key,)* ..self }
             }
+
+            $(
+                /// The keys of its socket and of its device on the host.
+                pub(super) const REOPENED: &[&str] = &[$(stringify!($reopened)),*];
+
+                /// The same, with those keys of `old` for which something would have to be opened again.
+                #[must_use]
+                pub fn keeping_open(self, old: &Self) -> Self {
+                    let old = old.clone();
+                    Self { $($reopened: old.$reopened,)* ..self }
+                }
+            )?
 
             /// In which VLANs it is, and whether it is isolated; none for a port without that.
             ///

@@ -76,7 +76,8 @@ port_table! {
         /// The MTU of a new device.
         pub mtu: Option<u16>,
     }
-    in_place: guard, guard_addresses, memory_mib
+    in_place: guard, guard_addresses, memory_mib;
+    reopened: kind, socket, mode, socket_mode, socket_group, attach, device, device_capabilities, mtu
 }
 
 /// `kind`: what a port is.

@@ -19,6 +19,18 @@ fn parse(text: &str) -> Result<Config, String> {
 const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
 const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
 
+/// An operator finds a line for it, with what it means.
+#[test]
+fn every_key_of_a_port_is_in_the_example() {
+    let text = include_str!("../../../../../examples/pvnet.toml");
+    for key in [Vif::KEYS, Uplink::KEYS, Port::KEYS].into_iter().flatten() {
+        let mut lines = text.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let [equals, dot] = [" = ", "."].map(|sign| format!("{key}{sign}"));
+        let has_key = |line: &str| line.starts_with(&equals) || line.starts_with(&dot);
+        assert!(lines.any(has_key), "{key}");
+    }
+}
+
 #[test]
 fn the_example_is_valid_and_shows_the_defaults() {
     let text = include_str!("../../../../../examples/pvnet.toml");

@@ -66,7 +66,7 @@ impl Control {
             host,
             tables,
             by_command: BTreeSet::new(),
-            ports: ports.into_iter().map(|port| (port.source.id(), port)).collect(),
+            ports: ports.into_iter().map(|port| (port.record.identity.id, port)).collect(),
             mirrors: Vec::new(),
             disk: Disk::default(),
             sockets_disk: Disk::default(),
@@ -108,7 +108,7 @@ impl Control {
                 self.disconnect(id, Reason::Stopping);
                 continue;
             }
-            info!(guest = record.name, "left connected for the next daemon");
+            info!(guest = record.name(), "left connected for the next daemon");
             self.release_queue(id);
             if let Some(port) = self.ports.get_mut(&id) {
                 port.record.detach(&self.host.datapath);
@@ -161,7 +161,7 @@ impl Control {
     /// Serves an interface.
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let port = vif::adopt(interface, &self.host)?;
-        let id = port.source.id();
+        let id = port.record.identity.id;
         let PluggedPort { record, source } = self.ports.entry(id).insert_entry(port).into_mut();
         source.open(record, &self.host).map_err(text)
     }

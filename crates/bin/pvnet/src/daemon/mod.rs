@@ -74,7 +74,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     // With all rights, before this thread gives them up for all that it starts.
     let [first, _] = TABLES;
     let mut prepared = of_tables(config, first, None)?;
-    prepared.iter_mut().try_for_each(|port| port.source.prepare(config))?;
+    prepared.iter_mut().try_for_each(|port| port.prepare(config))?;
     ports::device::make_all(config)?;
     let readiness = Readiness::from_environment();
     server::join_groups(config);

@@ -78,7 +78,7 @@ impl Control {
         let of_guests = self.ports.values().filter(|port| port.source.guest().is_some());
         match self.host.config.daemon.platform {
             Platform::Machine => Vec::new(),
-            Platform::Xen => of_guests.map(|port| port.record.name.clone()).collect(),
+            Platform::Xen => of_guests.map(|port| port.record.name().to_owned()).collect(),
         }
     }
 
@@ -103,8 +103,8 @@ impl Control {
         let connected = self.ports.values().filter(|port| port.source.is_connected());
         let names = connected.flat_map(|PluggedPort { record, source }| {
             let guest = source.guest().map(|(_, guest)| guest.name.clone());
-            let names = guest.into_iter().chain([record.name.clone()]);
-            names.map(|name| (source.table(), name))
+            let names = guest.into_iter().chain([record.name().to_owned()]);
+            names.map(|name| (record.identity.table, name))
         });
         let by_toolstack = self.host.config.daemon.platform == Platform::Xen;
         Connected { ports: names.collect(), by_toolstack }

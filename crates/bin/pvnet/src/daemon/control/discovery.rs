@@ -51,7 +51,7 @@ impl Control {
                     self.plug_named(id);
                 }
                 (Presence::Gone, true) => {
-                    let guest = self.ports.get(&port).map(|one| one.record.name.as_str());
+                    let guest = self.ports.get(&port).map(|one| one.record.name());
                     info!(vif = %id, guest, "removed");
                     self.unplug(port);
                 }

@@ -14,7 +14,7 @@ impl Control {
     /// Those of guests.
     pub(super) fn guests_ports(&self) -> Vec<PortId> {
         let mut ports: Vec<_> = self.ports.iter().collect();
-        ports.retain(|(_, port)| port.source.kind() == PortKind::Guest);
+        ports.retain(|(_, port)| port.record.identity.kind == PortKind::Guest);
         ports.into_iter().map(|(id, _)| *id).collect()
     }
 
@@ -31,9 +31,9 @@ impl Control {
     /// Records which guests' ports are up, and carries frames once those of the last daemon are.
     pub(super) fn record_ports(&mut self) {
         let is_up = |port: &&PluggedPort| {
-            port.record.port.is_some() && port.source.kind() == PortKind::Guest
+            port.record.port.is_some() && port.record.identity.kind == PortKind::Guest
         };
-        let names = self.ports.values().filter(is_up).map(|port| &*port.record.name).collect();
+        let names = self.ports.values().filter(is_up).map(|port| port.record.name()).collect();
         if self.record.note(names, Instant::now()) {
             self.host.datapath.resume();
         }
@@ -59,7 +59,7 @@ impl Control {
 
     fn teach(&self, id: PortId) -> Option<Address> {
         let PluggedPort { record, source } = self.ports.get(&id)?;
-        let (name, mac) = (&record.name, source.mac()?);
+        let (name, mac) = (record.name(), source.mac()?);
         let error = match self.host.datapath.teach(record.port.as_ref()?.id(), mac) {
             Ok(()) => return Some(Address::Kept),
             Err(error) => error,
@@ -72,7 +72,7 @@ impl Control {
             warn!(port = name, %mac, %error, "its address can be taken");
             return Some(Address::Refused);
         };
-        let (owner, taken) = (&owner.record.name, Address::Taken(owner.record.name.clone()));
+        let (owner, taken) = (owner.record.name(), Address::Taken(owner.record.name().to_owned()));
         if taken != record.address {
             warn!(port = name, %mac, owner, "another port has its address");
         }
@@ -130,8 +130,8 @@ impl Control {
     /// Gives each port its role, if it has another one. A port that comes has none.
     pub(super) fn refresh_mirrors(&mut self) {
         for PluggedPort { record, .. } in self.ports.values_mut() {
-            let Record { name, wrappers, port, address, .. } = record;
-            let role = role_of(name, &self.mirrors);
+            let Record { identity, wrappers, port, address, .. } = record;
+            let role = role_of(&identity.name, &self.mirrors);
             if wrappers.set_role(role, &self.host.datapath, port.as_deref()) {
                 *address = Address::Untaught;
             }

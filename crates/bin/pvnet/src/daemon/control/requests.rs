@@ -53,13 +53,13 @@ impl Control {
     /// Starts a capture at the port of this name.
     pub(super) fn capture(&self, request: &Request) -> Result<Capture, String> {
         let mut ports = self.ports.values().map(|port| &port.record);
-        if let Some(record) = ports.find(|record| record.name == request.port) {
+        if let Some(record) = ports.find(|record| record.name() == request.port) {
             return record.wrappers.capture(&request.options);
         }
         let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
         Err(self.host.config.guests.iter().find(is_its).map_or_else(
             || {
-                let names: Vec<_> = self.ports.values().map(|port| &*port.record.name).collect();
+                let names: Vec<_> = self.ports.values().map(|port| port.record.name()).collect();
                 format!("no port {:?} (there are: {})", request.port, names.join(", "))
             },
             not_running,

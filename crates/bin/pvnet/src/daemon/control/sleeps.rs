@@ -36,9 +36,9 @@ impl Control {
         {
             let why = "its front-end took memory away while a worker used it, which slept until the kernel had freed it (a hole in the \
                        memory's file); add the port again to let it come back";
-            warn!(port = record.name, why, "its socket is closed until the port is added again");
+            warn!(port = record.name(), why, "its socket is closed until the port is added again");
             source.hang_up(false);
-            let id = source.id();
+            let id = record.identity.id;
             self.disconnect(id, Reason::Disabled(why.to_owned()));
         }
         for id in suspects.into_iter().filter(|id| culprit != Some(*id) && *is_replaced) {

@@ -20,7 +20,7 @@ use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::Limits;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
-use crate::daemon::ports::{Record, Source};
+use crate::daemon::ports::{Identity, Record, Source};
 use crate::daemon::sandbox::Reach;
 
 /// The driver domain and the guest's.
@@ -219,31 +219,11 @@ fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
 }
 
 /// A port of which only its address is known.
-struct Station(PortId);
+struct Station;
 
 impl Source for Station {
-    fn name(&self) -> &'static str {
-        if self.0 == FIRST { "first" } else { "second" }
-    }
-
-    fn table(&self) -> &'static str {
-        "port"
-    }
-
-    fn id(&self) -> PortId {
-        self.0
-    }
-
-    fn kind(&self) -> PortKind {
-        PortKind::Guest
-    }
-
     fn open(&mut self, _: &mut Record, _: &Host) -> Result<(), crate::daemon::error::Error> {
         Ok(())
-    }
-
-    fn is_open(&self) -> bool {
-        true
     }
 
     fn write_running(&self, _: &mut Config) {}
@@ -275,16 +255,16 @@ impl Source for Station {
     }
 }
 
-const FIRST: PortId = PortId::Machine(1000);
-const SECOND: PortId = PortId::Machine(1001);
-
 /// Whatever it is made of.
 #[test]
 fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
     let World { mut control, .. } = World::new("");
-    for id in [FIRST, SECOND] {
+    let ids = [1000, 1001].map(PortId::Machine);
+    for (id, name) in ids.into_iter().zip(["first", "second"]) {
         let rules = Uplink::rules(&toml::from_str("name = \"x\"").unwrap(), None);
-        let port = PluggedPort::closed(Station(id), rules, &control.host.config).unwrap();
+        let (table, name, kind) = ("port", name.to_owned(), PortKind::Guest);
+        let identity = Identity { id, table, name, kind };
+        let port = PluggedPort::closed(identity, Station, rules, &control.host.config).unwrap();
         control.ports.insert(id, port);
         let (_sender, ingress) = Sender::new();
         let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
@@ -297,7 +277,7 @@ fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
     };
     let taken = Some(Reason::AddressTaken("first".to_owned()));
     assert_eq!(reasons(&mut control), [(PortState::Up, None), (PortState::Up, taken)]);
-    control.serve_port(FIRST, PortEvent::Gone(Reason::Stopping));
+    control.serve_port(ids[0], PortEvent::Gone(Reason::Stopping));
     let gone = (PortState::Down, Some(Reason::Stopping));
     assert_eq!(reasons(&mut control), [gone, (PortState::Up, None)]);
     let [entry] = &control.host.datapath.addresses()[..] else { panic!() };

@@ -75,8 +75,8 @@ impl Host {
     }
 
     /// Has the control thread hear of a port.
-    fn events_of(&self, port: PortId) -> PortEvents {
-        PortEvents { port, events: self.events.clone() }
+    fn events_of(&self, port: &Record) -> PortEvents {
+        PortEvents { port: port.identity.id, events: self.events.clone() }
     }
 }
 
@@ -190,9 +190,22 @@ impl Needs {
     }
 }
 
+/// Which port it is.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) id: PortId,
+    /// The kind of its table in the configuration.
+    pub(super) table: &'static str,
+    pub(super) name: String,
+    /// What is behind it, for operators.
+    pub(super) kind: PortKind,
+}
+
 /// What a port is to the daemon, whatever it is made of.
 pub(super) struct Record {
-    pub(super) name: String,
+    pub(super) identity: Identity,
+    /// Whether its source is open.
+    pub(super) is_open: bool,
     pub(super) wrappers: Wrappers,
     /// None while it has no queues.
     pub(super) port: Option<Arc<Port>>,
@@ -208,10 +221,11 @@ pub(super) struct Record {
 }
 
 impl Record {
-    fn new(name: &str, rules: Rules, config: &Config) -> Self {
+    fn new(identity: Identity, rules: Rules, config: &Config) -> Self {
         Self {
-            name: name.to_owned(),
-            wrappers: Wrappers::new(name, rules, config.daemon.capture),
+            wrappers: Wrappers::new(&identity.name, rules, config.daemon.capture),
+            identity,
+            is_open: false,
             port: None,
             carried: Carried::default(),
             reason: None,
@@ -231,7 +245,7 @@ impl Record {
     ) -> Arc<Port> {
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
         let port = match &mut self.device {
-            Some(device) => device.attach(datapath, &self.name, queues, tasks),
+            Some(device) => device.attach(datapath, &self.identity.name, queues, tasks),
             None => self.wrappers.attach(datapath, queues, tasks, coalescing),
         };
         self.port = Some(port.clone());
@@ -266,6 +280,16 @@ impl Record {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    /// Why it is not opened.
+    fn failed(&self, reason: String) -> Error {
+        let Identity { table, name, .. } = self.identity.clone();
+        Error::Port { table, name, reason }
+    }
+
     /// Why it does not work, for the log.
     fn why(&self) -> Option<String> {
         self.reason.as_ref().map(ToString::to_string)
@@ -279,17 +303,6 @@ impl Record {
 
 /// Where a port's queues come from.
 pub(super) trait Source: Send {
-    /// Its port's name.
-    fn name(&self) -> &str;
-
-    /// The kind of its table in the configuration.
-    fn table(&self) -> &'static str;
-
-    fn id(&self) -> PortId;
-
-    /// What is behind it, for operators.
-    fn kind(&self) -> PortKind;
-
     /// What it needs; nothing if others open it.
     fn needs(&self) -> Needs {
         Needs::default()
@@ -303,8 +316,8 @@ pub(super) trait Source: Send {
     /// Opens that for which the daemon gives up its rights after its start.
     ///
     /// # Errors
-    /// It is not there, or cannot be used.
-    fn prepare(&mut self, config: &Config) -> Result<(), Error> {
+    /// It is not there, or cannot be used; the end of a sentence about the port.
+    fn prepare(&mut self, config: &Config) -> Result<(), String> {
         let _ = config;
         Ok(())
     }
@@ -314,8 +327,6 @@ pub(super) trait Source: Send {
     /// # Errors
     /// Something is not there, or cannot be used.
     fn open(&mut self, port: &mut Record, host: &Host) -> Result<(), Error>;
-
-    fn is_open(&self) -> bool;
 
     /// Gives back what it has. Its port has no queues any more.
     fn close(self: Box<Self>, port: Record, host: &Host) {
@@ -449,13 +460,20 @@ pub(super) struct PluggedPort {
 impl PluggedPort {
     /// A port that is not open yet.
     pub(super) fn closed(
+        identity: Identity,
         source: impl Source + 'static,
         rules: Result<Rules, String>,
         config: &Config,
     ) -> Result<Self, Error> {
-        let rules = rules.map_err(|reason| failed(&source, reason))?;
-        let record = Record::new(source.name(), rules, config);
+        let Identity { table, name, .. } = identity.clone();
+        let rules = rules.map_err(|reason| Error::Port { table, name, reason })?;
+        let record = Record::new(identity, rules, config);
         Ok(Self { record, source: Box::new(source) })
+    }
+
+    /// See [`Source::prepare`].
+    pub(super) fn prepare(&mut self, config: &Config) -> Result<(), Error> {
+        self.source.prepare(config).map_err(|reason| self.record.failed(reason))
     }
 
     /// Opens it.
@@ -463,28 +481,31 @@ impl PluggedPort {
     /// # Errors
     /// Something is not there, or cannot be used.
     pub(super) fn open(mut self, host: &Host) -> Result<Self, Error> {
+        self.prepare(&host.config)?;
         let Self { record, source } = &mut self;
-        match source.prepare(&host.config).and_then(|()| source.open(record, host)) {
-            Ok(()) => Ok(self),
+        match source.open(record, host) {
+            Ok(()) => record.is_open = true,
             Err(error) => {
                 record.detach(&host.datapath);
-                Err(error)
+                return Err(error);
             }
         }
+        Ok(self)
     }
 
     /// Whether it is of this table of the configuration: of a guest, by the guest's name or by that of the interface.
     pub(super) fn is_of(&self, table: &str, name: &str) -> bool {
         let is_its = |(_, guest): (_, &Guest)| guest.name == name;
-        self.source.table() == table
-            && (self.record.name == name || self.source.guest().is_some_and(is_its))
+        let identity = &self.record.identity;
+        identity.table == table
+            && (identity.name == name || self.source.guest().is_some_and(is_its))
     }
 
     /// Whether it has a place that another one wants.
     pub(super) fn has_any(&self, places: &[Place]) -> bool {
         let device = self.record.device.as_ref();
         let device = device.map(|device| Place::Interface(None, device.name()));
-        let own = if self.source.is_open() { self.source.places() } else { Vec::new() };
+        let own = if self.record.is_open { self.source.places() } else { Vec::new() };
         own.iter().chain(&device).any(|own| places.contains(own))
     }
 
@@ -532,7 +553,7 @@ impl PluggedPort {
         let has_address = source.lends() && record.address == Address::Kept;
         let port = record.port.as_ref().filter(|_| has_address)?;
         let ((id, guest), mac) = (source.guest()?, source.mac()?);
-        Some(Receiver { id, guest: &guest.name, name: &record.name, mac, port })
+        Some(Receiver { id, guest: &guest.name, name: record.name(), mac, port })
     }
 
     /// Its status; `devices` are the interfaces of the daemon's namespace.
@@ -550,7 +571,7 @@ impl PluggedPort {
             mac: source.mac().map(|mac| mac.to_string()),
             reason: record.reason.clone().or(taken).or(is_stalled.then_some(Reason::Stalled)),
             guest_queues: guest_queues.unwrap_or_default(),
-            ..PortStatus::new(&record.name, source.kind(), state)
+            ..PortStatus::new(record.name(), record.identity.kind, state)
         };
         let status = record.wrappers.describe(source.describe(record, status, devices));
         let status = match &record.device {
@@ -559,9 +580,4 @@ impl PluggedPort {
         };
         record.carried.describe(status, port)
     }
-}
-
-/// Why a port is not opened.
-fn failed(source: &dyn Source, reason: String) -> Error {
-    Error::Port { table: source.table(), name: source.name().to_owned(), reason }
 }

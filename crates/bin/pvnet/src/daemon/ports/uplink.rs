@@ -17,7 +17,7 @@ use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wan
 use super::uplink_queues::{self, Handles, Watch};
 use super::xdp_queues::XdpQueues;
 use super::{
-    Host, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition, failed,
+    Host, Identity, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition,
 };
 use crate::config::{self, Config, Platform, Queues, UplinkKind};
 use crate::daemon::error::Error;
@@ -37,7 +37,6 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// An uplink.
 struct Uplink {
-    id: PortId,
     config: config::Uplink,
     /// What was opened while the daemon had all rights.
     prepared: Option<Opened>,
@@ -74,9 +73,11 @@ struct OpenDevice {
 /// The uplink of a table.
 pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<PluggedPort, Error> {
     let id = PortId::Uplink(NEXT.fetch_add(1, Ordering::Relaxed));
-    let source = Uplink { id, config: uplink.clone(), prepared: None, opened: None };
+    let (name, kind) = (uplink.name.clone(), PortKind::Uplink);
+    let source = Uplink { config: uplink.clone(), prepared: None, opened: None };
     // It has no guard: its frames come from many sources.
-    PluggedPort::closed(source, uplink.rules(None), config)
+    let identity = Identity { id, table: "uplink", name, kind };
+    PluggedPort::closed(identity, source, uplink.rules(None), config)
 }
 
 /// How many queues of an uplink are kept for guests.
@@ -142,12 +143,12 @@ impl Uplink {
     fn wait_for_card(&self, card: &str, port: &mut Record, host: &Host) -> Result<(), Error> {
         port.reason = Some(Reason::NoCard(card.to_owned()));
         let Some(nics) = host.platform.nics() else { return Ok(()) };
-        let events = host.events_of(self.id);
+        let events = host.events_of(port);
         if self.config.queues == Queues::PerGuest {
             port.guest_queues = Some(Box::new(CardQueues::new(nics, events.clone())));
         }
         let served = serve_uplink(&self.config, nics, host.meter(), events);
-        served.map_err(|reason| failed(self, reason))
+        served.map_err(|reason| port.failed(reason))
     }
 }
 
@@ -195,22 +196,6 @@ impl OpenDevice {
 }
 
 impl Source for Uplink {
-    fn name(&self) -> &str {
-        &self.config.name
-    }
-
-    fn table(&self) -> &'static str {
-        "uplink"
-    }
-
-    fn id(&self) -> PortId {
-        self.id
-    }
-
-    fn kind(&self) -> PortKind {
-        PortKind::Uplink
-    }
-
     fn needs(&self) -> Needs {
         let config::Uplink { kind, bridge, device, nic, namespace, queues, .. } = &self.config;
         if *kind == UplinkKind::VirtioUser {
@@ -246,12 +231,11 @@ impl Source for Uplink {
         }]
     }
 
-    fn prepare(&mut self, config: &Config) -> Result<(), Error> {
+    fn prepare(&mut self, config: &Config) -> Result<(), String> {
         if self.prepared.is_none() && self.config.nic.is_none() {
             let guests = guest_queues_of(&self.config, config);
             let wanted = Wanted { shared: config.daemon.workers, guests };
-            let opened = uplink_device::open(&self.config, wanted);
-            self.prepared = Some(opened.map_err(|reason| failed(self, reason))?);
+            self.prepared = Some(uplink_device::open(&self.config, wanted)?);
         }
         Ok(())
     }
@@ -261,7 +245,7 @@ impl Source for Uplink {
             Some(Opened::Device(device)) => Open::Device(self.attach(device, port, host)?),
             Some(Opened::Socket(socket)) => {
                 let options = self.config.wanted_of_back_end(host.datapath.workers());
-                let events = host.events_of(self.id);
+                let events = host.events_of(port);
                 let served = BackEnds::start(&self.config, options, socket, host.meter(), events);
                 port.reason = Some(Reason::WaitingForBackend);
                 let why = Error::system("wait for an uplink's back-end");
@@ -274,10 +258,6 @@ impl Source for Uplink {
             }
         });
         Ok(())
-    }
-
-    fn is_open(&self) -> bool {
-        self.opened.is_some()
     }
 
     fn write_running(&self, config: &mut Config) {
@@ -324,13 +304,13 @@ impl Source for Uplink {
     }
 
     fn attached(&mut self, port: &Record) -> Result<(), Reason> {
-        info!(uplink = port.name, "up");
+        info!(uplink = port.name(), "up");
         Ok(())
     }
 
     fn detached(&mut self, port: &Record, had_queues: bool) {
         if had_queues {
-            warn!(uplink = port.name, why = port.why(), "down");
+            warn!(uplink = port.name(), why = port.why(), "down");
         }
     }
 
@@ -338,12 +318,12 @@ impl Source for Uplink {
         let Some(Open::Device(device)) = &mut self.opened else { return };
         if let Some(name) = device.watch.look().filter(|_| !device.is_deleted) {
             let why = Reason::DeviceFailed(format!("{name}: the interface was deleted"));
-            warn!(uplink = port.name, %why, "down");
+            warn!(uplink = port.name(), %why, "down");
             port.reason = Some(why);
             device.is_deleted = true;
         }
         device.look_for_bridge(&self.config);
-        device.look_for_complaints(&port.name);
+        device.look_for_complaints(port.name());
     }
 
     fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus {

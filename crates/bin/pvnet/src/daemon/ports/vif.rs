@@ -8,7 +8,7 @@ use wire::netif::keys;
 use xenstore::{StoreError, XenbusState};
 
 use super::device::{DeviceOptions, GuestDevice};
-use super::{Host, PluggedPort, PortEvent, PortId, Record, Source, Transition};
+use super::{Host, Identity, PluggedPort, PortEvent, PortId, Record, Source, Transition};
 use crate::config::{Config, Guest, Platform, Rules, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
@@ -58,7 +58,9 @@ pub(in crate::daemon) fn adopt(
     let toolstack = ToolstackStatus::default();
     let mut interface = Interface { id, name, guest, vif, backend, lends, toolstack };
     let rules = interface.rules_of(&interface.vif, host)?;
-    let record = Record { device, ..Record::new(&interface.name, rules.0, &host.config) };
+    let (id, name, kind) = (PortId::Vif(id), interface.name.clone(), PortKind::Guest);
+    let identity = Identity { id, table: "guest", name, kind };
+    let record = Record { device, is_open: true, ..Record::new(identity, rules.0, &host.config) };
     interface.toolstack = rules.1;
     Ok(PluggedPort { record, source: Box::new(interface) })
 }
@@ -131,22 +133,6 @@ impl Interface {
 }
 
 impl Source for Interface {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn table(&self) -> &'static str {
-        "guest"
-    }
-
-    fn id(&self) -> PortId {
-        PortId::Vif(self.id)
-    }
-
-    fn kind(&self) -> PortKind {
-        PortKind::Guest
-    }
-
     /// Has the store say what its frontend does.
     fn open(&mut self, _: &mut Record, host: &Host) -> Result<(), Error> {
         let token = self.id.to_string();
@@ -155,10 +141,6 @@ impl Source for Interface {
             let _ = host.store().watch(&self.frontend(keys::REQUEST_MULTICAST_CONTROL), &token);
         }
         Ok(host.store().watch(&self.frontend("state"), &token)?)
-    }
-
-    fn is_open(&self) -> bool {
-        true
     }
 
     /// Removes its remaining nodes.

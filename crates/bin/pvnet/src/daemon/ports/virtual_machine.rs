@@ -14,7 +14,7 @@ use wire::ethernet::MacAddr;
 use super::device::{DeviceOptions, GuestDevice};
 use super::front_end::{FrontEndChange, FrontEnds};
 use super::{
-    Host, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition, failed,
+    Host, Identity, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition,
 };
 use crate::config::{self, Config, Rules};
 use crate::daemon::carried::Carried;
@@ -44,7 +44,6 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A virtual machine's device, whether one uses it or not.
 struct VirtualMachine {
-    id: PortId,
     /// Its settings; a session keeps those that it agreed on when it began.
     config: config::Port,
     /// The settings of the session whose rings are served.
@@ -77,8 +76,9 @@ impl Drop for Open {
 pub(super) fn closed(port: &config::Port, config: &Config) -> Result<PluggedPort, Error> {
     let id = PortId::Machine(NEXT.fetch_add(1, Ordering::Relaxed));
     let (settings, renewal) = (port.clone(), Renewing::Not);
-    let source = VirtualMachine { id, config: settings, agreed: None, open: None, renewal };
-    PluggedPort::closed(source, rules(port), config)
+    let source = VirtualMachine { config: settings, agreed: None, open: None, renewal };
+    let (name, kind) = (port.name.clone(), PortKind::Guest);
+    PluggedPort::closed(Identity { id, table: "port", name, kind }, source, rules(port), config)
 }
 
 impl VirtualMachine {
@@ -93,7 +93,7 @@ impl VirtualMachine {
         match rules(&self.running()) {
             Ok(rules) => port.enforce(rules, datapath),
             // Checked when the configuration was read.
-            Err(reason) => warn!(port = port.name, reason, "its rules stay as they are"),
+            Err(reason) => warn!(port = port.name(), reason, "its rules stay as they are"),
         }
     }
 
@@ -115,7 +115,7 @@ impl VirtualMachine {
         };
         let queues = queues.into_iter().map(|queue| port.wrappers.wrap(queue)).collect();
         if host.datapath.resume_port(own, queues, None) {
-            info!(port = port.name, "its rings are served anew");
+            info!(port = port.name(), "its rings are served anew");
             return Transition::None;
         }
         // Its front-end may come again.
@@ -155,7 +155,7 @@ impl VirtualMachine {
                     !goes && port.port.as_ref().is_some_and(|port| !Carried::of(port).is_nothing());
                 let reason = match condition {
                     Condition::Served => {
-                        info!(port = port.name, "its front-end shares memory with us");
+                        info!(port = port.name(), "its front-end shares memory with us");
                         port.reason = None;
                         return Transition::None;
                     }
@@ -165,8 +165,8 @@ impl VirtualMachine {
                     Condition::Stopped => Reason::DriverStopped,
                 };
                 match reason {
-                    Reason::NoSharedMemory => warn!(port = port.name, "{reason}"),
-                    _ => info!(port = port.name, "{reason}"),
+                    Reason::NoSharedMemory => warn!(port = port.name(), "{reason}"),
+                    _ => info!(port = port.name(), "{reason}"),
                 }
                 reason
             }
@@ -180,22 +180,6 @@ impl VirtualMachine {
 }
 
 impl Source for VirtualMachine {
-    fn name(&self) -> &str {
-        &self.config.name
-    }
-
-    fn table(&self) -> &'static str {
-        "port"
-    }
-
-    fn id(&self) -> PortId {
-        self.id
-    }
-
-    fn kind(&self) -> PortKind {
-        PortKind::Guest
-    }
-
     fn needs(&self) -> Needs {
         let device = self.config.device().is_some_and(|device| device.name.is_some());
         Needs { device, ..Needs::of_socket(self.config.mode(), &self.config.socket) }
@@ -213,29 +197,25 @@ impl Source for VirtualMachine {
         let path = &port.socket;
         let socket = socket_file::open(port.mode(), path, port.socket_file());
         let socket =
-            socket.map_err(|error| failed(self, format!("{}: {error}", path.display())))?;
+            socket.map_err(|error| record.failed(format!("{}: {error}", path.display())))?;
         let workers = host.datapath.workers();
         let open_device = |device: config::Device| {
             GuestDevice::open(DeviceOptions::named(device, workers), host.meter())
         };
         let device = port.device().map(open_device).transpose();
-        record.device = device.map_err(|reason| failed(self, reason))?;
+        record.device = device.map_err(|reason| record.failed(reason))?;
         let front_ends = FrontEnds::new(port.clone(), host.limits.clone());
         let front_ends = front_ends.map_err(Error::system("open a port"))?;
         let link = Arc::<Link>::default();
         link.set(port.enabled);
         let (served, device_link) = (front_ends.clone(), link.clone());
-        let (meter, events) = (host.meter().clone(), host.events_of(self.id));
+        let (meter, events) = (host.meter().clone(), host.events_of(record));
         let serve = move || served.serve(&socket, &device_link, &meter, &events);
         spawn_for_client("vhost-user", serve)?;
         let socket = (port.mode() == Mode::Server).then(|| path.clone());
         self.open = Some(Open { front_ends, socket, link });
         record.reason = Some(Reason::WaitingForFrontend);
         Ok(())
-    }
-
-    fn is_open(&self) -> bool {
-        self.open.is_some()
     }
 
     fn write_running(&self, config: &mut Config) {
@@ -276,14 +256,14 @@ impl Source for VirtualMachine {
     fn attached(&mut self, port: &Record) -> Result<(), Reason> {
         self.set_link(port);
         let queues = port.port.as_ref().map(|port| port.queues());
-        info!(port = port.name, queues, "up");
+        info!(port = port.name(), queues, "up");
         Ok(())
     }
 
     fn detached(&mut self, port: &Record, had_queues: bool) {
         (self.agreed, self.renewal) = (None, Renewing::Not);
         if had_queues {
-            info!(port = port.name, why = port.why(), "down");
+            info!(port = port.name(), why = port.why(), "down");
         }
         self.set_link(port);
     }

@@ -2,7 +2,7 @@
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
 
-use crate::config::{Config, Daemon, Effort, Guest, Multicast, Platform, Sandbox, Switch, Uplink};
+use crate::config::{Config, Daemon, Effort, Multicast, Platform, Sandbox, Switch};
 use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
@@ -49,7 +49,7 @@ impl Control {
         for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
             self.remove(&step.table, &step.name);
         }
-        self.ports.extend(ports.into_iter().map(|port| (port.source.id(), port)));
+        self.ports.extend(ports.into_iter().map(|port| (port.record.identity.id, port)));
         for step in steps {
             let done = match step.action {
                 ChangeAction::Add => self.add(&step.table, &step.name),
@@ -158,14 +158,14 @@ impl Control {
     /// Adds a port that could not be opened before others went. One that could is there already.
     fn add(&mut self, table: &str, name: &str) -> Result<(), String> {
         let mut ports = self.ports.values();
-        if ports.any(|port| port.is_of(table, name) && port.source.is_open()) {
+        if ports.any(|port| port.is_of(table, name) && port.record.is_open) {
             return Ok(());
         }
         for port in of_tables(&self.host.config, table, Some(name)).map_err(text)? {
             // If it fails, it is new again for the next reload.
             let opened = self.open(port).inspect_err(|_| self.host.config.forget(table, name))?;
             self.ports.retain(|_, port| !port.is_of(table, name));
-            self.ports.insert(opened.source.id(), opened);
+            self.ports.insert(opened.record.identity.id, opened);
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Control {
             for mut port in closed {
                 let why = "its device could not be opened again".to_owned();
                 port.record.reason = Some(Reason::DeviceFailed(why));
-                self.ports.insert(port.source.id(), port);
+                self.ports.insert(port.record.identity.id, port);
             }
         }
         added
@@ -243,40 +243,37 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
     for ChangeStep { table, name, action, keys, .. } in steps {
         match (&**table, action) {
             ("guest", ChangeAction::Refuse) => {
-                let is_its = |guest: &Guest| {
+                keep(&mut merged.guests, &old.guests, |guest| {
                     guest.name == *name || guest.vif_names().any(|vif| vif == *name)
-                };
-                merged.guests.retain(|guest| !is_its(guest));
-                merged.guests.extend(old.guests.iter().filter(|guest| is_its(guest)).cloned());
+                });
             }
             ("uplink", ChangeAction::Refuse) => {
-                let is_its = |uplink: &Uplink| uplink.name == *name;
-                merged.uplinks.retain(|uplink| !is_its(uplink));
-                merged.uplinks.extend(old.uplinks.iter().filter(|one| is_its(one)).cloned());
+                keep(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
             }
             ("uplink", ChangeAction::Wait) => {
-                for uplink in merged.uplinks.iter_mut().filter(|uplink| uplink.name == *name) {
-                    if let Some(old) = old.uplinks.iter().find(|old| old.name == *name).cloned() {
-                        *uplink = old.taking(uplink);
-                    }
+                let uplink = merged.uplinks.iter_mut().find(|uplink| uplink.name == *name);
+                let old = old.uplinks.iter().find(|old| old.name == *name);
+                if let (Some(uplink), Some(old)) = (uplink, old) {
+                    *uplink = old.clone().taking(uplink);
                 }
             }
             ("port", ChangeAction::Wait)
                 if keys.iter().any(|key| Effort::of(table, key) == Effort::Device) =>
             {
-                for port in merged.ports.iter_mut().filter(|port| port.name == *name) {
-                    if let Some(old) = old.ports.iter().find(|old| old.name == *name) {
-                        port.socket.clone_from(&old.socket);
-                        (port.kind, port.mode) = (old.kind, old.mode);
-                        (port.socket_mode, port.socket_group) = (old.socket_mode, old.socket_group);
-                        port.device.clone_from(&old.device);
-                        (port.attach, port.device_capabilities, port.mtu) =
-                            (old.attach, old.device_capabilities, old.mtu);
-                    }
+                let port = merged.ports.iter_mut().find(|port| port.name == *name);
+                let old = old.ports.iter().find(|old| old.name == *name);
+                if let (Some(port), Some(old)) = (port, old) {
+                    *port = port.clone().keeping_open(old);
                 }
             }
             _ => {}
         }
     }
     merged
+}
+
+/// Keeps some tables as they were.
+fn keep<T: Clone>(merged: &mut Vec<T>, old: &[T], is_kept: impl Fn(&T) -> bool) {
+    merged.retain(|table| !is_kept(table));
+    merged.extend(old.iter().filter(|table| is_kept(table)).cloned());
 }

@@ -34,6 +34,7 @@ mod nics;
 mod notify;
 mod platform;
 mod port_record;
+mod priority;
 mod sandbox;
 mod server;
 mod socket_file;
@@ -77,6 +78,9 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     thread::end_after_panic();
     raise_descriptor_limit();
     let config = &loaded.config;
+    if config.daemon.platform == config::Platform::Xen {
+        priority::raise();
+    }
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     // With all rights, before this thread gives them up for all that it starts.

@@ -24,6 +24,9 @@ pub struct Status {
     /// Whether each worker takes turns, in the order of `worker_threads`.
     #[serde(default)]
     pub workers: Vec<WorkerStatus>,
+    /// On Xen: whether frames to uplinks and devices are written several at a time, by io_uring. Absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes_together: Option<bool>,
     /// Processor time; absent where the machine does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStatus>,

@@ -55,6 +55,9 @@ fn print(status: &Status) -> std::io::Result<()> {
     if status.meter.on {
         println!("{}", meter(&status.meter));
     }
+    if status.writes_together == Some(false) {
+        println!("no io_uring: each frame to an uplink or a device is a system call");
+    }
     for port in &status.ports {
         if let Some(wrappers) = wrappers(port) {
             println!("{}: {wrappers}", port.name);

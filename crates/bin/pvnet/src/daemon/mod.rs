@@ -125,6 +125,9 @@ fn serve(
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(config, &events)?;
+    if config.daemon.platform == config::Platform::Xen {
+        open_rings(datapath.workers());
+    }
     let ports = PortRecord::open(&config.daemon.directory);
     if ports.is_waiting() {
         datapath.pause();
@@ -162,6 +165,17 @@ fn serve(
         .run(inbox, watchdog);
     stop_looking();
     Ok(())
+}
+
+/// Has frames to taps and packet sockets written several at a time: a system call of a paravirtual domain is dear.
+fn open_rings(workers: usize) {
+    match uplink::open_rings(workers) {
+        Ok(()) => info!("frames to uplinks and devices are written several at a time, by io_uring"),
+        Err(error) => info!(
+            %error,
+            "no io_uring (kernel.io_uring_disabled?): each frame to an uplink or a device is a system call"
+        ),
+    }
 }
 
 fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datapath, Error> {

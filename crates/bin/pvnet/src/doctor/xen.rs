@@ -18,6 +18,13 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         Check::needed("xenstore", opened(store, "connected"), "systemctl start xenstored, in dom0"),
         Check::wished(
+            "io_uring",
+            uplink::try_ring()
+                .map(|()| "several frames are one system call".to_owned())
+                .map_err(text),
+            "each frame to an uplink or a device is a system call without it: sysctl kernel.io_uring_disabled=0",
+        ),
+        Check::wished(
             "pages to grant",
             opened(copies, "/dev/xen/gntalloc was opened"),
             "rx = \"guest-copy\" needs it: modprobe xen-gntalloc",

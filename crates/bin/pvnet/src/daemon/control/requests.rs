@@ -7,7 +7,7 @@ use control_socket::{PortStatus, Reason, Status};
 use hypervisor::DomId;
 use xenstore::XenbusState;
 
-use crate::config::{EVERY_GUEST, Guest};
+use crate::config::{EVERY_GUEST, Guest, Platform};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
@@ -113,6 +113,7 @@ impl Control {
             started: seconds_since_epoch(self.started),
             worker_threads: self.datapath.worker_threads(),
             workers,
+            writes_together: (self.config.daemon.platform == Platform::Xen).then(uplink::has_rings),
             cpu: self.stopwatch.read(),
             meter: status::meter(self.platform.meter(), &ports),
             ports,

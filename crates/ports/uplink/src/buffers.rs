@@ -63,9 +63,25 @@ impl Buffers {
     /// # Errors
     /// The kernel has no memory left.
     pub fn new(options: BufferOptions) -> io::Result<Self> {
+        Self::within(options, &Region::anonymous)
+    }
+
+    /// As [`new`](Self::new), in memory that `allocate` gives, unless its pages are replaced or must be large. The window takes the buffers at
+    /// its start before others.
+    ///
+    /// # Errors
+    /// Its errors, and the kernel's.
+    pub fn within(
+        options: BufferOptions,
+        allocate: &(impl Fn(usize) -> io::Result<Region> + ?Sized),
+    ) -> io::Result<Self> {
         let (size, each) = options.layout();
-        let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
-        let region = Arc::new(allocate(WINDOW * size * each)?);
+        let bytes = WINDOW * size * each;
+        let region = Arc::new(match options {
+            BufferOptions { huge_pages: true, .. } => Region::anonymous_huge(bytes)?,
+            BufferOptions { zeroed_pages: true, .. } => Region::anonymous(bytes)?,
+            _ => allocate(bytes)?,
+        });
         // A slice, which others may share.
         let region = region.slice(0..region.len()).map_err(io::Error::other)?;
         Ok(Self {

@@ -115,6 +115,7 @@ impl Control {
             workers,
             cpu: self.stopwatch.read(),
             meter: status::meter(self.platform.meter(), &ports),
+            own_pages: self.platform.own_pages(),
             ports,
             multicast: self.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),

@@ -134,8 +134,8 @@ fn serve(
     }
     let nics = platform.nics().cloned();
     let Start { devices, sandbox, readiness } = start;
-    let uplinks =
-        uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
+    let services = platform.device_services();
+    let uplinks = uplinks::attach(config, devices, &services, &datapath, nics.as_ref(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(config, nics, platform.meter(), &events)?;

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use datapath::{Datapath, Port};
-use hypervisor::Meter;
 use netback::RxChannel;
 use port::{Coalescing, Queue};
 use tracing::{info, warn};
@@ -18,6 +17,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::{BackEndChange, Event};
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
+use crate::daemon::platform::DeviceServices;
 use crate::daemon::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
 use crate::daemon::uplink_queues::{self, Handles, Watch};
 use crate::daemon::wrap::{Rules, Wrappers};
@@ -289,7 +289,7 @@ fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Opened
 pub(super) fn attach(
     config: &Config,
     devices: Vec<Option<Opened>>,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
     datapath: &Datapath,
     nics: Option<&Arc<Nics>>,
     events: &mpsc::Sender<Event>,
@@ -300,7 +300,7 @@ pub(super) fn attach(
     };
     let attach = |(uplink, opened): (&Uplink, Option<Opened>)| {
         if let Some(opened) = opened {
-            return plug_in(uplink, opened, config, meter, datapath, events);
+            return plug_in(uplink, opened, config, services, datapath, events);
         }
         let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
         let failure = Reason::NoCard(uplink.nic.clone().unwrap_or_default());
@@ -315,12 +315,12 @@ pub(super) fn attach(
 pub(super) fn open(
     uplink: &Uplink,
     config: &Config,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
     datapath: &Datapath,
     events: &mpsc::Sender<Event>,
 ) -> Result<PluggedUplink, Error> {
     let opened = open_device(uplink, config, datapath.workers())?;
-    plug_in(uplink, opened, config, meter, datapath, events)
+    plug_in(uplink, opened, config, services, datapath, events)
 }
 
 /// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
@@ -337,7 +337,7 @@ fn plug_in(
     uplink: &Uplink,
     opened: Opened,
     config: &Config,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
     datapath: &Datapath,
     events: &mpsc::Sender<Event>,
 ) -> Result<PluggedUplink, Error> {
@@ -346,7 +346,7 @@ fn plug_in(
         Opened::Device(device) => device,
         Opened::Socket(socket) => {
             let options = uplink.wanted_of_back_end(datapath.workers());
-            let back_ends = BackEnds::start(uplink, options, socket, meter, events)
+            let back_ends = BackEnds::start(uplink, options, socket, &services.meter, events)
                 .map_err(Error::system("wait for an uplink's back-end"))?;
             let failure = Reason::WaitingForBackend;
             let without = PluggedUplink::without_device(uplink.clone(), wrappers, failure);
@@ -358,7 +358,7 @@ fn plug_in(
     let is_machine = config.daemon.platform == Platform::Machine;
     let kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
-    attach_one(uplink, device, wrappers, spare, meter, datapath)
+    attach_one(uplink, device, wrappers, spare, services, datapath)
 }
 
 fn attach_one(
@@ -366,14 +366,14 @@ fn attach_one(
     device: Device,
     wrappers: Wrappers,
     spare: usize,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let Device { shared, for_guests, macvtap, interface } = device;
     let no_memory = || Error::system("memory for an uplink");
     let (queues, watch, handles) =
-        uplink_queues::shared(uplink, shared, spare, meter).map_err(no_memory())?;
+        uplink_queues::shared(uplink, shared, spare, services).map_err(no_memory())?;
     let first = queues.len();
     let queues = queues.into_iter().map(|queue| wrappers.wrap(queue)).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
@@ -382,9 +382,10 @@ fn attach_one(
         ForGuests::Nothing => None,
         ForGuests::Queues(taps, steering) => {
             // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
-            let buffers = uplink_queues::buffers(uplink, taps.len(), 0).map_err(no_memory())?;
+            let buffers = uplink_queues::buffers(uplink, taps.len(), 0, &*services.memory)
+                .map_err(no_memory())?;
             let queues = taps.into_iter().zip(buffers).map(|(tap, buffers)| {
-                let tap = TapIngress::new(meter.clone(), Arc::new(tap), buffers);
+                let tap = TapIngress::new(services.meter.clone(), Arc::new(tap), buffers);
                 let queue = Arc::<GuestQueue>::default();
                 let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
                 let ingress = wrappers.wrap_ingress(Box::new(ingress));

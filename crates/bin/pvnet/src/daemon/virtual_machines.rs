@@ -22,6 +22,7 @@ use crate::daemon::front_end::FrontEnds;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::{Limits, PortsCost};
 use crate::daemon::mirrors::MirrorRole;
+use crate::daemon::platform::DeviceServices;
 use crate::daemon::socket_file;
 use crate::daemon::status::stalled;
 use crate::daemon::thread::spawn_for_client;
@@ -354,8 +355,10 @@ pub(super) fn open(
     let path = &port.socket;
     let socket = socket_file::open(port.mode(), path, port.socket_file());
     let socket = socket.map_err(|error| failed(format!("{}: {error}", path.display())))?;
-    let open_device =
-        |device: config::Device| GuestDevice::open(DeviceOptions::named(device, workers), meter);
+    let open_device = |device: config::Device| {
+        let services = DeviceServices::with_ordinary_memory(meter.clone());
+        GuestDevice::open(DeviceOptions::named(device, workers), services)
+    };
     let device = port.device().map(open_device).transpose().map_err(failed)?;
     let wrappers = Wrappers::new(&port.name, rules(port).map_err(failed)?, may_capture);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -32,7 +32,7 @@ impl Control {
             options.names = backends.device_names(store, id);
             options.mtu = backends.mtu(store, id).or(options.mtu);
         }
-        let device = GuestDevice::open(options, self.platform.meter())?;
+        let device = GuestDevice::open(options, self.platform.device_services())?;
         info!(guest = port, device = device.name(), new = device.is_new(), "its device");
         self.tell_mtu(id, port, device.mtu().filter(|_| !by_toolstack));
         Ok(Some(device))

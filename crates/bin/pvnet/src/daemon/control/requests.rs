@@ -116,6 +116,7 @@ impl Control {
             writes_together: (self.config.daemon.platform == Platform::Xen).then(uplink::has_rings),
             cpu: self.stopwatch.read(),
             meter: status::meter(self.platform.meter(), &ports),
+            own_pages: self.platform.own_pages(),
             ports,
             multicast: self.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),

@@ -118,8 +118,8 @@ impl Control {
             if uplink.kind == UplinkKind::VirtioUser {
                 self.may_use(uplink.socket_side())?;
             }
-            let meter = self.platform.meter();
-            let plugged = uplinks::open(uplink, config, meter, &self.datapath, &self.events);
+            let services = self.platform.device_services();
+            let plugged = uplinks::open(uplink, config, &services, &self.datapath, &self.events);
             let with_hint = |error: Error| match uplink.kind {
                 UplinkKind::VirtioUser => self.with_socket_hint(&error),
                 _ => self.with_hint(&error),

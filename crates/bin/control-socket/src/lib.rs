@@ -50,8 +50,8 @@ pub use port::{
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
-    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, RecordingStatus, Status,
-    WorkerStatus,
+    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
+    RecordingStatus, Status, WorkerStatus,
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};

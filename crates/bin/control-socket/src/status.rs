@@ -24,11 +24,17 @@ pub struct Status {
     /// Whether each worker takes turns, in the order of `worker_threads`.
     #[serde(default)]
     pub workers: Vec<WorkerStatus>,
+    /// On Xen: whether frames to uplinks and devices are written several at a time, by io_uring. Absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes_together: Option<bool>,
     /// Processor time; absent where the machine does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStatus>,
     /// Operations of the hypervisor since the start, while the meter was on.
     pub meter: MeterStatus,
+    /// On Xen: the pages that the daemon's domain grants to itself, so that copies between them and guests pin no page. Absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_pages: Option<OwnPagesStatus>,
     /// Every port.
     pub ports: Vec<PortStatus>,
     /// Every card with contexts.
@@ -47,6 +53,15 @@ pub struct Status {
     /// What became of the source addresses of all ports' frames, since the start.
     #[serde(default)]
     pub learning: Learning,
+}
+
+/// Pages that the daemon's domain grants to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OwnPagesStatus {
+    /// Pages that are granted now: none if the driver `xen-gntalloc` is not there.
+    pub granted: u64,
+    /// Allocations that the driver refused, because its `limit` is too low: what is copied from or to them pins pages.
+    pub refused: u64,
 }
 
 impl document::Document for Status {

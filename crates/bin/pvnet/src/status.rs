@@ -6,8 +6,8 @@ use std::path::Path;
 
 use control_socket::{
     GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus,
-    MeterStatus, MulticastStatus, PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
-    XdpQueueStatus,
+    MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus, Rates, Status,
+    View, VlanStatus, XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -54,6 +54,12 @@ fn print(status: &Status) -> std::io::Result<()> {
     table.print()?;
     if status.meter.on {
         println!("{}", meter(&status.meter));
+    }
+    if status.writes_together == Some(false) {
+        println!("no io_uring: each frame to an uplink or a device is a system call");
+    }
+    if let Some(pages) = status.own_pages {
+        println!("{}", own_pages(pages));
     }
     for port in &status.ports {
         if let Some(wrappers) = wrappers(port) {
@@ -172,6 +178,22 @@ fn coverage(memory: &MemoryStatus) -> String {
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
+/// How frames are copied between this domain and guests of Xen.
+fn own_pages(status: OwnPagesStatus) -> String {
+    match status {
+        OwnPagesStatus { granted: 0, .. } => {
+            "copies to guests pin pages, which costs more: load xen-gntalloc and restart".to_owned()
+        }
+        OwnPagesStatus { granted, refused: 0 } => {
+            format!("copies to guests name {granted} pages that this domain grants to itself")
+        }
+        OwnPagesStatus { granted, refused } => format!(
+            "copies to guests name {granted} pages that this domain grants to itself; for {refused} queues gntalloc's limit is too low, \
+             and their copies pin pages: echo 65536 > /sys/module/xen_gntalloc/parameters/limit, and restart"
+        ),
+    }
+}
+
 /// What a guest copies itself.
 fn guest_copy(status: &GuestCopyStatus) -> String {
     let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
@@ -275,6 +297,15 @@ pub mod tests {
     use hypervisor::Counted;
 
     use super::*;
+
+    #[test]
+    fn how_frames_are_copied_to_guests_of_xen_is_said() {
+        let line = |granted, refused| own_pages(OwnPagesStatus { granted, refused });
+        assert!(line(0, 0).contains("pin pages") && line(0, 0).contains("xen-gntalloc"));
+        let all = "copies to guests name 258 pages that this domain grants to itself";
+        assert_eq!(line(258, 0), all);
+        assert!(line(258, 3).starts_with(all) && line(258, 3).contains("for 3 queues"));
+    }
 
     #[test]
     fn guard_and_limits_are_one_line_if_there_are_any() {

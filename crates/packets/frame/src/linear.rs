@@ -99,8 +99,10 @@ pub(crate) fn start(frame: &Frame, buffer: &[u8]) -> usize {
     usize::from(first.offset).wrapping_sub(body) % PAGE_SIZE
 }
 
+/// Most bytes before a frame: the metadata of a device.
+const BEFORE_MAX: usize = 64;
 /// Memory for several frames at once, more than two of the longest.
-const BUFFER: usize = 2 * (FRAME_MAX + PAGE_SIZE);
+const BUFFER: usize = 2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE);
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
 
@@ -133,9 +135,30 @@ impl Linear {
         self.bytes.get(place.clone())
     }
 
+    /// The frames that have not been taken, in that order.
+    pub fn rest(&self) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().skip(self.taken).filter_map(|place| self.bytes.get(place.clone()))
+    }
+
+    /// Takes the next frames, so many.
+    pub fn skip(&mut self, frames: usize) {
+        self.taken = self.places.len().min(self.taken + frames);
+    }
+
     /// Copies frames that follow each other, as many as there is room for. None are copied if a sender's memory cannot be read:
     /// [`linearise`] finds out whose. Returns how many of the bytes this domain copied itself, rather than the hypervisor.
     pub fn fill<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>, body: Body<'_>) -> u64 {
+        self.fill_behind(frames, body, |_| [])
+    }
+
+    /// As [`fill`](Self::fill), each frame behind `before` of it, with which it is taken.
+    pub fn fill_behind<'a, const N: usize>(
+        &mut self,
+        frames: impl Iterator<Item = &'a Frame>,
+        body: Body<'_>,
+        before: impl Fn(&Frame) -> [u8; N],
+    ) -> u64 {
+        const { assert!(N <= BEFORE_MAX) };
         self.clear();
         if self.bytes.is_empty() {
             self.bytes = vec![0; BUFFER].into();
@@ -143,16 +166,19 @@ impl Linear {
         let (mut rest, mut at, mut own) = (&mut *self.bytes, 0, 0);
         let mut copies = ArrayVec::<CopyOut<'_>, COPIES_MAX>::new();
         for frame in frames.take(WINDOW) {
-            let start = start(frame, rest);
+            let Some(behind) = rest.get(N..) else { break };
+            let start = N + start(frame, behind);
             let end = start + frame.len as usize;
             if end > rest.len() || copies.remaining_capacity() < frame.runs_max() {
                 break;
             }
             let (part, after) = std::mem::take(&mut rest).split_at_mut(end);
             rest = after;
-            let Ok(copied) = plan(frame, body, &mut part[start..], &mut copies) else { break };
+            let (front, whole) = part.split_at_mut(start);
+            front[start - N..].copy_from_slice(&before(frame));
+            let Ok(copied) = plan(frame, body, whole, &mut copies) else { break };
             own += copied;
-            self.places.push(at + start..at + end);
+            self.places.push(at + start - N..at + end);
             at += end;
         }
         let is_copied = fetch(body, &mut copies).is_ok();

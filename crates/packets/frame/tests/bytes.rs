@@ -286,6 +286,24 @@ proptest! {
     }
 }
 
+/// What is put before a frame stays before it, also where the frame begins with its page; and frames can be looked at before they are taken.
+#[test]
+fn frames_lie_behind_their_metadata() {
+    let mut linear = Linear::default();
+    for (header, offset) in [(0, 0), (0, 4095), (100, 0), (128, 128), (14, 10)] {
+        let bytes = noise(header + 1, 3);
+        let (frame, sender) = granted(&bytes, header, &[(0, offset, 1)]);
+        let before = |frame: &Frame| frame.len.to_le_bytes();
+        let expected = [&frame.len.to_le_bytes(), &bytes[..]].concat();
+        linear.fill_behind([&frame; 3].into_iter(), sender.body(), before);
+        assert!(linear.rest().eq([&expected[..]; 3]));
+        linear.skip(2);
+        assert_eq!(taken(&mut linear), [expected]);
+        linear.skip(1);
+        assert!(linear.is_empty());
+    }
+}
+
 /// Nothing of an earlier batch, or of the frames beside it, comes in place of a frame that cannot be read.
 #[test]
 fn a_batch_with_a_frame_that_cannot_be_read_is_none() {

@@ -75,6 +75,19 @@ impl Region {
         region
     }
 
+    /// What is [kept](Self::keeping) for the mapping that this is, or is a slice of, and the first byte of this in that mapping. None
+    /// if nothing of this type is.
+    #[inline]
+    #[must_use]
+    pub fn kept<T: Any>(&self) -> Option<(&T, usize)> {
+        let mut owner = self;
+        while let Some(whole) = &owner.whole {
+            owner = whole;
+        }
+        let kept = owner.kept.as_deref()?.downcast_ref()?;
+        Some((kept, self.base.as_ptr() as usize - owner.base.as_ptr() as usize))
+    }
+
     /// Another handle of this range; none if it is no [slice](Self::slice).
     #[must_use]
     pub fn share(&self) -> Option<Self> {

@@ -104,6 +104,15 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Every grant is checked at every use.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
+    /// Private zeroed memory of `len` bytes for a device's receive buffers. A platform may give memory that copies to guests reach at
+    /// less cost, at least its first bytes: those should be used most.
+    ///
+    /// # Errors
+    /// The kernel has no memory left.
+    fn buffer_memory(&self, len: usize) -> std::io::Result<shm::Region> {
+        shm::Region::anonymous(len)
+    }
+
     /// Page flipping, if this platform has it.
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
         None

@@ -125,6 +125,10 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         }
     }
 
+    fn buffer_memory(&self, len: usize) -> std::io::Result<shm::Region> {
+        self.inner.buffer_memory(len)
+    }
+
     fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error> {
         self.inner.aperture(peer, places)
     }

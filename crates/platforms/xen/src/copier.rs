@@ -49,7 +49,7 @@ impl PoolCopier {
         let source = Source::Grant { peer: &from, gref: directory, offset: 0 };
         let dest = Dest::Private(listed.as_mut_bytes());
         let mut batch = [GrantCopy::new(source, dest, DIRECTORY_LEN)];
-        copy(gntdev.as_fd(), &mut batch);
+        copy(gntdev.as_fd(), None, &mut batch);
         let is_read = batch[0].status == CopyStatus::Okay;
         let (mark, grefs) = listed.read().filter(|_| is_read).ok_or(bad)?;
         let (is_stale, grefs, done) = (false, grefs.to_vec(), CopierCounts::default());
@@ -71,7 +71,7 @@ impl PoolCopier {
         }
         let source = Source::Grant { peer: from, gref: *directory, offset: 0 };
         batch.push(GrantCopy::new(source, Dest::Private(&mut mark), MARK_LEN));
-        copy(self.gntdev.as_fd(), &mut batch);
+        copy(self.gntdev.as_fd(), None, &mut batch);
         let hypercalls = batch.len().div_ceil(COPIES_PER_HYPERCALL) as u64;
         let statuses: Batch<_> =
             batch.into_iter().map(|copy| copy.status == CopyStatus::Okay).collect();

@@ -1,5 +1,6 @@
 //! Grant copies.
 
+use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
@@ -7,8 +8,9 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, Dest, GrantCopy, Source};
 use shm::Region;
 
+use crate::own_pages::{OwnPages, SCRATCH_BYTES, Scratch};
 use crate::peer::Peer;
-use crate::sys::gntdev::{Segment, grant_copy};
+use crate::sys::gntdev::{End, Segment, grant_copy};
 
 /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
 pub(crate) const COPIES_PER_HYPERCALL: usize = 16;
@@ -16,17 +18,25 @@ pub(crate) const COPIES_PER_HYPERCALL: usize = 16;
 const SEGMENTS_MAX: usize = 64;
 
 /// The copies of the next system call.
-#[derive(Default)]
-struct Segments<'a> {
+struct Segments<'a, 'o> {
+    /// Where short private bytes go through, once there are some.
+    scratch: &'a OnceCell<Option<Scratch<'o>>>,
+    own: Option<&'o OwnPages>,
     segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
-    /// Where the status of each goes.
-    statuses: ArrayVec<&'a mut CopyStatus, SEGMENTS_MAX>,
+    /// Where the status of each goes, and its bytes that are in the scratch.
+    statuses: ArrayVec<(&'a mut CopyStatus, Option<&'a mut [u8]>), SEGMENTS_MAX>,
 }
 
 /// Copies a batch. Copies without a grant are done here; the rest goes into as few system calls as
 /// possible.
-pub(crate) fn copy(gntdev: BorrowedFd<'_>, batch: &mut [GrantCopy<'_, Peer>]) {
-    let mut segments = Segments::default();
+pub(crate) fn copy(
+    gntdev: BorrowedFd<'_>,
+    own: Option<&OwnPages>,
+    batch: &mut [GrantCopy<'_, Peer>],
+) {
+    let scratch = OnceCell::new();
+    let (segments, statuses) = (ArrayVec::new(), ArrayVec::new());
+    let mut segments = Segments { scratch: &scratch, own, segments, statuses };
     for op in batch {
         if op.is_granted() {
             segments.push(op);
@@ -40,17 +50,53 @@ pub(crate) fn copy(gntdev: BorrowedFd<'_>, batch: &mut [GrantCopy<'_, Peer>]) {
     segments.perform(gntdev);
 }
 
-impl<'a> Segments<'a> {
+impl<'a> Segments<'a, '_> {
     /// Adds a copy. The caller checked for space. A copy that leaves its page or its memory fails
     /// without a system call.
     fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
-        match Segment::new(&op.source, &mut op.dest, op.len) {
-            Ok(segment) => {
+        let GrantCopy { source, dest, len, status } = op;
+        match self.segment(source, dest, *len) {
+            Ok((segment, scratch)) => {
                 self.segments.push(segment);
-                self.statuses.push(&mut op.status);
+                self.statuses.push((status, scratch));
             }
-            Err(fault) => op.status = fault,
+            Err(fault) => *status = fault,
         }
+    }
+
+    /// A copy, and its bytes that are to be copied from the scratch afterwards.
+    fn segment(
+        &self,
+        source: &'a Source<'_, Peer>,
+        dest: &'a mut Dest<'_, Peer>,
+        len: u16,
+    ) -> Result<(Segment<'a>, Option<&'a mut [u8]>), CopyStatus> {
+        use CopyStatus::{BadDest, BadSource};
+        let is_private =
+            matches!((source, &*dest), (Source::Private(_), _) | (_, Dest::Private(_)));
+        let Some((region, place)) = is_private.then(|| self.place(len)).flatten() else {
+            return Ok((Segment::new(source, dest, len)?, None));
+        };
+        let own = End::mapped(region, place, len);
+        if let Source::Private(bytes) = source {
+            let bytes = bytes.get(..len.into()).ok_or(BadSource)?;
+            region.copy_in(place, bytes).map_err(|_| BadSource)?;
+            let ends = own.zip(End::dest(dest, len));
+            let segment = ends.and_then(|(source, dest)| Segment::between(source, dest));
+            return Ok((segment.ok_or(BadDest)?, None));
+        }
+        let source = End::source(source, len).ok_or(BadSource)?;
+        let Dest::Private(bytes) = dest else { return Err(BadDest) };
+        let bytes = bytes.get_mut(..len.into()).ok_or(BadDest)?;
+        let segment = own.and_then(|dest| Segment::between(source, dest)).ok_or(BadDest)?;
+        Ok((segment, Some(bytes)))
+    }
+
+    /// The scratch's place for the next copy, if so many bytes go through it.
+    fn place(&self, len: u16) -> Option<(&'a Region, usize)> {
+        let own = self.own.filter(|_| usize::from(len) <= SCRATCH_BYTES)?;
+        let scratch = self.scratch.get_or_init(|| own.scratch()).as_ref()?;
+        Some((scratch.region()?, Scratch::place(self.segments.len())))
     }
 
     fn perform(&mut self, gntdev: BorrowedFd<'_>) {
@@ -58,7 +104,8 @@ impl<'a> Segments<'a> {
             return;
         }
         let valid = grant_copy(gntdev, &mut self.segments).is_ok();
-        for (mut segment, status) in self.segments.drain(..).zip(self.statuses.drain(..)) {
+        let copies = self.segments.drain(..).zip(self.statuses.drain(..));
+        for (n, (mut segment, (status, bytes))) in copies.enumerate() {
             *status = match valid {
                 true if segment.is_done() => CopyStatus::Okay,
                 true => status_of(gntdev, &segment),
@@ -66,6 +113,13 @@ impl<'a> Segments<'a> {
                 // not. Doing a copy twice is harmless.
                 false => repeat(gntdev, &mut segment),
             };
+            let scratch = || self.scratch.get()?.as_ref()?.region();
+            if let Some(bytes) = bytes
+                && *status == CopyStatus::Okay
+                && scratch().is_none_or(|from| from.copy_out(Scratch::place(n), bytes).is_err())
+            {
+                *status = CopyStatus::BadDest;
+            }
         }
     }
 }
@@ -146,6 +200,7 @@ mod tests {
     use hypervisor::{DomId, GrantRef, MappedGrants, MappedPages};
 
     use super::*;
+    use crate::own_pages::tests::{granted_memory, own_pages};
 
     /// A descriptor that refuses every ioctl: a copy that still succeeds made no system call.
     fn refusing() -> std::os::fd::OwnedFd {
@@ -175,7 +230,7 @@ mod tests {
             GrantCopy::new(Source::Mapped { region, offset: 4096 }, Dest::Private(&mut out), 4),
         ];
         for op in &mut batch {
-            copy(refusing().as_fd(), slice::from_mut(op));
+            copy(refusing().as_fd(), None, slice::from_mut(op));
         }
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
@@ -201,7 +256,7 @@ mod tests {
                 4,
             ),
         ];
-        copy(refusing().as_fd(), &mut batch);
+        copy(refusing().as_fd(), None, &mut batch);
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
         let mut moved = [0; 4];
@@ -214,7 +269,7 @@ mod tests {
             GrantCopy::new(from(), Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 }, 4),
             GrantCopy::new(grant(&peer, 0), to(), 4),
         ];
-        copy(refusing().as_fd(), &mut batch);
+        copy(refusing().as_fd(), None, &mut batch);
         assert!(batch.iter().all(|op| op.status != CopyStatus::Okay));
     }
 
@@ -229,11 +284,11 @@ mod tests {
             GrantCopy::new(Source::Private(b"abcd"), Dest::Private(&mut short), 4),
             GrantCopy::new(Source::Private(b"abcd"), Dest::Mapped { region, offset: 4093 }, 4),
         ];
-        copy(refusing().as_fd(), &mut batch);
+        copy(refusing().as_fd(), None, &mut batch);
         assert_eq!(batch.map(|op| op.status), [BadSource, BadDest, BadDest]);
         let source = Source::Mapped { region, offset: 4093 };
         let mut batch = [GrantCopy::new(source, Dest::Private(&mut long), 4)];
-        copy(refusing().as_fd(), &mut batch);
+        copy(refusing().as_fd(), None, &mut batch);
         assert_eq!(batch[0].status, BadSource);
     }
 
@@ -310,11 +365,71 @@ mod tests {
                 GrantCopy::new(source, Dest::Private(place), 4)
             })
             .collect();
-        copy(refusing().as_fd(), &mut batch);
+        copy(refusing().as_fd(), None, &mut batch);
         for (n, op) in batch.iter().enumerate() {
             // The granted copies fail, and their memory at this end is to blame.
             let expected = if n % 2 == 0 { CopyStatus::Okay } else { CopyStatus::BadDest };
             assert_eq!(op.status, expected, "operation {n}");
         }
+    }
+
+    #[test]
+    fn own_pages_are_named_by_their_grants() {
+        let (peer, region) = (peer(), granted_memory(1, 8192));
+        let (mut private, mut one) = ([0; 8], [0; 8]);
+        let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
+        let from = |offset| Source::Mapped { region: &region, offset };
+        let granted = |source: &Source<'_, Peer>, dest: &mut Dest<'_, Peer>| {
+            Segment::new(source, dest, 8).ok().unwrap().granted()
+        };
+        assert_eq!(granted(&from(4088), &mut to()), (true, true));
+        // Beyond the granted page, and across its end.
+        assert_eq!(granted(&from(4096), &mut to()), (false, true));
+        assert_eq!(granted(&from(4089), &mut to()), (false, true));
+        let mut own = Dest::Mapped { region: &region, offset: 0 };
+        assert_eq!(granted(&grant(&peer, 0), &mut own), (true, true));
+        assert_eq!(granted(&grant(&peer, 0), &mut Dest::Private(&mut one)), (true, false));
+        // Bounds are checked as without grants.
+        let mut beyond = Dest::Mapped { region: &region, offset: 8185 };
+        let refused = Segment::new(&grant(&peer, 0), &mut beyond, 8).err();
+        assert_eq!(refused, Some(CopyStatus::BadDest));
+        // Nothing of a copy that is refused gets to the program.
+        let own = own_pages();
+        let mut batch = [GrantCopy::new(grant(&peer, 0), Dest::Private(&mut private), 8)];
+        copy(refusing().as_fd(), Some(&own), &mut batch);
+        assert_ne!(batch[0].status, CopyStatus::Okay);
+        assert_eq!(private, [0; 8]);
+    }
+
+    #[test]
+    fn short_private_bytes_go_through_granted_pages() {
+        let (peer, own, cell) = (peer(), own_pages(), OnceCell::new());
+        let (segments, statuses) = (ArrayVec::new(), ArrayVec::new());
+        let (header, long, mut place, mut short) = ([7; 128], [0; 129], [0; 66], [0; 3]);
+        let mut beyond = [0; 8];
+        let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
+        let mut batch = [
+            GrantCopy::new(Source::Private(&header), to(), 128),
+            GrantCopy::new(Source::Private(&long), to(), 129),
+            GrantCopy::new(grant(&peer, 0), Dest::Private(&mut place), 66),
+            GrantCopy::new(Source::Private(&header[..7]), to(), 8),
+            GrantCopy::new(grant(&peer, 0), Dest::Private(&mut short), 4),
+            GrantCopy::new(grant(&peer, 4090), Dest::Private(&mut beyond), 7),
+        ];
+        {
+            let mut plan = Segments { scratch: &cell, own: Some(&own), segments, statuses };
+            batch.iter_mut().for_each(|op| plan.push(op));
+            let granted: Vec<_> = plan.segments.iter().map(Segment::granted).collect();
+            assert_eq!(granted, [(true, true), (false, true), (true, true)]);
+            let later: Vec<_> = plan.statuses.iter().map(|(_, bytes)| bytes.is_some()).collect();
+            assert_eq!(later, [false, false, true]);
+            let scratch = cell.get().unwrap().as_ref().unwrap();
+            assert_eq!(scratch.region().unwrap().read::<[u8; 128]>(0), Ok(header));
+        }
+        use CopyStatus::{BadDest, BadSource};
+        assert_eq!(
+            batch[3..].iter().map(|op| op.status).collect::<Vec<_>>(),
+            [BadSource, BadDest, BadSource]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! The hypervisor's services for a backend.
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -8,11 +9,13 @@ use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
     DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
+use shm::Region;
 
 use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
 use crate::grant::{Aperture, Mapping};
+use crate::own_pages::{OwnPageCounts, OwnPages};
 use crate::peer::Peer;
 use crate::pool::GrantedPool;
 
@@ -21,6 +24,18 @@ use crate::pool::GrantedPool;
 pub struct Xen {
     gntdev: Arc<OwnedFd>,
     copies: Option<PoolSource>,
+    own: Option<Arc<OwnPages>>,
+}
+
+/// Why this domain grants no pages to itself.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnPagesError {
+    /// Its driver is not there.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It refuses, or Xen does.
+    #[error(transparent)]
+    Refused(#[from] Error),
 }
 
 /// Where pools for guest copies come from.
@@ -39,7 +54,7 @@ impl Xen {
     pub fn open() -> Result<Self, OpenError> {
         // Each channel opens it again later. Opened here to report a missing driver at start.
         open(Device::Evtchn)?;
-        Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?), copies: None })
+        Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?), copies: None, own: None })
     }
 
     /// As [`open`](Self::open), with guest copies: each queue of a guest that copies gets a pool of `pages` pages, of
@@ -50,6 +65,23 @@ impl Xen {
     pub fn with_guest_copies(pages: usize) -> Result<Self, OpenError> {
         let gntalloc = Arc::new(open(Device::Gntalloc)?);
         Ok(Self { copies: Some(PoolSource { gntalloc, pages }), ..Self::open()? })
+    }
+
+    /// From now on this domain, which is `own`, grants pages to itself, as far as gntalloc has some: the kernel need not pin them for
+    /// each copy.
+    ///
+    /// # Errors
+    /// gntalloc is missing or refuses, or Xen does not copy between such pages. Copies pin pages then.
+    pub fn grant_own_pages(&mut self, own: DomId) -> Result<(), OwnPagesError> {
+        let pages = OwnPages::new(open(Device::Gntalloc)?, Peer::new(own)?, &self.gntdev)?;
+        self.own = Some(Arc::new(pages));
+        Ok(())
+    }
+
+    /// How many pages this domain grants to itself; none if it grants none.
+    #[must_use]
+    pub fn own_pages(&self) -> Option<OwnPageCounts> {
+        self.own.as_deref().map(OwnPages::counts)
     }
 }
 
@@ -101,7 +133,14 @@ impl Hypervisor for Xen {
 
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Peer>]) {
-        copy(self.gntdev.as_fd(), batch);
+        copy(self.gntdev.as_fd(), self.own.as_deref(), batch);
+    }
+
+    fn buffer_memory(&self, len: usize) -> io::Result<Region> {
+        match &self.own {
+            Some(own) => own.buffer_memory(len),
+            None => Region::anonymous(len),
+        }
     }
 
     /// The guest copies out of a [granted](CopyForm::Granted) pool.

@@ -63,9 +63,25 @@ impl Buffers {
     /// # Errors
     /// The kernel has no memory left.
     pub fn new(options: BufferOptions) -> io::Result<Self> {
+        Self::within(options, &Region::anonymous)
+    }
+
+    /// As [`new`](Self::new), in memory that `allocate` gives, unless its pages are replaced or must be large. The window takes the buffers at
+    /// its start before others.
+    ///
+    /// # Errors
+    /// Its errors, and the kernel's.
+    pub fn within(
+        options: BufferOptions,
+        allocate: &(impl Fn(usize) -> io::Result<Region> + ?Sized),
+    ) -> io::Result<Self> {
         let (size, each) = options.layout();
-        let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
-        let region = Arc::new(allocate(WINDOW * size * each)?);
+        let bytes = WINDOW * size * each;
+        let region = Arc::new(match options {
+            BufferOptions { huge_pages: true, .. } => Region::anonymous_huge(bytes)?,
+            BufferOptions { zeroed_pages: true, .. } => Region::anonymous(bytes)?,
+            _ => allocate(bytes)?,
+        });
         // A slice, which others may share.
         let region = region.slice(0..region.len()).map_err(io::Error::other)?;
         Ok(Self {
@@ -123,12 +139,14 @@ impl Buffers {
     }
 
     /// A slot's buffers, each as its first byte and its length.
+    ///
+    /// A body begins where it would if its header were at the buffer's start. So the pages that the frame is copied to begin where pages
+    /// of the buffer do: the copy of each is in one page here too, which is one operation of a hypervisor instead of two.
     pub(crate) fn places(&self, slot: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let size = self.size;
-        let (first, headroom) = match &self.kept {
-            Some(kept) => (kept.current(slot), HEADROOM),
-            None => (slot * self.each, 0),
-        };
+        let first = self.kept.as_ref().map_or(slot * self.each, |kept| kept.current(slot));
+        let is_aligned = self.kept.is_some() || (self.each == 1 && self.size > PAGE);
+        let headroom = if is_aligned { HEADROOM } else { 0 };
         (first..first + self.each).map(move |n| (n * size + headroom, size - headroom))
     }
 
@@ -174,7 +192,7 @@ mod tests {
     #[test]
     fn a_frame_fits_its_buffers() {
         for (large, zeroed_pages, size, each) in [
-            (true, false, 65_536, 1),
+            (true, false, 65_536 - HEADROOM, 1),
             (true, true, 4096, 16),
             (false, false, 2048, 1),
             (false, true, 4096, 1),
@@ -187,6 +205,14 @@ mod tests {
             assert_eq!(end, Some(buffers.region().len()));
             let room = HEADER_MAX + size * each;
             assert!(room > if large { FRAME_MAX } else { 1518 });
+        }
+    }
+
+    #[test]
+    fn pages_of_a_long_frame_are_pages_of_its_buffer() {
+        let long = buffers(true, false);
+        for slot in [0, 1, WINDOW - 1] {
+            assert_eq!(long.places(slot).next().unwrap().0 % PAGE, HEADER_MAX);
         }
     }
 

@@ -1,44 +1,54 @@
 //! Frames to the tap.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
 use port::{
-    Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, Linear, Merging, Offer, Outcome,
-    PIECES_MAX, ScatterList, TAIL_MAX,
+    Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, HEADER_ROOM, Linear, Merging,
+    Offer, Outcome, PIECES_MAX, ScatterList, TAIL_MAX,
 };
 use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
 
+use crate::rings::free_ring;
+use crate::sys::ring::{Ring, WRITES_MAX};
 use crate::tap::TapQueue;
 
 /// A frame's metadata, its header and all of its runs are written by one call.
 const _: () = assert!(2 + PIECES_MAX + TAIL_MAX <= shm::MAX_PIECES);
 
-/// System calls of one [`deliver`](Egress::deliver), in each of which the network stack behind the
+/// System calls of one [`deliver`](Egress::deliver), or frames of one call, in each of which the network stack behind the
 /// tap may do a packet's whole work. Others wait for the queue's lock, and for the worker, until it
 /// returns. A batch of unsegmented frames and a frame of 64 KiB in segments of the usual MTU need no
 /// more.
 const CALLS: u16 = 64;
+/// Bytes of the metadata before a frame.
+const METADATA: usize = size_of::<VirtioNetHdr>();
+/// Bytes of the metadata and the longest frame that is all header.
+const SHORT: usize = METADATA + HEADER_ROOM;
 
 /// The write side of a tap queue.
 pub struct TapEgress {
     tap: Arc<TapQueue>,
     /// Does the offloads that the device lacks.
     finisher: Finisher,
-    /// Frames that the device cannot gather.
+    /// Frames that the device cannot gather, behind their metadata.
     linear: Linear,
+    /// Frames without a body that are written together, behind their metadata.
+    short: Box<[[u8; SHORT]; WRITES_MAX]>,
     /// Whether a batch of this call could not be copied: trying again with each frame behind it would copy most of them many times.
     copies_singly: bool,
     meter: Arc<Meter>,
 }
 
 impl Egress for TapEgress {
-    /// Writes frames in order, as many as 64 system calls can. A tap never makes frames wait for
+    /// Writes frames in order, as many as 64 system calls can, or one call for 64. A tap never makes frames wait for
     /// room.
     fn deliver(
         &mut self,
@@ -49,9 +59,21 @@ impl Egress for TapEgress {
         let mut calls = 0;
         self.linear.clear();
         self.copies_singly = false;
-        for n in 0..offers.len() {
+        let mut ring = if offers.len() > 1 { free_ring() } else { None };
+        let mut n = 0;
+        while n < offers.len() {
             let offer = &mut offers[n];
             let need = self.finisher.need(offer.frame);
+            if let (Need::Nothing, Some(ring)) = (need, &mut ring) {
+                let most = usize::from(CALLS).saturating_sub(calls as usize).min(offers.len() - n);
+                let written = self.write_together(ring, body, &mut offers[n..], most);
+                if written > 0 {
+                    calls += u32::try_from(written).unwrap_or(u32::MAX);
+                    n += written;
+                    continue;
+                }
+            }
+            let offer = &mut offers[n];
             let needed = if need == Need::Segment { segments_left(offer) } else { 1 };
             // A frame that fits in one call is not divided among two: that costs another copy.
             if calls > 0 && calls + needed > CALLS.into() {
@@ -65,6 +87,7 @@ impl Egress for TapEgress {
             if outcome.is_offered_again() {
                 break;
             }
+            n += 1;
         }
         Ok(())
     }
@@ -86,7 +109,73 @@ impl TapEgress {
         features.uso_v6 &= tap.segments_udp();
         let note = meter.clone();
         let finisher = Finisher::new(features, move |what, n| note.note(what, n));
-        Self { tap, finisher, linear: Linear::default(), copies_singly: false, meter }
+        let short = Box::new([[0; SHORT]; WRITES_MAX]);
+        Self { tap, finisher, linear: Linear::default(), short, copies_singly: false, meter }
+    }
+
+    /// Writes the first of these frames that are sent as they are, `most` at most, by one call, and sets their outcomes. Returns how many: none
+    /// where that is not worth it or cannot be done.
+    fn write_together(
+        &mut self,
+        ring: &mut Ring,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        most: usize,
+    ) -> usize {
+        let first = offers.first().map(|offer| offer.frame);
+        if let Some(first) = first.filter(|frame| frame.has_body() && self.linear.is_empty()) {
+            if self.copies_singly || self.scatter(body, first).is_some() {
+                return 0;
+            }
+            self.copy_run(body, offers);
+            self.copies_singly = self.linear.is_empty();
+        }
+        let Self { tap, finisher, linear, short, .. } = self;
+        let (mut frames, mut bodies) = (0, linear.rest().count());
+        // Which of the frames lie in the buffer.
+        let mut are_long = 0_u64;
+        for offer in offers.iter().take(most.min(WRITES_MAX)) {
+            let frame = offer.frame;
+            if finisher.need(frame) != Need::Nothing {
+                break;
+            }
+            if frame.has_body() {
+                if bodies == 0 {
+                    break;
+                }
+                bodies -= 1;
+                are_long |= 1 << frames;
+            } else {
+                let (metadata, header) = short[frames].split_at_mut(METADATA);
+                metadata.copy_from_slice(&metadata_of(frame));
+                header[..frame.header().len()].copy_from_slice(frame.header());
+            }
+            frames += 1;
+        }
+        if frames < 2 {
+            return 0;
+        }
+        let mut writes = ArrayVec::<&[u8], WRITES_MAX>::new();
+        let mut copied = linear.rest();
+        for (n, offer) in offers[..frames].iter().enumerate() {
+            let bytes = match are_long & 1 << n {
+                0 => &short[n][..METADATA + offer.frame.header().len()],
+                _ => copied.next().unwrap_or_default(),
+            };
+            writes.push(bytes);
+        }
+        drop(copied);
+        let mut results = [0; WRITES_MAX];
+        ring.write(tap.as_fd(), tap.operation(), &writes, &mut results);
+        drop(writes);
+        for (offer, result) in offers[..frames].iter_mut().zip(results) {
+            offer.outcome = match result {
+                0.. => Outcome::Delivered,
+                error => refusal(&io::Error::from_raw_os_error(-error)),
+            };
+        }
+        linear.skip(are_long.count_ones() as usize);
+        frames
     }
 
     /// Sends the first of these frames.
@@ -109,13 +198,13 @@ impl TapEgress {
     /// Sends the first of these frames as it is.
     fn send(&mut self, body: Body<'_>, offers: &[Offer<'_>]) -> Result<(), Outcome> {
         let frame = offers[0].frame;
-        let metadata = vnet::encode(&frame.headers, frame.checksum, frame.gso);
+        let metadata = || vnet::encode(&frame.headers, frame.checksum, frame.gso);
         if !frame.has_body() {
-            return write(&self.tap, &metadata, [Piece::Private(frame.header())]);
+            return write(&self.tap, &metadata(), [Piece::Private(frame.header())]);
         }
         if self.linear.is_empty() {
             if let Some(list) = self.scatter(body, frame) {
-                return write(&self.tap, &metadata, list.all());
+                return write(&self.tap, &metadata(), list.all());
             }
             if !self.copies_singly {
                 self.copy_run(body, offers);
@@ -123,10 +212,10 @@ impl TapEgress {
             }
         }
         match self.linear.take() {
-            Some(whole) => write(&self.tap, &metadata, [Piece::Private(whole)]),
+            Some(whole) => write_pieces(&self.tap, [Piece::Private(whole)]),
             None => {
                 let whole = self.finisher.whole(frame, body)?;
-                write(&self.tap, &metadata, [Piece::Private(whole)])
+                write(&self.tap, &metadata(), [Piece::Private(whole)])
             }
         }
     }
@@ -136,7 +225,7 @@ impl TapEgress {
         let Self { finisher, linear, meter, .. } = self;
         let frames = offers.iter().map(|offer| offer.frame);
         let is_sent_so = |frame: &&Frame| frame.has_body() && finisher.need(frame) == Need::Nothing;
-        let copied = linear.fill(frames.take_while(is_sent_so), body);
+        let copied = linear.fill_behind(frames.take_while(is_sent_so), body, metadata_of);
         meter.note(Counted::DriverBytes, copied);
     }
 
@@ -187,6 +276,11 @@ fn segments_left(offer: &Offer<'_>) -> u32 {
     offer.frame.packets().saturating_sub(offer.sent.into()).max(1)
 }
 
+/// The metadata of a frame that is sent as it is.
+fn metadata_of(frame: &Frame) -> [u8; METADATA] {
+    zerocopy::transmute!(vnet::encode(&frame.headers, frame.checksum, frame.gso))
+}
+
 /// One frame, one system call.
 fn write<'a>(
     tap: &TapQueue,
@@ -194,24 +288,29 @@ fn write<'a>(
     frame: impl IntoIterator<Item = Piece<'a>>,
 ) -> Result<(), Outcome> {
     let metadata = std::iter::once(Piece::Private(metadata.as_bytes()));
-    match shm::write_pieces(tap, metadata.chain(frame)) {
-        Ok(_) => Ok(()),
+    write_pieces(tap, metadata.chain(frame))
+}
+
+/// The same, with the metadata in the first piece.
+fn write_pieces<'a>(
+    tap: &TapQueue,
+    pieces: impl IntoIterator<Item = Piece<'a>>,
+) -> Result<(), Outcome> {
+    shm::write_pieces(tap, pieces).map(drop).map_err(|error| refusal(&error))
+}
+
+/// What becomes of a frame that the kernel did not take.
+fn refusal(error: &io::Error) -> Outcome {
+    let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    Outcome::Dropped(match error.kind() {
         // The stack behind the tap is short of memory or queue space: this frame is lost, as on
         // any wire. It must not disable the port.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(Outcome::Dropped(DropReason::NoRoom))
-        }
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
-            Err(Outcome::Dropped(DropReason::NoRoom))
-        }
+        io::ErrorKind::WouldBlock => DropReason::NoRoom,
+        _ if is(rustix::io::Errno::NOBUFS) => DropReason::NoRoom,
         // A packet socket takes no frame beyond the interface's MTU.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
-            Err(Outcome::Dropped(DropReason::TooLarge))
-        }
+        _ if is(rustix::io::Errno::MSGSIZE) => DropReason::TooLarge,
         // EINVAL: the kernel found the metadata contradictory. EIO: the interface is down.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            Err(Outcome::Dropped(DropReason::Malformed))
-        }
-        Err(_) => Err(Outcome::Dropped(DropReason::PortGone)),
-    }
+        io::ErrorKind::InvalidInput => DropReason::Malformed,
+        _ => DropReason::PortGone,
+    })
 }

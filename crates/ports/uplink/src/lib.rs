@@ -19,6 +19,7 @@ mod ingress;
 mod kept;
 mod loans;
 mod macvtap;
+mod rings;
 mod steering;
 mod sys;
 mod sysfs;
@@ -31,6 +32,7 @@ pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use guest_tap::GuestTap;
 pub use ingress::TapIngress;
 pub use macvtap::Macvtap;
+pub use rings::{has_rings, open_rings, try_ring};
 pub use steering::{Steering, SteeringError};
 pub use xdp::{
     Xdp, XdpCounts, XdpError, XdpIngress, XdpNic, XdpNicEgress, XdpNicError, XdpNicIngress,

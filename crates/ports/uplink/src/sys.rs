@@ -1,12 +1,13 @@
 //! The tun driver's ioctls (`linux/if_tun.h`), each as a safe function.
 //!
-//! With [`bpf`], [`interface`] and [`packet`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
+//! With [`bpf`], [`interface`], [`packet`] and [`ring`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
 //! caller of an ioctl must guarantee its number and its argument's type.
 #![allow(unsafe_code)]
 
 pub(crate) mod bpf;
 pub(crate) mod interface;
 pub(crate) mod packet;
+pub(crate) mod ring;
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::os::fd::BorrowedFd;

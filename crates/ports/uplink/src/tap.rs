@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::sys;
 use crate::sys::interface::WantedFeatures;
+use crate::sys::ring::Operation;
 
 /// Bytes of `virtio_net_hdr` before each frame read or written: the layout without `num_buffers`.
 pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
@@ -275,6 +276,14 @@ impl TapQueue {
 
     pub(crate) fn failed(&self, step: &'static str, errno: Errno) -> TapError {
         TapError::System { name: self.name.to_string(), step, errno }
+    }
+
+    /// How a ring writes a frame.
+    pub(crate) fn operation(&self) -> Operation {
+        match self.kind {
+            Kind::Queue => Operation::Write,
+            Kind::Socket => Operation::Send,
+        }
     }
 
     /// A socket that reads and writes frames like a tap.

@@ -9,6 +9,7 @@ mod ingress;
 mod merged;
 mod network;
 mod socket_drops;
+mod together;
 mod udp;
 mod unfinished;
 mod xdp;

@@ -19,6 +19,8 @@ use crate::work::Work;
 const EMPTY_EVENTS: u32 = 16;
 /// After them it rests for so long.
 const REST: Duration = Duration::from_millis(1);
+/// An epoll token has the slot's number in the bits below, and in those above the number of the event of this slot.
+const EVENT_SHIFT: u32 = 32;
 
 /// A queue or a task of a worker, and what of it outlives the thread that serves it.
 pub(crate) struct Entry {
@@ -42,7 +44,7 @@ impl Entry {
 /// A queue or a task, for the thread that serves it.
 pub(crate) struct Slot {
     pub(crate) entry: Arc<Entry>,
-    /// The epoll token of its events.
+    /// The epoll token of its first event.
     token: u64,
     /// Whether it is polled; otherwise it is armed.
     pub(crate) active: bool,
@@ -102,10 +104,15 @@ impl Slot {
         now.duration_since(self.last_work) < time
     }
 
-    /// An event came. The slot becomes active, unless its events bring nothing: a guest may send
+    /// The number of the slot that an event with this token is for.
+    pub(crate) fn of_token(token: u64) -> usize {
+        usize::try_from(token & ((1 << EVENT_SHIFT) - 1)).unwrap_or(usize::MAX)
+    }
+
+    /// The event with this token came. The slot becomes active, unless its events bring nothing: a guest may send
     /// them without end (XSA-332), and each costs its worker a wake-up.
-    pub(crate) fn hear(&mut self, epoll: &OwnedFd) {
-        self.entry.events.iter().for_each(|event| event.take());
+    pub(crate) fn hear(&mut self, epoll: &OwnedFd, token: u64) {
+        take(&self.entry.events, token);
         if self.active || self.rests {
             return;
         }
@@ -173,10 +180,19 @@ impl Slot {
     }
 }
 
+/// Takes the event with this token. To take another one too would be a system call that finds nothing.
+fn take(events: &[Arc<dyn Event>], token: u64) {
+    let number = usize::try_from(token >> EVENT_SHIFT).unwrap_or(usize::MAX);
+    if let Some(event) = events.get(number) {
+        event.take();
+    }
+}
+
 /// Adds events to `epoll`, all or none.
 fn watch(epoll: &OwnedFd, events: &[Arc<dyn Event>], token: u64) -> Result<(), Errno> {
-    for event in events {
-        let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ET);
+    for (number, event) in (0_u64..).zip(events) {
+        let data = EventData::new_u64(token | number << EVENT_SHIFT);
+        let flags = EventFlags::IN | EventFlags::ET;
         match epoll::add(epoll, event, data, flags) {
             // One event channel for both rings.
             Ok(()) | Err(Errno::EXIST) => {}
@@ -193,5 +209,69 @@ fn forget(epoll: &OwnedFd, events: &[Arc<dyn Event>]) {
     for event in events {
         // This fails for the second of two equal descriptors, which was removed with the first.
         let _ = epoll::delete(epoll, event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use port::Doorbell;
+    use rustix::buffer::spare_capacity;
+    use rustix::event::Timespec;
+    use rustix::event::epoll::CreateFlags;
+
+    use super::*;
+
+    /// An event that counts how often it is taken.
+    struct Counted(Doorbell, AtomicU32);
+
+    impl AsFd for Counted {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Event for Counted {
+        fn take(&self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn event() -> Arc<Counted> {
+        Arc::new(Counted(Doorbell::new().unwrap(), AtomicU32::new(0)))
+    }
+
+    /// The tokens of the events that come.
+    fn heard(epoll: &OwnedFd) -> Vec<u64> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(8);
+        epoll::wait(epoll, spare_capacity(&mut events), Some(&Timespec::default())).unwrap();
+        events.iter().map(|event| event.data.u64()).collect()
+    }
+
+    #[test]
+    fn an_event_is_taken_that_came_and_no_other() {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let (frames, room) = (event(), event());
+        let events: [Arc<dyn Event>; 2] = [frames.clone(), room.clone()];
+        watch(&epoll, &events, 7).unwrap();
+        for (rung, other) in [(&frames, &room), (&room, &frames)] {
+            rung.0.ring();
+            let [token] = heard(&epoll)[..] else { panic!("one event") };
+            assert_eq!(Slot::of_token(token), 7);
+            take(&events, token);
+            assert_eq!(
+                (rung.1.swap(0, Ordering::Relaxed), other.1.load(Ordering::Relaxed)),
+                (1, 0)
+            );
+        }
+        // One event channel for both rings.
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let events: [Arc<dyn Event>; 2] = [frames.clone(), frames.clone()];
+        watch(&epoll, &events, 7).unwrap();
+        frames.0.ring();
+        heard(&epoll).into_iter().for_each(|token| take(&events, token));
+        assert_eq!(frames.1.load(Ordering::Relaxed), 1);
     }
 }

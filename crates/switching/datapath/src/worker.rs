@@ -31,7 +31,7 @@ use looks::Looks;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
-/// The epoll token of a worker's doorbell. Queues have their index.
+/// The epoll token of a worker's doorbell. Queues have their index and the number of the event.
 const DOORBELL: u64 = u64::MAX;
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
 /// in a series of round trips its next frame comes after other queues' frames.
@@ -487,7 +487,7 @@ impl Worker {
                         return false;
                     }
                 }
-                index => self.event(usize::try_from(index).unwrap_or(usize::MAX)),
+                token => self.event(token),
             }
         }
         true
@@ -513,9 +513,9 @@ impl Worker {
 
     /// Handles an event of a queue: it has frames, or room for waiting frames, or (with one event
     /// channel for both rings) either.
-    fn event(&mut self, index: usize) {
-        let Some(Some(slot)) = self.slots.get_mut(index) else { return };
-        slot.hear(&self.epoll);
+    fn event(&mut self, token: u64) {
+        let Some(Some(slot)) = self.slots.get_mut(Slot::of_token(token)) else { return };
+        slot.hear(&self.epoll, token);
         let Some(queue) = slot.entry.room_of else { return };
         let waiters = slot.entry.port.take_waiters(queue);
         if waiters != 0 {

@@ -31,6 +31,7 @@ mod notify;
 mod platform;
 mod port_record;
 mod ports;
+mod priority;
 mod sandbox;
 mod server;
 mod socket_file;
@@ -69,6 +70,9 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     thread::end_after_panic();
     raise_descriptor_limit();
     let config = &loaded.config;
+    if config.daemon.platform == crate::config::Platform::Xen {
+        priority::raise();
+    }
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     // With all rights, before this thread gives them up for all that it starts.
@@ -115,6 +119,9 @@ fn serve(
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
+    if config.daemon.platform == crate::config::Platform::Xen {
+        open_rings(datapath.workers());
+    }
     let record = PortRecord::open(&config.daemon.directory);
     if record.is_waiting() {
         datapath.pause();
@@ -153,6 +160,17 @@ fn serve(
     Control::new(host, tables, ports, record).run(inbox, watchdog);
     stop_looking();
     Ok(())
+}
+
+/// Has frames to taps and packet sockets written several at a time: a system call of a paravirtual domain is dear.
+fn open_rings(workers: usize) {
+    match uplink::open_rings(workers) {
+        Ok(()) => info!("frames to uplinks and devices are written several at a time, by io_uring"),
+        Err(error) => info!(
+            %error,
+            "no io_uring (kernel.io_uring_disabled?): each frame to an uplink or a device is a system call"
+        ),
+    }
 }
 
 fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datapath, Error> {

@@ -3,11 +3,15 @@
 //! The control thread uses platforms and backends through these traits only. It does not know which
 //! hypervisor its guests run on.
 
+use std::io;
 use std::sync::{Arc, Weak, mpsc};
 
-use control_socket::{GuestCopyStatus, KeptPages, PersistentStatus, PortStatus, Reason, Status};
+use control_socket::{
+    GuestCopyStatus, KeptPages, OwnPagesStatus, PersistentStatus, PortStatus, Reason, Status,
+};
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
 use netback::{Change, DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
+use shm::Region;
 use switch::MacAddr;
 use tracing::warn;
 use xenstore::{Store, XenbusState};
@@ -20,6 +24,24 @@ use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
 use crate::daemon::ports::Transition;
 
+/// Gives private memory of so many bytes.
+pub(super) type BufferMemory = dyn Fn(usize) -> io::Result<Region> + Send + Sync;
+
+/// What the devices that the daemon opens get from the platform.
+#[derive(Clone)]
+pub(super) struct DeviceServices {
+    pub(super) meter: Arc<Meter>,
+    /// Where their receive buffers come from.
+    pub(super) memory: Arc<BufferMemory>,
+}
+
+impl DeviceServices {
+    /// Of a platform whose copies reach all memory at the same cost.
+    pub(super) fn with_ordinary_memory(meter: Arc<Meter>) -> Self {
+        Self { meter, memory: Arc::new(Region::anonymous) }
+    }
+}
+
 /// A platform.
 pub(super) trait Platform: Send + Sync {
     /// The store.
@@ -30,6 +52,21 @@ pub(super) trait Platform: Send + Sync {
 
     /// The meter of the hypervisor's work.
     fn meter(&self) -> &Arc<Meter>;
+
+    /// Where the receive buffers of devices come from: see [`Hypervisor::buffer_memory`].
+    fn buffer_memory(&self) -> Arc<BufferMemory> {
+        Arc::new(Region::anonymous)
+    }
+
+    /// What devices get from it.
+    fn device_services(&self) -> DeviceServices {
+        DeviceServices { meter: self.meter().clone(), memory: self.buffer_memory() }
+    }
+
+    /// How many pages this domain grants to itself, if it can.
+    fn own_pages(&self) -> Option<OwnPagesStatus> {
+        None
+    }
 
     /// Serves an interface that the toolstack has created, or continues one that an earlier daemon
     /// left connected.

@@ -6,7 +6,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
-use hypervisor::{DomId, Meter, Metered};
+use control_socket::OwnPagesStatus;
+use hypervisor::{DomId, Hypervisor as _, Meter, Metered};
 use netback::{Files, Offered, RxChannel, VifError};
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
@@ -18,7 +19,7 @@ use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::limits::Limits;
-use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::platform::{Backend, BufferMemory, Platform, VifBackend};
 
 /// A Xen host, of which this is dom0 or a driver domain.
 pub(super) struct XenPlatform {
@@ -36,11 +37,10 @@ impl XenPlatform {
     /// Opens Xen's devices and the store.
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-        let xen = match vifs.any(|vif| vif.rx == RxChannel::GuestCopy) {
+        let mut xen = match vifs.any(|vif| vif.rx == RxChannel::GuestCopy) {
             true => Xen::with_guest_copies(config.xen.guest_copy_pages)?,
             false => Xen::open()?,
         };
-        let xen = Metered::new(xen);
         let kind = &config.xen.backend;
         let lock = serve_alone(kind)?;
         let store: Arc<dyn Store> = Arc::new(connect()?);
@@ -48,6 +48,10 @@ impl XenPlatform {
             Error::Store(StoreError::Gone(_)) => Error::Xen(OpenError::NoStore),
             error => error,
         })?;
+        if let Err(reason) = xen.grant_own_pages(own) {
+            info!(%reason, "copies to guests pin pages, which costs more");
+        }
+        let xen = Metered::new(xen);
         let backends = Backends::new(own, kind);
         let (directory, on_stop) = (config.daemon.directory.clone(), config.xen.on_stop);
         info!(domain = own.0, backend = kind, "serving the backends of this domain");
@@ -66,6 +70,16 @@ impl Platform for XenPlatform {
 
     fn meter(&self) -> &Arc<Meter> {
         self.xen.meter()
+    }
+
+    fn buffer_memory(&self) -> Arc<BufferMemory> {
+        let xen = self.xen.clone();
+        Arc::new(move |len| xen.buffer_memory(len))
+    }
+
+    fn own_pages(&self) -> Option<OwnPagesStatus> {
+        let counts = self.xen.own_pages().unwrap_or_default();
+        Some(OwnPagesStatus { granted: counts.granted, refused: counts.refused })
     }
 
     /// The ledgers are in files, because the rings outlive the daemon.

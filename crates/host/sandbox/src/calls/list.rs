@@ -33,6 +33,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_recvmmsg,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
+    // By rings that were opened before, and write to descriptors only.
+    libc::SYS_io_uring_enter,
     // Descriptors.
     libc::SYS_close,
     libc::SYS_close_range,

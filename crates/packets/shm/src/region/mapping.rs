@@ -64,6 +64,19 @@ impl Region {
         Self::adopt(base, len)
     }
 
+    /// Private zeroed memory of `len` bytes, as [`anonymous`](Self::anonymous), whose first `mapped` bytes are those of `fd` from `offset`.
+    pub fn map_first(fd: impl AsFd, offset: u64, mapped: usize, len: usize) -> io::Result<Self> {
+        let mut region = Self::anonymous(len)?;
+        if let Err(error) = region.fill(0, mapped, ProtFlags::READ | ProtFlags::WRITE, fd, offset) {
+            if !region.reserve_again(0, mapped) {
+                // Another mapping may be there, which must not be unmapped.
+                std::mem::forget(region);
+            }
+            return Err(error);
+        }
+        Ok(region)
+    }
+
     /// As [`map`](Self::map), for a file whose length another process can change. Where the kernel cannot provide a
     /// page, the region becomes zeroed private memory (or only that page, if there is not as much of it), and [`is_lost`](Self::is_lost) says so; without this,
     /// SIGBUS would end the process.
@@ -311,6 +324,7 @@ impl Region {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
     use super::*;
@@ -327,6 +341,27 @@ mod tests {
         assert_eq!(&seen, b"across the pages");
         one.atomic_u32(64).unwrap().store(7, Ordering::Relaxed);
         assert_eq!(other.read::<u32>(64), Ok(7));
+    }
+
+    #[test]
+    fn the_first_pages_are_those_of_a_file() {
+        let fd = create_memfd("test", 2, PageSize::Small).unwrap();
+        let file = Region::map(&fd, 0, 8192).unwrap();
+        let region = Region::map_first(&fd, 4096, 4096, 8192).unwrap().keeping("kept");
+        region.copy_in(4092, b"headbody").unwrap();
+        let mut seen = [0; 4];
+        file.copy_out(8188, &mut seen).unwrap();
+        assert_eq!(&seen, b"head");
+        region.copy_out(4096, &mut seen).unwrap();
+        assert_eq!(&seen, b"body");
+        // What is kept is found from slices of slices.
+        let slice = Arc::new(Arc::new(region).slice(4096..8192).unwrap()).slice(8..16).unwrap();
+        assert_eq!(slice.kept::<&str>(), Some((&"kept", 4104)));
+        assert_eq!(slice.kept::<u8>(), None);
+        assert_eq!(file.kept::<&str>(), None);
+        // A file that cannot be mapped leaves nothing.
+        let pipe = rustix::pipe::pipe().unwrap().0;
+        assert!(Region::map_first(&pipe, 0, 4096, 8192).is_err());
     }
 
     #[test]

@@ -10,7 +10,10 @@ use hypervisor::{GrantRef, PAGE_SIZE};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::Opcode;
 
+use shm::Region;
+
 use super::{call, number};
+use crate::own_pages;
 use crate::peer::Peer;
 
 /// Most pages of one mapping: a page for each slot of a ring.
@@ -157,47 +160,101 @@ pub(crate) fn grant_copy(fd: BorrowedFd<'_>, segments: &mut [Segment<'_>]) -> Re
     let mut copy = Copy { count, segments: segments.as_mut_ptr().cast() };
     // SAFETY: the device reads and writes `count` segments, which are borrowed mutably for the call.
     // What it reads and writes of ours besides is where their local sides point: `len` bytes each
-    // that `Segment::new` found to be there, and that the segments borrow.
+    // that `End` found to be there, and that the segments borrow.
     unsafe { call::<GRANT_COPY, _>(fd, &mut copy).map(drop) }
 }
 
-impl<'a> Segment<'a> {
-    /// A copy not yet performed. It must lie in one page on a granted side, and within the memory
-    /// on the other: the kernel would silently write past the end of a slice. A page that is
-    /// granted and mapped is named by its grant, because Xen accepts addresses only of this
+/// One end of a copy. It lies in one page if it is named by a grant, and in memory that is borrowed otherwise: the kernel would silently
+/// write past the end of a slice.
+pub(crate) struct End<'a> {
+    side: Side,
+    len: u16,
+    is_granted: bool,
+    local: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> End<'a> {
+    /// A page that is granted and mapped is named by its grant, because Xen accepts addresses only of this
     /// domain's own memory.
+    #[inline]
+    pub(crate) fn source(source: &'a Source<'_, Peer>, len: u16) -> Option<Self> {
+        match source {
+            Source::Grant { .. } | Source::MappedGrant { .. } => {
+                Self::granted(source.granted()?, len)
+            }
+            Source::Mapped { region, offset } => Self::mapped(region, *offset, len),
+            Source::Private(source) => {
+                let bytes = source.get(..len.into())?;
+                Some(Self::local(bytes.as_ptr().cast_mut(), len))
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn dest(dest: &'a mut Dest<'_, Peer>, len: u16) -> Option<Self> {
+        match dest {
+            Dest::Grant { .. } | Dest::MappedGrant { .. } => Self::granted(dest.granted()?, len),
+            Dest::Mapped { region, offset } => Self::mapped(region, *offset, len),
+            Dest::Private(dest) => {
+                let bytes = dest.get_mut(..len.into())?;
+                Some(Self::local(bytes.as_mut_ptr(), len))
+            }
+        }
+    }
+
+    /// Bytes of mapped memory. A page that this domain grants to itself is named by that grant, so that the kernel need not pin it.
+    #[inline]
+    pub(crate) fn mapped(region: &'a Region, offset: usize, len: u16) -> Option<Self> {
+        let address = region.address(offset, len.into()).ok()?;
+        match own_pages::grant_of(region, offset, len) {
+            Some(grant) => Self::granted(grant, len),
+            None => Some(Self::local(address, len)),
+        }
+    }
+
+    #[inline]
+    fn granted((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Self> {
+        let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
+        let foreign = Foreign { gref: gref.0, offset, domid: peer.domain().0 };
+        let side = Side { foreign };
+        within_page.then_some(Self { side, len, is_granted: true, local: PhantomData })
+    }
+
+    /// The caller has found `len` bytes there, which are borrowed.
+    #[inline]
+    fn local(address: *mut u8, len: u16) -> Self {
+        let side = Side { virt: address.cast() };
+        Self { side, len, is_granted: false, local: PhantomData }
+    }
+}
+
+impl<'a> Segment<'a> {
+    /// A copy not yet performed, of ends of the same length.
+    #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "an end belongs to one copy")]
+    pub(crate) fn between(source: End<'a>, dest: End<'a>) -> Option<Self> {
+        let flag = |end: &End<'_>, flag| if end.is_granted { flag } else { 0 };
+        let flags = flag(&source, GNTCOPY_SOURCE_GREF) | flag(&dest, GNTCOPY_DEST_GREF);
+        let (len, status, local) = (source.len, GNTST_OKAY, PhantomData);
+        let segment = Self { source: source.side, dest: dest.side, len, flags, status, local };
+        (source.len == dest.len).then_some(segment)
+    }
+
+    /// A copy not yet performed.
     #[inline]
     pub(crate) fn new(
         source: &'a Source<'_, Peer>,
         dest: &'a mut Dest<'_, Peer>,
         len: u16,
     ) -> std::result::Result<Self, CopyStatus> {
-        let bytes = usize::from(len);
-        let mut flags = 0;
-        let source = match source {
-            Source::Grant { .. } | Source::MappedGrant { .. } => {
-                flags |= GNTCOPY_SOURCE_GREF;
-                source.granted().and_then(|grant| foreign(grant, len))
-            }
-            Source::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
-            Source::Private(source) => source.get(..bytes).map(|b| local(b.as_ptr().cast_mut())),
-        };
-        let dest = match dest {
-            Dest::Grant { .. } | Dest::MappedGrant { .. } => {
-                flags |= GNTCOPY_DEST_GREF;
-                dest.granted().and_then(|grant| foreign(grant, len))
-            }
-            Dest::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
-            Dest::Private(dest) => dest.get_mut(..bytes).map(|b| local(b.as_mut_ptr())),
-        };
-        let (source, dest) =
-            (source.ok_or(CopyStatus::BadSource)?, dest.ok_or(CopyStatus::BadDest)?);
-        Ok(Self { source, dest, len, flags, status: GNTST_OKAY, local: PhantomData })
+        let source = End::source(source, len).ok_or(CopyStatus::BadSource)?;
+        let dest = End::dest(dest, len).ok_or(CopyStatus::BadDest)?;
+        Self::between(source, dest).ok_or(CopyStatus::BadDest)
     }
 
     /// A copy of this source's first byte into a byte of this process.
     pub(crate) fn probe<'b>(&'b self, byte: &'b mut u8) -> Segment<'b> {
-        let dest = local(byte);
+        let dest = Side { virt: std::ptr::from_mut(byte).cast() };
         let flags = self.flags & !GNTCOPY_DEST_GREF;
         let (source, local) = (self.source, PhantomData);
         Segment { source, dest, len: 1, flags, status: GNTST_OKAY, local }
@@ -214,16 +271,4 @@ impl<'a> Segment<'a> {
     pub(crate) fn is_done(&self) -> bool {
         self.status == GNTST_OKAY
     }
-}
-
-#[inline]
-fn foreign((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Side> {
-    let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
-    let foreign = Foreign { gref: gref.0, offset, domid: peer.domain().0 };
-    within_page.then_some(Side { foreign })
-}
-
-#[inline]
-fn local(address: *mut u8) -> Side {
-    Side { virt: address.cast() }
 }

@@ -6,7 +6,7 @@ use capture::{Capture, Request};
 use control_socket::Status;
 use hypervisor::DomId;
 
-use crate::config::{EVERY_GUEST, Guest};
+use crate::config::{EVERY_GUEST, Guest, Platform};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
@@ -84,8 +84,11 @@ impl Control {
             started: seconds_since_epoch(self.started),
             worker_threads: self.host.datapath.worker_threads(),
             workers,
+            writes_together: (self.host.config.daemon.platform == Platform::Xen)
+                .then(uplink::has_rings),
             cpu: self.stopwatch.read(),
             meter: status::meter(self.host.platform.meter(), &ports),
+            own_pages: self.host.platform.own_pages(),
             ports,
             multicast: self.host.datapath.multicast().map(status::multicast),
             mirrors: self.mirrors.iter().map(PluggedMirror::status).collect(),

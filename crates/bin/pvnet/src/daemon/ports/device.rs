@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use control_socket::{PortState, PortStatus, Reason};
 use datapath::{Datapath, Port};
-use hypervisor::Meter;
 use offload::Features;
 use port::{Queue, Task};
 use tracing::{info, warn};
@@ -21,6 +20,7 @@ use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::{Interfaces, Side};
+use crate::daemon::platform::DeviceServices;
 
 /// The interval at which a device is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl DeviceOptions {
 /// The device of one port.
 pub(in crate::daemon) struct GuestDevice {
     options: DeviceOptions,
-    meter: Arc<Meter>,
+    services: DeviceServices,
     /// None after it was deleted.
     tap: Option<GuestTap>,
     /// The guest's port and the tap's, while the guest is connected.
@@ -66,13 +66,13 @@ impl GuestDevice {
     ///
     /// # Errors
     /// A sentence for an operator.
-    pub(super) fn open(options: DeviceOptions, meter: &Arc<Meter>) -> Result<Self, String> {
+    pub(super) fn open(options: DeviceOptions, services: DeviceServices) -> Result<Self, String> {
         let queues = options.queues.clamp(1, QUEUES_MAX);
         let options = DeviceOptions { queues, ..options };
         let tap = open(&options)?;
         Ok(Self {
             options,
-            meter: meter.clone(),
+            services,
             tap: Some(tap),
             guest: None,
             port: None,
@@ -212,9 +212,10 @@ impl GuestDevice {
         let Some(tap) = &self.tap else { return };
         let queue = |tap: &Arc<TapQueue>| {
             let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-            let buffers = Buffers::new(options)?;
-            let egress = TapEgress::new(self.meter.clone(), tap.clone(), self.options.features);
-            let ingress = TapIngress::new(self.meter.clone(), tap.clone(), buffers);
+            let DeviceServices { meter, memory } = &self.services;
+            let buffers = Buffers::within(options, &**memory)?;
+            let egress = TapEgress::new(meter.clone(), tap.clone(), self.options.features);
+            let ingress = TapIngress::new(meter.clone(), tap.clone(), buffers);
             let ingress = Box::new(ingress.with_back_pressure());
             Ok(Queue { ingress, egress: Box::new(egress) })
         };

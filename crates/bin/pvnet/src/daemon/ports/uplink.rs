@@ -94,7 +94,8 @@ impl Uplink {
     /// Attaches the queues of its device.
     fn attach(&self, device: Device, port: &mut Record, host: &Host) -> Result<OpenDevice, Error> {
         let Device { shared, for_guests, macvtap, interface } = device;
-        let (uplink, meter, datapath) = (&self.config, host.meter(), &host.datapath);
+        let (uplink, datapath) = (&self.config, &host.datapath);
+        let services = host.platform.device_services();
         let mut vifs = host.config.guests.iter().flat_map(|guest| &guest.vifs);
         // On Xen guests copy from their pools only.
         let is_machine = host.config.daemon.platform == Platform::Machine;
@@ -102,16 +103,17 @@ impl Uplink {
         let spare = if are_kept { SPARE_BUFFERS } else { 0 };
         let no_memory = || Error::system("memory for an uplink");
         let (queues, watch, handles) =
-            uplink_queues::shared(uplink, shared, spare, meter).map_err(no_memory())?;
+            uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
         let attached = port.attach(queues, Vec::new(), self.coalescing(), datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
             ForGuests::Nothing => None,
             ForGuests::Queues(taps, steering) => {
                 // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
-                let buffers = uplink_queues::buffers(uplink, taps.len(), 0).map_err(no_memory())?;
+                let buffers = uplink_queues::buffers(uplink, taps.len(), 0, &*services.memory)
+                    .map_err(no_memory())?;
                 let queues = taps.into_iter().zip(buffers).map(|(tap, buffers)| {
-                    let tap = TapIngress::new(meter.clone(), Arc::new(tap), buffers);
+                    let tap = TapIngress::new(services.meter.clone(), Arc::new(tap), buffers);
                     let queue = Arc::<GuestQueue>::default();
                     let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
                     let ingress = port.wrappers.wrap_ingress(Box::new(ingress));

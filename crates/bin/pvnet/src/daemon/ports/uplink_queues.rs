@@ -13,18 +13,19 @@ use uplink::{BufferOptions, Buffers, TapEgress, TapIngress, XdpNic, XdpNicSocket
 
 use super::uplink_device::Shared;
 use crate::config::{ReceiveBuffers, Uplink, UplinkKind};
+use crate::daemon::platform::{BufferMemory, DeviceServices};
 
 /// The queues that all guests share, for the switch. `spare` buffers of each may be kept by guests.
 pub(super) fn shared(
     uplink: &Uplink,
     shared: Shared,
     spare: usize,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
 ) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     match shared {
-        Shared::Taps(taps) => of_taps(uplink, taps, spare, meter),
+        Shared::Taps(taps) => of_taps(uplink, taps, spare, services),
         Shared::Nic(nic) => {
-            let (queues, watch) = of_nic(uplink, nic, meter)?;
+            let (queues, watch) = of_nic(uplink, nic, &services.meter)?;
             Ok((queues, watch, Handles::default()))
         }
     }
@@ -34,22 +35,23 @@ pub(super) fn shared(
 #[derive(Default)]
 pub(super) struct Handles {
     taps: Vec<Arc<TapQueue>>,
-    meter: Option<Arc<Meter>>,
+    services: Option<DeviceServices>,
 }
 
 impl Handles {
     /// Another ingress side of a queue.
     pub(super) fn ingress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Ingress>> {
         let tap = self.taps.get(queue)?.clone();
-        let buffers = buffers(uplink, 1, 0).ok()?.pop()?;
-        Some(Box::new(TapIngress::new(self.meter.clone()?, tap, buffers)))
+        let services = self.services.as_ref()?;
+        let buffers = buffers(uplink, 1, 0, &*services.memory).ok()?.pop()?;
+        Some(Box::new(TapIngress::new(services.meter.clone(), tap, buffers)))
     }
 
     /// Another egress side of a queue.
     pub(super) fn egress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Egress>> {
         let tap = self.taps.get(queue)?.clone();
         let features = uplink.capabilities.features();
-        Some(Box::new(TapEgress::new(self.meter.clone()?, tap, features)))
+        Some(Box::new(TapEgress::new(self.services.as_ref()?.meter.clone(), tap, features)))
     }
 }
 
@@ -57,10 +59,11 @@ fn of_taps(
     uplink: &Uplink,
     taps: Vec<TapQueue>,
     spare: usize,
-    meter: &Arc<Meter>,
+    services: &DeviceServices,
 ) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     let features = uplink.capabilities.features();
-    let buffers = buffers(uplink, taps.len(), spare)?;
+    let DeviceServices { meter, memory } = services;
+    let buffers = buffers(uplink, taps.len(), spare, &**memory)?;
     let taps: Vec<_> = taps.into_iter().map(Arc::new).collect();
     let watch = match (uplink.kind, taps.first()) {
         (UplinkKind::Macvtap, Some(first)) => Watch::Queue(first.clone()),
@@ -73,7 +76,7 @@ fn of_taps(
         egress: Box::new(TapEgress::new(meter.clone(), tap.clone(), features)),
         ingress: Box::new(TapIngress::new(meter.clone(), tap, buffers)),
     };
-    let handles = Handles { taps: taps.clone(), meter: Some(meter.clone()) };
+    let handles = Handles { taps: taps.clone(), services: Some(services.clone()) };
     Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch, handles))
 }
 
@@ -163,7 +166,12 @@ impl Watch {
 
 /// Receive buffers for each queue, and `spare` ones where guests may keep them. Warns once if the
 /// kernel gives no 2 MiB pages.
-pub(super) fn buffers(uplink: &Uplink, queues: usize, spare: usize) -> io::Result<Vec<Buffers>> {
+pub(super) fn buffers(
+    uplink: &Uplink,
+    queues: usize,
+    spare: usize,
+    memory: &BufferMemory,
+) -> io::Result<Vec<Buffers>> {
     let options = BufferOptions {
         large: uplink.large_receive,
         zeroed_pages: uplink.receive_buffers == ReceiveBuffers::ZeroedPages,
@@ -172,7 +180,7 @@ pub(super) fn buffers(uplink: &Uplink, queues: usize, spare: usize) -> io::Resul
     let make = |_| match spare {
         // A frame in separate pages cannot be kept in one piece.
         1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
-        _ => Buffers::new(options),
+        _ => Buffers::within(options, memory),
     };
     let buffers = (0..queues).map(make).collect::<io::Result<Vec<_>>>()?;
     if uplink.huge_pages

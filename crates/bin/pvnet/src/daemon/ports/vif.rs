@@ -291,7 +291,7 @@ fn open_device(
         options.names = backends.device_names(store, id);
         options.mtu = backends.mtu(store, id).or(options.mtu);
     }
-    let device = GuestDevice::open(options, host.meter())?;
+    let device = GuestDevice::open(options, host.platform.device_services())?;
     info!(guest = port, device = device.name(), new = device.is_new(), "its device");
     tell_mtu(device.mtu().filter(|_| !by_toolstack));
     Ok(Some(device))

@@ -21,6 +21,7 @@ use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::{Limits, PortsCost};
+use crate::daemon::platform::DeviceServices;
 use crate::daemon::socket_file;
 use crate::daemon::thread::spawn_for_client;
 use crate::log::OPERATOR;
@@ -200,7 +201,8 @@ impl Source for VirtualMachine {
             socket.map_err(|error| record.failed(format!("{}: {error}", path.display())))?;
         let workers = host.datapath.workers();
         let open_device = |device: config::Device| {
-            GuestDevice::open(DeviceOptions::named(device, workers), host.meter())
+            let services = DeviceServices::with_ordinary_memory(host.meter().clone());
+            GuestDevice::open(DeviceOptions::named(device, workers), services)
         };
         let device = port.device().map(open_device).transpose();
         record.device = device.map_err(|reason| record.failed(reason))?;

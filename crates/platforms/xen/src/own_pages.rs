@@ -1,0 +1,243 @@
+//! Pages that this domain grants to itself.
+//!
+//! A process names its own end of a copy by an address. gntdev then pins the page, in a walk of its page tables, for each copy. A page
+//! that is granted to this domain itself is named by its grant, as the guest's is: Xen checks one grant more, and Linux does nothing.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hypervisor::{Error, GrantRef, PAGE_SIZE};
+use parking_lot::Mutex;
+use shm::Region;
+
+use crate::peer::Peer;
+use crate::shared_pages::Entries;
+use crate::sys::gntalloc::Access;
+use crate::sys::gntdev::{End, Segment, grant_copy};
+
+/// Bytes at the start of [buffer memory](OwnPages::buffer_memory) that are granted: 16 frames of 64 KiB. The window of a queue that reads
+/// frames takes the buffers from the first on, and seldom holds more at once. The pages are there from the start, so all would be too
+/// many.
+const GRANTED_BYTES: usize = 1 << 20;
+/// Pages that this domain grants to itself for a queue of a device.
+pub const OWN_PAGES_OF_A_QUEUE: usize = GRANTED_BYTES / PAGE_SIZE;
+/// Private bytes that go through a [scratch](OwnPages::scratch): a frame's header. Copying more costs more than pinning a page.
+pub(crate) const SCRATCH_BYTES: usize = 128;
+/// Places of a scratch: one for each copy of a system call.
+const SCRATCH_PLACES: usize = 64;
+
+/// What this domain grants to itself.
+#[derive(Debug)]
+pub(crate) struct OwnPages {
+    gntalloc: Arc<OwnedFd>,
+    /// This domain.
+    own: Peer,
+    /// For copies of short private bytes. Each is in use by one thread at most.
+    scratches: Mutex<Vec<Region>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    pages: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// How many pages this domain grants to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnPageCounts {
+    /// Pages that are granted now.
+    pub granted: u64,
+    /// Allocations that gntalloc has refused: their copies pin pages.
+    pub refused: u64,
+}
+
+/// The grants of the first pages of a region, which it keeps. Dropping it revokes them.
+#[derive(Debug)]
+struct Grants {
+    own: Peer,
+    grefs: Vec<GrantRef>,
+    counts: Arc<Counts>,
+    /// Dropped once the pages are unmapped.
+    _entries: Entries,
+}
+
+impl Drop for Grants {
+    fn drop(&mut self) {
+        self.counts.pages.fetch_sub(self.grefs.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The grant of `len` bytes of a region, if they lie in one page that this domain grants to itself: who grants it, the page and the first byte
+/// in it.
+#[inline]
+pub(crate) fn grant_of(region: &Region, offset: usize, len: u16) -> Option<(&Peer, GrantRef, u16)> {
+    let (grants, start) = region.kept::<Grants>()?;
+    let first = start + offset;
+    let within = u16::try_from(first % PAGE_SIZE).ok()?;
+    let in_one_page = usize::from(within) + usize::from(len) <= PAGE_SIZE;
+    let gref = grants.grefs.get(first / PAGE_SIZE).filter(|_| in_one_page)?;
+    Some((&grants.own, *gref, within))
+}
+
+impl OwnPages {
+    /// Tries a copy between two pages of this domain, which is `own`.
+    ///
+    /// # Errors
+    /// gntalloc gives no pages, or Xen does not copy between them.
+    pub(crate) fn new(gntalloc: OwnedFd, own: Peer, gntdev: &OwnedFd) -> Result<Self, Error> {
+        let (scratches, counts) = (Mutex::default(), Arc::default());
+        let this = Self { gntalloc: Arc::new(gntalloc), own, scratches, counts };
+        let pages = this.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE)?;
+        let failed = |what| Error::os("copy between own pages")(io::Error::other(what));
+        pages.write(8, u64::MAX).map_err(failed)?;
+        let end = |offset| End::mapped(&pages, offset, 8);
+        let segment = end(8).zip(end(PAGE_SIZE)).and_then(|(from, to)| Segment::between(from, to));
+        let mut segment = segment.ok_or(Error::Unsupported("copies between own pages"))?;
+        grant_copy(gntdev.as_fd(), slice::from_mut(&mut segment))
+            .map_err(Error::os("copy between own pages"))?;
+        if !segment.is_done() || pages.read(PAGE_SIZE) != Ok(u64::MAX) {
+            return Err(Error::Unsupported("copies between own pages"));
+        }
+        this.scratches.lock().push(pages);
+        Ok(this)
+    }
+
+    /// See [`Hypervisor::buffer_memory`](hypervisor::Hypervisor::buffer_memory).
+    pub(crate) fn buffer_memory(&self, len: usize) -> io::Result<Region> {
+        self.grant(len, GRANTED_BYTES).or_else(|_| {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            Region::anonymous(len)
+        })
+    }
+
+    /// Memory of `len` bytes, of which the first whole pages of `granted` bytes are granted.
+    fn grant(&self, len: usize, granted: usize) -> Result<Region, Error> {
+        let pages = granted.min(len) / PAGE_SIZE;
+        let (entries, grefs) = Entries::grant(&self.gntalloc, self.own, pages, Access::Writable)?;
+        let region = Region::map_first(&self.gntalloc, entries.index(), pages * PAGE_SIZE, len);
+        let region = region.map_err(Error::os("map own pages"))?;
+        self.counts.pages.fetch_add(pages as u64, Ordering::Relaxed);
+        let counts = self.counts.clone();
+        Ok(region.keeping(Grants { own: self.own, grefs, counts, _entries: entries }))
+    }
+
+    /// Granted memory with a place of [`SCRATCH_BYTES`] for each copy of a system call, for as long as the result lives.
+    pub(crate) fn scratch(&self) -> Option<Scratch<'_>> {
+        let free = self.scratches.lock().pop();
+        let new = || self.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE).ok();
+        Some(Scratch { of: self, region: Some(free.or_else(new)?) })
+    }
+
+    pub(crate) fn counts(&self) -> OwnPageCounts {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        OwnPageCounts { granted: load(&self.counts.pages), refused: load(&self.counts.refused) }
+    }
+}
+
+const _: () = assert!(SCRATCH_PLACES * SCRATCH_BYTES == 2 * PAGE_SIZE);
+
+/// A scratch in use.
+pub(crate) struct Scratch<'a> {
+    of: &'a OwnPages,
+    region: Option<Region>,
+}
+
+impl Scratch<'_> {
+    /// The first byte of a place.
+    pub(crate) fn place(n: usize) -> usize {
+        n % SCRATCH_PLACES * SCRATCH_BYTES
+    }
+
+    pub(crate) fn region(&self) -> Option<&Region> {
+        self.region.as_ref()
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        self.of.scratches.lock().extend(self.region.take());
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use hypervisor::DomId;
+
+    use super::*;
+
+    /// Memory of `len` bytes, of which the first pages have grants without a hypervisor: their references count from 100 on.
+    pub(crate) fn granted_memory(pages: usize, len: usize) -> Region {
+        let own = Peer::new(DomId(5)).unwrap();
+        let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let entries = Entries::of_nothing(&Arc::new(device));
+        let grefs = (100..).take(pages).map(GrantRef).collect();
+        let grants = Grants { own, grefs, counts: Arc::default(), _entries: entries };
+        grants.counts.pages.store(pages as u64, Ordering::Relaxed);
+        Region::anonymous(len).unwrap().keeping(grants)
+    }
+
+    /// What a copy of so many bytes names.
+    fn named(region: &Region, offset: usize, len: u16) -> Option<(u16, u32, u16)> {
+        grant_of(region, offset, len).map(|(own, gref, offset)| (own.domain().0, gref.0, offset))
+    }
+
+    #[test]
+    fn only_bytes_within_a_granted_page_have_a_grant() {
+        let region = Arc::new(granted_memory(2, 4 * PAGE_SIZE));
+        assert_eq!(named(&region, 0, 4096), Some((5, 100, 0)));
+        assert_eq!(named(&region, 4097, 4095), Some((5, 101, 1)));
+        assert_eq!(named(&region, 4097, 4096), None, "it reaches into the next page");
+        assert_eq!(named(&region, 2 * PAGE_SIZE, 1), None, "this page is not granted");
+        let slice = region.slice(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
+        assert_eq!(named(&slice, 8, 100), Some((5, 101, 8)));
+        assert_eq!(named(&slice, PAGE_SIZE, 1), None);
+        assert_eq!(named(&Region::anonymous(4096).unwrap(), 0, 1), None);
+    }
+
+    #[test]
+    fn grants_end_with_the_last_user_of_their_memory() {
+        let region = Arc::new(granted_memory(3, 3 * PAGE_SIZE));
+        let counts = region.kept::<Grants>().unwrap().0.counts.clone();
+        let slice = region.slice(0..8).unwrap();
+        drop(region);
+        assert_eq!(counts.pages.load(Ordering::Relaxed), 3);
+        drop(slice);
+        assert_eq!(counts.pages.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_device_that_refuses_leaves_ordinary_memory() {
+        let device = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let own = Peer::new(DomId(0)).unwrap();
+        assert!(OwnPages::new(device(), own, &device()).is_err());
+        let gntalloc = Arc::new(device());
+        let pages = OwnPages { gntalloc, own, scratches: Mutex::default(), counts: Arc::default() };
+        let memory = pages.buffer_memory(2 * PAGE_SIZE).unwrap();
+        memory.write(PAGE_SIZE, 7u8).unwrap();
+        assert_eq!(named(&memory, 0, 1), None);
+        assert!(pages.scratch().is_none());
+        assert_eq!(pages.counts(), OwnPageCounts { granted: 0, refused: 1 });
+    }
+
+    /// One scratch, and a device that refuses.
+    pub(crate) fn own_pages() -> OwnPages {
+        let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let scratches = Mutex::new(vec![granted_memory(2, 2 * PAGE_SIZE)]);
+        let (gntalloc, own) = (Arc::new(device), Peer::new(DomId(0)).unwrap());
+        OwnPages { gntalloc, own, scratches, counts: Arc::default() }
+    }
+
+    #[test]
+    fn a_scratch_is_used_by_one_batch_at_a_time() {
+        let pages = own_pages();
+        let first = pages.scratch().unwrap();
+        assert!(first.region().is_some());
+        assert!(pages.scratch().is_none(), "the other is in use, and the device gives no more");
+        drop(first);
+        assert!(pages.scratch().is_some());
+    }
+}

@@ -1,0 +1,136 @@
+//! Frames that are written by one call.
+
+use std::io;
+use std::time::Duration;
+
+use hypervisor::{GrantRef, Granted};
+use offload::{Features, Gso, GsoKind};
+use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, WINDOW};
+
+use super::egress::{Sender, finish, tso};
+use super::network::{in_own_network, ip};
+use super::*;
+use crate::tap::{Tap, TapOffload};
+use crate::{TapEgress, open_rings};
+
+const FEATURES: [Features; 3] = [
+    Features::NONE,
+    Features { csum_v4: true, csum_v6: true, sg: true, ..Features::NONE },
+    Features::ALL,
+];
+
+/// Whether there are rings from here on: not where the kernel or a filter forbids them.
+fn with_rings() -> bool {
+    match open_rings(4) {
+        Ok(()) => true,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Offers frames, `at_once` in a call. Returns what becomes of them, and what comes out of the other side.
+fn carry(
+    features: Features,
+    body: Body<'_>,
+    frames: &[&Frame],
+    at_once: usize,
+) -> (Vec<Outcome>, Vec<Vec<u8>>) {
+    let (tap, behind) = tap();
+    let mut egress = TapEgress::new(platform().meter().clone(), tap, features);
+    let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
+    for frames in frames.chunks(at_once) {
+        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
+        egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+        outcomes.extend(offers.iter().map(|offer| offer.outcome));
+        seen.extend(std::iter::from_fn(|| receive(&behind)).map(finish));
+    }
+    (outcomes, seen)
+}
+
+#[test]
+fn frames_that_are_written_together_are_as_if_each_were_written_alone() {
+    if !with_rings() {
+        return;
+    }
+    let (platform, long, short) = (platform(), tcp_frame(7000), tcp_frame(10));
+    let (of_long, of_short) = (Sender::new(&platform, &long), Sender::new(&platform, &short));
+    let to_cut = of_long.frame(&long, Some(tso()));
+    let whole = of_long.frame(&long, None);
+    let all_header = of_short.frame(&short, None);
+    let mut unreadable = whole.clone();
+    let nobodys = Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None };
+    unreadable.pieces[0] = Piece::granted(nobodys, unreadable.pieces[0].len);
+    let impossible = of_long.frame(&long, Some(Gso { kind: GsoKind::TcpV6, size: 1448 }));
+    let (w, s, c) = (&whole, &all_header, &to_cut);
+    for frames in [
+        &[w, w][..],
+        &[s, s, s],
+        &[s, w, s, w, w, s],
+        &[w, s, c, s, w],
+        &[c, s, s, c, c, w, w, s],
+        &[w, &unreadable, w, s, s, &unreadable, s, w],
+        &[s, &impossible, s, w, w, &impossible],
+        &[s; WINDOW],
+        &[w; 20],
+    ] {
+        for features in FEATURES {
+            let body = of_long.granted_body();
+            let alone = carry(features, body, frames, 1);
+            assert!(carry(features, body, frames, WINDOW) == alone, "{features:?}");
+            assert!(alone.0.contains(&Outcome::Delivered));
+        }
+    }
+}
+
+#[test]
+fn of_frames_that_are_written_together_those_without_room_are_dropped() {
+    if !with_rings() {
+        return;
+    }
+    let (platform, bytes) = (platform(), tcp_frame(7000));
+    let sender = Sender::new(&platform, &bytes);
+    let frame = sender.frame(&bytes, None);
+    let (tap, behind) = tap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&*tap, 40_000).unwrap();
+    let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
+    let mut offers: Vec<_> = (0..WINDOW).map(|_| Offer::new(&frame)).collect();
+    egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
+    let sent = std::iter::from_fn(|| receive(&behind)).count();
+    assert!((1..WINDOW).contains(&sent), "{sent}");
+    let (delivered, dropped) = offers.split_at(sent);
+    assert!(delivered.iter().all(|offer| offer.outcome == Outcome::Delivered));
+    let no_room = Outcome::Dropped(DropReason::NoRoom);
+    assert!(dropped.iter().all(|offer| offer.outcome == no_room));
+}
+
+/// Real taps take them, and say what they do not take.
+#[test]
+fn a_tap_takes_frames_that_are_written_together() {
+    in_own_network(|| {
+        if !with_rings() {
+            return;
+        }
+        let tap = Arc::new(Tap::open("together", 1, TapOffload::NONE).unwrap().remove(0));
+        let (platform, short, long) = (platform(), tcp_frame(10), tcp_frame(1400));
+        let sender = Sender::new(&platform, &long);
+        let (s, l) = (sender.frame(&short, None), sender.frame(&long, None));
+        let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
+        let mut carry = |frames: &[&Frame]| {
+            let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
+            egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
+            offers.iter().map(|offer| offer.outcome).collect::<Vec<_>>()
+        };
+        // EIO: it is down.
+        assert_eq!(carry(&[&s, &l]), [Outcome::Dropped(DropReason::PortGone); 2]);
+        ip("link set together up");
+        assert_eq!(carry(&[&s, &l, &s, &l, &l]), [Outcome::Delivered; 5]);
+        let counted = |what| {
+            let path = format!("/sys/class/net/together/statistics/{what}");
+            std::fs::read_to_string(path).map_err(io::Error::other)
+        };
+        // The namespace of /sys is that of its mount.
+        if let Ok(packets) = counted("rx_packets") {
+            assert_eq!(packets.trim(), "5");
+        }
+    });
+}

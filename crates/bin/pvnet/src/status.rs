@@ -5,9 +5,9 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus,
-    MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus, Rates, Status,
-    View, VlanStatus, XdpQueueStatus,
+    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MappedMemory,
+    MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus, Rates,
+    Status, View, VlanStatus, XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -76,6 +76,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         }
         if let Some(refused) = refused(port.refused_connections) {
             println!("{}: {refused}", port.name);
+        }
+        if let Some(mapped) = port.mapped_memory.and_then(mapped_memory) {
+            println!("{}: {mapped}", port.name);
         }
         if port.guest_hash {
             println!("{}: its guest has chosen the hash that spreads its flows", port.name);
@@ -148,6 +151,14 @@ fn merged(GroStatus { segments, frames }: GroStatus) -> Option<String> {
 fn refused(connections: u64) -> Option<String> {
     (connections > 0)
         .then(|| format!("{connections} connections were refused: its socket is taken"))
+}
+
+/// How much of a machine's memory is mapped, once some is.
+fn mapped_memory(MappedMemory { bytes, limit }: MappedMemory) -> Option<String> {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    (bytes > 0).then(|| {
+        format!("{} MiB of its memory are mapped, of at most {} MiB", mib(bytes), mib(limit))
+    })
 }
 
 /// How the pages of a guest that stay mapped are used, once they are.
@@ -348,6 +359,14 @@ pub mod tests {
         assert_eq!(refused(0), None);
         let line = "3 connections were refused: its socket is taken";
         assert_eq!(refused(3).as_deref(), Some(line));
+    }
+
+    #[test]
+    fn the_mapped_memory_of_a_machine_is_shown_with_its_bound() {
+        let memory = |bytes| MappedMemory { bytes, limit: 320 << 20 };
+        assert_eq!(mapped_memory(memory(0)), None, "no front-end has shared any");
+        let line = "256 MiB of its memory are mapped, of at most 320 MiB";
+        assert_eq!(mapped_memory(memory(256 << 20)).as_deref(), Some(line));
     }
 
     #[test]

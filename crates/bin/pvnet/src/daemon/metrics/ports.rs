@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use control_socket::{LimitStatus, PortState, PortStatus, Rates, Reason};
+use control_socket::{LimitStatus, MappedMemory, PortState, PortStatus, Rates, Reason};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -22,6 +22,22 @@ const LIMITS: [LimitGauge; 2] = [
         "pvnet_port_limit_packets_per_second",
         "Packets per second that the port may carry, counted as on a wire; absent if unlimited",
         |rates| rates.packets_per_second,
+    ),
+];
+
+/// A gauge of the memory that a front-end has mapped: its name, its help, and its field of the status.
+type MemoryGauge = (&'static str, &'static str, fn(&MappedMemory) -> u64);
+
+const MAPPED_MEMORY: [MemoryGauge; 2] = [
+    (
+        "pvnet_port_mapped_memory_bytes",
+        "Memory of a virtual machine that its front-end has mapped in the daemon, with its logs",
+        |memory| memory.bytes,
+    ),
+    (
+        "pvnet_port_mapped_memory_limit_bytes",
+        "The most that a front-end may have mapped in the daemon: memory_mib, and room for logs",
+        |memory| memory.limit,
     ),
 ];
 
@@ -59,6 +75,14 @@ pub(super) fn encode(
                 let labels = [("port", &*port.name), ("direction", direction)];
                 rate.encode(family.encode_family(&labels)?)?;
             }
+        }
+    }
+    for (name, help, bytes) in MAPPED_MEMORY {
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for port in ports {
+            let Some(memory) = &port.mapped_memory else { continue };
+            let bytes = ConstGauge::new(i64::try_from(bytes(memory)).unwrap_or(i64::MAX));
+            bytes.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
         }
     }
     let help = "Packets that have passed the port's limit since it was set, counted as on a wire; absent if unlimited";
@@ -110,6 +134,7 @@ mod tests {
         let port = PortStatus {
             reason: Some(Reason::DeviceFailed("out0: deleted at 12:03:04".to_owned())),
             gso_checksum_fixups: 3,
+            mapped_memory: Some(MappedMemory { bytes: 4096, limit: 1 << 30 }),
             limit: Some(LimitStatus { ingress: Some(rates), egress: None, packets }),
             batches: BatchStatus { worker_nanoseconds: 1_500_000_000, ..BatchStatus::default() },
             ..PortStatus::new("up0", PortKind::Uplink, PortState::Down)
@@ -124,6 +149,8 @@ mod tests {
             "pvnet_port_limit_bytes_per_second{port=\"up0\",direction=\"ingress\"} 125000",
             "pvnet_port_limit_packets_total{port=\"up0\",direction=\"ingress\"} 7",
             "pvnet_port_worker_seconds_total{port=\"up0\"} 1.5",
+            "pvnet_port_mapped_memory_bytes{port=\"up0\"} 4096",
+            "pvnet_port_mapped_memory_limit_bytes{port=\"up0\"} 1073741824",
         ];
         assert_lines(&text, &lines);
         assert!(!text.contains("direction=\"egress\""), "{text}");

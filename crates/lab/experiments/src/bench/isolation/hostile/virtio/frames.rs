@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use super::attacker::Attacker;
 use crate::bench::guest::addressed;
 use crate::bench::isolation::hostile::netif::frames::numbered;
-use crate::bench::virtio::{GUEST, HEADER, LEN, TX_DATA, buffer};
+use crate::bench::virtio::{GUEST, HEADER, LEN, PAGE, TX_DATA, buffer};
 
 /// Frames per publication.
 const BATCH: u64 = 64;
@@ -20,8 +20,10 @@ const FULL: Duration = Duration::from_millis(1);
 const PLAIN: [u8; HEADER] = [0; HEADER];
 /// Metadata that asks for TCP segments of 8 bytes, behind headers of 54.
 const SEGMENTS: [u8; HEADER] = [1, 1, 54, 0, 8, 0, 34, 0, 16, 0, 0, 0];
-/// Where the indirect tables of refused chains lie: behind the frames.
-const TABLE: usize = TX_DATA + (3 << 20);
+/// Where the indirect tables of refused chains lie, a page for each kind: behind the frames.
+const TABLES: usize = TX_DATA + (3 << 20);
+/// Kinds of refused frames and chains.
+const KINDS: u64 = 5;
 /// Buffers of a chain that has too many.
 const TOO_MANY: usize = 200;
 
@@ -51,21 +53,28 @@ fn storm(attacker: &mut Attacker, to: fn(MacAddr, u64) -> MacAddr) -> Result<u64
 pub fn malformed(attacker: &mut Attacker) -> Result<u64, String> {
     batch(attacker, |attacker, n| {
         let frame = addressed(attacker.machine()?.mac, MacAddr::BROADCAST, 1000);
-        match n % 5 {
+        match n % KINDS {
             0 => attacker.send(PLAIN, &[]),
             1 => attacker.send(SEGMENTS, &frame),
             _ => {
-                let table = Table { offset: TABLE as u64, address: GUEST + TABLE as u64 };
+                let offset = table(n);
+                let table = Table { offset, address: GUEST + offset };
                 Ok(attacker.machine()?.tx.offer(&refused(n), Some(table)).is_some())
             }
         }
     })
 }
 
+/// Where the table of a chain lies. Chains of the same kind share one: a longer table in the place of one that is on its way would be a chain that
+/// goes on behind its end, which breaks the ring.
+fn table(n: u64) -> u64 {
+    TABLES as u64 + n % KINDS * PAGE as u64
+}
+
 /// A chain that is refused: outside of the memory, of too many buffers, or in the wrong order.
 fn refused(n: u64) -> Vec<Offered> {
     let piece = buffer(TX_DATA, 16, false);
-    match n % 5 {
+    match n % KINDS {
         2 => vec![piece, buffer(LEN, 1000, false)],
         3 => vec![piece; TOO_MANY],
         _ => vec![buffer(TX_DATA, 16, true), piece],
@@ -90,4 +99,26 @@ pub fn batch(
         attacker.machine()?.wait(FULL)?;
     }
     Ok(sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn no_chain_writes_another_table_over_one_that_is_on_its_way() {
+        let mut lengths = HashMap::new();
+        for n in (0..2 * BATCH).filter(|n| n % KINDS > 1) {
+            let (at, len) = (table(n), refused(n).len());
+            assert_eq!(*lengths.entry(at).or_insert(len), len, "table {at:#x}");
+            assert!(at as usize + len * 16 <= LEN);
+        }
+        let mut starts: Vec<_> = lengths.into_iter().collect();
+        starts.sort_unstable();
+        for pair in starts.windows(2) {
+            assert!(pair[0].0 + 16 * pair[0].1 as u64 <= pair[1].0, "{pair:?}");
+        }
+    }
 }

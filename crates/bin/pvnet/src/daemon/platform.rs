@@ -18,7 +18,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
-use crate::daemon::ports::Transition;
+use crate::daemon::ports::port_event::Transition;
 
 /// A platform.
 pub(super) trait Platform: Send + Sync {

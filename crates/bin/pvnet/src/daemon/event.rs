@@ -10,7 +10,7 @@ use xenstore::WatchEvent;
 
 use crate::config::{Guest, Loaded, Vif};
 use crate::daemon::backends::VifId;
-use crate::daemon::ports::{PortEvent, PortId};
+use crate::daemon::ports::port_event::{PortEvent, PortId};
 
 /// An interface that a toolstack has created.
 pub(super) struct NewInterface {
@@ -68,4 +68,21 @@ pub(super) enum Event {
     Change { change: Box<NewConfig>, answer: mpsc::Sender<Result<ChangeReport, String>> },
     /// The daemon must stop.
     Stop,
+}
+
+/// Tells the control thread what happens to a port.
+#[derive(Clone)]
+pub(super) struct PortEvents {
+    pub(super) port: PortId,
+    pub(super) events: mpsc::Sender<Event>,
+}
+
+impl PortEvents {
+    /// Tells it. Whoever waits for the result knows that it is served: queues that are gone are not used any more.
+    pub(super) fn tell(&self, what: PortEvent) -> mpsc::Receiver<()> {
+        let (done, served) = mpsc::channel();
+        // After the control thread has ended, nobody uses a queue.
+        let _ = self.events.send(Event::Port { port: self.port, what, done });
+        served
+    }
 }

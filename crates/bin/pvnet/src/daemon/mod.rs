@@ -32,6 +32,7 @@ mod platform;
 mod port_record;
 mod ports;
 mod priority;
+mod reach;
 mod sandbox;
 mod server;
 mod socket_file;
@@ -62,7 +63,8 @@ use notify::Readiness;
 use platform::Platform;
 use port_record::PortRecord;
 use ports::{Host, PluggedPort, TABLES, of_tables};
-use sandbox::{Reach, Sandbox};
+use reach::Reach;
+use sandbox::Sandbox;
 use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.

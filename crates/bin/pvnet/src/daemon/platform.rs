@@ -22,7 +22,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
-use crate::daemon::ports::Transition;
+use crate::daemon::ports::port_event::Transition;
 
 /// Gives private memory of so many bytes.
 pub(super) type BufferMemory = dyn Fn(usize) -> io::Result<Region> + Send + Sync;

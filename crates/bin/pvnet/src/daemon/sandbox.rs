@@ -13,6 +13,7 @@ use tracing::{debug, info, warn};
 use crate::config::{self, Attach, Config, Platform};
 use crate::daemon::low_latency;
 use crate::daemon::ports::{self, TABLES};
+use crate::daemon::reach::Reach;
 use crate::daemon::xen::lock_path;
 
 /// Where `ip`, `ethtool` and their libraries are.
@@ -32,56 +33,6 @@ pub(super) struct Sandbox {
     /// None if it is off.
     needs: Option<Needs>,
     reach: Reach,
-}
-
-/// Where the daemon may make files and sockets, and whether it may connect to those of others.
-#[derive(Clone)]
-pub(super) struct Reach {
-    /// Folders, with all that is in them; none if it has no sandbox. The kernel goes by the folders that were there at the start,
-    /// whatever their names are now.
-    folders: Option<Vec<FileId>>,
-    connects: bool,
-}
-
-/// A file system's number, and that of a file on it.
-type FileId = (u64, u64);
-
-impl Reach {
-    pub(super) fn everywhere() -> Self {
-        Self { folders: None, connects: true }
-    }
-
-    pub(super) fn within(paths: &[PathBuf]) -> Self {
-        Self {
-            folders: Some(paths.iter().filter_map(|path| file_id(path)).collect()),
-            connects: true,
-        }
-    }
-
-    /// Whether the daemon may connect to sockets.
-    pub(super) fn connects(&self) -> bool {
-        self.connects
-    }
-
-    /// Whether it has a folder.
-    pub(super) fn has(&self, folder: &Path) -> bool {
-        let Some(folders) = &self.folders else { return true };
-        let (mut folder, mut below) = (folder.to_owned(), None);
-        while let Some(id) = file_id(&folder).filter(|id| below != Some(*id)) {
-            if folders.contains(&id) {
-                return true;
-            }
-            // The root is its own parent.
-            below = Some(id);
-            folder.push("..");
-        }
-        false
-    }
-}
-
-fn file_id(path: &Path) -> Option<FileId> {
-    let file = std::fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino()))
 }
 
 impl Sandbox {
@@ -105,19 +56,17 @@ impl Sandbox {
     }
 
     /// Gives up system calls, in all threads: the start is over. Returns where files can be made from now on.
-    pub(super) fn close(self) -> Reach {
+    pub(super) fn close(mut self) -> Reach {
         let Some(needs) = self.needs else { return self.reach };
         let CallRules { programs, connects, .. } = needs.calls;
         match sandbox::restrict_calls(needs.calls) {
             Ok(()) => {
                 info!(programs, connects, "system calls that it does not need are refused");
-                Reach { connects, ..self.reach }
+                self.reach.connects = connects;
             }
-            Err(error) => {
-                warn!(%error, "system calls are not restricted");
-                self.reach
-            }
+            Err(error) => warn!(%error, "system calls are not restricted"),
         }
+        self.reach
     }
 }
 
@@ -368,21 +317,6 @@ mod tests {
         };
         assert!(written(&format!("{daemon}{mirror}")));
         assert!(!written(daemon), "nobody has made it");
-    }
-
-    #[test]
-    fn folders_under_those_of_the_start_are_in_reach() {
-        let folder = host::TempDir::new().unwrap();
-        let [old, new, link] = ["old", "new", "link"].map(|name| folder.path().join(name));
-        std::fs::create_dir_all(old.join("inside")).unwrap();
-        std::os::unix::fs::symlink(old.join("inside"), &link).unwrap();
-        let reach = Reach::within(&[old.clone(), new.clone()]);
-        std::fs::create_dir(&new).unwrap();
-        assert!([&old, &old.join("inside"), &link].iter().all(|path| reach.has(path)));
-        // What comes later has no rule.
-        let others = [&new, folder.path(), Path::new("/"), &old.join("missing")];
-        assert!(!others.iter().any(|path| reach.has(path)));
-        assert!(Reach::everywhere().has(&new));
     }
 
     /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.

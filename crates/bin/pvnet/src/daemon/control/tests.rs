@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use control_socket::{IgnoredKey, PortKind, PortState, PortStatus, Traffic};
+use control_socket::{IgnoredKey, PortState, PortStatus, Traffic};
 use datapath::Datapath;
 use host::TempDir;
 use hypervisor::{DomId, Meter, Metered};
@@ -11,17 +11,15 @@ use machine::toolstack::create_domain;
 use netback::{Anonymous, CLOSED_FOR, Offered, VifError};
 use port::Outcome;
 use port_testing::{FakeEgress, Sender};
-use wire::ethernet::MacAddr;
 use xenstore::{Store, VifNodes};
 
 use super::*;
-use crate::config::{Config, Uplink};
+use crate::config::Config;
 use crate::daemon::backends::{Backends, VifId};
-use crate::daemon::interfaces::Interfaces;
 use crate::daemon::limits::Limits;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
-use crate::daemon::ports::{Identity, Record, Source};
-use crate::daemon::sandbox::Reach;
+use crate::daemon::ports::of_tables;
+use crate::daemon::reach::Reach;
 
 /// The driver domain and the guest's.
 const OWN: DomId = DomId(5);
@@ -218,53 +216,21 @@ fn the_counters_of_an_interface_go_on_from_connection_to_connection() {
     }
 }
 
-/// A port of which only its address is known.
-struct Station;
-
-impl Source for Station {
-    fn open(&mut self, _: &mut Record, _: &Host) -> Result<(), crate::daemon::error::Error> {
-        Ok(())
-    }
-
-    fn write_running(&self, _: &mut Config) {}
-
-    fn set(&mut self, _: &mut Record, _: &Host) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn serve(&mut self, _: &mut Record, what: PortEvent, _: &Host) -> Transition {
-        match what {
-            PortEvent::Ready { queues, .. } => Transition::Connect { queues, tasks: Vec::new() },
-            PortEvent::Gone(why) => Transition::Disconnect(why),
-            _ => Transition::None,
-        }
-    }
-
-    fn attached(&mut self, _: &Record) -> Result<(), Reason> {
-        Ok(())
-    }
-
-    fn detached(&mut self, _: &Record, _: bool) {}
-
-    fn describe(&self, _: &Record, status: PortStatus, _: &Interfaces) -> PortStatus {
-        status
-    }
-
-    fn mac(&self) -> Option<MacAddr> {
-        Some(MacAddr([2, 0, 0, 0, 0, 9]))
-    }
-}
-
 /// Whatever it is made of.
 #[test]
 fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
     let World { mut control, .. } = World::new("");
-    let ids = [1000, 1001].map(PortId::Machine);
-    for (id, name) in ids.into_iter().zip(["first", "second"]) {
-        let rules = Uplink::rules(&toml::from_str("name = \"x\"").unwrap(), None);
-        let (table, name, kind) = ("port", name.to_owned(), PortKind::Guest);
-        let identity = Identity { id, table, name, kind };
-        let port = PluggedPort::closed(identity, Station, rules, &control.host.config).unwrap();
+    let table = |name: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"/{name}\"\n\
+             mac = \"02:00:00:00:00:09\"\n"
+        )
+    };
+    let config = Config::parse(&["first", "second"].map(table).concat()).unwrap();
+    let ports = of_tables(&config, "port", None).unwrap();
+    let ids: Vec<_> = ports.iter().map(|port| port.record.identity.id).collect();
+    for port in ports {
+        let id = port.record.identity.id;
         control.ports.insert(id, port);
         let (_sender, ingress) = Sender::new();
         let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));

@@ -20,7 +20,8 @@ use super::channel::Channel;
 use super::uplink::DirectCalls;
 use crate::context::ContextDevice;
 use crate::daemon::backends::VifId;
-use crate::daemon::ports::{PortEvent, PortEvents, QueueChange};
+use crate::daemon::event::PortEvents;
+use crate::daemon::ports::port_event::{PortEvent, QueueChange};
 use crate::daemon::thread::spawn_for_client;
 
 /// How long the card may take to give the context back.

@@ -14,7 +14,9 @@ use tracing::warn;
 use super::cards::Nics;
 use super::queue::{ServedQueue, Stop};
 use crate::daemon::backends::VifId;
-use crate::daemon::ports::{GuestQueues, PortEvents, QueueChange, Receiver};
+use crate::daemon::event::PortEvents;
+use crate::daemon::ports::guest_queues::{GuestQueues, Receiver};
+use crate::daemon::ports::port_event::QueueChange;
 use crate::daemon::thread::spawn;
 use crate::daemon::wrap::Wrappers;
 

@@ -25,7 +25,8 @@ use super::cards::Nics;
 use super::channel::wait_for_card;
 use crate::config::Uplink;
 use crate::context::ContextDevice;
-use crate::daemon::ports::{PortEvent, PortEvents};
+use crate::daemon::event::PortEvents;
+use crate::daemon::ports::port_event::PortEvent;
 use crate::daemon::thread::spawn;
 use crate::error::text;
 

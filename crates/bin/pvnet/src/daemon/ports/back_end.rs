@@ -13,9 +13,10 @@ use tracing::{info, warn};
 use vhost_user::{Mode, Socket, session_pace};
 use virtio_user::{Error, Options};
 
-use super::{PortEvent, PortEvents};
+use super::port_event::PortEvent;
 use crate::config::Uplink;
 use crate::daemon::connections::Connections;
+use crate::daemon::event::PortEvents;
 use crate::daemon::thread::spawn_for_client;
 
 /// How long a back-end that broke its rings is left alone.

@@ -14,18 +14,11 @@ use vhost_user::{
     session_pace,
 };
 
-use super::{PortEvent, PortEvents};
+use super::port_event::{FrontEndChange, PortEvent};
 use crate::config::Port;
 use crate::daemon::connections::Connections;
+use crate::daemon::event::PortEvents;
 use crate::daemon::limits::Limits;
-
-/// What happened to the front-end of a virtual machine's port.
-pub(in crate::daemon) enum FrontEndChange {
-    /// Its session has come to this.
-    Settled(Condition),
-    /// Its session has ended, for this reason.
-    Ended(String),
-}
 
 /// A port's front-ends, as the control thread sees them.
 pub(super) struct FrontEnds {
@@ -183,7 +176,7 @@ mod tests {
     use vhost_user::Mode;
 
     use super::*;
-    use crate::daemon::ports::PortId;
+    use crate::daemon::ports::port_event::PortId;
 
     fn settings() -> Port {
         toml::from_str("name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n").unwrap()

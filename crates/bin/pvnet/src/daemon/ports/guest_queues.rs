@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use control_socket::GuestQueueStatus;
 use datapath::{Datapath, Port};
-use port::Ingress;
 use switch::{MacAddr, PortId};
 use tracing::{info, warn};
 use uplink::{Copied, GuestQueue, Steering};
 
+use super::port_event::QueueChange;
 use crate::daemon::backends::VifId;
 use crate::daemon::wrap::Wrappers;
 
@@ -44,14 +44,6 @@ pub(in crate::daemon) struct Receiver<'a> {
     pub(in crate::daemon) name: &'a str,
     pub(in crate::daemon) mac: MacAddr,
     pub(in crate::daemon) port: &'a Arc<Port>,
-}
-
-/// What happened to a queue that is a card's context.
-pub(in crate::daemon) enum QueueChange {
-    /// The card serves it, for an interface.
-    Up { id: VifId, ingress: Box<dyn Ingress> },
-    /// It does not any more.
-    Down { id: VifId },
 }
 
 /// Queues of a tap or macvtap: a fixed pool.

@@ -13,12 +13,13 @@ use uplink::{DirectIngress, GuestQueue, TapIngress};
 
 use super::back_end::BackEnds;
 use super::guest_queues::{GuestQueues, TapQueues};
+use super::plugged::PluggedPort;
+use super::port_event::{PortEvent, PortId, Transition};
+use super::record::{Host, Identity, Record};
+use super::source::{Needs, Place, Source};
 use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
 use super::uplink_queues::{self, Handles, Watch};
 use super::xdp_queues::XdpQueues;
-use super::{
-    Host, Identity, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition,
-};
 use crate::config::{self, Config, Platform, Queues, UplinkKind};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;

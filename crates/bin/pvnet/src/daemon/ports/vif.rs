@@ -8,7 +8,10 @@ use wire::netif::keys;
 use xenstore::{StoreError, XenbusState};
 
 use super::device::{DeviceOptions, GuestDevice};
-use super::{Host, Identity, PluggedPort, PortEvent, PortId, Record, Source, Transition};
+use super::plugged::PluggedPort;
+use super::port_event::{PortEvent, PortId, Transition};
+use super::record::{Host, Identity, Record};
+use super::source::Source;
 use crate::config::{Config, Guest, Platform, Rules, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;

@@ -12,10 +12,11 @@ use vhost_user::{Condition, Link, Mode};
 use wire::ethernet::MacAddr;
 
 use super::device::{DeviceOptions, GuestDevice};
-use super::front_end::{FrontEndChange, FrontEnds};
-use super::{
-    Host, Identity, Needs, Place, PluggedPort, PortEvent, PortId, Record, Source, Transition,
-};
+use super::front_end::FrontEnds;
+use super::plugged::PluggedPort;
+use super::port_event::{FrontEndChange, PortEvent, PortId, Transition};
+use super::record::{Host, Identity, Record};
+use super::source::{Needs, Place, Source};
 use crate::config::{self, Config, Rules};
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;

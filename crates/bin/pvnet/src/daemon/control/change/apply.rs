@@ -107,7 +107,7 @@ impl Control {
 
     /// Whether the daemon may connect to sockets of others, which is a right of its own.
     pub(super) fn may_connect(&self) -> Result<(), String> {
-        match self.host.reach.connects() {
+        match self.host.reach.connects {
             true => Ok(()),
             false => Err(
                 "a daemon in its sandbox connects to no socket, if no port and no uplink had mode = \"client\" at its start: start it \

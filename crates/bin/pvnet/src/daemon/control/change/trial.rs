@@ -11,7 +11,7 @@ use crate::daemon::control::Control;
 use crate::daemon::disk::Disk;
 use crate::daemon::interfaces::InterfaceFile;
 use crate::daemon::ports::{Needs, of_tables};
-use crate::daemon::sandbox::Reach;
+use crate::daemon::reach::Reach;
 use crate::error::text;
 use crate::netns;
 

@@ -1,0 +1,186 @@
+//! What differs from port to port.
+
+use std::path::{Path, PathBuf};
+
+use control_socket::{PortStatus, Reason};
+use datapath::Datapath;
+use port::Coalescing;
+use vhost_user::Mode;
+use wire::ethernet::MacAddr;
+
+use super::port_event::{PortEvent, Transition};
+use super::record::{Host, Record};
+use crate::config::{Config, Guest};
+use crate::daemon::backends::VifId;
+use crate::daemon::error::Error;
+use crate::daemon::interfaces::Interfaces;
+
+/// What only one port can have at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Place {
+    /// An interface on the host, in a namespace.
+    Interface(Option<String>, String),
+    Socket(PathBuf),
+    /// A card's context for the driver domain.
+    Context(String),
+}
+
+/// What a port needs to be opened, and while it is.
+#[derive(Debug, Default)]
+pub(in crate::daemon) struct Needs {
+    /// A socket is made in this folder.
+    pub(in crate::daemon) folder: Option<PathBuf>,
+    /// A socket of others is connected to.
+    pub(in crate::daemon) connects: bool,
+    /// A device of the host is opened.
+    pub(in crate::daemon) device: bool,
+    /// Its network namespace must be there, if it has one,
+    pub(in crate::daemon) namespace: Option<String>,
+    /// and in it this interface.
+    pub(in crate::daemon) interface: Option<String>,
+    /// Later, programs are run there,
+    pub(in crate::daemon) programs: bool,
+    /// the maps of BPF programs are changed;
+    pub(in crate::daemon) bpf: bool,
+    /// and sockets on a device are opened.
+    pub(in crate::daemon) sockets: bool,
+}
+
+impl Needs {
+    /// Of a socket that this side makes, or connects to.
+    pub(super) fn of_socket(side: Mode, socket: &Path) -> Self {
+        match side {
+            Mode::Server => Self { folder: socket.parent().map(Path::to_owned), ..Self::default() },
+            Mode::Client => Self { connects: true, ..Self::default() },
+        }
+    }
+
+    /// What the daemon opens after its start, where it is not the socket that fails.
+    pub(in crate::daemon) fn is_socket(&self) -> bool {
+        !self.device && (self.connects || self.folder.is_some())
+    }
+}
+
+/// Where a port's queues come from.
+pub(in crate::daemon) trait Source: Send {
+    /// What it needs; nothing if others open it.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// What no other port can have while it has it.
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
+
+    /// Opens that for which the daemon gives up its rights after its start.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be used; the end of a sentence about the port.
+    fn prepare(&mut self, config: &Config) -> Result<(), String> {
+        let _ = config;
+        Ok(())
+    }
+
+    /// Opens it, prepared or adopted.
+    ///
+    /// # Errors
+    /// Something is not there, or cannot be used.
+    fn open(&mut self, port: &mut Record, host: &Host) -> Result<(), Error>;
+
+    /// Gives back what it has. Its port has no queues any more.
+    fn close(self: Box<Self>, port: Record, host: &Host) {
+        let _ = (port, host);
+    }
+
+    /// Puts the settings that it runs with into the place of those of a configuration.
+    fn write_running(&self, config: &mut Config);
+
+    /// Whether settings are agreed with its other side.
+    fn is_connected(&self) -> bool {
+        false
+    }
+
+    /// Takes those settings of the host's configuration that change now.
+    ///
+    /// # Errors
+    /// They do not fit to what the toolstack says.
+    fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String>;
+
+    /// Serves what happened to it.
+    fn serve(&mut self, port: &mut Record, what: PortEvent, host: &Host) -> Transition;
+
+    /// A queue of its port broke.
+    fn fail(&mut self, port: &mut Record, reason: &str) -> Transition {
+        let _ = port;
+        Transition::Disconnect(Reason::Disabled(reason.to_owned()))
+    }
+
+    /// Its queues are attached.
+    ///
+    /// # Errors
+    /// They cannot be used after all.
+    fn attached(&mut self, port: &Record) -> Result<(), Reason>;
+
+    /// Its queues are dropped, if it had some, for the reason in its record.
+    fn detached(&mut self, port: &Record, had_queues: bool);
+
+    /// Ends what is agreed with its other side, which may come again, or may not until the port is added again.
+    fn hang_up(&mut self, may_return: bool) {
+        let _ = may_return;
+    }
+
+    /// Whether its other side stays connected when the daemon ends, for the next one.
+    fn outlives_the_daemon(&self, host: &Host) -> bool {
+        let _ = host;
+        false
+    }
+
+    /// Looks whether what it has is still there. Called now and then.
+    fn look(&mut self, port: &mut Record) {
+        let _ = port;
+    }
+
+    /// Adds what it knows to a status; `devices` are the interfaces of the daemon's namespace.
+    fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus;
+
+    /// The address of what is behind it, if that is one station.
+    fn mac(&self) -> Option<MacAddr> {
+        None
+    }
+
+    /// When a worker is woken up for frames that come in.
+    fn coalescing(&self) -> Option<Coalescing> {
+        None
+    }
+
+    /// The guest whose interface it is, with the settings with which it has joined but for what changed in place since.
+    fn guest(&self) -> Option<(VifId, &Guest)> {
+        None
+    }
+
+    /// Whether an uplink may put frames into its buffers.
+    fn lends(&self) -> bool {
+        false
+    }
+
+    /// How many bytes the files of its guest's memory have now, if the guest can change that.
+    fn memory_in_use(&self) -> Option<u64> {
+        None
+    }
+
+    /// Gets new queues: a worker sleeps with this one's in the memory of another guest.
+    fn renew(&mut self, port: &Record, datapath: &Datapath) {
+        let _ = (port, datapath);
+    }
+
+    /// A worker sleeps in the memory of a guest to which it carries frames from a queue of this port: another handle serves the others.
+    fn replace_sleeping_ingress(&self, port: &Record, queue: usize, datapath: &Datapath) {
+        let _ = (port, queue, datapath);
+    }
+
+    /// The same of frames to this port.
+    fn replace_sleeping_egress(&self, port: &Record, datapath: &Datapath) {
+        let _ = (port, datapath);
+    }
+}

@@ -142,7 +142,10 @@ impl Buffers {
     ///
     /// A body begins where it would if its header were at the buffer's start. So the pages that the frame is copied to begin where pages
     /// of the buffer do: the copy of each is in one page here too, which is one operation of a hypervisor instead of two.
-    pub(crate) fn places(&self, slot: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(crate) fn places(
+        &self,
+        slot: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
         let size = self.size;
         let first = self.kept.as_ref().map_or(slot * self.each, |kept| kept.current(slot));
         let is_aligned = self.kept.is_some() || (self.each == 1 && self.size > PAGE);

@@ -57,11 +57,11 @@ impl TapIngress {
         }
         let read = read(&self.tap, &mut self.buffers, slot, frame);
         if let Ok(true) = read {
-            budget.charge_frame(Budget::SYSTEM_CALL, frame);
+            budget.charge_frame(self.tap.read_cost(), frame);
             received.fresh += 1;
             return Ok(true);
         }
-        budget.charge(Budget::SYSTEM_CALL, 0);
+        budget.charge(self.tap.read_cost(), 0);
         self.window.undo_push();
         let Err(error) = read else {
             received.malformed += 1;
@@ -155,7 +155,7 @@ impl Ingress for TapIngress {
 fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
     let mut head = Head::default();
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
-    let bytes = shm::read_pieces(tap, &mut head.0, places)?;
+    let bytes = tap.read(&mut head.0, places)?;
     let body = head.set_header(bytes, frame);
     buffers.fill(slot, body);
     Ok(place(frame, body, OWN, buffers.places(slot)) && head.parse(frame))

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use control_socket::{
     GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MappedMemory,
-    MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus, Rates,
-    Status, View, VlanStatus, XdpQueueStatus,
+    MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus,
+    Rates, Status, View, VlanStatus, XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};

@@ -50,6 +50,8 @@ pub struct Buffers {
     size: usize,
     /// The most buffers of a frame.
     each: usize,
+    /// Bytes of a buffer before the frame's body.
+    headroom: usize,
     zeroed: bool,
     /// For each slot, how many of its buffers hold bytes of an earlier frame.
     used: [u8; WINDOW],
@@ -88,6 +90,7 @@ impl Buffers {
             regions: [region].into(),
             size,
             each,
+            headroom: if each == 1 && size > PAGE { HEADROOM } else { 0 },
             zeroed: options.zeroed_pages,
             used: [0; WINDOW],
             kept: None,
@@ -105,7 +108,8 @@ impl Buffers {
         let whole = Arc::new(allocate((WINDOW + spare) * size)?);
         let kept = Some(KeptBuffers::new(&whole, size)?);
         let regions = [whole.slice(0..whole.len())?].into();
-        Ok(Self { regions, size, each, zeroed: false, used: [0; WINDOW], kept })
+        let headroom = HEADROOM;
+        Ok(Self { regions, size, each, headroom, zeroed: false, used: [0; WINDOW], kept })
     }
 
     /// Populates all buffers now, in 2 MiB pages.
@@ -142,11 +146,13 @@ impl Buffers {
     ///
     /// A body begins where it would if its header were at the buffer's start. So the pages that the frame is copied to begin where pages
     /// of the buffer do: the copy of each is in one page here too, which is one operation of a hypervisor instead of two.
-    pub(crate) fn places(&self, slot: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(crate) fn places(
+        &self,
+        slot: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
         let size = self.size;
         let first = self.kept.as_ref().map_or(slot * self.each, |kept| kept.current(slot));
-        let is_aligned = self.kept.is_some() || (self.each == 1 && self.size > PAGE);
-        let headroom = if is_aligned { HEADROOM } else { 0 };
+        let headroom = self.headroom;
         (first..first + self.each).map(move |n| (n * size + headroom, size - headroom))
     }
 

@@ -30,12 +30,15 @@ pub struct TapIngress {
     /// When to read again after an error that may pass.
     again: Option<Instant>,
     back_pressure: bool,
+    /// What a read costs, in units of a budget.
+    cost: u32,
 }
 
 impl TapIngress {
     /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
-        Self { meter, tap, window: Window::new(), buffers, again: None, back_pressure: false }
+        let (window, cost) = (Window::new(), tap.read_cost());
+        Self { meter, tap, window, buffers, again: None, back_pressure: false, cost }
     }
 
     /// For a tap whose frames are all for one receiver: while that has no room, they wait, and the tap's own queue fills.
@@ -57,11 +60,11 @@ impl TapIngress {
         }
         let read = read(&self.tap, &mut self.buffers, slot, frame);
         if let Ok(true) = read {
-            budget.charge_frame(Budget::SYSTEM_CALL, frame);
+            budget.charge_frame(self.cost, frame);
             received.fresh += 1;
             return Ok(true);
         }
-        budget.charge(Budget::SYSTEM_CALL, 0);
+        budget.charge(self.cost, 0);
         self.window.undo_push();
         let Err(error) = read else {
             received.malformed += 1;
@@ -155,7 +158,7 @@ impl Ingress for TapIngress {
 fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
     let mut head = Head::default();
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
-    let bytes = shm::read_pieces(tap, &mut head.0, places)?;
+    let bytes = tap.read(&mut head.0, places)?;
     let body = head.set_header(bytes, frame);
     buffers.fill(slot, body);
     Ok(place(frame, body, OWN, buffers.places(slot)) && head.parse(frame))

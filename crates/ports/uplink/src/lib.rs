@@ -19,6 +19,7 @@ mod ingress;
 mod kept;
 mod loans;
 mod macvtap;
+mod packet_ring;
 mod rings;
 mod steering;
 mod sys;

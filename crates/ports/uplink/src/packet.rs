@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use thiserror::Error;
 
+use crate::packet_ring::PacketRing;
 use crate::sys::packet::{self, Frames, PacketOption};
 use crate::sysfs;
 use crate::tap::{MAX_QUEUES, TapQueue};
@@ -99,10 +100,25 @@ pub(crate) fn transmit_queues(name: &str) -> Result<usize, DeviceError> {
 /// # Errors
 /// See [`DeviceError`].
 pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
+    open_all(name, sockets, false)
+}
+
+/// As [`open`], with a receive ring for each socket whose kernel has the memory: its frames are read without system calls. Only
+/// [`TapIngress`](crate::TapIngress) reads such a socket.
+///
+/// # Errors
+/// See [`DeviceError`].
+pub fn open_with_rings(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
+    open_all(name, sockets, true)
+}
+
+fn open_all(name: &str, sockets: usize, rings: bool) -> Result<Vec<TapQueue>, DeviceError> {
     let interface = interface_index(name)?.cast_signed();
     let mut group = None;
     let open = |_| {
-        let socket = open_one(name, interface)?;
+        let socket = new_socket(name)?;
+        let ring = rings.then(|| PacketRing::new(socket.as_fd()).ok()).flatten();
+        listen(name, &socket, interface)?;
         if sockets > 1 {
             let step = DeviceError::new(name, "PACKET_FANOUT");
             let join = group.unwrap_or(NEW_GROUP);
@@ -110,7 +126,7 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
             // Without the flag for a new one.
             group = Some(packet::fanout(socket.as_fd()).map_err(&step)? & 0xffff);
         }
-        Ok(TapQueue::of_socket(socket, name))
+        Ok(TapQueue::of_socket(socket, name).with_ring(ring))
     };
     (0..sockets.min(MAX_QUEUES)).map(open).collect()
 }
@@ -159,7 +175,8 @@ pub(crate) fn wait_for_frames_on_the_way() -> rustix::io::Result<()> {
     rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop)
 }
 
-fn open_one(name: &str, interface: c_int) -> Result<OwnedFd, DeviceError> {
+/// A socket that gets no frames yet.
+fn new_socket(name: &str) -> Result<OwnedFd, DeviceError> {
     let failed = |step| DeviceError::new(name, step);
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     // Without a protocol it receives nothing before it is bound.
@@ -169,7 +186,12 @@ fn open_one(name: &str, interface: c_int) -> Result<OwnedFd, DeviceError> {
     set(PacketOption::VnetHeader).map_err(failed("PACKET_VNET_HDR"))?;
     set(PacketOption::IgnoreOutgoing).map_err(failed("PACKET_IGNORE_OUTGOING"))?;
     packet::set_receive_room(socket.as_fd(), RECEIVE_ROOM).map_err(failed("SO_RCVBUFFORCE"))?;
-    packet::set_promiscuous(socket.as_fd(), interface).map_err(failed("PACKET_MR_PROMISC"))?;
-    packet::bind(socket.as_fd(), interface, Frames::All).map_err(failed("bind"))?;
     Ok(socket)
+}
+
+/// Has a socket receive all frames of an interface.
+fn listen(name: &str, socket: &OwnedFd, interface: c_int) -> Result<(), DeviceError> {
+    let failed = |step| DeviceError::new(name, step);
+    packet::set_promiscuous(socket.as_fd(), interface).map_err(failed("PACKET_MR_PROMISC"))?;
+    packet::bind(socket.as_fd(), interface, Frames::All).map_err(failed("bind"))
 }

@@ -7,12 +7,16 @@
 
 use std::ffi::{c_short, c_uint};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use port::Budget;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use shm::Region;
 use thiserror::Error;
 use tracing::warn;
 
+use crate::packet_ring::{Next, PacketRing};
 use crate::sys;
 use crate::sys::interface::WantedFeatures;
 use crate::sys::ring::Operation;
@@ -194,6 +198,8 @@ pub struct TapQueue {
     name: Box<str>,
     kind: Kind,
     segments_udp: bool,
+    /// Where a packet socket has its frames, if it has a ring.
+    ring: Option<Arc<PacketRing>>,
 }
 
 /// What reads and writes frames like a tap.
@@ -241,7 +247,8 @@ impl TapQueue {
     /// # Errors
     /// The system's.
     pub fn try_clone(&self) -> std::io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone(), ..*self })
+        let (name, ring) = (self.name.clone(), self.ring.clone());
+        Ok(Self { fd: self.fd.try_clone()?, name, ring, ..*self })
     }
 
     /// Sets what the reader of this queue can take from now on.
@@ -288,7 +295,34 @@ impl TapQueue {
 
     /// A socket that reads and writes frames like a tap.
     pub(crate) fn of_socket(fd: OwnedFd, name: &str) -> Self {
-        Self { fd, name: name.into(), kind: Kind::Socket, segments_udp: false }
+        Self { fd, name: name.into(), kind: Kind::Socket, segments_udp: false, ring: None }
+    }
+
+    /// The same, for a packet socket that has this ring.
+    pub(crate) fn with_ring(self, ring: Option<PacketRing>) -> Self {
+        Self { ring: ring.map(Arc::new), ..self }
+    }
+
+    /// Reads the next frame, with its `virtio_net_hdr`, into `head` (private) and then into `places` in order. Returns the number of bytes.
+    pub(crate) fn read<'a>(
+        &self,
+        head: &mut [u8],
+        places: impl Iterator<Item = (&'a Region, usize, usize)> + Clone,
+    ) -> std::io::Result<usize> {
+        let Some(ring) = &self.ring else { return shm::read_pieces(self, head, places) };
+        let bytes = match ring.next()? {
+            Next::Here { start, len } => ring.copy((start, len), head, places),
+            // A read says first, once, that the interface was down.
+            Next::InSocket => shm::read_pieces(self, head, places.clone())
+                .or_else(|_| shm::read_pieces(self, head, places)),
+        };
+        ring.release()?;
+        bytes
+    }
+
+    /// What a read costs, in units of a [`Budget`].
+    pub(crate) fn read_cost(&self) -> u32 {
+        if self.ring.is_some() { 1 } else { Budget::SYSTEM_CALL }
     }
 }
 
@@ -341,7 +375,7 @@ impl<'a> Opening<'a> {
         if let Ok(wanted) = wanted {
             self.want_again(&wanted);
         }
-        Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp })
+        Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp, ring: None })
     }
 
     /// Wants the features of the interface that its operator wants. For the kernel, a reader that says what it can take wants that, all

@@ -8,6 +8,7 @@ mod guest_tap;
 mod ingress;
 mod merged;
 mod network;
+mod packet_ring;
 mod socket_drops;
 mod together;
 mod udp;

@@ -18,6 +18,10 @@ pub(crate) enum PacketOption {
     VnetHeader = libc::PACKET_VNET_HDR,
     /// Frames that the interface sends are not received.
     IgnoreOutgoing = 23,
+    /// Frames that are longer than a slot of the ring go to the socket's queue.
+    CopyThreshold = libc::PACKET_COPY_THRESH,
+    /// The layout of rings.
+    Version = libc::PACKET_VERSION,
     /// The socket shares the interface's frames with others.
     Fanout = libc::PACKET_FANOUT,
 }
@@ -43,6 +47,24 @@ fn set<T>(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &T) -> Res
 /// Sets an option.
 pub(crate) fn set_option(socket: BorrowedFd<'_>, option: PacketOption, value: c_int) -> Result<()> {
     set(socket, libc::SOL_PACKET, option as c_int, &value)
+}
+
+/// Gives the socket a receive ring of `slots` slots of so many bytes, which its file is then. `block`: a multiple of a slot's length.
+pub(crate) fn set_receive_ring(
+    socket: BorrowedFd<'_>,
+    block: u32,
+    slot: u32,
+    slots: u32,
+) -> Result<()> {
+    set_option(socket, PacketOption::Version, libc::tpacket_versions::TPACKET_V2 as c_int)?;
+    set_option(socket, PacketOption::CopyThreshold, 1)?;
+    let ring = libc::tpacket_req {
+        tp_block_size: block,
+        tp_block_nr: slot * slots / block,
+        tp_frame_size: slot,
+        tp_frame_nr: slots,
+    };
+    set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
 }
 
 /// The number of the socket's fanout group.

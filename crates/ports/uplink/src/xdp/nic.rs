@@ -81,14 +81,12 @@ impl XdpNic {
         let program = Arc::new(Program::attach(name, interface, count)?);
         let open = |number| {
             let memory = memory(huge_pages).map_err(XdpNicError::system(name, "memory"))?;
-            let socket = patiently(
+            let bound = patiently(
                 |error| matches!(error, SocketError::Taken),
-                || bound(&memory, interface, number),
+                || bind(&memory, interface, number),
             );
-            let queue = socket.and_then(|bound| {
-                XdpNicQueue::new(bound, memory, number, watch.shared_mtu(), &program)
-            });
-            let queue = queue.map_err(XdpNicError::of_socket(name, number))?;
+            let bound = bound.map_err(XdpNicError::of_socket(name, number))?;
+            let queue = XdpNicQueue::new(bound, memory, number, watch.shared_mtu(), &program);
             program
                 .hand_over(&queue.socket)
                 .map_err(XdpNicError::system(name, "the program's map"))?;
@@ -157,8 +155,17 @@ fn memory(huge_pages: bool) -> io::Result<Region> {
     Ok(memory)
 }
 
-/// A socket that has a receive queue, and its fill ring, in which all buffers for frames in are.
-fn bound(memory: &Region, interface: u32, queue: u32) -> Result<(Socket, FillRing), SocketError> {
+/// A socket that has a receive queue, and its rings.
+struct Bound {
+    socket: Socket,
+    /// All buffers for frames in are there.
+    fill: FillRing,
+    rx: RxRing,
+    tx: TxRing,
+    completion: CompletionRing,
+}
+
+fn bind(memory: &Region, interface: u32, queue: u32) -> Result<Bound, SocketError> {
     let socket = Socket::open(memory, SIZES)?;
     // Where the kernel copies, all buffers may be under way.
     sys::packet::set_send_room(socket.as_fd(), SEND_ROOM).map_err(failed("SO_SNDBUFFORCE"))?;
@@ -166,9 +173,14 @@ fn bound(memory: &Region, interface: u32, queue: u32) -> Result<(Socket, FillRin
     // Before it is bound: a driver with zero copy takes some at once, and virtio-net waits for ever if there are none.
     (0..u64::from(RX_BUFFERS)).for_each(|n| fill.push(n * PAGE_SIZE as u64));
     fill.publish();
+    // Linux before 6.4 maps no ring of a socket that is bound.
+    let rx = socket.map(socket.rx(), |socket, place| RxRing::map(socket, place))?;
+    let tx = socket.map(socket.tx(), |socket, place| TxRing::map(socket, place))?;
+    let completion =
+        socket.map(socket.completion(), |socket, place| CompletionRing::map(socket, place))?;
     // The kernel chooses zero copy where the driver can.
     socket.bind(interface, queue, SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP)?;
-    Ok((socket, fill))
+    Ok(Bound { socket, fill, rx, tx, completion })
 }
 
 /// One queue of a NIC that is taken over.
@@ -185,19 +197,16 @@ pub struct XdpNicQueue {
 
 impl XdpNicQueue {
     fn new(
-        (socket, fill): (Socket, FillRing),
+        bound: Bound,
         memory: Region,
         queue: u32,
         mtu: Arc<AtomicU32>,
         program: &Arc<Program>,
-    ) -> Result<Self, SocketError> {
-        let rx = socket.map(socket.rx(), |socket, place| RxRing::map(socket, place))?;
-        let tx = socket.map(socket.tx(), |socket, place| TxRing::map(socket, place))?;
-        let completion =
-            socket.map(socket.completion(), |socket, place| CompletionRing::map(socket, place))?;
+    ) -> Self {
+        let Bound { socket, fill, rx, tx, completion } = bound;
         let is_zero_copy = socket.is_zero_copy();
         let socket = XdpNicSocket { socket, queue, is_zero_copy, mtu, program: program.clone() };
-        Ok(Self { socket: Arc::new(socket), memory: [memory].into(), fill, rx, tx, completion })
+        Self { socket: Arc::new(socket), memory: [memory].into(), fill, rx, tx, completion }
     }
 
     /// Its socket, for its statistics.

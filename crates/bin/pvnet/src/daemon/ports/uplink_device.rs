@@ -196,7 +196,7 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let Wanted { shared, guests } = wanted;
     let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
     let (sockets, receive_queues) = netns::inside(namespace, || {
-        let sockets = packet::open(device, shared).map_err(text)?;
+        let sockets = packet::open_with_rings(device, shared).map_err(text)?;
         Ok((sockets, packet::receive_queues(device).map_err(text)?))
     })?;
     netns::bring_up(namespace, device, &[])?;

@@ -188,7 +188,7 @@ fn queues(kind: NicKind, meter: &Arc<Meter>) -> Result<(Vec<Queue>, Option<XdpNi
         Ok((queues.collect::<Result<_, _>>()?, None))
     };
     match kind {
-        NicKind::Packet => of_taps(packet::open(near, 1).map_err(text)?),
+        NicKind::Packet => of_taps(packet::open_with_rings(near, 1).map_err(text)?),
         NicKind::Macvtap => of_taps(Macvtap::open(MACVTAP, 1, TapOffload::ALL).map_err(text)?),
         NicKind::Xdp => {
             let XdpNic { queues, watch, .. } = XdpNic::open(near, false).map_err(text)?;

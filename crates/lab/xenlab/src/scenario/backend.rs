@@ -10,8 +10,6 @@ const MAC: &str = "00:16:3e:00:00:02";
 /// pvnet's configuration file and its control socket.
 const CONFIGURATION: &str = "/lab/pvnet.toml";
 const CONTROL: &str = "/run/pvnet/control.sock";
-/// pvnet's nice level, as in the package's drop-in for Xen.
-const NICE: i32 = -10;
 /// The driver domain's name.
 const DRIVER: &str = "driver";
 
@@ -160,9 +158,9 @@ impl RunningBackend {
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         // The socket of a killed daemon must not be mistaken for the new one's.
-        let daemon = self.shell.spawn(&format!(
-            "rm -f {CONTROL}; renice -n {NICE} -p $$ >/dev/null; exec pvnet run --config {CONFIGURATION}"
-        ))?;
+        let daemon = self
+            .shell
+            .spawn(&format!("rm -f {CONTROL}; exec pvnet run --config {CONFIGURATION}"))?;
         let file = daemon.file();
         let ready =
             format!("[ -S {CONTROL} ] && grep -w ready {file} || {{ tail -n 20 {file}; false; }}");

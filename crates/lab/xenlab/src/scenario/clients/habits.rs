@@ -19,7 +19,7 @@ const OF_EACH_SIZE: u32 = 20;
 const BURSTS: [(u16, u32); 2] = [(18, 40_000), (32, 60_000)];
 const ECHOES: u32 = 8;
 /// The part of netback's throughput that is expected of a guest that sends to dom0.
-const OF_NETBACK: f64 = 0.85;
+const OF_NETBACK: f64 = 0.7;
 /// The part of the throughput with checksums to complete that is expected without them.
 const OF_COMPLETED: f64 = 0.95;
 /// The same where the guest's buffers limit it, which differs from run to run.

@@ -47,7 +47,7 @@ struct Uplink {
 
 /// What an open uplink has.
 enum Open {
-    Device(OpenDevice),
+    Device(Box<OpenDevice>),
     /// A port of another switch.
     BackEnds(BackEnds),
     /// A card serves it, or will.
@@ -245,7 +245,9 @@ impl Source for Uplink {
 
     fn open(&mut self, port: &mut Record, host: &Host) -> Result<(), Error> {
         self.opened = Some(match self.prepared.take() {
-            Some(Opened::Device(device)) => Open::Device(self.attach(device, port, host)?),
+            Some(Opened::Device(device)) => {
+                Open::Device(Box::new(self.attach(device, port, host)?))
+            }
             Some(Opened::Socket(socket)) => {
                 let options = self.config.wanted_of_back_end(host.datapath.workers());
                 let events = host.events_of(port);

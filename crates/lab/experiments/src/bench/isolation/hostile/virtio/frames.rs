@@ -113,7 +113,7 @@ mod tests {
         for n in (0..2 * BATCH).filter(|n| n % KINDS > 1) {
             let (at, len) = (table(n), refused(n).len());
             assert_eq!(*lengths.entry(at).or_insert(len), len, "table {at:#x}");
-            assert!(at as usize + len * 16 <= LEN);
+            assert!(at + 16 * len as u64 <= LEN as u64);
         }
         let mut starts: Vec<_> = lengths.into_iter().collect();
         starts.sort_unstable();

@@ -39,5 +39,5 @@ pub fn has_rings() -> bool {
 
 /// A ring that nobody uses. There is none if a thread was replaced that sleeps in a call.
 pub(crate) fn free_ring() -> Option<MutexGuard<'static, Ring>> {
-    RINGS.get()?.iter().find_map(|ring| ring.try_lock().ok())
+    RINGS.get()?.iter().find_map(|ring| ring.try_lock().ok().filter(|ring| ring.is_usable()))
 }

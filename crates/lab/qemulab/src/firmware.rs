@@ -40,7 +40,7 @@ impl Firmware {
     /// Fetches the packages, unless an earlier call has done so.
     ///
     /// # Errors
-    /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
+    /// [`xenlab::Error::Packages`] if the mirrors fail; [`xenlab::Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let root = xenlab::unpacked_packages(suite, cache, "firmware", &PACKAGES, quiet)?;
         Ok(Self { root })

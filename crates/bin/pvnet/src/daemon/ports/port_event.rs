@@ -59,13 +59,13 @@ pub(in crate::daemon) enum QueueChange {
 /// What the control thread does with a port after something has happened to it.
 pub(in crate::daemon) enum Transition {
     None,
-    /// Attaches these queues and tasks; then see [`Source::attached`].
+    /// Attaches these queues and tasks; then see `Source::attached`.
     Connect {
         queues: Vec<Queue>,
         tasks: Vec<Box<dyn Task>>,
     },
-    /// Drops its queues, for this reason; then see [`Source::detached`].
+    /// Drops its queues, for this reason; then see `Source::detached`.
     Disconnect(Reason),
-    /// Drops its queues, and forgets it; see [`Source::close`].
+    /// Drops its queues, and forgets it; see `Source::close`.
     Remove,
 }

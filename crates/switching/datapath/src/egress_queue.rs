@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use port::Egress;
 
-use crate::port::LockWaits;
-
 /// How long anybody waits for the lock: its holder may fall asleep, and be found asleep, meanwhile.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the mark of a sleeper is looked at meanwhile.
@@ -27,6 +25,15 @@ const REPLACED: [u8; 2] = [4, 8];
 
 /// An egress side; none once its port is being removed.
 type Side = Option<Box<dyn Egress>>;
+
+/// Waits of workers for an egress queue that another one had locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockWaits {
+    /// How many there were.
+    pub count: u64,
+    /// Their time together.
+    pub time: Duration,
+}
 
 /// An egress queue and who waits for it.
 pub(crate) struct EgressQueue {

@@ -70,10 +70,11 @@ use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
 pub use batches::BatchCounts;
 pub use config::Config;
+pub use egress_queue::LockWaits;
 pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
-pub use port::{IngressId, LockWaits, Port};
+pub use port::{IngressId, Port};
 pub use shared::{Failure, FailureSink};
 pub use sleepers::{Sleep, SleepSink};
 pub use switch::TeachError;

@@ -13,7 +13,7 @@ use port::{
 use switch::{PortCounters, PortId, StormControl};
 
 use crate::batches::{BatchCounts, Batches};
-use crate::egress_queue::EgressQueue;
+use crate::egress_queue::{EgressQueue, LockWaits};
 use crate::peer::Peer;
 use crate::probes;
 
@@ -44,15 +44,6 @@ pub struct Port {
     /// How its guest wants flows spread over its queues, if there are several and it can say so.
     steering: Option<Arc<SteeringCell>>,
     failed: AtomicBool,
-}
-
-/// Waits of workers for an egress queue that another one had locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LockWaits {
-    /// How many there were.
-    pub count: u64,
-    /// Their time together.
-    pub time: Duration,
 }
 
 impl Port {

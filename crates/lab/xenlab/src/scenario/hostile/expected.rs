@@ -66,12 +66,14 @@ impl Expected {
             Class::CrossingPage => Self::down("cross the end of the page"),
             Class::OversizedFragments => Self::down("larger than the packet"),
             Class::RuntFrames => Self::up().answers(1, 3),
-            Class::EmptyFragments => Self::up().answers(0, 7),
+            // Slots of no bytes are passed over, as netback does.
+            Class::EmptyFragments => Self::up().answers(7, 0),
             Class::SplitHeaders => Self { echoes: 3, ..Self::up() },
             Class::UnknownExtra => Self::down("unknown extra info type 9"),
             Class::EmptySegments => Self::down("GSO size is zero"),
             Class::WrongSegments => {
-                let answers = Answers { null: 5, error: 5, ..Answers::default() };
+                // The one without a blank checksum is repaired, as netback does.
+                let answers = Answers { okay: 1, null: 5, error: 4, ..Answers::default() };
                 Self { answers: Some(answers), ..Self::up() }
             }
             Class::NoChecksum => Self::up().answers(2, 2),

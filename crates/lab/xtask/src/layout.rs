@@ -1,4 +1,5 @@
-//! The product without the laboratory: no crate outside `crates/lab` depends on one inside, but for its tests.
+//! The layout of the workspace: no crate outside `crates/lab` depends on one inside, but for its tests, and a crate's
+//! folder has the crate's name.
 
 use std::error::Error;
 use std::fs;
@@ -18,11 +19,14 @@ pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let mut findings = Vec::new();
     for folder in fs::read_dir(root.join("crates"))? {
         let folder = folder?.path();
-        if folder.ends_with("lab") {
-            continue;
-        }
+        let is_laboratory = folder.ends_with("lab");
         for (file, manifest) in manifests(&folder)? {
-            if name(&manifest) == Some(EXEMPT) {
+            let place = file.parent().and_then(Path::file_name);
+            if place.is_some_and(|place| name(&manifest).is_none_or(|name| place != name)) {
+                let file = file.strip_prefix(root).unwrap_or(&file).display();
+                findings.push(format!("{file}: the crate and its folder have different names"));
+            }
+            if is_laboratory || name(&manifest) == Some(EXEMPT) {
                 continue;
             }
             let dependencies = manifest.get("dependencies").and_then(|found| found.as_table());
@@ -77,6 +81,17 @@ mod tests {
         write(&root, "bin/pvnet", "[dependencies]\nattacks = {}\n");
         let findings = check(&root).unwrap();
         assert!(findings[0].starts_with("crates/bin/pvnet/Cargo.toml: attacks"), "{findings:?}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_folder_has_its_crates_name() {
+        let root = std::env::temp_dir().join(format!("xtask-names-{}", std::process::id()));
+        write(&root, "lab/attacks", "");
+        assert_eq!(check(&root).unwrap(), [""; 0]);
+        fs::rename(root.join("crates/lab/attacks"), root.join("crates/lab/hostile")).unwrap();
+        let findings = check(&root).unwrap();
+        assert!(findings[0].starts_with("crates/lab/hostile/Cargo.toml"), "{findings:?}");
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -22,7 +22,7 @@ use crate::doorbells::Call;
 use crate::writes::WATCHER;
 
 /// The longest time between two looks while anything is written. Half of it is the average.
-pub(crate) const PERIOD: Duration = Duration::from_millis(5);
+pub(crate) const PERIOD: Duration = Duration::from_millis(2);
 
 /// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
@@ -158,7 +158,7 @@ mod tests {
         let write = call.begin();
         assert!(write.is_some());
         WATCHER.wake();
-        thread::sleep(10 * PERIOD);
+        thread::sleep(25 * PERIOD);
         let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
         assert!(call.begin().is_some(), "notifications are refused");

@@ -160,6 +160,11 @@ impl Datapath {
         let _ = self.shared.sleepers.sink.set(sink);
     }
 
+    /// Whether a port has memory that its guest can take away: workers that sleep in it are found sooner, by more looks.
+    pub fn expect_holes(&self, expects: bool) {
+        self.shared.sleepers.expect_holes(expects);
+    }
+
     /// The addresses that the switch knows.
     pub fn addresses(&self) -> Vec<switch::Entry> {
         let (ports, seconds) = (self.shared.ports(), self.shared.seconds());
@@ -460,6 +465,7 @@ impl Datapath {
         self.ask(owners.workers(), |done| Command::Remove { port: id, done });
         self.placement().release(&owners);
         port.close();
+        self.shared.release(&port);
         self.shared.forget(id, true);
     }
 

@@ -45,6 +45,8 @@ pub(crate) enum Attachment {
 pub(crate) struct Ports {
     /// By number.
     pub(crate) list: Vec<Option<Arc<Port>>>,
+    /// Those that are being detached: a worker may sleep in their memory.
+    pub(crate) leaving: Vec<Arc<Port>>,
     /// The numbers of those in the switch that flood to each other: all, or those without a VLAN.
     pub(crate) all: PortSet,
     /// None if no port is in a VLAN or isolated.
@@ -290,12 +292,18 @@ impl Shared {
         }
     }
 
+    /// A port that was removed is closed.
+    pub(crate) fn release(&self, port: &Arc<Port>) {
+        self.change(|ports| ports.leaving.retain(|other| !Arc::ptr_eq(other, port)));
+    }
+
     pub(crate) fn remove(&self, id: PortId) -> Option<Arc<Port>> {
         self.change(|ports| {
             ports.flood_budgets.remove(&id.0);
             ports.targets.remove(id);
             let port = ports.list.get_mut(usize::from(id.0))?.take();
             ports.set_member(id, None, |vlan| self.vlan_table(vlan));
+            ports.leaving.extend(port.clone());
             port
         })
     }

@@ -17,15 +17,20 @@ use crate::shared::Shared;
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
-/// How often it looks while a worker does not wait for events, and while one sleeps.
-const TICK: Duration = Duration::from_millis(3);
-const SHORT_TICK: Duration = Duration::from_millis(1);
-/// A worker that sleeps at so many looks in a row, in one round, is replaced.
-const ASLEEP: u32 = 3;
+/// How often it looks while a worker does not wait for events: where a guest can take its memory away, and where only swapping does.
+const TICK: Duration = Duration::from_micros(500);
+const LONG_TICK: Duration = Duration::from_millis(3);
+/// How often it looks while a worker sleeps.
+const SHORT_TICK: Duration = Duration::from_micros(250);
+/// A worker that sleeps at so many looks in a row, and was in that round at the look before them already, is replaced.
+const ASLEEP: u32 = 2;
 /// Looks without such a worker after which it does not look until one wakes it.
 const IDLE_LOOKS: u32 = 100;
-/// Looks over which short sleeps are counted, and how many of them make their ports suspect.
-const WINDOW: u32 = 32;
+/// One look in so many asks the kernel about a worker that was in another round at the last look. It takes a system call, and a worker that makes
+/// rounds does not sleep for long.
+const SAMPLED: u32 = 6;
+/// Looks over which short sleeps are counted, and how many of those that ask the kernel must find one to make their ports suspect.
+const WINDOW: u32 = 192;
 const SHORT_SLEEPS: u32 = 8;
 
 /// A worker slept in the memory of one of these ports.
@@ -37,6 +42,8 @@ pub struct Sleep {
     pub queue: Option<usize>,
     /// The port to which its frames went, if they went to one.
     pub to: Option<Arc<Port>>,
+    /// Whether one of them is detached since then, or is about to be.
+    pub has_left: bool,
     /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
     pub is_replaced: bool,
 }
@@ -48,6 +55,8 @@ pub type SleepSink = Box<dyn Fn(Sleep) + Send + Sync>;
 pub(crate) struct Sleepers {
     is_awake: AtomicBool,
     is_over: AtomicBool,
+    /// Whether a port has memory that its guest can take away.
+    expects_holes: AtomicBool,
     thread: OnceLock<Thread>,
     pub(crate) sink: OnceLock<SleepSink>,
 }
@@ -77,6 +86,7 @@ impl Default for Sleepers {
         Self {
             is_awake: true.into(),
             is_over: AtomicBool::default(),
+            expects_holes: AtomicBool::default(),
             thread: OnceLock::new(),
             sink: OnceLock::new(),
         }
@@ -102,6 +112,15 @@ impl Sleepers {
     /// Waits until a worker works.
     fn park(&self, works: impl Fn() -> bool) {
         doze_until(self, || works() || self.is_over(), std::thread::park);
+    }
+
+    /// A port has memory that its guest can take away, or none has.
+    pub(crate) fn expect_holes(&self, expects: bool) {
+        self.expects_holes.store(expects, Ordering::Relaxed);
+    }
+
+    fn tick(&self) -> Duration {
+        if self.expects_holes.load(Ordering::Relaxed) { TICK } else { LONG_TICK }
     }
 
     fn is_over(&self) -> bool {
@@ -131,7 +150,7 @@ fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
     let mut idle = 0;
     while !sleepers.is_over() {
         let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
-        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
+        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { sleepers.tick() });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
@@ -147,10 +166,10 @@ fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
 /// What was seen of a worker.
 struct Looks {
     worker: Arc<WorkerState>,
-    /// The round in which it was last found asleep, and at how many looks.
+    /// Its round at the last look, and at how many looks it was found asleep in it.
     round: u64,
     asleep: u32,
-    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.
+    /// Looks of the current [`WINDOW`], [samples](SAMPLED) of them that found it asleep, and the ports of the last one.
     looks: u32,
     short: u32,
     ports: [Option<u64>; 2],
@@ -167,22 +186,23 @@ impl Looks {
 
     /// Looks at the worker. Returns whether it works.
     fn look(&mut self, shared: &Arc<Shared>) -> bool {
+        let is_sample = self.looks.is_multiple_of(SAMPLED);
         let seen = self.worker.with_thread(|thread| {
             let round = thread.activity.round()?;
-            Some((round, thread.is_asleep(), thread.activity.ports()))
+            let stands = self.round == round;
+            let is_asleep = (stands || is_sample) && thread.is_asleep();
+            Some((round, stands, is_asleep, thread.activity.ports()))
         });
-        let Some((round, is_asleep, ports)) = seen.flatten() else {
+        let Some((round, stands, is_asleep, ports)) = seen.flatten() else {
             self.asleep = 0;
             return false;
         };
         self.looks += 1;
+        self.round = round;
+        self.asleep = if stands && is_asleep { self.asleep + 1 } else { 0 };
         if is_asleep {
-            self.asleep = if self.round == round { self.asleep + 1 } else { 1 };
-            self.round = round;
-            self.short += 1;
+            self.short += u32::from(is_sample);
             self.ports = ports;
-        } else {
-            self.asleep = 0;
         }
         if self.asleep >= ASLEEP {
             self.asleep = 0;
@@ -213,6 +233,7 @@ impl Looks {
 
     fn report(&self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
         let queue = ports[0].and_then(|from| self.worker.queue_in_turn(from));
+        let has_left = ports.into_iter().flatten().any(|serial| !is_attached(shared, serial));
         let [from, to] = ports.map(|serial| find(shared, serial?));
         let name = |port: &Option<Arc<Port>>| port.as_ref().map(|port| port.name().to_owned());
         warn!(
@@ -224,12 +245,18 @@ impl Looks {
         );
         if let Some(sink) = shared.sleepers.sink.get() {
             let queue = queue.filter(|queue| *queue != usize::MAX);
-            sink(Sleep { from, queue, to, is_replaced });
+            sink(Sleep { from, queue, to, has_left, is_replaced });
         }
     }
 }
 
-/// The port with this serial number.
+/// The port with this serial number, which may be about to be detached.
 fn find(shared: &Shared, serial: u64) -> Option<Arc<Port>> {
-    shared.ports().list.iter().flatten().find(|port| port.serial() == serial).cloned()
+    let ports = shared.ports();
+    let mut all = ports.list.iter().flatten().chain(&ports.leaving);
+    all.find(|port| port.serial() == serial).cloned()
+}
+
+fn is_attached(shared: &Shared, serial: u64) -> bool {
+    shared.ports().list.iter().flatten().any(|port| port.serial() == serial)
 }

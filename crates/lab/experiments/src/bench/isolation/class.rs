@@ -109,6 +109,11 @@ impl Class {
         self.to_string().starts_with("virtio-")
     }
 
+    /// Whether it makes holes in a virtual machine's memory, which cost time in the kernel wherever they are made.
+    pub fn makes_holes(self) -> bool {
+        matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles)
+    }
+
     /// Whether an uplink sends to the hostile guest, which takes nothing.
     pub fn is_sent_to_by_uplink(self) -> bool {
         matches!(self, Self::HoardedCopies | Self::EmptyQueue)
@@ -141,7 +146,7 @@ impl Class {
     /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
     pub fn ports(self) -> usize {
         match self {
-            Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles => 64,
+            Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles => 128,
             _ => 1,
         }
     }

@@ -64,6 +64,9 @@ fn follow<A: Attacker>(
         let until = Instant::now() + CHECK;
         let round = match order {
             Order::Idle => attacker.rest(until),
+            Order::Spin(percent) if args.class.makes_holes() => {
+                virtio::holes::apart(f64::from(percent) / 100.0)
+            }
             Order::Spin(percent) => spin(&mut attacker, f64::from(percent) / 100.0, until),
             Order::Attack => repeat(&mut attacker, attack, until, &mut report.operations),
             Order::Busy => repeat(&mut attacker, busy, until, &mut 0),

@@ -173,10 +173,10 @@ impl Machine {
         self.file.try_clone().map_err(text)
     }
 
-    /// Gives pages to a part of its memory.
-    pub fn fill(&self, range: Range<usize>) -> Result<(), String> {
+    /// Gives pages to a part of such a file.
+    pub fn fill(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
         let (start, len) = (range.start as u64, range.len() as u64);
-        fallocate(&self.file, FallocateFlags::empty(), start, len).map_err(text)
+        fallocate(file, FallocateFlags::empty(), start, len).map_err(text)
     }
 
     /// Takes the pages of a part of such a file away.

@@ -1,12 +1,13 @@
 //! Memory that is taken away while a worker uses it.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use shm::PageSize;
 use wire::ethernet::MacAddr;
 
 use super::attacker::Attacker;
-use crate::bench::guest::{addressed, text};
+use crate::bench::guest::{addressed, text, thread_cpu};
 use crate::bench::isolation::class::Class;
 use crate::bench::virtio::{HEADER, LEN, Machine, PAGE, TX, TX_DATA, buffer};
 
@@ -30,6 +31,17 @@ pub fn shared(attacker: &mut Attacker) -> Result<u64, String> {
     punch(attacker, MacAddr::BROADCAST, BEGIN)
 }
 
+/// Makes the same holes in memory that no other process has, with this share of a CPU: what they cost a machine without what they do to workers.
+pub fn apart(share: f64) -> Result<(), String> {
+    let file = shm::create_memfd("apart", HOLE.end / PAGE, PageSize::Small).map_err(text)?;
+    let (start, before) = (Instant::now(), thread_cpu());
+    Machine::fill(&file, HOLE)?;
+    Machine::hole(&file, HOLE)?;
+    let slot = (thread_cpu() - before).div_f64(share.clamp(0.01, 1.0));
+    std::thread::sleep(slot.saturating_sub(start.elapsed()));
+    Ok(())
+}
+
 /// Makes a hole, each time by another port: that of the last one is closed. The first bytes of a frame, so many, lie outside of it.
 fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, String> {
     let port = attacker.next_port();
@@ -43,8 +55,8 @@ fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, St
     let frame = addressed(attacker.mac(), to, outside.max(14));
     let begin = [&[0; HEADER][..], &frame[..outside]].concat();
     machine.memory.copy_in(TX_DATA, &begin).map_err(text)?;
-    machine.fill(HOLE)?;
     let file = machine.file()?;
+    Machine::fill(&file, HOLE)?;
     let mut place = HOLE.start;
     // Whether or not it ends because a worker slept.
     let _: Result<(), String> = std::thread::scope(|scope| {

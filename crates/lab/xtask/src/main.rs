@@ -1,10 +1,11 @@
-//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents, and the product without the laboratory), and `xtask sbom PROGRAM TARGET`, which
+//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents, the product without the laboratory, and circles of imports), and `xtask sbom PROGRAM TARGET`, which
 //! prints a program's bill of materials.
 //!
 //! All run in the repository's root. The checks print one line per finding and exit with 1 if there is any.
 
 #![forbid(unsafe_code)]
 
+mod circles;
 mod deny;
 mod layout;
 mod licence;
@@ -50,5 +51,6 @@ fn docs(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let mut findings = links::check(root)?;
     findings.extend(specification::check(root)?);
     findings.extend(layout::check(root)?);
+    findings.extend(circles::check(root)?);
     Ok(findings)
 }

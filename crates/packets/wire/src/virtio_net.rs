@@ -61,6 +61,11 @@ pub struct VirtioNetHdr {
     pub csum_offset: U16,
 }
 
+impl VirtioNetHdr {
+    /// Its length in bytes.
+    pub const LEN: usize = size_of::<Self>();
+}
+
 /// The 12-byte header, of every modern device and of those with mergeable buffers.
 #[derive(
     Clone,
@@ -103,7 +108,7 @@ impl VirtioNetHdrMrgRxbuf {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<VirtioNetHdr>() == 10);
+    assert!(VirtioNetHdr::LEN == 10);
     assert!(offset_of!(VirtioNetHdr, hdr_len) == 2);
     assert!(offset_of!(VirtioNetHdr, gso_size) == 4);
     assert!(offset_of!(VirtioNetHdr, csum_start) == 6);

@@ -200,7 +200,8 @@ mod tests {
     use hypervisor::{DomId, GrantRef, MappedGrants, MappedPages};
 
     use super::*;
-    use crate::own_pages::tests::{granted_memory, own_pages};
+    use crate::own_pages::tests::own_pages;
+    use crate::shared_pages::tests::granted_memory;
 
     /// A descriptor that refuses every ioctl: a copy that still succeeds made no system call.
     fn refusing() -> std::os::fd::OwnedFd {

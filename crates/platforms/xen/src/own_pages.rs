@@ -9,12 +9,12 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hypervisor::{Error, GrantRef, PAGE_SIZE};
+use hypervisor::{Error, PAGE_SIZE};
 use parking_lot::Mutex;
 use shm::Region;
 
 use crate::peer::Peer;
-use crate::shared_pages::Entries;
+use crate::shared_pages::{Entries, Grants};
 use crate::sys::gntalloc::Access;
 use crate::sys::gntdev::{End, Segment, grant_copy};
 
@@ -37,12 +37,7 @@ pub(crate) struct OwnPages {
     own: Peer,
     /// For copies of short private bytes. Each is in use by one thread at most.
     scratches: Mutex<Vec<Region>>,
-    counts: Arc<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    pages: AtomicU64,
+    granted: Arc<AtomicU64>,
     refused: AtomicU64,
 }
 
@@ -55,42 +50,19 @@ pub struct OwnPageCounts {
     pub refused: u64,
 }
 
-/// The grants of the first pages of a region, which it keeps. Dropping it revokes them.
-#[derive(Debug)]
-struct Grants {
-    own: Peer,
-    grefs: Vec<GrantRef>,
-    counts: Arc<Counts>,
-    /// Dropped once the pages are unmapped.
-    _entries: Entries,
-}
-
-impl Drop for Grants {
-    fn drop(&mut self) {
-        self.counts.pages.fetch_sub(self.grefs.len() as u64, Ordering::Relaxed);
-    }
-}
-
-/// The grant of `len` bytes of a region, if they lie in one page that this domain grants to itself: who grants it, the page and the first byte
-/// in it.
-#[inline]
-pub(crate) fn grant_of(region: &Region, offset: usize, len: u16) -> Option<(&Peer, GrantRef, u16)> {
-    let (grants, start) = region.kept::<Grants>()?;
-    let first = start + offset;
-    let within = u16::try_from(first % PAGE_SIZE).ok()?;
-    let in_one_page = usize::from(within) + usize::from(len) <= PAGE_SIZE;
-    let gref = grants.grefs.get(first / PAGE_SIZE).filter(|_| in_one_page)?;
-    Some((&grants.own, *gref, within))
-}
-
 impl OwnPages {
     /// Tries a copy between two pages of this domain, which is `own`.
     ///
     /// # Errors
     /// gntalloc gives no pages, or Xen does not copy between them.
     pub(crate) fn new(gntalloc: OwnedFd, own: Peer, gntdev: &OwnedFd) -> Result<Self, Error> {
-        let (scratches, counts) = (Mutex::default(), Arc::default());
-        let this = Self { gntalloc: Arc::new(gntalloc), own, scratches, counts };
+        let this = Self {
+            gntalloc: Arc::new(gntalloc),
+            own,
+            scratches: Mutex::default(),
+            granted: Arc::default(),
+            refused: AtomicU64::default(),
+        };
         let pages = this.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE)?;
         let failed = |what| Error::os("copy between own pages")(io::Error::other(what));
         pages.write(8, u64::MAX).map_err(failed)?;
@@ -109,7 +81,7 @@ impl OwnPages {
     /// See [`Hypervisor::buffer_memory`](hypervisor::Hypervisor::buffer_memory).
     pub(crate) fn buffer_memory(&self, len: usize) -> io::Result<Region> {
         self.grant(len, GRANTED_BYTES).or_else(|_| {
-            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
             Region::anonymous(len)
         })
     }
@@ -120,9 +92,7 @@ impl OwnPages {
         let (entries, grefs) = Entries::grant(&self.gntalloc, self.own, pages, Access::Writable)?;
         let region = Region::map_first(&self.gntalloc, entries.index(), pages * PAGE_SIZE, len);
         let region = region.map_err(Error::os("map own pages"))?;
-        self.counts.pages.fetch_add(pages as u64, Ordering::Relaxed);
-        let counts = self.counts.clone();
-        Ok(region.keeping(Grants { own: self.own, grefs, counts, _entries: entries }))
+        Ok(region.keeping(Grants::new(self.own, grefs, entries, self.granted.clone())))
     }
 
     /// Granted memory with a place of [`SCRATCH_BYTES`] for each copy of a system call, for as long as the result lives.
@@ -134,7 +104,7 @@ impl OwnPages {
 
     pub(crate) fn counts(&self) -> OwnPageCounts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        OwnPageCounts { granted: load(&self.counts.pages), refused: load(&self.counts.refused) }
+        OwnPageCounts { granted: load(&self.granted), refused: load(&self.refused) }
     }
 }
 
@@ -168,46 +138,8 @@ pub(crate) mod tests {
     use hypervisor::DomId;
 
     use super::*;
-
-    /// Memory of `len` bytes, of which the first pages have grants without a hypervisor: their references count from 100 on.
-    pub(crate) fn granted_memory(pages: usize, len: usize) -> Region {
-        let own = Peer::new(DomId(5)).unwrap();
-        let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let entries = Entries::of_nothing(&Arc::new(device));
-        let grefs = (100..).take(pages).map(GrantRef).collect();
-        let grants = Grants { own, grefs, counts: Arc::default(), _entries: entries };
-        grants.counts.pages.store(pages as u64, Ordering::Relaxed);
-        Region::anonymous(len).unwrap().keeping(grants)
-    }
-
-    /// What a copy of so many bytes names.
-    fn named(region: &Region, offset: usize, len: u16) -> Option<(u16, u32, u16)> {
-        grant_of(region, offset, len).map(|(own, gref, offset)| (own.domain().0, gref.0, offset))
-    }
-
-    #[test]
-    fn only_bytes_within_a_granted_page_have_a_grant() {
-        let region = Arc::new(granted_memory(2, 4 * PAGE_SIZE));
-        assert_eq!(named(&region, 0, 4096), Some((5, 100, 0)));
-        assert_eq!(named(&region, 4097, 4095), Some((5, 101, 1)));
-        assert_eq!(named(&region, 4097, 4096), None, "it reaches into the next page");
-        assert_eq!(named(&region, 2 * PAGE_SIZE, 1), None, "this page is not granted");
-        let slice = region.slice(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
-        assert_eq!(named(&slice, 8, 100), Some((5, 101, 8)));
-        assert_eq!(named(&slice, PAGE_SIZE, 1), None);
-        assert_eq!(named(&Region::anonymous(4096).unwrap(), 0, 1), None);
-    }
-
-    #[test]
-    fn grants_end_with_the_last_user_of_their_memory() {
-        let region = Arc::new(granted_memory(3, 3 * PAGE_SIZE));
-        let counts = region.kept::<Grants>().unwrap().0.counts.clone();
-        let slice = region.slice(0..8).unwrap();
-        drop(region);
-        assert_eq!(counts.pages.load(Ordering::Relaxed), 3);
-        drop(slice);
-        assert_eq!(counts.pages.load(Ordering::Relaxed), 0);
-    }
+    use crate::shared_pages::grant_of;
+    use crate::shared_pages::tests::granted_memory;
 
     #[test]
     fn a_device_that_refuses_leaves_ordinary_memory() {
@@ -215,10 +147,16 @@ pub(crate) mod tests {
         let own = Peer::new(DomId(0)).unwrap();
         assert!(OwnPages::new(device(), own, &device()).is_err());
         let gntalloc = Arc::new(device());
-        let pages = OwnPages { gntalloc, own, scratches: Mutex::default(), counts: Arc::default() };
+        let pages = OwnPages {
+            gntalloc,
+            own,
+            scratches: Mutex::default(),
+            granted: Arc::default(),
+            refused: AtomicU64::default(),
+        };
         let memory = pages.buffer_memory(2 * PAGE_SIZE).unwrap();
         memory.write(PAGE_SIZE, 7u8).unwrap();
-        assert_eq!(named(&memory, 0, 1), None);
+        assert!(grant_of(&memory, 0, 1).is_none());
         assert!(pages.scratch().is_none());
         assert_eq!(pages.counts(), OwnPageCounts { granted: 0, refused: 1 });
     }
@@ -228,7 +166,13 @@ pub(crate) mod tests {
         let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let scratches = Mutex::new(vec![granted_memory(2, 2 * PAGE_SIZE)]);
         let (gntalloc, own) = (Arc::new(device), Peer::new(DomId(0)).unwrap());
-        OwnPages { gntalloc, own, scratches, counts: Arc::default() }
+        OwnPages {
+            gntalloc,
+            own,
+            scratches,
+            granted: Arc::default(),
+            refused: AtomicU64::default(),
+        }
     }
 
     #[test]

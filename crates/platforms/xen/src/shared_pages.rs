@@ -1,8 +1,9 @@
-//! Pages that this domain grants to another.
+//! Pages that this domain grants.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hypervisor::{Error, GrantRef, PAGE_SIZE};
 use rustix::io::Errno;
@@ -94,5 +95,92 @@ impl Deref for SharedPages {
 
     fn deref(&self) -> &Region {
         &self.region
+    }
+}
+
+/// The grants by this domain to itself of the first pages of a region, which it keeps. Dropping it revokes them.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    own: Peer,
+    grefs: Vec<GrantRef>,
+    /// How many pages all such regions have.
+    granted: Arc<AtomicU64>,
+    /// Dropped once the pages are unmapped.
+    _entries: Entries,
+}
+
+impl Grants {
+    pub(crate) fn new(
+        own: Peer,
+        grefs: Vec<GrantRef>,
+        entries: Entries,
+        granted: Arc<AtomicU64>,
+    ) -> Self {
+        granted.fetch_add(grefs.len() as u64, Ordering::Relaxed);
+        Self { own, grefs, granted, _entries: entries }
+    }
+}
+
+impl Drop for Grants {
+    fn drop(&mut self) {
+        self.granted.fetch_sub(self.grefs.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The grant of `len` bytes of a region, if they lie in one page that this domain grants to itself: who grants it, the page and the first byte
+/// in it.
+#[inline]
+pub(crate) fn grant_of(region: &Region, offset: usize, len: u16) -> Option<(&Peer, GrantRef, u16)> {
+    let (grants, start) = region.kept::<Grants>()?;
+    let first = start + offset;
+    let within = u16::try_from(first % PAGE_SIZE).ok()?;
+    let in_one_page = usize::from(within) + usize::from(len) <= PAGE_SIZE;
+    let gref = grants.grefs.get(first / PAGE_SIZE).filter(|_| in_one_page)?;
+    Some((&grants.own, *gref, within))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use hypervisor::DomId;
+
+    use super::*;
+
+    /// Memory of `len` bytes, of which the first pages have grants without a hypervisor: their references count from 100 on.
+    pub(crate) fn granted_memory(pages: usize, len: usize) -> Region {
+        let own = Peer::new(DomId(5)).unwrap();
+        let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let entries = Entries::of_nothing(&Arc::new(device));
+        let grefs = (100..).take(pages).map(GrantRef).collect();
+        let grants = Grants::new(own, grefs, entries, Arc::default());
+        Region::anonymous(len).unwrap().keeping(grants)
+    }
+
+    /// What a copy of so many bytes names.
+    fn named(region: &Region, offset: usize, len: u16) -> Option<(u16, u32, u16)> {
+        grant_of(region, offset, len).map(|(own, gref, offset)| (own.domain().0, gref.0, offset))
+    }
+
+    #[test]
+    fn only_bytes_within_a_granted_page_have_a_grant() {
+        let region = Arc::new(granted_memory(2, 4 * PAGE_SIZE));
+        assert_eq!(named(&region, 0, 4096), Some((5, 100, 0)));
+        assert_eq!(named(&region, 4097, 4095), Some((5, 101, 1)));
+        assert_eq!(named(&region, 4097, 4096), None, "it reaches into the next page");
+        assert_eq!(named(&region, 2 * PAGE_SIZE, 1), None, "this page is not granted");
+        let slice = region.slice(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
+        assert_eq!(named(&slice, 8, 100), Some((5, 101, 8)));
+        assert_eq!(named(&slice, PAGE_SIZE, 1), None);
+        assert_eq!(named(&Region::anonymous(4096).unwrap(), 0, 1), None);
+    }
+
+    #[test]
+    fn grants_end_with_the_last_user_of_their_memory() {
+        let region = Arc::new(granted_memory(3, 3 * PAGE_SIZE));
+        let granted = region.kept::<Grants>().unwrap().0.granted.clone();
+        let slice = region.slice(0..8).unwrap();
+        drop(region);
+        assert_eq!(granted.load(Ordering::Relaxed), 3);
+        drop(slice);
+        assert_eq!(granted.load(Ordering::Relaxed), 0);
     }
 }

@@ -15,7 +15,7 @@ use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
 use crate::buffers::Buffers;
-use crate::tap::{TapQueue, VNET_HEADER_LEN};
+use crate::tap::TapQueue;
 
 /// Time until a tap is read again after an error that may pass.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -168,20 +168,20 @@ fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -
 pub(crate) const OWN: u16 = 0;
 
 /// What comes before a frame's body: its metadata and its header, in private memory.
-pub(crate) struct Head(pub(crate) [u8; VNET_HEADER_LEN + HEADER_MAX]);
+pub(crate) struct Head(pub(crate) [u8; VirtioNetHdr::LEN + HEADER_MAX]);
 
 impl Default for Head {
     fn default() -> Self {
-        Self([0; VNET_HEADER_LEN + HEADER_MAX])
+        Self([0; VirtioNetHdr::LEN + HEADER_MAX])
     }
 }
 
 impl Head {
     /// Sets the header and the length of a frame, of which `bytes` were read. Returns the bytes of the body.
     pub(crate) fn set_header(&self, bytes: usize, frame: &mut Frame) -> usize {
-        let len = bytes.saturating_sub(VNET_HEADER_LEN);
+        let len = bytes.saturating_sub(VirtioNetHdr::LEN);
         let header_len = len.min(HEADER_MAX);
-        frame.bytes[..HEADER_MAX].copy_from_slice(&self.0[VNET_HEADER_LEN..]);
+        frame.bytes[..HEADER_MAX].copy_from_slice(&self.0[VirtioNetHdr::LEN..]);
         frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
         frame.len = u32::try_from(len).unwrap_or(u32::MAX);
         len - header_len

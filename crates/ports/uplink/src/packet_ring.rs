@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use shm::{OutOfBounds, Region};
+use wire::virtio_net::VirtioNetHdr;
 
 use crate::sys::packet;
-use crate::tap::VNET_HEADER_LEN;
 
 /// Bytes of a slot: a frame of the MTU with what the kernel writes before it.
 const SLOT: u32 = 2048;
@@ -75,12 +75,12 @@ impl PacketRing {
         let [len, captured] = [at::LEN, at::CAPTURED].map(|at| self.memory.read::<u32>(slot + at));
         let (captured, mac) = (captured? as usize, self.memory.read::<u16>(slot + at::MAC)?);
         let mac = usize::from(mac);
-        let fits = mac >= VNET_HEADER_LEN && mac + captured <= SLOT as usize;
+        let fits = mac >= VirtioNetHdr::LEN && mac + captured <= SLOT as usize;
         if len? as usize != captured || !fits {
             self.release()?;
             return Err(Errno::INVAL.into());
         }
-        let (start, len) = (slot + mac - VNET_HEADER_LEN, captured + VNET_HEADER_LEN);
+        let (start, len) = (slot + mac - VirtioNetHdr::LEN, captured + VirtioNetHdr::LEN);
         Ok(Next::Here { start, len })
     }
 

@@ -12,8 +12,9 @@ pub(crate) mod ring;
 use std::ffi::{c_int, c_short, c_uint};
 use std::os::fd::BorrowedFd;
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
+use wire::virtio_net::VirtioNetHdr;
 
 /// Bytes of an interface name, its terminating zero included (`IFNAMSIZ`).
 pub(crate) const IFNAMSIZ: usize = 16;
@@ -76,9 +77,9 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> Result<()> {
     unsafe { ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits)) }
 }
 
-/// Sets how many bytes of `virtio_net_hdr` precede each frame, 10 at least.
-pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: u8) -> Result<()> {
-    let len = c_int::from(len);
+/// Has a [`VirtioNetHdr`] precede each frame, without `num_buffers`.
+pub(crate) fn set_vnet_header(fd: BorrowedFd<'_>) -> Result<()> {
+    let len = c_int::try_from(VirtioNetHdr::LEN).map_err(|_| Errno::INVAL)?;
     // SAFETY: TUNSETVNETHDRSZ reads one `int`.
     unsafe { ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }
 }

@@ -21,11 +21,6 @@ use crate::sys;
 use crate::sys::interface::WantedFeatures;
 use crate::sys::ring::Operation;
 
-/// Bytes of `virtio_net_hdr` before each frame read or written: the layout without `num_buffers`.
-pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
-
-const HEADER_LEN: u8 = 10;
-
 /// Most queues that the tun driver gives one interface (`MAX_TAP_QUEUES`).
 pub const MAX_QUEUES: usize = 256;
 
@@ -367,7 +362,7 @@ impl<'a> Opening<'a> {
     pub(crate) fn prepare(&self, fd: OwnedFd, offload: TapOffload) -> Result<TapQueue, TapError> {
         self.attach(fd.as_fd())?;
         let error = |step| move |errno| self.error(step, errno);
-        sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN).map_err(error("TUNSETVNETHDRSZ"))?;
+        sys::set_vnet_header(fd.as_fd()).map_err(error("TUNSETVNETHDRSZ"))?;
         sys::set_vnet_little_endian(fd.as_fd()).map_err(error("TUNSETVNETLE"))?;
         // Of a new one, all.
         let wanted = sys::interface::wanted_features(self.raw_name);

@@ -7,11 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use poller::Dozer;
 use port::{Doorbell, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{OFlags, readlink};
 
-use crate::writes::WATCHER;
+/// The thread that watches all writes of this process ([`watchdog`](crate::watchdog)): it sleeps while there are none.
+pub(crate) static WATCHER: Dozer = Dozer::new();
 
 /// A descriptor of a front-end that cannot be used.
 #[derive(Debug, thiserror::Error)]

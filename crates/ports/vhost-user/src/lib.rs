@@ -43,7 +43,6 @@ mod singles;
 mod vring;
 mod watchdog;
 mod writer;
-mod writes;
 
 pub use budget::{LOGS, MAPPINGS_MAX, MemoryBudget, OverBudget, ProcessBudget};
 pub use connection::Ended;

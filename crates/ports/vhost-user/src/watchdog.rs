@@ -11,21 +11,21 @@
 //! looks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use poller::{AwakeFlag as _, doze};
 use port::Doorbell;
 
-use crate::doorbells::Call;
-use crate::writes::WATCHER;
+use crate::doorbells::{Call, WATCHER};
 
 /// The longest time between two looks while anything is written. Half of it is the average.
 pub(crate) const PERIOD: Duration = Duration::from_millis(2);
 
 /// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+/// The thread that looks at them.
+static THREAD: OnceLock<JoinHandle<()>> = OnceLock::new();
 
 /// A descriptor under watch.
 #[derive(Debug)]
@@ -95,7 +95,11 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
 /// The process is out of threads.
 pub fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
     let mut watched = lock();
-    WATCHER.start(run)?;
+    if THREAD.get().is_none() {
+        let thread = thread::Builder::new().name("eventfd-watch".into()).spawn(run)?;
+        // The lock is held, so nobody else starts one.
+        let _ = THREAD.set(thread);
+    }
     if watched.len() == watched.capacity() {
         // Those of sessions that ended while nobody looked.
         watched.retain(|one| one.call.strong_count() > 0);
@@ -116,7 +120,6 @@ fn pause(random: &RandomState, look: u64) -> Duration {
 fn run() {
     let random = RandomState::new();
     for look in 0.. {
-        WATCHER.sleep();
         thread::sleep(pause(&random, look));
         let mut watched = lock();
         let mut is_quiet = true;
@@ -130,11 +133,9 @@ fn run() {
             found != Look::Gone
         });
         hostile.iter().for_each(|alarm| refuse_all(&mut watched, alarm));
+        drop(watched);
         if is_quiet {
-            doze(&WATCHER);
-            if watched.iter().any(Watched::is_written) {
-                WATCHER.set_awake();
-            }
+            WATCHER.doze_until(|| lock().iter().any(Watched::is_written));
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use port::Frame;
 use switch::multicast::Groups;
 
+use crate::activity::Activity;
 use crate::shared::{Ports, Shared};
-use crate::worker_state::Activity;
 
 /// Carries frames for a worker: finds where they go ([`route`](crate::route)) and delivers them
 /// ([`deliver`](crate::deliver)).

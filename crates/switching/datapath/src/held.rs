@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use switch::PortId;
 
+use crate::activity::Activity;
 use crate::port::Port;
-use crate::worker_state::Activity;
 
 /// The egress queues that hold back a notification since this worker delivered to them. It flushes them when they are due, and when it
 /// has nothing else to do.

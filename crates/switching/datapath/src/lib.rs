@@ -21,9 +21,11 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod activity;
 mod batches;
 mod carrier;
 mod carry;
+mod command;
 mod config;
 mod deliver;
 mod domains;
@@ -62,7 +64,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
@@ -75,16 +76,17 @@ pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, Port};
-pub use shared::{Failure, FailureSink};
-pub use sleepers::{Sleep, SleepSink};
+pub use shared::{Failure, FailureSink, Sleep, SleepSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
-use handle::{Command, WorkerHandle};
+use command::Command;
+use handle::WorkerHandle;
 use move_log::MoveLog;
 use peer::Peer;
 use placement::{Owners, Placement};
 use shared::{Attachment, Shared};
+use sleepers::SleeperWatch;
 use wake_ups::WakeUps;
 use work::Work;
 use worker::Worker;
@@ -94,7 +96,7 @@ pub struct Datapath {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
     /// The thread that looks for workers that sleep, if they have threads.
-    sleepers: Option<JoinHandle<()>>,
+    sleepers: Option<SleeperWatch>,
     next_ingress: AtomicU64,
     placement: Mutex<Placement>,
     /// Which workers have queues and tasks of which port.
@@ -111,7 +113,7 @@ impl Datapath {
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<Vec<_>, _>>()?;
         let states = workers.iter().map(|worker| worker.state().clone()).collect();
-        let sleepers = Some(sleepers::start(shared.clone(), states)?);
+        let sleepers = Some(SleeperWatch::start(shared.clone(), states)?);
         Ok(Self::with_workers(shared, workers, sleepers))
     }
 
@@ -136,7 +138,7 @@ impl Datapath {
     fn with_workers(
         shared: Arc<Shared>,
         workers: Vec<WorkerHandle>,
-        sleepers: Option<JoinHandle<()>>,
+        sleepers: Option<SleeperWatch>,
     ) -> Self {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));
@@ -157,12 +159,12 @@ impl Datapath {
 
     /// Calls `sink` from now on for each sleep of a worker in the memory of a port. Only the first sink is called.
     pub fn on_sleep(&self, sink: SleepSink) {
-        let _ = self.shared.sleepers.sink.set(sink);
+        let _ = self.shared.on_sleep.set(sink);
     }
 
     /// Whether a port has memory that its guest can take away: workers that sleep in it are found sooner, by more looks.
     pub fn expect_holes(&self, expects: bool) {
-        self.shared.sleepers.expect_holes(expects);
+        self.shared.expects_holes.store(expects, Ordering::Relaxed);
     }
 
     /// The addresses that the switch knows.
@@ -492,8 +494,8 @@ impl Datapath {
 
 impl Drop for Datapath {
     fn drop(&mut self) {
-        if let Some(thread) = self.sleepers.take() {
-            self.shared.sleepers.end(thread);
+        if let Some(watch) = self.sleepers.take() {
+            watch.end();
         }
         for worker in &self.workers {
             worker.send(Command::Stop);

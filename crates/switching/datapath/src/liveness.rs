@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use switch::PortId;
 
 use crate::Datapath;
-use crate::handle::{Command, WorkerHandle};
+use crate::command::Command;
+use crate::handle::WorkerHandle;
 
 /// A port that no queue has.
 const NOBODY: PortId = PortId(u16::MAX);

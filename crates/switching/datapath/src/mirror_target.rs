@@ -6,7 +6,7 @@ use port::{Coalescing, Queue, Task};
 use switch::{Membership, PortId};
 
 use crate::Datapath;
-use crate::handle::Command;
+use crate::command::Command;
 use crate::port::Port;
 use crate::shared::Attachment;
 

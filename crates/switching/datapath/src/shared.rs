@@ -1,10 +1,11 @@
 //! What the workers of a datapath share: the ports, the switch's table, the clock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use poller::Dozer;
 use port::{Doorbell, Egress};
 use switch::multicast::Snooping;
 use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
@@ -13,7 +14,6 @@ use crate::config::Config;
 use crate::domains::Domains;
 use crate::peer::Peer;
 use crate::port::Port;
-use crate::sleepers::Sleepers;
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;
@@ -29,6 +29,24 @@ pub struct Failure {
 
 /// Called for each failure, on a worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
+
+/// A worker slept in the memory of one of these ports.
+#[derive(Clone, Debug)]
+pub struct Sleep {
+    /// The port whose queue or task had its turn.
+    pub from: Option<Arc<Port>>,
+    /// Which of its queues that was; none if it was a task, or one that was [added](crate::Datapath::add_ingress).
+    pub queue: Option<usize>,
+    /// The port to which its frames went, if they went to one.
+    pub to: Option<Arc<Port>>,
+    /// Whether one of them is detached since then, or is about to be.
+    pub has_left: bool,
+    /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
+    pub is_replaced: bool,
+}
+
+/// Called for each sleep. It must not block.
+pub type SleepSink = Box<dyn Fn(Sleep) + Send + Sync>;
 
 /// Where a port is attached.
 pub(crate) enum Attachment {
@@ -127,7 +145,11 @@ pub(crate) struct Shared {
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
     pub(crate) snooping: Snooping,
-    pub(crate) sleepers: Sleepers,
+    /// The thread that looks for workers that sleep.
+    pub(crate) sleepers: Dozer,
+    pub(crate) on_sleep: OnceLock<SleepSink>,
+    /// Whether a port has memory that its guest can take away.
+    pub(crate) expects_holes: AtomicBool,
 }
 
 impl Shared {
@@ -161,7 +183,9 @@ impl Shared {
             failures,
             doorbells,
             snooping: Snooping::default(),
-            sleepers: Sleepers::default(),
+            sleepers: Dozer::default(),
+            on_sleep: OnceLock::new(),
+            expects_holes: AtomicBool::default(),
         }
     }
 

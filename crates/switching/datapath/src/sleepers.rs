@@ -4,16 +4,15 @@
 //! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
 //! else waits longer than a [`TICK`] and the looks that follow it.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::thread::{JoinHandle, Thread};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use poller::{AwakeFlag, doze_until, must_wake};
 use tracing::{error, warn};
 
 use crate::port::Port;
-use crate::shared::Shared;
+use crate::shared::{Shared, Sleep};
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
@@ -33,124 +32,45 @@ const SAMPLED: u32 = 6;
 const WINDOW: u32 = 192;
 const SHORT_SLEEPS: u32 = 8;
 
-/// A worker slept in the memory of one of these ports.
-#[derive(Clone, Debug)]
-pub struct Sleep {
-    /// The port whose queue or task had its turn.
-    pub from: Option<Arc<Port>>,
-    /// Which of its queues that was; none if it was a task, or one that was [added](crate::Datapath::add_ingress).
-    pub queue: Option<usize>,
-    /// The port to which its frames went, if they went to one.
-    pub to: Option<Arc<Port>>,
-    /// Whether one of them is detached since then, or is about to be.
-    pub has_left: bool,
-    /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
-    pub is_replaced: bool,
+/// The thread that looks at the workers.
+pub(crate) struct SleeperWatch {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
-/// Called for each sleep. It must not block.
-pub type SleepSink = Box<dyn Fn(Sleep) + Send + Sync>;
-
-/// How workers wake the thread that looks at them.
-pub(crate) struct Sleepers {
-    is_awake: AtomicBool,
-    is_over: AtomicBool,
-    /// Whether a port has memory that its guest can take away.
-    expects_holes: AtomicBool,
-    thread: OnceLock<Thread>,
-    pub(crate) sink: OnceLock<SleepSink>,
-}
-
-impl AwakeFlag for Sleepers {
-    #[inline]
-    fn is_awake(&self) -> bool {
-        self.is_awake.load(Ordering::Acquire)
+impl SleeperWatch {
+    /// Starts it.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        workers: Vec<Arc<WorkerState>>,
+    ) -> std::io::Result<Self> {
+        let is_over = Arc::<AtomicBool>::default();
+        let workers = workers.into_iter().map(Looks::new).collect();
+        let thread = std::thread::Builder::new().name("sleepers".to_owned());
+        let thread = thread.spawn({
+            let is_over = is_over.clone();
+            move || run(&shared, &is_over, workers)
+        })?;
+        Ok(Self { is_over, thread })
     }
 
-    fn set_awake(&self) -> bool {
-        self.is_awake.swap(true, Ordering::AcqRel)
-    }
-
-    fn set_dozing(&self) {
-        self.is_awake.swap(false, Ordering::AcqRel);
-    }
-
-    #[inline]
-    fn full_barrier(&self) {
-        fence(Ordering::SeqCst);
-    }
-}
-
-impl Default for Sleepers {
-    fn default() -> Self {
-        Self {
-            is_awake: true.into(),
-            is_over: AtomicBool::default(),
-            expects_holes: AtomicBool::default(),
-            thread: OnceLock::new(),
-            sink: OnceLock::new(),
-        }
-    }
-}
-
-impl Sleepers {
-    /// A worker that has noted its round begins to work.
-    #[inline]
-    pub(crate) fn wake(&self) {
-        if must_wake(self) {
-            self.unpark();
-        }
-    }
-
-    #[cold]
-    fn unpark(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
-
-    /// Waits until a worker works.
-    fn park(&self, works: impl Fn() -> bool) {
-        doze_until(self, || works() || self.is_over(), std::thread::park);
-    }
-
-    /// A port has memory that its guest can take away, or none has.
-    pub(crate) fn expect_holes(&self, expects: bool) {
-        self.expects_holes.store(expects, Ordering::Relaxed);
-    }
-
-    fn tick(&self) -> Duration {
-        if self.expects_holes.load(Ordering::Relaxed) { TICK } else { LONG_TICK }
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
-    }
-
-    /// Ends the thread.
-    pub(crate) fn end(&self, thread: JoinHandle<()>) {
+    /// Ends it.
+    pub(crate) fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
-        thread.thread().unpark();
-        let _ = thread.join();
+        self.thread.thread().unpark();
+        let _ = self.thread.join();
     }
 }
 
-/// Starts the thread that looks at these workers.
-pub(crate) fn start(
-    shared: Arc<Shared>,
-    workers: Vec<Arc<WorkerState>>,
-) -> std::io::Result<JoinHandle<()>> {
-    let looks = workers.into_iter().map(Looks::new).collect();
-    std::thread::Builder::new().name("sleepers".to_owned()).spawn(move || run(&shared, looks))
-}
-
-fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
-    let sleepers = &shared.sleepers;
-    let _ = sleepers.thread.set(std::thread::current());
+fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
+    let is_over = || is_over.load(Ordering::SeqCst);
     let mut idle = 0;
-    while !sleepers.is_over() {
-        let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
-        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { sleepers.tick() });
+    while !is_over() {
+        std::thread::park_timeout(match shared.expects_holes.load(Ordering::Relaxed) {
+            _ if workers.iter().any(|worker| worker.asleep > 0) => SHORT_TICK,
+            true => TICK,
+            false => LONG_TICK,
+        });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
@@ -158,7 +78,8 @@ fn run(shared: &Arc<Shared>, mut workers: Vec<Looks>) {
         idle = if works { 0 } else { idle + 1 };
         if idle >= IDLE_LOOKS {
             idle = 0;
-            sleepers.park(|| workers.iter().any(|worker| worker.round().is_some()));
+            let works = || workers.iter().any(|worker| worker.round().is_some());
+            shared.sleepers.doze_until(|| works() || is_over());
         }
     }
 }
@@ -243,7 +164,7 @@ impl Looks {
             is_replaced,
             "a worker slept in a guest's memory"
         );
-        if let Some(sink) = shared.sleepers.sink.get() {
+        if let Some(sink) = shared.on_sleep.get() {
             let queue = queue.filter(|queue| *queue != usize::MAX);
             sink(Sleep { from, queue, to, has_left, is_replaced });
         }

@@ -19,6 +19,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use tracing::error;
 
+use crate::activity::Activity;
 use crate::carrier::Carrier;
 use crate::carry::Progress;
 use crate::handle::WorkerHandle;
@@ -26,7 +27,7 @@ use crate::held::Held;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
-use crate::worker_state::{Activity, WorkerState, WorkerThread};
+use crate::worker_state::{WorkerState, WorkerThread};
 use looks::Looks;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.

@@ -6,13 +6,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-use crate::handle::Command;
+use crate::activity::Activity;
+use crate::command::Command;
 use crate::slot::Entry;
 
 /// A worker's queues and tasks, its commands, and the thread that serves them.
@@ -34,55 +35,6 @@ pub(crate) struct WorkerThread {
     pub(crate) stat: File,
     pub(crate) activity: Arc<Activity>,
     pub(crate) join: JoinHandle<()>,
-}
-
-/// What a worker's thread is doing: it writes, and whoever looks for sleepers reads.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Activity {
-    /// Counts its rounds from 1 on; 0 while it waits for events.
-    round: AtomicU64,
-    /// The serial number, and one, of the port whose queue or task has its turn, and of the port to which frames are delivered.
-    from: AtomicU64,
-    to: AtomicU64,
-}
-
-impl Activity {
-    /// The thread is in this round. After a wait for events, [`Sleepers::wake`](crate::sleepers::Sleepers::wake) has the barrier that belongs to
-    /// it; rounds one after the other need none.
-    #[inline]
-    pub(crate) fn begin_round(&self, number: u64) {
-        self.round.store(number, Ordering::Relaxed);
-    }
-
-    /// The thread waits for events.
-    #[inline]
-    pub(crate) fn rest(&self) {
-        self.round.store(0, Ordering::Relaxed);
-    }
-
-    /// The port whose queue or task has its turn.
-    #[inline]
-    pub(crate) fn serve(&self, port: u64) {
-        self.from.store(port + 1, Ordering::Relaxed);
-        self.to.store(0, Ordering::Relaxed);
-    }
-
-    /// The port to which it delivers.
-    #[inline]
-    pub(crate) fn deliver(&self, port: u64) {
-        self.to.store(port + 1, Ordering::Relaxed);
-    }
-
-    /// The number of its round; none while it waits for events.
-    pub(crate) fn round(&self) -> Option<u64> {
-        Some(self.round.load(Ordering::Relaxed)).filter(|round| *round != 0)
-    }
-
-    /// The serial numbers of the ports whose memory it may touch: that from which frames come, and that to which they go.
-    pub(crate) fn ports(&self) -> [Option<u64>; 2] {
-        [&self.from, &self.to].map(|port| port.load(Ordering::Relaxed).checked_sub(1))
-    }
 }
 
 impl WorkerThread {

@@ -1,5 +1,9 @@
 //! A thread that looks from time to time, and sleeps while there is nothing to see.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::{self, Thread};
+
 /// The flag that says whether such a thread is awake.
 pub trait AwakeFlag {
     /// Whether the thread is awake (acquire).
@@ -21,17 +25,74 @@ pub fn must_wake(flag: &impl AwakeFlag) -> bool {
     !flag.is_awake() && !flag.set_awake()
 }
 
-/// Called by the thread, which then looks once more. If it sees something it stays awake (`set_awake`), otherwise it sleeps until it is woken up.
-pub fn doze(flag: &impl AwakeFlag) {
-    flag.set_dozing();
-    flag.full_barrier();
-}
-
 /// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until a look (`sees`) finds something. `sleep` may return early.
 pub fn doze_until(flag: &impl AwakeFlag, sees: impl Fn() -> bool, sleep: impl Fn()) {
-    doze(flag);
+    flag.set_dozing();
+    flag.full_barrier();
     while !flag.is_awake() && !sees() {
         sleep();
     }
     flag.set_awake();
+}
+
+/// Such a thread, for those who wake it.
+#[derive(Debug)]
+pub struct Dozer {
+    is_awake: AtomicBool,
+    /// Known from its first sleep on.
+    thread: OnceLock<Thread>,
+}
+
+impl Dozer {
+    /// A thread that is awake.
+    pub const fn new() -> Self {
+        Self { is_awake: AtomicBool::new(true), thread: OnceLock::new() }
+    }
+
+    /// Called by whoever has just written something that the thread must see. It costs a system call if the thread sleeps.
+    #[inline]
+    pub fn wake(&self) {
+        if must_wake(self) {
+            self.unpark();
+        }
+    }
+
+    #[cold]
+    fn unpark(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until a look (`sees`) finds something.
+    pub fn doze_until(&self, sees: impl Fn() -> bool) {
+        self.thread.get_or_init(thread::current);
+        doze_until(self, sees, thread::park);
+    }
+}
+
+impl Default for Dozer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AwakeFlag for Dozer {
+    #[inline]
+    fn is_awake(&self) -> bool {
+        self.is_awake.load(Ordering::Acquire)
+    }
+
+    fn set_awake(&self) -> bool {
+        self.is_awake.swap(true, Ordering::AcqRel)
+    }
+
+    fn set_dozing(&self) {
+        self.is_awake.swap(false, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
 }

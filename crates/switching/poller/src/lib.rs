@@ -8,7 +8,7 @@
 //! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
 //! small, and gives up when polling finds nothing. An idle thread never polls.
 //!
-//! A thread that only looks from time to time sleeps while there is nothing to see: [`doze`].
+//! A thread that only looks from time to time sleeps while there is nothing to see: [`Dozer`].
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ mod yields;
 
 use std::time::{Duration, Instant};
 
-pub use doze::{AwakeFlag, doze, doze_until, must_wake};
+pub use doze::{AwakeFlag, Dozer, doze_until, must_wake};
 pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
-use poller::{AwakeFlag, doze, doze_until, must_wake};
+use poller::{AwakeFlag, doze_until, must_wake};
 
 /// What a control test leaves out.
 #[derive(Clone, Copy, PartialEq)]
@@ -94,16 +94,11 @@ impl Shared {
     fn watch(&self) {
         let mut seen = 0;
         while seen < 2 {
-            while !self.is_awake() {
-                self.bell.wait();
-            }
             let before = seen;
             seen = self.look();
             if seen == before {
-                doze(self);
-                if self.omitted != Omitted::LastLook && self.look() != seen {
-                    self.set_awake();
-                }
+                let sees = || self.omitted != Omitted::LastLook && self.look() != seen;
+                doze_until(self, sees, || self.bell.wait());
             }
         }
     }

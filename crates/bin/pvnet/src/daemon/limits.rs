@@ -14,8 +14,9 @@ use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget};
 use wire::netif::header_channel;
 
 use crate::config::{Attach, Guest, Port, Vif};
-use crate::daemon::ports::device;
 
+/// The most queues of a guest's device on the host.
+pub(super) const DEVICE_QUEUES_MAX: usize = 8;
 /// Descriptors of a guest without queues: its session, its memory, its store connection with an
 /// eventfd, and those that pass through while it makes an event channel.
 const DESCRIPTORS: usize = 4 + 6;
@@ -117,7 +118,7 @@ impl Cost {
 
     /// The cost of a virtual machine's port while a front-end is connected.
     pub(super) fn of_port(port: &Port) -> Self {
-        let device = if port.device().is_some() { device::QUEUES_MAX } else { 0 };
+        let device = if port.device().is_some() { DEVICE_QUEUES_MAX } else { 0 };
         let rings = 2 * usize::from(port.queues);
         let fixed = Counts {
             mappings: MAPPINGS_MAX + device + PORT_THREADS * THREAD_MAPPINGS,
@@ -177,7 +178,7 @@ fn copy_descriptors(vif: &Vif, queues: usize) -> usize {
 
 /// Queues of a vif's device on the host. Each is a descriptor, and a mapping of buffers.
 fn device_queues(vif: &Vif) -> usize {
-    if vif.attach == Some(Attach::Device) { device::QUEUES_MAX } else { 0 }
+    if vif.attach == Some(Attach::Device) { DEVICE_QUEUES_MAX } else { 0 }
 }
 
 /// Mappings of a vif's packets: at least, and if there are enough.

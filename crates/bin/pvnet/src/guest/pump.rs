@@ -16,7 +16,6 @@ use offload::vnet;
 use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
-use uplink::tap::VNET_HEADER_LEN;
 use wire::headers::{ChecksumLocation, Headers};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -319,11 +318,11 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     /// Reads one frame from the stack straight into the device's pages: one system call, one copy.
     /// Returns its length. A frame that the device cannot carry is dropped.
     fn read(&mut self) -> io::Result<usize> {
-        let mut header = [0; VNET_HEADER_LEN];
+        let mut header = [0; VirtioNetHdr::LEN];
         let places = self.queue.buffers();
         let places = places.map(|Buffer { region, offset, len }| (region, offset, len));
         let bytes = shm::read_pieces(&self.tap, &mut header, places)?;
-        let len = bytes.saturating_sub(VNET_HEADER_LEN);
+        let len = bytes.saturating_sub(VirtioNetHdr::LEN);
         let Some(first) = self.queue.buffers().next() else { return Ok(0) };
         let mut head = [0; HEADER_MAX];
         let head = &mut head[..HEADER_MAX.min(len)];

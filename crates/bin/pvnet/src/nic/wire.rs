@@ -7,7 +7,7 @@ use std::time::Duration;
 use firmware::{Metadata, Sent, Wire};
 use nic_session::WireSettings;
 use offload::{Checksum, Features, vnet};
-use uplink::tap::{Tap, TapOffload, TapQueue, VNET_HEADER_LEN};
+use uplink::tap::{Tap, TapOffload, TapQueue};
 use wire::ethernet::MacAddr;
 use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
@@ -117,7 +117,7 @@ impl Wire for TapWire {
             return None;
         }
         loop {
-            let mut header = [0; VNET_HEADER_LEN];
+            let mut header = [0; VirtioNetHdr::LEN];
             let mut pieces = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
             let Ok(bytes) = rustix::io::readv(&self.tap, &mut pieces) else {
                 // No frame, or the tap was deleted: then there is never one.
@@ -125,7 +125,7 @@ impl Wire for TapWire {
                 return None;
             };
             self.look.empty_at = None;
-            let len = bytes.saturating_sub(VNET_HEADER_LEN);
+            let len = bytes.saturating_sub(VirtioNetHdr::LEN);
             let metadata = VirtioNetHdr::read_from_bytes(&header)
                 .ok()
                 .and_then(|header| metadata(&header, buffer.get_mut(..len)?));

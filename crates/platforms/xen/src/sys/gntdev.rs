@@ -13,8 +13,8 @@ use rustix::ioctl::Opcode;
 use shm::Region;
 
 use super::{call, number};
-use crate::own_pages;
 use crate::peer::Peer;
+use crate::shared_pages::grant_of;
 
 /// Most pages of one mapping: a page for each slot of a ring.
 pub(crate) const PAGES_MAX: usize = 256;
@@ -206,7 +206,7 @@ impl<'a> End<'a> {
     #[inline]
     pub(crate) fn mapped(region: &'a Region, offset: usize, len: u16) -> Option<Self> {
         let address = region.address(offset, len.into()).ok()?;
-        match own_pages::grant_of(region, offset, len) {
+        match grant_of(region, offset, len) {
             Some(grant) => Self::granted(grant, len),
             None => Some(Self::local(address, len)),
         }

@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use wire::checksum::pseudo_v4;
+use wire::virtio_net::VirtioNetHdr;
 
 use super::*;
 
@@ -34,7 +35,7 @@ struct Received {
 
 impl Received {
     fn new(bytes: &[u8]) -> Self {
-        let (header, frame) = bytes.split_at(VNET_HEADER_LEN);
+        let (header, frame) = bytes.split_at(VirtioNetHdr::LEN);
         let le16 = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         Self {
             flags: header[0],

@@ -8,7 +8,7 @@ use switch::PortId;
 use tracing::debug;
 
 use super::Worker;
-use crate::handle::{Command, Removed};
+use crate::command::{Command, Removed};
 use crate::port::{IngressId, Port};
 use crate::slot::{Entry, Slot};
 use crate::work::Work;

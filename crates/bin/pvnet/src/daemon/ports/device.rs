@@ -20,12 +20,11 @@ use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::{Interfaces, Side};
+use crate::daemon::limits::DEVICE_QUEUES_MAX;
 use crate::daemon::platform::DeviceServices;
 
 /// The interval at which a device is looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most queues of a device.
-pub(in crate::daemon) const QUEUES_MAX: usize = 8;
 
 /// What a device should be.
 pub(super) struct DeviceOptions {
@@ -67,7 +66,7 @@ impl GuestDevice {
     /// # Errors
     /// A sentence for an operator.
     pub(super) fn open(options: DeviceOptions, services: DeviceServices) -> Result<Self, String> {
-        let queues = options.queues.clamp(1, QUEUES_MAX);
+        let queues = options.queues.clamp(1, DEVICE_QUEUES_MAX);
         let options = DeviceOptions { queues, ..options };
         let tap = open(&options)?;
         Ok(Self {

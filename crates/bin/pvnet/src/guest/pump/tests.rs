@@ -226,11 +226,11 @@ fn any_device_gets_the_stacks_frames() {
     let running = start();
     let frames = [frame(60, 1), frame(HEADER_MAX, 2), frame(LONGEST, 3), frame(1514, 5)];
     for bytes in &frames {
-        running.stack.send(&[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+        running.stack.send(&[&[0; VirtioNetHdr::LEN], &bytes[..]].concat()).unwrap();
     }
     // One that it refuses is lost, and the pump goes on.
-    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(LONGEST + 1, 4)[..]].concat()).unwrap();
-    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 6)[..]].concat()).unwrap();
+    running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(LONGEST + 1, 4)[..]].concat()).unwrap();
+    running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 6)[..]].concat()).unwrap();
     wait(|| running.state.lock().unwrap().sent.len() == 5);
     let sent = std::mem::take(&mut running.state.lock().unwrap().sent);
     for ((bytes, metadata), expected) in sent.iter().zip(frames.iter().chain([&frame(60, 6)])) {
@@ -258,7 +258,7 @@ fn a_checksum_behind_unknown_headers_is_finished() {
     for (start, offset) in [(38, 16), (38, 300), (400, 0), (65_535, 65_535), (6, 0)] {
         running.stack.send(&[header(start, offset).as_bytes(), &bytes[..]].concat()).unwrap();
     }
-    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 6)[..]].concat()).unwrap();
+    running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 6)[..]].concat()).unwrap();
     wait(|| running.state.lock().unwrap().sent.len() == 2);
     let sent = std::mem::take(&mut running.state.lock().unwrap().sent);
     let mut expected = bytes.clone();
@@ -280,7 +280,7 @@ fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
     set_socket_send_buffer_size(&stack, 1 << 20).unwrap();
     for n in 0..frames {
         let bytes = frame(len, n.to_le_bytes()[0]);
-        rustix::io::write(&stack, &[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+        rustix::io::write(&stack, &[&[0; VirtioNetHdr::LEN], &bytes[..]].concat()).unwrap();
     }
     let (fake, state, _) = Fake::new(burst);
     let (_orders, taker) = orders::channel().unwrap();
@@ -315,7 +315,7 @@ fn the_stack_gets_any_devices_frames() {
     for expected in &frames {
         let mut bytes = vec![0; 2048];
         let len = running.stack.recv(&mut bytes).unwrap();
-        assert_eq!(&bytes[VNET_HEADER_LEN..len], expected);
+        assert_eq!(&bytes[VirtioNetHdr::LEN..len], expected);
     }
     // Buffers go back once for all.
     wait(|| running.state.lock().unwrap().given_back == 1);
@@ -341,7 +341,7 @@ fn a_thread_at_rest_does_not_look_for_frames() {
     wait(|| armed() > 0);
     for n in 0..50 {
         let before = armed();
-        running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, n)[..]].concat()).unwrap();
+        running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, n)[..]].concat()).unwrap();
         wait(|| armed() > before);
     }
     running.thread.stop();
@@ -361,7 +361,7 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
         while Instant::now() < end {
             std::hint::spin_loop();
         }
-        running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 1)[..]].concat()).unwrap();
+        running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 1)[..]].concat()).unwrap();
         let mut bytes = vec![0; 2048];
         running.stack.recv(&mut bytes).unwrap();
     }
@@ -387,13 +387,13 @@ fn what_a_device_has_not_confirmed_is_sent_first_by_the_next_one() {
     let frames: Vec<_> =
         [60, 5000, 1514].into_iter().zip(1..).map(|(len, n)| frame(len, n)).collect();
     for bytes in &frames[..2] {
-        running.stack.send(&[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+        running.stack.send(&[&[0; VirtioNetHdr::LEN], &bytes[..]].concat()).unwrap();
     }
     wait(|| running.state.lock().unwrap().sent.len() == 2);
     running.thread.stop();
     assert_eq!(running.thread.join().fault, None);
     let next = start_with(running.unconfirmed.take());
-    next.stack.send(&[&[0; VNET_HEADER_LEN], &frames[2][..]].concat()).unwrap();
+    next.stack.send(&[&[0; VirtioNetHdr::LEN], &frames[2][..]].concat()).unwrap();
     let sent = || next.state.lock().unwrap().sent.clone();
     wait(|| sent().len() == 3);
     let bytes: Vec<_> = sent().into_iter().map(|(bytes, _)| bytes).collect();
@@ -415,6 +415,6 @@ fn what_has_arrived_before_the_end_reaches_the_stack() {
     ring(&running.event);
     let mut bytes = vec![0; 2048];
     let len = running.stack.recv(&mut bytes).unwrap();
-    assert_eq!(&bytes[VNET_HEADER_LEN..len], expected);
+    assert_eq!(&bytes[VirtioNetHdr::LEN..len], expected);
     assert_eq!(running.thread.join().fault, None);
 }

@@ -1,0 +1,57 @@
+//! Commands to a worker.
+
+use std::sync::{Arc, mpsc};
+
+use port::{Coalescing, Rewrap};
+use switch::PortId;
+
+use crate::port::{IngressId, Port};
+use crate::slot::Entry;
+use crate::work::Work;
+
+/// A command to a worker. What it removes, it hands to whoever asked: to drop a queue may unmap much memory, and the
+/// worker's other queues would wait.
+pub(crate) enum Command {
+    Add {
+        port: Arc<Port>,
+        work: Work,
+        id: Option<IngressId>,
+    },
+    RemoveIngress {
+        id: IngressId,
+        done: mpsc::Sender<Removed>,
+    },
+    /// Puts a queue in the place of one in whose turn an earlier thread still sleeps. What is not needed comes back.
+    ReplaceSleeping {
+        port: Arc<Port>,
+        queue: usize,
+        work: Work,
+        done: mpsc::Sender<Work>,
+    },
+    Synchronise {
+        port: PortId,
+        done: mpsc::Sender<()>,
+    },
+    Rewrap {
+        port: PortId,
+        rewrap: Arc<dyn Rewrap>,
+        done: mpsc::Sender<()>,
+    },
+    Coalesce {
+        port: PortId,
+        coalescing: Option<Coalescing>,
+        done: mpsc::Sender<()>,
+    },
+    Remove {
+        port: PortId,
+        done: mpsc::Sender<Removed>,
+    },
+    Pause {
+        done: mpsc::Sender<()>,
+    },
+    Resume,
+    Stop,
+}
+
+/// What a worker had of a port.
+pub(crate) type Removed = Vec<Arc<Entry>>;

@@ -38,7 +38,7 @@ pub use attach::{Attach, Device};
 pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
 pub use differences::{Difference, What, differences, effort, merged};
-pub use edit::{Edited, edit, keeps_its_form};
+pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{Guest, vif_name};

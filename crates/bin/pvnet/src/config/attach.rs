@@ -64,8 +64,20 @@ impl Device {
                 "its device {name:?} has more than {NAME_MAX} characters; set device to a shorter name"
             )),
             Some(name) if name.is_empty() => Err("device is empty".into()),
-            _ => Ok(()),
+            Some(name) => check_interface("device", name),
+            None => Ok(()),
         }
+    }
+}
+
+/// Checks that the kernel can have an interface of this name.
+pub(super) fn check_interface(key: &str, name: &str) -> Result<(), String> {
+    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    match name.len() > NAME_MAX || name.contains(is_odd) || [".", ".."].contains(&name) {
+        true => Err(format!(
+            "{key} = {name:?} is no interface's name: that has at most {NAME_MAX} characters, without blanks, / and :"
+        )),
+        false => Ok(()),
     }
 }
 

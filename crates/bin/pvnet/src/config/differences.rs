@@ -44,7 +44,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_tables(
         TableKind::Nic,
         [&old.nics, &new.nics],
-        Tables {
+        &Tables {
             name: &|nic| &nic.name,
             is_fixed: &|_| true,
             changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
@@ -53,7 +53,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_tables(
         TableKind::Guest,
         [&old.guests, &new.guests],
-        Tables {
+        &Tables {
             name: &|guest| &guest.name,
             is_fixed: &|name| uses_card(old, name) || uses_card(new, name),
             changes: &|before, after| guest([old, new], before, after),
@@ -63,7 +63,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_tables(
         TableKind::Uplink,
         [&old.uplinks, &new.uplinks],
-        Tables {
+        &Tables {
             name: &|uplink| &uplink.name,
             is_fixed: &|name| {
                 uplinks.clone().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna)
@@ -74,7 +74,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_tables(
         TableKind::Port,
         [&old.ports, &new.ports],
-        Tables {
+        &Tables {
             name: &|port| &port.name,
             is_fixed: &|_| false,
             changes: &|old, new| vec![(new.name.clone(), changes(old, new))],
@@ -83,7 +83,7 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_tables(
         TableKind::Mirror,
         [&old.mirrors, &new.mirrors],
-        Tables {
+        &Tables {
             name: &|mirror| &mirror.name,
             is_fixed: &|_| false,
             changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
@@ -92,13 +92,16 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.0
 }
 
+/// What differs of a guest's table, by port.
+type ByPort = Vec<(String, Changes)>;
+
 /// Tables that have names.
 struct Tables<'a, T> {
     name: &'a dyn Fn(&T) -> &String,
     /// Whether those of a name come and go only with the daemon.
     is_fixed: &'a dyn Fn(&str) -> bool,
     /// What differs between two of the same name, by port.
-    changes: &'a dyn Fn(&T, &T) -> Vec<(String, Changes)>,
+    changes: &'a dyn Fn(&T, &T) -> ByPort,
 }
 
 #[derive(Default)]
@@ -120,7 +123,7 @@ impl Differences {
     }
 
     /// Compares tables by their names.
-    fn of_tables<T>(&mut self, table: TableKind, [old, new]: [&[T]; 2], of: Tables<'_, T>) {
+    fn of_tables<T>(&mut self, table: TableKind, [old, new]: [&[T]; 2], of: &Tables<'_, T>) {
         let Tables { name, is_fixed, changes } = of;
         let find =
             |tables: &'_ [T], wanted: &T| tables.iter().position(|one| name(one) == name(wanted));
@@ -149,7 +152,7 @@ fn uses_card(config: &Config, name: &str) -> bool {
 }
 
 /// What differs of a guest, by port: its own keys and those of its first interface, and those of each further interface.
-fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> Vec<(String, Changes)> {
+fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> ByPort {
     let is_other_number = before.vifs.len() != after.vifs.len();
     let own = before.differing(after).into_iter();
     let own = own.filter(|(key, _)| *key != "vifs" || is_other_number);

@@ -6,7 +6,7 @@ use toml_edit::{ArrayOfTables, Decor, DocumentMut, InlineTable, Item, Table, Tab
 use super::context::Context;
 use super::guest::vif_name;
 use super::table::{Table as _, effort_in};
-use super::{Config, EVERY_GUEST, Override, Vif, differences};
+use super::{Config, EVERY_GUEST, Error, Override, Vif, differences};
 
 /// A configuration after a command.
 #[derive(Debug)]
@@ -64,13 +64,10 @@ pub fn keeps_its_form(text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// A change, and why it is none.
-pub(super) fn with_overrides(
-    text: &str,
-    overrides: &[Override],
-) -> Result<String, (Override, String)> {
+pub(super) fn with_overrides(text: &str, overrides: &[Override]) -> Result<String, Error> {
     let mut text = text.to_owned();
     for set in overrides {
-        let refused = |reason| (set.clone(), reason);
+        let refused = |reason| Error::Set { set: set.to_string(), reason };
         let mut document: DocumentMut = text.parse().map_err(said).map_err(refused)?;
         set.apply(&mut document).map_err(refused)?;
         text = document.to_string();
@@ -79,14 +76,24 @@ pub(super) fn with_overrides(
     Ok(text)
 }
 
-/// A value in TOML, or a string if it is not TOML.
-pub(super) fn value_of(text: &str) -> Value {
-    let parsed: Result<DocumentMut, _> = format!("value = {text}").parse();
-    let table = parsed.ok().map(DocumentMut::into_table).filter(|table| table.len() == 1);
-    let value = table.and_then(|mut table| table.remove("value")?.into_value().ok());
-    let mut value = value.unwrap_or_else(|| text.into());
+/// The keys whose values are lists.
+const LISTS: [&str; 4] = ["addresses", "guard_addresses", "trunk", "from"];
+
+/// A value in TOML, or a string if it is not TOML. A list may be written with commas.
+pub fn value_of(key: &str, text: &str) -> Value {
+    let value = in_toml(text);
+    match LISTS.contains(&key) && !value.as_ref().is_some_and(Value::is_array) {
+        true => text.split(',').map(str::trim).map(|text| value_of("", text)).collect(),
+        false => value.unwrap_or_else(|| text.into()),
+    }
+}
+
+fn in_toml(text: &str) -> Option<Value> {
+    let document: DocumentMut = format!("value = {text}").parse().ok()?;
+    let mut table = Some(document.into_table()).filter(|table| table.len() == 1)?;
+    let mut value = table.remove("value")?.into_value().ok()?;
     value.decor_mut().clear();
-    value
+    Some(value)
 }
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -271,7 +278,8 @@ fn set(
     for (key, value) in values {
         let path: Vec<_> = key.split('.').map(str::trim).collect();
         let found = table_of(document, name, path[0])?;
-        insert(found.table, &path, value_of(value)).ok_or_else(|| format!("{key}: not a key"))?;
+        insert(found.table, &path, value_of(key, value))
+            .ok_or_else(|| format!("{key}: not a key"))?;
     }
     for key in unset {
         let path: Vec<_> = key.split('.').map(str::trim).collect();

@@ -68,8 +68,7 @@ impl ConfigFile {
         // The unchanged file first: only its errors have a line number.
         let parsed = Config::parse(&text);
         let mut config = parsed.map_err(|fault| Error::Parse { path: path.to_owned(), fault })?;
-        let changed = with_overrides(&text, overrides);
-        let text = changed.map_err(|(set, reason)| Error::Set { set: set.to_string(), reason })?;
+        let text = with_overrides(&text, overrides)?;
         if !overrides.is_empty() {
             config = Config::parse(&text)
                 .map_err(|fault| Error::Parse { path: path.to_owned(), fault })?;

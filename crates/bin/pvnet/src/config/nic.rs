@@ -6,6 +6,7 @@ use contexts::IommuMode;
 use nic_session::channel::Coalescing;
 use serde::Deserialize;
 
+use super::attach::check_interface;
 use super::coalescing::coalescing;
 use super::table::{CARDS, Effort, table};
 
@@ -241,6 +242,7 @@ impl Nic {
                     .into(),
             );
         }
+        check_interface("tap", &self.wire.tap)?;
         coalescing(self.coalesce_frames, self.coalesce_us)?;
         self.protection.check()
     }

@@ -38,7 +38,7 @@ impl FromStr for Override {
             text: text.to_owned(),
             name: name.to_owned(),
             key: key.trim().to_owned(),
-            value: value_of(value),
+            value: value_of(key.trim(), value),
         })
     }
 }

@@ -21,6 +21,8 @@ use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::table::{Effort, Table, table};
 use super::text::parsed_if_any;
 
+/// The longest path of a socket (`sun_path`, without the zero behind it).
+const SOCKET_MAX: usize = 107;
 /// The smallest MTU that IPv4 allows (RFC 791).
 const MTU_MIN: u16 = 68;
 
@@ -184,6 +186,9 @@ impl PortSettings {
             return Err(format!("mac {mac} is not a unicast address"));
         }
         self.socket_file().check(self.mode)?;
+        if self.socket.as_os_str().len() > SOCKET_MAX {
+            return Err(format!("socket has more than {SOCKET_MAX} characters"));
+        }
         self.coalescing()?;
         self.membership()?;
         match self.mtu {

@@ -81,7 +81,7 @@ fn in_words(message: &str) -> String {
         let quoted =
             |kind: &str| text.strip_prefix(kind).map(|value| value.trim_matches('`').to_owned());
         let number = |max: u64| format!("a whole number from 0 to {max}");
-        let word = match text {
+        match text {
             "u8" => number(u8::MAX.into()),
             "u16" => number(u16::MAX.into()),
             "u32" => number(u32::MAX.into()),
@@ -92,13 +92,10 @@ fn in_words(message: &str) -> String {
             "map" | "a map" => "a table".to_owned(),
             _ if text.starts_with("struct ") => "a table".to_owned(),
             _ => {
-                return ["string ", "integer ", "boolean ", "floating point "]
-                    .into_iter()
-                    .find_map(quoted)
-                    .unwrap_or_else(|| text.to_owned());
+                let kinds = ["string ", "integer ", "boolean ", "floating point "];
+                kinds.into_iter().find_map(quoted).unwrap_or_else(|| text.to_owned())
             }
-        };
-        word
+        }
     };
     let typed = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "));
     match typed.and_then(|typed| typed.rsplit_once(", expected ")) {
@@ -137,7 +134,7 @@ type Refused = (Range<usize>, String);
 
 /// Puts the keys of a port's table that all ports have under one of its own.
 fn gather<T: PortTable>(table: &mut DeTable<'_>, place: &Range<usize>) -> Result<(), Refused> {
-    for key in table.keys().filter(|key| effort_in::<T>(key.get_ref()).is_none()) {
+    if let Some(key) = table.keys().find(|key| effort_in::<T>(key.get_ref()).is_none()) {
         let known: Vec<_> = keys_of::<T>().collect();
         return Err((key.span(), refusal(key.get_ref(), T::KIND, &known)));
     }

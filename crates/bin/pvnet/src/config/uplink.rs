@@ -1,11 +1,13 @@
 //! `[[uplink]]`: a tap or a NIC, and what it can do, a port of another switch, or a card's context.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
 
+use super::attach::check_interface;
 use super::capabilities::Capabilities;
 use super::nic::Protection;
 use super::port_settings::Rules;
@@ -93,6 +95,11 @@ impl Uplink {
         }
         self.check_bridge()?;
         self.protection.check()?;
+        let bridge = self.bridge.as_deref().unwrap_or_default();
+        for (key, name) in [("tap", &**tap), ("bridge", bridge), ("device", self.nic_name())] {
+            check_interface(key, name)?;
+        }
+        settings.addresses.iter().try_for_each(|address| check_prefix(address))?;
         match (kind, queues) {
             (Tap, _) if tap.is_empty() => Err("tap is missing".into()),
             (Macvtap | AfPacket | AfXdp, _) if self.nic_name().is_empty() => {
@@ -183,6 +190,20 @@ impl Uplink {
     /// Keys do not fit together.
     pub fn rules(&self) -> Result<Rules, String> {
         self.settings.rules(None, Router::Always)
+    }
+}
+
+/// Checks an address of the host's end, and the prefix length of its network.
+fn check_prefix(text: &str) -> Result<(), String> {
+    let (address, length) = text.split_once('/').unwrap_or((text, "0"));
+    let most = match address.parse() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return Err(format!("addresses: {text:?} is not an IPv4 or IPv6 address")),
+    };
+    match length.parse::<u8>() {
+        Ok(length) if length <= most => Ok(()),
+        _ => Err(format!("addresses: {text:?} has no prefix length from 0 to {most}")),
     }
 }
 

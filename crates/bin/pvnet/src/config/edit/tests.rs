@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::table::keys_of;
+use crate::config::{Mirror, Port, Uplink};
 
 const TEXT: &str = r#"# pvnet of this host.
 
@@ -214,6 +216,37 @@ fn keys_are_set_where_they_belong() {
     }
     assert!(set("red", &[], &[]).unwrap_err().contains("nothing to set"));
     assert!(set("red", &[], &["queues"]).unwrap_err().contains("not set on \"red\""));
+}
+
+#[test]
+fn lists_may_be_written_with_commas() {
+    for (key, text, written) in [
+        ("trunk", "10,20", "[10, 20]"),
+        ("trunk", "10", "[10]"),
+        ("trunk", "[10]", "[10]"),
+        ("guard_addresses", "10.0.0.4, fd00::/64", "[\"10.0.0.4\", \"fd00::/64\"]"),
+        ("from", "red,blue", "[\"red\", \"blue\"]"),
+        ("to", "a,b", "\"a,b\""),
+    ] {
+        assert_eq!(value_of(key, text).to_string(), written);
+    }
+    let set = setting("red", &[("trunk", "10,20"), ("guard_addresses", "10.0.0.4")], &[]);
+    let red = changed(&set).unwrap().guests.remove(0).vifs.remove(0).settings;
+    assert_eq!((red.trunk, red.guard_addresses.len()), (Some(vec![10, 20]), 1));
+}
+
+#[test]
+fn all_lists_are_known() {
+    let of = |kind, keys: Vec<&'static str>| keys.into_iter().map(move |key| (kind, key));
+    let keys = of(TableKind::Guest, keys_of::<Vif>().collect())
+        .chain(of(TableKind::Uplink, keys_of::<Uplink>().collect()))
+        .chain(of(TableKind::Port, keys_of::<Port>().collect()))
+        .chain(of(TableKind::Mirror, Mirror::KEYS.iter().map(|(key, _)| *key).collect()));
+    for (kind, key) in keys {
+        let takes = |list| Config::parse(&format!("[[{kind}]]\n{key} = {list}\n")).is_ok();
+        let takes_a_list = takes("[10]") || takes("[\"10.0.0.4\"]");
+        assert_eq!(takes_a_list, LISTS.contains(&key), "{key} of {kind}");
+    }
 }
 
 #[test]

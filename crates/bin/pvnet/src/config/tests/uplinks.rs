@@ -60,6 +60,27 @@ fn two_uplinks_are_not_at_one_device() {
     }
 }
 
+/// `run --check` knows them before a device is made.
+#[test]
+fn names_that_the_kernel_refuses_are_refused() {
+    let long = "a".repeat(16);
+    let bridged = |bridge: &str| format!("{UP}bridge = \"{bridge}\"\n");
+    let socket = format!("kind = \"virtio-user\"\nsocket = \"/{}\"\n", "a".repeat(107));
+    for (text, part) in [
+        (UP.replace("up0", &long), "is no interface's name"),
+        (UP.replace("up0", "a b"), "is no interface's name"),
+        (bridged("a/b"), "bridge = \"a/b\" is no interface's name"),
+        (NIC.replace("eth0", &long) + "kind = \"af-xdp\"\n", "is no interface's name"),
+        (format!("[[nic]]\nname = \"c\"\nwire.tap = \"{long}\"\n"), "is no interface's name"),
+        (format!("{UP}addresses = [\"10.0.0.1/33\"]\n"), "prefix length from 0 to 32"),
+        (format!("{UP}addresses = [\"dhcp\"]\n"), "not an IPv4 or IPv6 address"),
+        (UP.replace("tap = \"up0\"\n", &socket), "more than 107 characters"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
 #[test]
 fn a_tap_may_be_in_a_bridge() {
     let bridged = format!("{UP}bridge = \"br0\"\n");

@@ -93,8 +93,8 @@ impl ChangeReport {
 /// What happens to one port, or to a table of the configuration without ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeStep {
-    /// The table: `guest`, `uplink`, `port`, `mirror`, `nic`, `daemon`, `switch` or `xen`.
-    pub table: String,
+    /// The table.
+    pub table: TableKind,
     /// The port's name; empty for a table without a name.
     pub name: String,
     /// What happens.
@@ -108,6 +108,85 @@ pub struct ChangeStep {
     /// Whether this takes back what `pvnet port` or `pvnet mirror` has changed.
     #[serde(default)]
     pub reverts_command: bool,
+}
+
+/// The kind of a table of the configuration.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum TableKind {
+    /// The daemon's own settings.
+    Daemon,
+    /// The switch's.
+    Switch,
+    /// Those of platform `xen`.
+    Xen,
+    /// A guest, with its interfaces.
+    Guest,
+    /// A way out of the switch.
+    Uplink,
+    /// A virtual machine's network device.
+    Port,
+    /// Ports whose frames are copied.
+    Mirror,
+    /// A card with contexts.
+    Nic,
+}
+
+impl TableKind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Daemon,
+        Self::Switch,
+        Self::Xen,
+        Self::Guest,
+        Self::Uplink,
+        Self::Port,
+        Self::Mirror,
+        Self::Nic,
+    ];
+    /// Those that are ports, or have some.
+    pub const PORTS: [Self; 3] = [Self::Guest, Self::Uplink, Self::Port];
+
+    /// Its name in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Daemon => "daemon",
+            Self::Switch => "switch",
+            Self::Xen => "xen",
+            Self::Guest => "guest",
+            Self::Uplink => "uplink",
+            Self::Port => "port",
+            Self::Mirror => "mirror",
+            Self::Nic => "nic",
+        }
+    }
+
+    /// The kind of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether its tables are ports, or have some.
+    #[must_use]
+    pub fn is_port(self) -> bool {
+        Self::PORTS.contains(&self)
+    }
+
+    /// Whether a command can add such a table.
+    #[must_use]
+    pub fn can_be_added(self) -> bool {
+        self.is_port() || self == Self::Mirror
+    }
+}
+
+impl fmt::Display for TableKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// What happens to a port.
@@ -183,7 +262,7 @@ mod tests {
     #[test]
     fn a_report_in_json_is_readable() {
         let step = |action, reason: Option<&str>| ChangeStep {
-            table: "guest".to_owned(),
+            table: TableKind::Guest,
             name: "red".to_owned(),
             action,
             keys: vec!["limit".to_owned()],

@@ -38,7 +38,7 @@ mod traffic;
 mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
-pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep};
+pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, TableKind};
 pub use client::{capture, change, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use guest::{GuestReport, InterfaceReport, QueueReport};

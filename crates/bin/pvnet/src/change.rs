@@ -4,9 +4,10 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, control_socket};
+use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, TableKind, control_socket};
 
 use crate::args::DaemonArgs;
+use crate::config::value_of;
 use crate::error;
 use crate::save::SaveArgs;
 
@@ -58,7 +59,7 @@ pub enum PortCommand {
         /// The kind of the port.
         #[arg(required_unless_present = "file")]
         kind: Option<Kind>,
-        /// Its keys, as in the configuration. A value that is not TOML is a string.
+        /// Its keys, as in the configuration. A value that is not TOML is a string; lists may be written with commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
         /// A file with tables of guests, uplinks and ports.
@@ -72,12 +73,13 @@ pub enum PortCommand {
     /// Set keys of a port.
     ///
     ///   pvnet port set red limit.egress.mbps=100 guard=mac
+    ///   pvnet port set red trunk=10,20
     ///   pvnet port set red --unset limit
     #[command(verbatim_doc_comment)]
     Set {
         #[command(flatten)]
         port: NamedArgs,
-        /// Keys as in the configuration. A value that is not TOML is a string.
+        /// Keys as in the configuration. A value that is not TOML is a string; lists may be written with commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
         /// A key that gets its default; can be repeated.
@@ -101,12 +103,12 @@ pub enum Kind {
     Port,
 }
 
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::Uplink => "uplink",
-            Self::Port => "port",
+impl From<Kind> for TableKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Guest => Self::Guest,
+            Kind::Uplink => Self::Uplink,
+            Kind::Port => Self::Port,
         }
     }
 }
@@ -134,7 +136,7 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
         PortCommand::Add { kind, keys, file, change } => {
             let toml = match (file, kind) {
                 (Some(file), _) => read(&file)?,
-                (None, Some(kind)) => table(kind.name(), &keys)?,
+                (None, Some(kind)) => table(kind.into(), &keys)?,
                 (None, None) => return Err("say what kind of port".to_owned()),
             };
             (Change::Add { toml }, change)
@@ -168,19 +170,12 @@ fn read(file: &std::path::Path) -> Result<String, String> {
 ///
 /// # Errors
 /// A key is none.
-pub fn table(kind: &str, keys: &[(String, String)]) -> Result<String, String> {
+pub fn table(kind: TableKind, keys: &[(String, String)]) -> Result<String, String> {
     let mut text = format!("[[{kind}]]\n");
     for (key, value) in keys {
-        let line = format!("{key} = {value}\n");
-        match toml::from_str::<toml::Table>(&line) {
-            Ok(_) => text += &line,
-            Err(_) => {
-                let line = format!("{key} = {}\n", toml::Value::String(value.clone()));
-                toml::from_str::<toml::Table>(&line)
-                    .map_err(|_| format!("{key:?} is not a key"))?;
-                text += &line;
-            }
-        }
+        let line = format!("{key} = {}\n", value_of(key, value));
+        toml::from_str::<toml::Table>(&line).map_err(|_| format!("{key:?} is not a key"))?;
+        text += &line;
     }
     Ok(text)
 }
@@ -252,7 +247,7 @@ mod tests {
             .iter()
             .map(|text| key_value(text).unwrap())
             .collect();
-        let text = table("uplink", &keys).unwrap();
+        let text = table(TableKind::Uplink, &keys).unwrap();
         let parsed: toml::Table = toml::from_str(&text).unwrap();
         let uplink = &parsed["uplink"][0];
         assert_eq!(uplink["name"].as_str(), Some("a b"));
@@ -260,6 +255,6 @@ mod tests {
         assert_eq!(uplink["limit"]["egress"]["mbps"].as_integer(), Some(8));
         assert!(key_value("name").is_err());
         let injected = vec![("a]\n[daemon".to_owned(), "1".to_owned())];
-        assert!(table("uplink", &injected).is_err());
+        assert!(table(TableKind::Uplink, &injected).is_err());
     }
 }

@@ -7,7 +7,6 @@ mod context;
 mod daemon;
 mod differences;
 mod edit;
-mod edit_text;
 mod file;
 mod flooding;
 mod guest;
@@ -16,11 +15,12 @@ mod mirror;
 mod mirror_checks;
 mod nic;
 mod overrides;
-mod port_keys;
+mod port_settings;
 mod ports;
+mod read;
 mod sandbox;
-mod shorthand;
 mod sources;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -31,14 +31,14 @@ mod vlans;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use control_socket::TableKind;
 use serde::Deserialize;
 
 pub use attach::{Attach, Device};
 pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
-pub use differences::{Difference, Effort, What, differences};
-pub use edit::edit;
-pub use edit_text::edit_text;
+pub use differences::{Difference, What, differences, effort, merged};
+pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{Guest, vif_name};
@@ -46,9 +46,11 @@ pub use limits::Limits;
 pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
-pub use port_keys::Rules;
+pub use port_settings::{PortSettings, Rules};
 pub use ports::{Port, SocketFile};
+pub use read::Fault;
 pub use sandbox::Sandbox;
+pub use table::{Effort, PortTable, taking};
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
@@ -64,12 +66,12 @@ pub enum Error {
         source: std::io::Error,
     },
     /// It is not TOML, or not what pvnet expects. The error has line and column.
-    #[error("{path}: {}", guest::said(.source))]
+    #[error("{path}: {fault}")]
     Parse {
         /// The file.
         path: PathBuf,
         /// Where and why.
-        source: Box<toml::de::Error>,
+        fault: Fault,
     },
     /// The command line names a guest, a key or a value that does not exist.
     #[error("--set {set}: {reason}")]
@@ -119,18 +121,13 @@ pub struct Config {
     pub nics: Vec<Nic>,
 }
 
-/// The default of many keys.
-fn yes() -> bool {
-    true
-}
-
 /// The longest name of a guest, uplink or card, which is also the name of a namespace or port.
 const NAME_MAX: usize = 32;
 
 impl Config {
     /// Reads a text, without the checks of what TOML cannot express.
-    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
-        shorthand::read(text)
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        read::read(text)
     }
 
     /// Checks what TOML cannot express.
@@ -139,13 +136,14 @@ impl Config {
             return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
         }
         self.check_names()?;
-        let mut macs: HashSet<_> = self.uplinks.iter().filter_map(|uplink| uplink.mac).collect();
+        let mut macs: HashSet<_> =
+            self.uplinks.iter().filter_map(|uplink| uplink.settings.mac).collect();
         let xen = self.daemon.platform == Platform::Xen;
         for guest in &self.guests {
             let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
             guest.check(xen).map_err(of_guest)?;
             let of_contexts = guest.contexts.iter().map(|context| context.mac);
-            for mac in guest.vifs.iter().filter_map(|vif| vif.mac).chain(of_contexts) {
+            for mac in guest.vifs.iter().filter_map(|vif| vif.settings.mac).chain(of_contexts) {
                 if !macs.insert(mac) {
                     return Err(of_guest(format!("mac {mac} is given twice")));
                 }
@@ -154,7 +152,7 @@ impl Config {
         for port in &self.ports {
             let of_port = |reason| format!("port {:?}: {reason}", port.name);
             port.check().map_err(of_port)?;
-            if port.mac.is_some_and(|mac| !macs.insert(mac)) {
+            if port.settings.mac.is_some_and(|mac| !macs.insert(mac)) {
                 return Err(of_port("its mac is given twice".into()));
             }
         }
@@ -262,9 +260,9 @@ impl Config {
         }
         let vifs = self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs));
         let vifs = vifs.filter(|(_, vif)| self.device_of(vif, None).is_some());
-        let vifs = vifs.map(|(port, vif)| (port, vif.membership()));
+        let vifs = vifs.map(|(port, vif)| (port, vif.settings.membership()));
         let ports = self.ports.iter().filter(|port| port.device().is_some());
-        let ports = ports.map(|port| (port.name.clone(), port.membership()));
+        let ports = ports.map(|port| (port.name.clone(), port.settings.membership()));
         for (port, membership) in vifs.chain(ports) {
             if membership?.is_some() {
                 return Err(format!(
@@ -288,12 +286,14 @@ impl Config {
     pub fn device_of(&self, vif: &Vif, port: Option<&str>) -> Option<Device> {
         let xen = self.daemon.platform == Platform::Xen;
         let (default, port) = if xen { (self.xen.attach, None) } else { (Attach::Switch, port) };
-        vif.attach_keys().device(default, port)
+        vif.settings.device(default, port)
     }
 
     /// The MTU that a guest with this interface in the switch is told: its own, or the smallest of the uplinks.
     pub fn mtu_of(&self, vif: &Vif) -> Option<u16> {
-        vif.mtu.or_else(|| self.uplinks.iter().filter_map(|uplink| uplink.mtu).min())
+        vif.settings
+            .mtu
+            .or_else(|| self.uplinks.iter().filter_map(|uplink| uplink.settings.mtu).min())
     }
 
     /// The devices whose names are known, by port. On Xen those of domains are not.
@@ -395,8 +395,8 @@ impl Config {
     /// No two ports or uplinks meet their peers at one socket.
     fn check_sockets(&self) -> Result<(), String> {
         let uplinks = self.uplinks.iter().filter(|uplink| uplink.kind == UplinkKind::VirtioUser);
-        let of_ports = self.ports.iter().map(|port| (&port.name, &port.socket));
-        let all = of_ports.chain(uplinks.map(|uplink| (&uplink.name, &uplink.socket)));
+        let of_ports = self.ports.iter().map(|port| (&port.name, &port.settings.socket));
+        let all = of_ports.chain(uplinks.map(|uplink| (&uplink.name, &uplink.settings.socket)));
         let mut sockets = HashSet::new();
         for (name, socket) in all {
             if !sockets.insert(socket) {
@@ -407,9 +407,12 @@ impl Config {
     }
 
     /// Forgets a table of a port that is opened.
-    pub fn forget(&mut self, table: &str, name: &str) {
-        self.uplinks.retain(|uplink| table != "uplink" || uplink.name != name);
-        self.ports.retain(|port| table != "port" || port.name != name);
+    pub fn forget(&mut self, table: TableKind, name: &str) {
+        match table {
+            TableKind::Uplink => self.uplinks.retain(|uplink| uplink.name != name),
+            TableKind::Port => self.ports.retain(|port| port.name != name),
+            _ => {}
+        }
     }
 
     /// The socket that guests join at.

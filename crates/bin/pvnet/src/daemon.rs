@@ -116,7 +116,7 @@ fn serve(
     events: mpsc::Sender<Event>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
-    let Loaded { config, tables } = loaded;
+    let Loaded { config, text } = loaded;
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
@@ -159,7 +159,7 @@ fn serve(
     host.reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers = host.datapath.workers(), "ready");
-    Control::new(host, tables, ports, record).run(inbox, watchdog);
+    Control::new(host, text, ports, record).run(inbox, watchdog);
     stop_looking();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `pvnet mirror`: copies of the frames of some ports, to another port or to files.
 
 use clap::Subcommand;
-use control_socket::{Change, MirrorStatus, RecordingStatus, control_socket};
+use control_socket::{Change, MirrorStatus, RecordingStatus, TableKind, control_socket};
 use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -57,8 +57,8 @@ pub fn run(command: MirrorCommand) -> Result<bool, String> {
     match command {
         MirrorCommand::Add { mirror: NamedArgs { name, change }, keys } => {
             let name = std::iter::once(("name".to_owned(), name));
-            let keys: Vec<_> = name.chain(keys.into_iter().map(with_list)).collect();
-            make(Change::Add { toml: table("mirror", &keys)? }, &change)
+            let keys: Vec<_> = name.chain(keys).collect();
+            make(Change::Add { toml: table(TableKind::Mirror, &keys)? }, &change)
         }
         MirrorCommand::Del(NamedArgs { name, change }) => {
             make(Change::DeleteMirror { name }, &change)
@@ -95,28 +95,9 @@ pub fn line(mirror: &MirrorStatus) -> String {
     format!("from {from} to {path} ({bytes} bytes), {copied} frames written, {lost} lost{error}")
 }
 
-/// The value of `from` as a list, if it is not one.
-fn with_list((key, value): (String, String)) -> (String, String) {
-    if key != "from" || value.starts_with('[') {
-        return (key, value);
-    }
-    let ports = value.split(',').map(|port| toml::Value::String(port.trim().to_owned()));
-    (key, toml::Value::Array(ports.collect()).to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_are_a_list() {
-        let from = |value: &str| with_list(("from".to_owned(), value.to_owned())).1;
-        assert_eq!(from("red"), "[\"red\"]");
-        assert_eq!(from("red, blue"), "[\"red\", \"blue\"]");
-        assert_eq!(from("[\"red\"]"), "[\"red\"]");
-        let to = with_list(("to".to_owned(), "a,b".to_owned()));
-        assert_eq!(to.1, "a,b");
-    }
 
     #[test]
     fn a_mirror_that_cannot_write_says_why() {

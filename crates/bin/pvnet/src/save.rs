@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use control_socket::{Change, ChangeReport, ChangeRequest, PortKind, Status};
 
-use crate::config::{Config, Platform, candidate, edit_text};
+use crate::config::{Config, Edited, Platform, candidate, edit, keeps_its_form};
 
 /// For how long a command waits for others that are saving.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,7 +99,8 @@ impl Saving {
         let before = std::fs::read_to_string(&file).map_err(|error| failed(&file, error))?;
         let of_file = |words| format!("{}: {words}", file.display());
         let served = served(&before, status);
-        let (text, names) = edit_text(&before, change, &served).map_err(of_file)?;
+        keeps_its_form(&before).map_err(of_file)?;
+        let Edited { text, names, .. } = edit(&before, change, &served).map_err(of_file)?;
         candidate.fill(&text, &file).map_err(|error| failed(&beside, error))?;
         Ok(Self { file, before, candidate, names })
     }

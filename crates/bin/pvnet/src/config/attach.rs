@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::capabilities::Capabilities;
+use super::port_settings::PortSettings;
 
 /// `attach`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -28,49 +29,29 @@ pub struct Device {
 
 /// The longest name of an interface.
 const NAME_MAX: usize = 15;
-/// The smallest MTU that IPv4 allows (RFC 791).
-const MTU_MIN: u16 = 68;
-
-/// Checks `mtu`.
-pub(super) fn check_mtu(mtu: Option<u16>) -> Result<(), String> {
-    match mtu {
-        Some(mtu) if mtu < MTU_MIN => Err(format!("mtu is {mtu}, and at least {MTU_MIN}")),
-        _ => Ok(()),
-    }
-}
-
-/// The keys of an interface's table that say what it is joined to.
-#[derive(Clone, Copy)]
-pub(super) struct Keys<'a> {
-    pub(super) attach: Option<Attach>,
-    pub(super) device: Option<&'a str>,
-    pub(super) capabilities: Option<Capabilities>,
-    pub(super) mtu: Option<u16>,
-}
-
-impl Keys<'_> {
-    /// Checks what TOML cannot express.
-    pub(super) fn check(self, is_xen: bool) -> Result<(), String> {
-        let Self { attach, device, capabilities, mtu } = self;
+impl PortSettings {
+    /// Checks what a guest or virtual machine is joined to.
+    pub(super) fn check_attachment(&self, is_xen: bool) -> Result<(), String> {
+        let Self { attach, device, device_capabilities, .. } = self;
         // On Xen the default may be "device".
-        let may_have_device = attach == Some(Attach::Device) || is_xen && attach.is_none();
-        if !may_have_device && (device.is_some() || capabilities.is_some()) {
+        let may_have_device = *attach == Some(Attach::Device) || is_xen && attach.is_none();
+        if !may_have_device && (device.is_some() || device_capabilities.is_some()) {
             return Err("device and device_capabilities are for attach = \"device\"".into());
         }
         if is_xen && device.is_some() {
             return Err("on Xen a device's name is vif, the domain's number and the interface's; leave device out".into());
         }
-        check_mtu(mtu)
+        Ok(())
     }
 
-    /// The device of the port `port`, if it has one. `default` is for interfaces that do not say what they are joined to.
-    pub(super) fn device(self, default: Attach, port: Option<&str>) -> Option<Device> {
-        let Self { attach, device, capabilities, mtu } = self;
+    /// The device that a guest or virtual machine has on the host, if it has one. `default` is for those that do not say what they
+    /// are joined to; `port` is the port's name where that names the device.
+    pub(super) fn device(&self, default: Attach, port: Option<&str>) -> Option<Device> {
         let of_port = || port.map(|port| format!("vif-{port}"));
-        (attach.unwrap_or(default) == Attach::Device).then(|| Device {
-            name: device.map(str::to_owned).or_else(of_port),
-            capabilities: capabilities.unwrap_or_default(),
-            mtu,
+        (self.attach.unwrap_or(default) == Attach::Device).then(|| Device {
+            name: self.device.clone().or_else(of_port),
+            capabilities: self.device_capabilities.unwrap_or_default(),
+            mtu: self.mtu,
         })
     }
 }
@@ -83,8 +64,20 @@ impl Device {
                 "its device {name:?} has more than {NAME_MAX} characters; set device to a shorter name"
             )),
             Some(name) if name.is_empty() => Err("device is empty".into()),
-            _ => Ok(()),
+            Some(name) => check_interface("device", name),
+            None => Ok(()),
         }
+    }
+}
+
+/// Checks that the kernel can have an interface of this name.
+pub(super) fn check_interface(key: &str, name: &str) -> Result<(), String> {
+    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    match name.len() > NAME_MAX || name.contains(is_odd) || [".", ".."].contains(&name) {
+        true => Err(format!(
+            "{key} = {name:?} is no interface's name: that has at most {NAME_MAX} characters, without blanks, / and :"
+        )),
+        false => Ok(()),
     }
 }
 
@@ -92,34 +85,42 @@ impl Device {
 mod tests {
     use super::*;
 
-    const NONE: Keys<'_> = Keys { attach: None, device: None, capabilities: None, mtu: None };
-    const DEVICE: Keys<'_> = Keys { attach: Some(Attach::Device), ..NONE };
+    fn none() -> PortSettings {
+        PortSettings::default()
+    }
+
+    fn with_device(name: Option<&str>) -> PortSettings {
+        let device = name.map(str::to_owned);
+        PortSettings { attach: Some(Attach::Device), device, ..none() }
+    }
 
     #[test]
     fn a_port_has_a_device_if_it_says_so_or_by_default() {
-        assert_eq!(NONE.device(Attach::Switch, Some("red")), None);
-        let device = NONE.device(Attach::Device, None).unwrap();
+        assert_eq!(none().device(Attach::Switch, Some("red")), None);
+        let device = none().device(Attach::Device, None).unwrap();
         assert_eq!(device, Device { name: None, capabilities: Capabilities::default(), mtu: None });
-        let name = |keys: Keys<'_>| keys.device(Attach::Switch, Some("red")).unwrap().name;
-        assert_eq!(name(DEVICE).as_deref(), Some("vif-red"));
-        assert_eq!(name(Keys { device: Some("tap7"), ..DEVICE }).as_deref(), Some("tap7"));
-        let switch = Keys { attach: Some(Attach::Switch), ..NONE };
+        let name = |keys: PortSettings| keys.device(Attach::Switch, Some("red")).unwrap().name;
+        assert_eq!(name(with_device(None)).as_deref(), Some("vif-red"));
+        assert_eq!(name(with_device(Some("tap7"))).as_deref(), Some("tap7"));
+        let switch = PortSettings { attach: Some(Attach::Switch), ..none() };
         assert_eq!(switch.device(Attach::Device, None), None);
     }
 
     #[test]
     fn keys_that_do_not_fit_are_refused() {
-        assert_eq!(NONE.check(false).and(NONE.check(true)).and(DEVICE.check(false)), Ok(()));
-        let named = Keys { device: Some("tap7"), ..NONE };
-        assert!(named.check(false).unwrap_err().contains("attach = \"device\""));
-        let mtu = Keys { mtu: Some(1442), ..NONE };
-        assert_eq!(mtu.check(false).and(mtu.check(true)), Ok(()));
-        let small = Keys { mtu: Some(60), ..DEVICE };
-        assert!(small.check(false).unwrap_err().contains("at least 68"));
-        let named = Keys { device: Some("tap7"), ..DEVICE };
-        assert_eq!(named.check(false), Ok(()));
-        assert!(named.check(true).unwrap_err().contains("leave device out"));
-        let long = DEVICE.device(Attach::Switch, Some("a-guest-far-away")).unwrap();
+        for is_xen in [false, true] {
+            assert_eq!(none().check_attachment(is_xen), Ok(()));
+            let told = PortSettings { mtu: Some(1442), ..none() };
+            assert_eq!(told.check_attachment(is_xen).and(told.check()), Ok(()));
+        }
+        let named = PortSettings { attach: None, ..with_device(Some("tap7")) };
+        assert!(named.check_attachment(false).unwrap_err().contains("attach = \"device\""));
+        let small = PortSettings { mtu: Some(60), ..with_device(None) };
+        assert!(small.check().unwrap_err().contains("at least 68"));
+        let named = with_device(Some("tap7"));
+        assert_eq!(named.check_attachment(false), Ok(()));
+        assert!(named.check_attachment(true).unwrap_err().contains("leave device out"));
+        let long = with_device(None).device(Attach::Switch, Some("a-guest-far-away")).unwrap();
         assert!(long.check().unwrap_err().contains("set device"));
     }
 }

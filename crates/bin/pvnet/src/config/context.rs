@@ -1,43 +1,41 @@
 //! `[[guest.context]]`: a context of a card, as an interface of a guest.
 
-use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
 use super::nic::{CoalescingSettings, Nic, Protection};
+use super::table::{CARDS, Effort, table};
 use super::text::parsed;
 
-/// `[[guest.context]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Context {
-    /// The card.
-    pub nic: String,
-    /// Its MAC address, the only source of the frames that it sends.
-    #[serde(deserialize_with = "parsed")]
-    pub mac: MacAddr,
-    /// IP addresses for its guest's namespace.
-    #[serde(default)]
-    pub addresses: Vec<String>,
-    /// How it is protected; as the card's contexts are if absent.
-    pub protection: Option<Protection>,
-    /// When it is interrupted; as the card's contexts are if absent.
-    pub coalescing: Option<CoalescingSettings>,
-    /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
-    pub coalesce_frames: Option<u32>,
-    /// and instead of `coalescing.rx_micros`.
-    pub coalesce_us: Option<u32>,
+table! {
+    /// `[[guest.context]]`
+    Context [Effort = CARDS] {
+        /// The card.
+        nic: String = String::new();
+        /// Its MAC address, the only source of the frames that it sends.
+        #[serde(deserialize_with = "parsed")]
+        mac: MacAddr = MacAddr([0; 6]);
+        /// IP addresses for its guest's namespace.
+        addresses: Vec<String> = Vec::new();
+        /// How it is protected; as the card's contexts are if absent.
+        protection: Option<Protection> = None;
+        /// When it is interrupted; as the card's contexts are if absent.
+        coalescing: Option<CoalescingSettings> = None;
+        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
+        coalesce_frames: Option<u32> = None;
+        /// and instead of `coalescing.rx_micros`.
+        coalesce_us: Option<u32> = None;
+    }
 }
 
 impl Context {
-    /// The keys of its table.
-    pub(super) const KEYS: [&str; 7] =
-        ["nic", "mac", "addresses", "protection", "coalescing", "coalesce_frames", "coalesce_us"];
-
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let mac = self.mac;
-        if mac.is_multicast() || mac.is_zero() {
+        if self.nic.is_empty() || mac.is_zero() {
+            return Err("a context needs nic and mac".into());
+        }
+        if mac.is_multicast() {
             return Err(format!("mac {mac} is not a unicast address"));
         }
         coalescing(self.coalesce_frames, self.coalesce_us)?;

@@ -11,71 +11,49 @@ use wire::netif::guest_copy::POOL_PAGES_MAX;
 use super::attach::Attach;
 use super::flooding::Multicast;
 use super::sandbox::Sandbox;
+use super::table::{AT_START, Effort, table};
 use crate::log::LogFormat;
 
-/// `[daemon]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Daemon {
-    /// The folder of the sockets.
-    pub directory: PathBuf,
-    /// The folder of files that mirrors write.
-    pub recordings: PathBuf,
-    /// The permissions of the socket where guests join.
-    #[serde(deserialize_with = "socket_mode")]
-    pub join_mode: u32,
-    /// Its group; the daemon's, or the folder's, if absent.
-    #[serde(deserialize_with = "group")]
-    pub join_group: Option<u32>,
-    /// The permissions of the control socket.
-    #[serde(deserialize_with = "socket_mode")]
-    pub control_mode: u32,
-    /// The group of the control socket; the daemon's, or the folder's, if absent.
-    #[serde(deserialize_with = "group")]
-    pub control_group: Option<u32>,
-    /// The permissions of the socket where cards join.
-    #[serde(deserialize_with = "socket_mode")]
-    pub nic_mode: u32,
-    /// The platform whose guests are served.
-    pub platform: Platform,
-    /// Threads that carry frames.
-    pub workers: usize,
-    /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
-    pub poll_us: u64,
-    /// Whether the machine's CPUs sleep lightly while traffic flows.
-    pub low_latency: bool,
-    /// The address where metrics are served.
-    pub metrics: Option<SocketAddr>,
-    /// Whether hypervisor time is measured from the start.
-    pub meter: bool,
-    /// Whether `pvnet capture` and mirrors may record what ports carry.
-    pub capture: bool,
-    /// What the daemon gives up when it has started.
-    pub sandbox: Sandbox,
-    /// How its log is written.
-    pub log: LogFormat,
-}
-
-impl Default for Daemon {
-    fn default() -> Self {
-        Self {
-            directory: DIRECTORY.into(),
-            recordings: RECORDINGS.into(),
-            join_mode: SOCKET_MODE,
-            join_group: None,
-            control_mode: SOCKET_MODE,
-            control_group: None,
-            nic_mode: SOCKET_MODE,
-            platform: Platform::Machine,
-            workers: default_workers(cpus()),
-            poll_us: 100,
-            low_latency: false,
-            metrics: None,
-            meter: false,
-            capture: true,
-            sandbox: Sandbox::default(),
-            log: LogFormat::default(),
-        }
+table! {
+    /// `[daemon]`
+    Daemon [Effort = AT_START] {
+        /// The folder of the sockets.
+        directory: PathBuf = DIRECTORY.into();
+        /// The folder of files that mirrors write.
+        recordings: PathBuf = RECORDINGS.into();
+        /// The permissions of the socket where guests join.
+        #[serde(deserialize_with = "socket_mode")]
+        join_mode: u32 = SOCKET_MODE;
+        /// Its group; the daemon's, or the folder's, if absent.
+        #[serde(deserialize_with = "group")]
+        join_group: Option<u32> = None;
+        /// The permissions of the control socket.
+        #[serde(deserialize_with = "socket_mode")]
+        control_mode: u32 = SOCKET_MODE;
+        /// The group of the control socket; the daemon's, or the folder's, if absent.
+        #[serde(deserialize_with = "group")]
+        control_group: Option<u32> = None;
+        /// The permissions of the socket where cards join.
+        #[serde(deserialize_with = "socket_mode")]
+        nic_mode: u32 = SOCKET_MODE;
+        /// The platform whose guests are served.
+        platform: Platform = Platform::Machine;
+        /// Threads that carry frames.
+        workers: usize = default_workers(cpus());
+        /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
+        poll_us: u64 = 100;
+        /// Whether the machine's CPUs sleep lightly while traffic flows.
+        low_latency: bool = false;
+        /// The address where metrics are served.
+        metrics: Option<SocketAddr> = None;
+        /// Whether hypervisor time is measured from the start.
+        meter: bool = false;
+        /// Whether `pvnet capture` and mirrors may record what ports carry.
+        capture: bool = true, Effort::InPlace;
+        /// What the daemon gives up when it has started.
+        sandbox: Sandbox = Sandbox::default();
+        /// How its log is written.
+        log: LogFormat = LogFormat::default();
     }
 }
 
@@ -162,29 +140,17 @@ pub(super) fn group<'de, D: serde::Deserializer<'de>>(
 /// The groups of this machine.
 const GROUPS: &str = "/etc/group";
 
-/// `[xen]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Xen {
-    /// The backends' type: the name of their folder in the store.
-    pub backend: String,
-    /// What happens to the guests when the daemon stops.
-    pub on_stop: OnStop,
-    /// Pages that are granted to each guest that copies an uplink's frames itself.
-    pub guest_copy_pages: usize,
-    /// What guests are joined to that do not say so themselves.
-    pub attach: Attach,
-}
-
-impl Default for Xen {
-    fn default() -> Self {
-        let guest_copy_pages = GUEST_COPY_PAGES;
-        Self {
-            backend: "vif".to_owned(),
-            on_stop: OnStop::Keep,
-            guest_copy_pages,
-            attach: Attach::default(),
-        }
+table! {
+    /// `[xen]`
+    Xen [Effort = AT_START] {
+        /// The backends' type: the name of their folder in the store.
+        backend: String = "vif".to_owned();
+        /// What happens to the guests when the daemon stops.
+        on_stop: OnStop = OnStop::Keep;
+        /// Pages that are granted to each guest that copies an uplink's frames itself.
+        guest_copy_pages: usize = GUEST_COPY_PAGES;
+        /// What guests are joined to that do not say so themselves.
+        attach: Attach = Attach::default();
     }
 }
 
@@ -219,31 +185,18 @@ pub enum OnStop {
     Close,
 }
 
-/// `[switch]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Switch {
-    /// Seconds until an address is forgotten.
-    pub age_seconds: u32,
-    /// Most addresses that the switch learns from one port.
-    pub addresses_per_port: u32,
-    /// Copies of flooded frames that one port may cause per second; 0 for no limit.
-    pub flood_copies_per_second: u32,
-    /// Who gets the frames of multicast groups.
-    pub multicast: Multicast,
-    /// Whether MAC addresses are part of the hash that spreads flows over queues.
-    pub hash_macs: bool,
-}
-
-impl Default for Switch {
-    fn default() -> Self {
-        let limits = switch::Limits::default();
-        Self {
-            age_seconds: limits.age_seconds,
-            addresses_per_port: limits.per_port,
-            flood_copies_per_second: switch::FLOOD_COPIES,
-            multicast: Multicast::default(),
-            hash_macs: false,
-        }
+table! {
+    /// `[switch]`
+    Switch [Effort = AT_START] {
+        /// Seconds until an address is forgotten.
+        age_seconds: u32 = switch::Limits::default().age_seconds;
+        /// Most addresses that the switch learns from one port.
+        addresses_per_port: u32 = switch::Limits::default().per_port;
+        /// Copies of flooded frames that one port may cause per second; 0 for no limit.
+        flood_copies_per_second: u32 = switch::FLOOD_COPIES, Effort::InPlace;
+        /// Who gets the frames of multicast groups.
+        multicast: Multicast = Multicast::default(), Effort::InPlace;
+        /// Whether MAC addresses are part of the hash that spreads flows over queues.
+        hash_macs: bool = false;
     }
 }

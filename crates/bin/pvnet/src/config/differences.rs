@@ -1,16 +1,18 @@
 //! How two configurations differ, and what it takes to go from one to the other.
 
+use control_socket::{ChangeAction, ChangeStep, TableKind};
 use netback::RxChannel;
 
-use super::{
-    Config, Daemon, Guest, Mirror, Nic, Platform, Port, Switch, Uplink, UplinkKind, Vif, Xen,
+use super::table::{
+    CARDS, Changes, Effort, PortTable, Table, changes, effort_in, in_place, taking,
 };
+use super::{Config, Guest, Platform, Port, Uplink, UplinkKind, Vif};
 
 /// A table that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The table's kind, as in the file.
-    pub table: &'static str,
+    /// The table's kind.
+    pub table: TableKind,
     /// The port's name; of a guest, its first interface's too. Empty for a table without a name.
     pub name: String,
     /// How it differs.
@@ -25,209 +27,120 @@ pub enum What {
     /// It is gone.
     Removed,
     /// Keys of it have other values: each with what it takes to change it.
-    Changed(Vec<(&'static str, Effort)>),
-    /// It cannot be added or removed, for this reason.
-    Fixed(&'static str),
+    Changed(Changes),
+    /// It cannot be added or removed.
+    Fixed(Effort),
 }
 
-/// What it takes to change a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// The port goes on meanwhile.
-    InPlace,
-    /// It is agreed with the front-end when it connects.
-    Connection,
-    /// The device is opened again.
-    Device,
-    /// The daemon must start again, for this reason.
-    Restart(&'static str),
-}
-
-impl Effort {
-    /// What it takes to change a key of a port, by the kind of its table.
-    pub fn of(table: &str, key: &str) -> Self {
-        let in_place = match table {
-            "uplink" => Uplink::IN_PLACE,
-            "port" => Port::IN_PLACE,
-            _ => Vif::IN_PLACE,
-        };
-        match (table, key) {
-            _ if in_place.contains(&key) => Self::InPlace,
-            ("uplink", _) => Self::Device,
-            ("port", key) if Port::REOPENED.contains(&key) => Self::Device,
-            _ => Self::Connection,
-        }
-    }
-}
-
-const AT_START: &str = "it is read when the daemon starts";
-const CARDS: &str = "cards and their contexts are set up when the daemon starts";
-const POOL: &str = "the memory for guest copies is set up when the daemon starts";
-
-/// The keys of two tables that differ. The pattern names all fields, so that none is forgotten.
-macro_rules! keys {
-    ($type:ident { $($key:ident),* $(,)? }, $old:expr, $new:expr) => {{
-        let $type { $($key),* } = $old;
-        let mut keys: Vec<&'static str> = Vec::new();
-        $(if *$key != $new.$key { keys.push(stringify!($key)); })*
-        keys
-    }};
-}
+const POOL: Effort =
+    Effort::Restart("the memory for guest copies is set up when the daemon starts");
 
 /// What differs between two configurations, the ports in the order of the new one after those that are gone.
 pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
-    let mut all = Vec::new();
-    general(old, new, &mut all);
-    nics(old, new, &mut all);
-    each(
-        ("guest", &old.guests, &new.guests),
-        |guest| &guest.name,
-        |name| (uses_card(old, name) || uses_card(new, name)).then_some(CARDS),
-        |old_guest, new_guest| guest(old, new, old_guest, new_guest),
-        &mut all,
-    );
-    let is_context = |uplinks: &[Uplink], name: &str| {
-        uplinks.iter().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna)
-    };
-    each(
-        ("uplink", &old.uplinks, &new.uplinks),
-        |uplink| &uplink.name,
-        |name| {
-            let is_its = is_context(&old.uplinks, name) || is_context(&new.uplinks, name);
-            is_its.then_some(CARDS)
+    let mut all = Differences::default();
+    all.of_table(TableKind::Daemon, old.daemon.differing(&new.daemon));
+    all.of_table(TableKind::Switch, old.switch.differing(&new.switch));
+    all.of_table(TableKind::Xen, old.xen.differing(&new.xen));
+    all.of_tables(
+        TableKind::Nic,
+        [&old.nics, &new.nics],
+        &Tables {
+            name: &|nic| &nic.name,
+            is_fixed: &|_| true,
+            changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
         },
-        |old, new| named(&new.name, uplink(old, new)),
-        &mut all,
     );
-    each(
-        ("port", &old.ports, &new.ports),
-        |port| &port.name,
-        |_| None,
-        |old, new| named(&new.name, with(old.differing(new), |key| Effort::of("port", key))),
-        &mut all,
-    );
-    each(
-        ("mirror", &old.mirrors, &new.mirrors),
-        |mirror| &mirror.name,
-        |_| None,
-        |old, new| {
-            let keys = keys!(
-                Mirror { name, from, direction, to, file, file_mib, files, filter, snaplen },
-                old,
-                new
-            );
-            named(&new.name, with(keys, |_| Effort::InPlace))
+    all.of_tables(
+        TableKind::Guest,
+        [&old.guests, &new.guests],
+        &Tables {
+            name: &|guest| &guest.name,
+            is_fixed: &|name| uses_card(old, name) || uses_card(new, name),
+            changes: &|before, after| guest([old, new], before, after),
         },
-        &mut all,
     );
-    all
+    let uplinks = old.uplinks.iter().chain(&new.uplinks);
+    all.of_tables(
+        TableKind::Uplink,
+        [&old.uplinks, &new.uplinks],
+        &Tables {
+            name: &|uplink| &uplink.name,
+            is_fixed: &|name| {
+                uplinks.clone().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna)
+            },
+            changes: &|old, new| vec![(new.name.clone(), uplink(old, new))],
+        },
+    );
+    all.of_tables(
+        TableKind::Port,
+        [&old.ports, &new.ports],
+        &Tables {
+            name: &|port| &port.name,
+            is_fixed: &|_| false,
+            changes: &|old, new| vec![(new.name.clone(), changes(old, new))],
+        },
+    );
+    all.of_tables(
+        TableKind::Mirror,
+        [&old.mirrors, &new.mirrors],
+        &Tables {
+            name: &|mirror| &mirror.name,
+            is_fixed: &|_| false,
+            changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
+        },
+    );
+    all.0
 }
 
-type Keys = Vec<(&'static str, Effort)>;
+/// What differs of a guest's table, by port.
+type ByPort = Vec<(String, Changes)>;
 
-fn named(name: &str, keys: Keys) -> Vec<(String, Keys)> {
-    vec![(name.to_owned(), keys)]
+/// Tables that have names.
+struct Tables<'a, T> {
+    name: &'a dyn Fn(&T) -> &String,
+    /// Whether those of a name come and go only with the daemon.
+    is_fixed: &'a dyn Fn(&str) -> bool,
+    /// What differs between two of the same name, by port.
+    changes: &'a dyn Fn(&T, &T) -> ByPort,
 }
 
-/// Compares the tables of one kind, by their names.
-fn each<T>(
-    (table, old, new): (&'static str, &[T], &[T]),
-    name: impl Fn(&T) -> &String,
-    fixed: impl Fn(&str) -> Option<&'static str>,
-    changed: impl Fn(&T, &T) -> Vec<(String, Keys)>,
-    all: &mut Vec<Difference>,
-) {
-    let find = |tables: &'_ [T], wanted: &str| tables.iter().position(|one| name(one) == wanted);
-    let or_fixed = |name: &str, what| fixed(name).map_or(what, What::Fixed);
-    for gone in old.iter().map(&name).filter(|name| find(new, name).is_none()) {
-        let what = or_fixed(gone, What::Removed);
-        all.push(Difference { table, name: gone.clone(), what });
+#[derive(Default)]
+struct Differences(Vec<Difference>);
+
+impl Differences {
+    fn push(&mut self, table: TableKind, name: &str, what: What) {
+        self.0.push(Difference { table, name: name.to_owned(), what });
     }
-    for one in new {
-        match find(old, name(one)) {
-            None => {
-                let what = or_fixed(name(one), What::Added);
-                all.push(Difference { table, name: name(one).clone(), what });
-            }
-            Some(place) => {
-                for (name, keys) in changed(&old[place], one) {
-                    if !keys.is_empty() {
-                        all.push(Difference { table, name, what: What::Changed(keys) });
-                    }
-                }
+
+    fn of_table(&mut self, table: TableKind, changes: Changes) {
+        self.of_port(table, "", changes);
+    }
+
+    fn of_port(&mut self, table: TableKind, name: &str, changes: Changes) {
+        if !changes.is_empty() {
+            self.push(table, name, What::Changed(changes));
+        }
+    }
+
+    /// Compares tables by their names.
+    fn of_tables<T>(&mut self, table: TableKind, [old, new]: [&[T]; 2], of: &Tables<'_, T>) {
+        let Tables { name, is_fixed, changes } = of;
+        let find =
+            |tables: &'_ [T], wanted: &T| tables.iter().position(|one| name(one) == name(wanted));
+        let or_fixed = |one: &T, what| if is_fixed(name(one)) { What::Fixed(CARDS) } else { what };
+        for gone in old.iter().filter(|one| find(new, one).is_none()) {
+            self.push(table, name(gone), or_fixed(gone, What::Removed));
+        }
+        for one in new {
+            let Some(before) = find(old, one) else {
+                self.push(table, name(one), or_fixed(one, What::Added));
+                continue;
+            };
+            for (name, changes) in changes(&old[before], one) {
+                self.of_port(table, &name, changes);
             }
         }
     }
-}
-
-fn with(keys: Vec<&'static str>, effort: impl Fn(&str) -> Effort) -> Keys {
-    keys.into_iter().map(|key| (key, effort(key))).collect()
-}
-
-fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
-    let daemon = keys!(
-        Daemon {
-            directory,
-            recordings,
-            join_mode,
-            join_group,
-            control_mode,
-            control_group,
-            nic_mode,
-            platform,
-            workers,
-            poll_us,
-            low_latency,
-            metrics,
-            meter,
-            capture,
-            sandbox,
-            log,
-        },
-        &old.daemon,
-        &new.daemon
-    );
-    let daemon = with(daemon, |key| match key {
-        "capture" => Effort::InPlace,
-        _ => Effort::Restart(AT_START),
-    });
-    let switch = keys!(
-        Switch { age_seconds, addresses_per_port, flood_copies_per_second, multicast, hash_macs },
-        &old.switch,
-        &new.switch
-    );
-    let xen = keys!(Xen { backend, on_stop, guest_copy_pages, attach }, &old.xen, &new.xen);
-    let at_start = |keys| with(keys, |_| Effort::Restart(AT_START));
-    let switch = with(switch, |key| match key {
-        "flood_copies_per_second" | "multicast" => Effort::InPlace,
-        _ => Effort::Restart(AT_START),
-    });
-    let tables = [("daemon", daemon), ("switch", switch), ("xen", at_start(xen))];
-    for (table, keys) in tables.into_iter().filter(|(_, keys)| !keys.is_empty()) {
-        all.push(Difference { table, name: String::new(), what: What::Changed(keys) });
-    }
-}
-
-fn nics(old: &Config, new: &Config, all: &mut Vec<Difference>) {
-    let keys = |old: &Nic, new: &Nic| {
-        let keys = keys!(
-            Nic {
-                name,
-                contexts,
-                protection,
-                rate_mbps,
-                tso,
-                coalescing,
-                coalesce_frames,
-                coalesce_us,
-                wire,
-            },
-            old,
-            new
-        );
-        named(&new.name, with(keys, |_| Effort::Restart(CARDS)))
-    };
-    each(("nic", &old.nics, &new.nics), |nic| &nic.name, |_| Some(CARDS), keys, all);
 }
 
 /// Whether a guest has a context of a card, or an uplink keeps one for it.
@@ -239,67 +152,101 @@ fn uses_card(config: &Config, name: &str) -> bool {
 }
 
 /// What differs of a guest, by port: its own keys and those of its first interface, and those of each further interface.
-fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(String, Keys)> {
-    let own = keys!(
-        Guest {
-            name,
-            uid,
-            token_file,
-            memory_mib,
-            balloon,
-            huge_pages,
-            group_pages,
-            copy_pool,
-            vifs,
-            contexts,
-        },
-        before,
-        after
-    );
+fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> ByPort {
     let is_other_number = before.vifs.len() != after.vifs.len();
-    let own = own.into_iter().filter(|key| *key != "vifs" || is_other_number);
-    let own = own.map(|key| match key {
-        "vifs" => "vif",
-        "contexts" => "context",
-        key => key,
+    let own = before.differing(after).into_iter();
+    let own = own.filter(|(key, _)| *key != "vifs" || is_other_number);
+    let own = own.map(|(key, effort)| match key {
+        "vifs" => ("vif", effort),
+        "contexts" => ("context", effort),
+        _ => (key, effort),
     });
-    let on_card = uses_card(old, &after.name) || uses_card(new, &after.name);
-    let mut ports = named(
-        &after.name,
-        with(own.collect(), |key| match key {
-            "uid" | "token_file" => Effort::InPlace,
-            "context" => Effort::Restart(CARDS),
-            // Nobody knows then whether it has joined.
-            _ if after.vifs.is_empty() => Effort::Restart(CARDS),
-            _ => Effort::Connection,
-        }),
-    );
+    // Nobody knows of a guest without interfaces here whether it has joined.
+    let own = own.map(|(key, effort)| match effort {
+        Effort::Connection if after.vifs.is_empty() => (key, CARDS),
+        _ => (key, effort),
+    });
+    let on_card = configs.iter().any(|config| uses_card(config, &after.name));
+    let mut ports = vec![(after.name.clone(), own.collect::<Changes>())];
     if is_other_number {
         return ports;
     }
-    let has_pool = |config: &Config| {
+    let [had_pool, has_pool] = configs.map(|config| {
         let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
         config.daemon.platform != Platform::Xen || vifs.any(|vif| vif.rx == RxChannel::GuestCopy)
-    };
-    let wants_pool = !has_pool(old) && has_pool(new);
+    });
     for ((before, after), name) in before.vifs.iter().zip(&after.vifs).zip(after.vif_names()) {
-        let keys = with(before.differing(after), |key| match key {
-            "rx" if wants_pool => Effort::Restart(POOL),
-            "rx" | "mac" | "queues" if on_card => Effort::Restart(CARDS),
-            key => Effort::of("guest", key),
+        let keys = changes(before, after).into_iter().map(|(key, effort)| match key {
+            "rx" if has_pool && !had_pool => (key, POOL),
+            "rx" | "mac" | "queues" if on_card => (key, CARDS),
+            _ => (key, effort),
         });
         match ports.iter_mut().find(|(port, _)| *port == name) {
             Some((_, own)) => own.extend(keys),
-            None => ports.push((name, keys)),
+            None => ports.push((name, keys.collect())),
         }
     }
     ports
 }
 
-fn uplink(old: &Uplink, new: &Uplink) -> Keys {
+fn uplink(old: &Uplink, new: &Uplink) -> Changes {
     let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
-    with(old.differing(new), |key| match Effort::of("uplink", key) {
-        Effort::Device if is_context => Effort::Restart(CARDS),
-        effort => effort,
-    })
+    let changes = changes(old, new).into_iter();
+    let changes = changes.map(|(key, effort)| match effort {
+        Effort::Device if is_context => (key, CARDS),
+        _ => (key, effort),
+    });
+    changes.collect()
+}
+
+/// What it takes to change a key of a port, by the kind of its table.
+pub fn effort(table: TableKind, key: &str) -> Option<Effort> {
+    match table {
+        TableKind::Guest => effort_in::<Vif>(key),
+        TableKind::Uplink => effort_in::<Uplink>(key),
+        TableKind::Port => effort_in::<Port>(key),
+        _ => None,
+    }
+}
+
+/// What can run of a configuration without a restart, after these steps: the rest stays as it is in `old`.
+pub fn merged(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
+    let mut merged = new.clone();
+    merged.daemon = in_place(&old.daemon, &new.daemon);
+    merged.switch = in_place(&old.switch, &new.switch);
+    (merged.xen, merged.nics) = (old.xen.clone(), old.nics.clone());
+    for ChangeStep { table, name, action, .. } in steps {
+        match (table, action) {
+            (TableKind::Guest, ChangeAction::Refuse) => {
+                keep(&mut merged.guests, &old.guests, |guest| {
+                    guest.name == *name || guest.vif_names().any(|vif| vif == *name)
+                });
+            }
+            (TableKind::Uplink, ChangeAction::Refuse) => {
+                keep(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
+            }
+            (TableKind::Uplink, ChangeAction::Wait) => {
+                keep_open(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
+            }
+            (TableKind::Port, ChangeAction::Wait) => {
+                keep_open(&mut merged.ports, &old.ports, |port| port.name == *name);
+            }
+            _ => {}
+        }
+    }
+    merged
+}
+
+/// Keeps some tables as they were.
+fn keep<T: Clone>(merged: &mut Vec<T>, old: &[T], is_kept: impl Fn(&T) -> bool) {
+    merged.retain(|table| !is_kept(table));
+    merged.extend(old.iter().filter(|table| is_kept(table)).cloned());
+}
+
+/// Keeps those keys of a table for which something would have to be opened again.
+fn keep_open<T: PortTable>(merged: &mut [T], old: &[T], is_meant: impl Fn(&T) -> bool) {
+    let new = merged.iter_mut().find(|table| is_meant(table));
+    if let (Some(new), Some(old)) = (new, old.iter().find(|table| is_meant(table))) {
+        *new = taking(new.clone(), old, Effort::Device);
+    }
 }

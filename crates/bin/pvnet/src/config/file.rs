@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use toml::Table;
-
-use super::{Config, Error, Override, guest, shorthand};
+use super::edit::with_overrides;
+use super::{Config, Error, Override};
 
 /// A file, and the changes of the command line.
 #[derive(Clone, Debug)]
@@ -18,8 +17,8 @@ pub struct ConfigFile {
 pub struct Loaded {
     /// Checked.
     pub config: Config,
-    /// The same as tables, with shorthands written out.
-    pub tables: Table,
+    /// Its text, with the changes of the command line.
+    pub text: String,
 }
 
 impl ConfigFile {
@@ -66,17 +65,16 @@ impl ConfigFile {
         let Self { path, overrides } = self;
         let text = std::fs::read_to_string(path)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let parse =
-            |source: toml::de::Error| Error::Parse { path: path.to_owned(), source: source.into() };
         // The unchanged file first: only its errors have a line number.
-        let mut config = Config::parse(&text).map_err(parse)?;
-        let mut tables: Table = shorthand::read(&text).map_err(parse)?;
-        for set in overrides {
-            config = changed(&mut tables, set)
-                .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
+        let parsed = Config::parse(&text);
+        let mut config = parsed.map_err(|fault| Error::Parse { path: path.to_owned(), fault })?;
+        let text = with_overrides(&text, overrides)?;
+        if !overrides.is_empty() {
+            config = Config::parse(&text)
+                .map_err(|fault| Error::Parse { path: path.to_owned(), fault })?;
         }
         config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
-        Ok(Loaded { config, tables })
+        Ok(Loaded { config, text })
     }
 }
 
@@ -90,26 +88,6 @@ pub fn candidate(file: &Path) -> std::io::Result<PathBuf> {
     name.push(file.file_name().unwrap_or_default());
     name.push(".new");
     Ok(file.with_file_name(name))
-}
-
-pub(super) fn changed(tables: &mut Table, set: &Override) -> Result<Config, String> {
-    set.apply(tables)?;
-    config_of(tables)
-}
-
-fn config_of(tables: &Table) -> Result<Config, String> {
-    tables.clone().try_into().map_err(|error| guest::said(&error))
-}
-
-impl Config {
-    /// What tables say whose shorthands are written out.
-    ///
-    /// # Errors
-    /// A sentence for an operator: they are not a configuration.
-    pub fn of_tables(tables: &Table) -> Result<Self, String> {
-        let config = config_of(tables)?;
-        config.check().map(|()| config)
-    }
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ where
 #[cfg(test)]
 mod tests {
     use switch::multicast::Router;
+    use wire::ethernet::MacAddr;
 
     use crate::config::Config;
 
@@ -64,11 +65,11 @@ mod tests {
         let config = Config::parse(&text).map_err(|error| error.to_string())?;
         config.check()?;
         let [vif, port, uplink] = [
-            config.guests[0].vifs[0].flooding(),
-            config.ports[0].flooding(),
-            config.uplinks[0].flooding(),
+            config.guests[0].vifs[0].rules(MacAddr([2, 0, 0, 0, 0, 1]))?,
+            config.ports[0].rules()?,
+            config.uplinks[0].rules()?,
         ];
-        Ok([vif.router, port.router, uplink.router])
+        Ok([vif, port, uplink].map(|rules| rules.flooding.router))
     }
 
     #[test]

@@ -2,54 +2,35 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
 use super::context::Context;
+use super::table::{CARDS, Effort, table};
 use super::vif::Vif;
 
-/// `[[guest]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Guest {
-    /// Its name.
-    pub name: String,
-    /// The only user whose process can be this guest.
-    pub uid: Option<u32>,
-    /// The file with the secret that its process must show.
-    pub token_file: Option<PathBuf>,
-    /// MiB of memory.
-    pub memory_mib: usize,
-    /// Whether it can give memory back. Its memory is not sealed then.
-    pub balloon: bool,
-    /// Whether its memory has 2 MiB pages.
-    pub huge_pages: bool,
-    /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
-    pub group_pages: bool,
-    /// Pages for the receive buffers of all its virtual interfaces together; 0 if each queue has its own.
-    pub copy_pool: usize,
-    /// Its virtual interfaces.
-    #[serde(rename = "vif")]
-    pub vifs: Vec<Vif>,
-    /// Its contexts of cards, which are interfaces too.
-    #[serde(rename = "context")]
-    pub contexts: Vec<Context>,
-}
-
-impl Default for Guest {
-    /// A guest with one vif. The name is empty: every guest needs one.
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            uid: None,
-            token_file: None,
-            memory_mib: 64,
-            balloon: false,
-            huge_pages: false,
-            group_pages: true,
-            copy_pool: 0,
-            vifs: vec![Vif::default()],
-            contexts: Vec::new(),
-        }
+table! {
+    /// `[[guest]]`
+    Guest [Effort = Effort::Connection] {
+        /// Its name. It is empty by default: every guest needs one.
+        name: String = String::new();
+        /// The only user whose process can be this guest.
+        uid: Option<u32> = None, Effort::InPlace;
+        /// The file with the secret that its process must show.
+        token_file: Option<PathBuf> = None, Effort::InPlace;
+        /// MiB of memory.
+        memory_mib: usize = 64;
+        /// Whether it can give memory back. Its memory is not sealed then.
+        balloon: bool = false;
+        /// Whether its memory has 2 MiB pages.
+        huge_pages: bool = false;
+        /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
+        group_pages: bool = true;
+        /// Pages for the receive buffers of all its virtual interfaces together; 0 if each queue has its own.
+        copy_pool: usize = 0;
+        /// Its virtual interfaces.
+        #[serde(rename = "vif")]
+        vifs: Vec<Vif> = vec![Vif::default()];
+        /// Its contexts of cards, which are interfaces too.
+        #[serde(rename = "context")]
+        contexts: Vec<Context> = Vec::new(), CARDS;
     }
 }
 
@@ -114,23 +95,6 @@ impl Guest {
     pub fn vif_names(&self) -> impl Iterator<Item = String> {
         (0..).zip(&self.vifs).map(|(handle, _)| vif_name(&self.name, handle))
     }
-}
-
-/// What is wrong with the tables. A key that a guest's table does not know may be meant for its interface, whose keys can be there too.
-pub(super) fn said(error: &toml::de::Error) -> String {
-    let mut said = error.to_string().trim_end().to_owned();
-    let message = error.message();
-    // No other table has this key.
-    if message.starts_with("unknown field") && message.contains("`token_file`") {
-        let of_vif = Vif::KEYS.join(", ");
-        let of_context = Context::KEYS.iter().filter(|key| !Vif::KEYS.contains(key));
-        let of_context: Vec<_> = of_context.copied().collect();
-        said += &format!(
-            "\nA guest with one interface may have its interface's keys: {of_vif}; or a context's: {}",
-            of_context.join(", ")
-        );
-    }
-    said
 }
 
 /// The name of the port of a guest's vif: the guest's, with the vif's number from the second vif on.

@@ -2,30 +2,31 @@
 
 use serde::Deserialize;
 
-/// `[[mirror]]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Mirror {
-    /// Its name, for operators.
-    pub name: String,
-    /// The ports whose frames are copied.
-    pub from: Vec<String>,
-    /// Which of their frames.
-    #[serde(default)]
-    pub direction: Direction,
-    /// The port that gets the copies and nothing else. What it sends is dropped.
-    pub to: Option<String>,
-    /// The name of the files that the copies are written to, without what [`Mirror::file_name`] takes off.
-    pub file: Option<String>,
-    /// The most MiB of a file [default: 100].
-    pub file_mib: Option<u32>,
-    /// The most files; the oldest is removed for a new one [default: 10].
-    pub files: Option<u32>,
-    /// Which frames are written to files, in the language of `pvnet capture`.
-    pub filter: Option<String>,
-    /// The most bytes of a frame that are copied; 0 for all. A copy to a port has the first 128 in any case.
-    #[serde(default)]
-    pub snaplen: u32,
+use super::table::{Effort, table};
+
+table! {
+    /// `[[mirror]]`
+    #[derive(Eq)]
+    Mirror [Effort = Effort::InPlace] {
+        /// Its name, for operators.
+        name: String = String::new();
+        /// The ports whose frames are copied.
+        from: Vec<String> = Vec::new();
+        /// Which of their frames.
+        direction: Direction = Direction::Both;
+        /// The port that gets the copies and nothing else. What it sends is dropped.
+        to: Option<String> = None;
+        /// The name of the files that the copies are written to, without what [`Mirror::file_name`] takes off.
+        file: Option<String> = None;
+        /// The most MiB of a file [default: 100].
+        file_mib: Option<u32> = None;
+        /// The most files; the oldest is removed for a new one [default: 10].
+        files: Option<u32> = None;
+        /// Which frames are written to files, in the language of `pvnet capture`.
+        filter: Option<String> = None;
+        /// The most bytes of a frame that are copied; 0 for all. A copy to a port has the first 128 in any case.
+        snaplen: u32 = 0;
+    }
 }
 
 /// `direction`: which frames of a port are copied.

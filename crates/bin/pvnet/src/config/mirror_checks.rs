@@ -75,7 +75,7 @@ impl Config {
             .then(|| self.guest(port).filter(|_| self.daemon.platform == Platform::Xen))
             .flatten();
         let of_domain = by_toolstack.map(|guest| guest.vifs.first().cloned().unwrap_or_default());
-        let has_device = machine.is_some_and(|port| port.attach == Some(Attach::Device))
+        let has_device = machine.is_some_and(|port| port.settings.attach == Some(Attach::Device))
             || vif.any(|(name, vif)| self.device_of(vif, Some(&name)).is_some())
             || of_domain.is_some_and(|vif| self.device_of(&vif, None).is_some());
         match has_device {
@@ -160,7 +160,7 @@ mod tests {
             (two(mirror("a", "\"red\"", "probe"), mirror("a", "\"red\"", "up")), "given twice"),
             (mirror("red", "\"red\"", "up"), "given twice"),
             (format!("{}colour = 1\n", mirror("a", "\"red\"", "up")), "colour"),
-            (format!("{}direction = \"up\"\n", mirror("a", "\"red\"", "up")), "unknown variant"),
+            (format!("{}direction = \"up\"\n", mirror("a", "\"red\"", "up")), "unknown value"),
         ] {
             let error = check(&text).unwrap_err();
             assert!(error.contains(said), "{error}");

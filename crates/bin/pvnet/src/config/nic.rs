@@ -6,55 +6,47 @@ use contexts::IommuMode;
 use nic_session::channel::Coalescing;
 use serde::Deserialize;
 
+use super::attach::check_interface;
 use super::coalescing::coalescing;
+use super::table::{CARDS, Effort, table};
 
-/// `[[nic]]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Nic {
-    /// The card's name: `pvnet nic NAME`.
-    pub name: String,
-    /// Its contexts, with the one that is kept for the driver domain.
-    #[serde(default = "contexts_default")]
-    pub contexts: usize,
-    /// How its contexts are protected, unless a guest's table says otherwise.
-    #[serde(default)]
-    pub protection: Protection,
-    /// The line rate in 10⁶ bits per second; 0 for none.
-    #[serde(default)]
-    pub rate_mbps: u32,
-    /// Whether it segments TCP.
-    #[serde(default)]
-    pub tso: bool,
-    /// When its contexts are interrupted, unless a guest's table says otherwise.
-    #[serde(default)]
-    pub coalescing: CoalescingSettings,
-    /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
-    pub coalesce_frames: Option<u32>,
-    /// and instead of `coalescing.rx_micros`.
-    pub coalesce_us: Option<u32>,
-    /// Where its frames leave the host.
-    pub wire: Wire,
+table! {
+    /// `[[nic]]`
+    Nic [Effort = CARDS] {
+        /// The card's name: `pvnet nic NAME`.
+        name: String = String::new();
+        /// Its contexts, with the one that is kept for the driver domain.
+        contexts: usize = cdna::context::CONTEXTS_DEFAULT;
+        /// How its contexts are protected, unless a guest's table says otherwise.
+        protection: Protection = Protection::default();
+        /// The line rate in 10⁶ bits per second; 0 for none.
+        rate_mbps: u32 = 0;
+        /// Whether it segments TCP.
+        tso: bool = false;
+        /// When its contexts are interrupted, unless a guest's table says otherwise.
+        coalescing: CoalescingSettings = CoalescingSettings::default();
+        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
+        coalesce_frames: Option<u32> = None;
+        /// and instead of `coalescing.rx_micros`.
+        coalesce_us: Option<u32> = None;
+        /// Where its frames leave the host.
+        wire: Wire = Wire::default();
+    }
 }
 
-fn contexts_default() -> usize {
-    cdna::context::CONTEXTS_DEFAULT
-}
-
-/// `wire`: a tap device.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wire {
-    /// The device's name.
-    pub tap: String,
-    /// The network namespace of the device; the card's if absent.
-    pub namespace: Option<String>,
-    /// IP addresses for the host's end.
-    #[serde(default)]
-    pub addresses: Vec<String>,
-    /// Whether the host's end finishes checksums, as Linux does; otherwise the card does.
-    #[serde(default = "super::yes")]
-    pub checksum_offload: bool,
+table! {
+    /// `wire`: a tap device.
+    #[derive(Eq)]
+    Wire [Effort = CARDS] {
+        /// The device's name.
+        tap: String = String::new();
+        /// The network namespace of the device; the card's if absent.
+        namespace: Option<String> = None;
+        /// IP addresses for the host's end.
+        addresses: Vec<String> = Vec::new();
+        /// Whether the host's end finishes checksums, as Linux does; otherwise the card does.
+        checksum_offload: bool = true;
+    }
 }
 
 /// `coalescing`: interrupts come after so many frames, or so many microseconds after the first; 0 is not by number, or not by
@@ -244,6 +236,13 @@ impl Nic {
         if rate_mbps > RATE_MAX {
             return Err(format!("rate_mbps is {rate_mbps}, not 0 to {RATE_MAX}"));
         }
+        if self.wire.tap.is_empty() {
+            return Err(
+                "wire is missing, where its frames leave the host: wire = { tap = \"wire0\" }"
+                    .into(),
+            );
+        }
+        check_interface("tap", &self.wire.tap)?;
         coalescing(self.coalesce_frames, self.coalesce_us)?;
         self.protection.check()
     }

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use toml::{Table, Value};
+use toml_edit::{DocumentMut, Item, Value};
 
-use super::context::Context;
-use super::guest::vif_name;
-use super::vif::Vif;
+use super::edit::{Found, tables_with, value_of};
 
 /// One change.
 #[derive(Clone, Debug)]
@@ -40,19 +38,9 @@ impl FromStr for Override {
             text: text.to_owned(),
             name: name.to_owned(),
             key: key.trim().to_owned(),
-            value: value_of(value),
+            value: value_of(key.trim(), value),
         })
     }
-}
-
-/// A value in TOML, or a string if it is not TOML.
-pub(super) fn value_of(text: &str) -> Value {
-    let table: Result<Table, _> = toml::from_str(&format!("value = {text}"));
-    match table {
-        Ok(mut table) if table.len() == 1 => table.remove("value"),
-        _ => None,
-    }
-    .unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 impl fmt::Display for Override {
@@ -62,15 +50,13 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Sets the key in every table of this name. Shorthands are written out in `config`. A guest's name
-    /// is also that of its first vif and of all its contexts.
-    pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
+    /// Sets the key in every table of this name. A guest's name is also that of its first vif and of all its contexts.
+    pub(super) fn apply(&self, document: &mut DocumentMut) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
-        for (name, is_guest, table) in tables_with(config, &self.key) {
-            let every = self.name == EVERY_GUEST && is_guest;
-            if every || name == self.name {
-                table.insert(self.key.clone(), self.value.clone());
+        for Found { name, guest, table, .. } in tables_with(document, &self.key) {
+            if name == self.name || self.name == EVERY_GUEST && guest.is_some() {
+                table.insert(&self.key, Item::Value(self.value.clone()));
                 found = true;
             }
             known.push(name);
@@ -82,112 +68,73 @@ impl Override {
     }
 }
 
-/// The tables that may have the key: their names, and whether each is a guest's or one of its interfaces'.
-pub(super) fn tables_with<'a>(
-    config: &'a mut Table,
-    key: &str,
-) -> Vec<(String, bool, &'a mut Table)> {
-    let is_vifs = Vif::KEYS.contains(&key);
-    let is_contexts = !is_vifs && Context::KEYS.contains(&key);
-    let mut tables = Vec::new();
-    for (kind, value) in config {
-        for table in children(value) {
-            let name = table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            match kind.as_str() {
-                "guest" if is_vifs => {
-                    let vifs = table.get_mut("vif").into_iter().flat_map(children);
-                    let named = |(handle, vif)| (vif_name(&name, handle), true, vif);
-                    tables.extend((0..).zip(vifs).map(named));
-                }
-                "guest" if is_contexts => {
-                    let contexts = table.get_mut("context").into_iter().flat_map(children);
-                    tables.extend(contexts.map(|context| (name.clone(), true, context)));
-                }
-                "guest" => tables.push((name, true, table)),
-                "uplink" | "nic" | "port" => tables.push((name, false, table)),
-                _ => {}
-            }
-        }
-    }
-    tables
-}
-
-/// The tables in an array of tables.
-fn children(value: &mut Value) -> impl Iterator<Item = &mut Table> {
-    value.as_array_mut().into_iter().flatten().filter_map(Value::as_table_mut)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::shorthand;
     use super::*;
 
     const CONFIG: &str = "[[guest]]\nname = \"a.b\"\nqueues = 1\n[[guest]]\nname = \"c\"\n\
                           [[uplink]]\nname = \"up\"\n";
 
-    fn set(text: &str) -> Result<Table, String> {
-        let mut table = shorthand::read(CONFIG).unwrap();
-        text.parse::<Override>()?.apply(&mut table)?;
-        Ok(table)
+    fn set(config: &str, text: &str) -> Result<DocumentMut, String> {
+        let mut document: DocumentMut = config.parse().unwrap();
+        text.parse::<Override>()?.apply(&mut document)?;
+        Ok(document)
     }
 
     #[test]
     fn values_are_toml_or_strings() {
-        for (text, value) in [
-            ("2", Value::Integer(2)),
-            ("true", Value::Boolean(true)),
-            ("\"x\"", Value::String("x".into())),
-            ("[\"x\"]", Value::Array(vec!["x".into()])),
-            ("csum+sg", Value::String("csum+sg".into())),
-            ("10.0.0.1/24", Value::String("10.0.0.1/24".into())),
-            ("a=b", Value::String("a=b".into())),
-            ("1\nother = 2", Value::String("1\nother = 2".into())),
-            ("", Value::String(String::new())),
+        for (text, written) in [
+            ("2", "2"),
+            ("true", "true"),
+            ("\"x\"", "\"x\""),
+            ("[\"x\"]", "[\"x\"]"),
+            ("csum+sg", "\"csum+sg\""),
+            ("10.0.0.1/24", "\"10.0.0.1/24\""),
+            ("a=b", "\"a=b\""),
+            ("1\nother = 2", "\"\"\"\n1\nother = 2\"\"\""),
+            ("", "\"\""),
         ] {
-            assert_eq!(set(&format!("up.key={text}")).unwrap()["uplink"][0]["key"], value);
+            let document = set(CONFIG, &format!("up.key={text}")).unwrap().to_string();
+            assert_eq!(document, format!("{CONFIG}key = {written}\n"));
         }
     }
 
     #[test]
     fn only_the_named_tables_are_changed() {
-        let table = set("a.b.queues=2").unwrap();
-        assert_eq!(table["guest"][0]["vif"][0]["queues"], Value::Integer(2));
-        assert!(table["guest"][1]["vif"][0].get("queues").is_none());
-        let table = set("*.queues=3").unwrap();
-        let queues = |n: usize| table["guest"][n]["vif"][0]["queues"].as_integer();
-        assert_eq!([0, 1].map(queues), [Some(3); 2]);
-        assert!(table["uplink"][0].get("queues").is_none());
+        let queues = |text: &str| {
+            let document = set(CONFIG, text).unwrap();
+            let of = |kind: &str, n: usize| document[kind][n].get("queues")?.as_integer();
+            [of("guest", 0), of("guest", 1), of("uplink", 0)]
+        };
+        assert_eq!(queues("a.b.queues=2"), [Some(2), None, None]);
+        assert_eq!(queues("*.queues=3"), [Some(3), Some(3), None]);
     }
 
     #[test]
     fn a_vif_is_named_as_its_port_is() {
         const TWO: &str = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n[[guest.vif]]\nqueues = 1\n";
-        let set = |text: &str| -> Result<Table, String> {
-            let mut table = shorthand::read(TWO).unwrap();
-            text.parse::<Override>()?.apply(&mut table).map(|()| table)
-        };
         for (change, expected) in [
             ("a.queues=2", [Some(2), Some(1)]),
             ("a.1.queues=2", [None, Some(2)]),
             ("*.queues=2", [Some(2); 2]),
         ] {
-            let table = set(change).unwrap();
-            let queues = |n: usize| table["guest"][0]["vif"][n].get("queues")?.as_integer();
+            let document = set(TWO, change).unwrap();
+            let queues = |n: usize| document["guest"][0]["vif"][n].get("queues")?.as_integer();
             assert_eq!([0, 1].map(queues), expected, "{change}");
         }
-        assert!(set("a.2.queues=2").unwrap_err().contains("there are: a, a.1"));
-        assert_eq!(set("a.memory_mib=8").unwrap()["guest"][0]["memory_mib"].as_integer(), Some(8));
-        assert!(set("a.1.memory_mib=8").unwrap_err().contains("there are: a)"));
+        assert!(set(TWO, "a.2.queues=2").unwrap_err().contains("there are: a, a.1"));
+        let document = set(TWO, "a.memory_mib=8").unwrap();
+        assert_eq!(document["guest"][0]["memory_mib"].as_integer(), Some(8));
+        assert!(set(TWO, "a.1.memory_mib=8").unwrap_err().contains("there are: a)"));
     }
 
     #[test]
     fn a_change_without_a_table_is_refused() {
-        let error = set("red.queues=1").unwrap_err();
+        let error = set(CONFIG, "red.queues=1").unwrap_err();
         assert!(error.contains("\"red\"") && error.contains("a.b, c, up"), "{error}");
         for text in ["", "c", "c.queues", "queues=1", ".queues=1", "c.=1"] {
-            assert!(set(text).unwrap_err().contains("NAME.KEY=VALUE"), "{text}");
+            assert!(set(CONFIG, text).unwrap_err().contains("NAME.KEY=VALUE"), "{text}");
         }
-        let mut none = Table::new();
-        assert!("*.queues=1".parse::<Override>().unwrap().apply(&mut none).is_err());
+        assert!(set("", "*.queues=1").is_err());
     }
 }

@@ -1,83 +1,33 @@
 //! `[[port]]`: a virtual machine's network device.
 
-use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use guard::Allowed;
 use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
 use vhost_user::{DeviceOptions, Mode};
-use wire::ethernet::MacAddr;
 
-use super::attach::{Attach, Device, Keys};
-use super::capabilities::Capabilities;
-use super::daemon::{group, socket_mode_if_any};
-use super::port_keys::port_table;
-use super::sources::{GuardMode, Sources, deserialize_allowed};
-use super::text::parsed_if_any;
+use super::attach::{Attach, Device};
+use super::port_settings::{PortSettings, Rules};
+use super::sources::GuardMode;
+use super::table::{Effort, table};
 
-port_table! {
+table! {
     /// `[[port]]`
-    #[derive(Clone, Debug, PartialEq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub struct Port {
+    Port is Port [Effort::Connection] {
         /// The port's name.
-        pub name: String,
-        /// What it is.
-        pub kind: PortKind,
-        /// The socket that the front-end and the daemon meet at.
-        pub socket: PathBuf,
-        /// Who makes the socket.
-        #[serde(default)]
-        pub mode: SocketMode,
-        /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
-        #[serde(default, deserialize_with = "socket_mode_if_any")]
-        pub socket_mode: Option<u32>,
-        /// The group of the socket's file; the daemon's, or the folder's, if absent.
-        #[serde(default, deserialize_with = "group")]
-        pub socket_group: Option<u32>,
+        name: String = String::new();
+        /// What it is; every port says so.
+        kind: Option<PortKind> = None, Effort::Device;
         /// The most pairs of rings.
-        #[serde(default = "one")]
-        pub queues: u16,
+        queues: u16 = 1;
         /// The guest's memory, in units of 1 MiB: its front-end may have so much mapped, and logs beside it. This machine's memory if absent.
-        pub memory_mib: Option<u64>,
-        /// Whether packed rings are offered. They are not by default: under QEMU no device continues one after a restart.
-        #[serde(default)]
-        pub packed: bool,
-        /// The guest's MAC address.
-        #[serde(default, deserialize_with = "parsed_if_any")]
-        pub mac: Option<MacAddr>,
+        memory_mib: Option<u64> = None, Effort::InPlace;
         /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
-        #[serde(default)]
-        pub config_space: bool,
-        /// Partial checksums.
-        #[serde(default = "super::yes")]
-        pub checksum_offload: bool,
-        /// TCP frames beyond the MTU.
-        #[serde(default = "super::yes")]
-        pub tcp_segmentation_offload: bool,
+        config_space: bool = false;
         /// UDP frames beyond the MTU: by default, where TCP's are allowed.
-        pub udp_segmentation_offload: Option<bool>,
-        /// Whether frames for the guest may have unfinished checksums and be longer than its MTU.
-        #[serde(default = "super::yes")]
-        pub guest_offloads: bool,
-        /// The sources that the guest's frames may have.
-        pub guard: Option<GuardMode>,
-        /// The IP addresses and networks that the guest may send from.
-        #[serde(default, deserialize_with = "deserialize_allowed")]
-        pub guard_addresses: Vec<Allowed>,
-        /// What it is joined to.
-        pub attach: Option<Attach>,
-        /// The name of its device on the host; `vif-` and its name if absent.
-        pub device: Option<String>,
-        /// What the network behind its device can do with the guest's frames.
-        pub device_capabilities: Option<Capabilities>,
-        /// The MTU of a new device.
-        pub mtu: Option<u16>,
+        udp_segmentation_offload: Option<bool> = None;
     }
-    in_place: guard, guard_addresses, memory_mib;
-    reopened: kind, socket, mode, socket_mode, socket_group, attach, device, device_capabilities, mtu
 }
 
 /// `kind`: what a port is.
@@ -129,10 +79,6 @@ impl SocketFile {
     }
 }
 
-fn one() -> u16 {
-    1
-}
-
 /// More than any process can map, in units of 1 MiB.
 const MEMORY_MIB_MAX: u64 = 1 << 32;
 
@@ -153,74 +99,51 @@ fn memory_in(info: &str) -> Option<u64> {
 }
 
 impl Port {
-    /// Whether multicast routers are behind it by default.
-    const ROUTER: Router = Router::Never;
-
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { mac, queues, .. } = self;
+        let Self { queues, settings, .. } = self;
+        if self.kind.is_none() {
+            return Err("kind is missing: kind = \"vhost-user\"".into());
+        }
+        settings.check()?;
         if !(1..=DeviceOptions::QUEUES_MAX).contains(queues) {
             return Err(format!("queues is not 1 to {}", DeviceOptions::QUEUES_MAX));
         }
         if self.memory_mib.is_some_and(|mib| !(1..=MEMORY_MIB_MAX).contains(&mib)) {
             return Err(format!("memory_mib is not 1 to {MEMORY_MIB_MAX}"));
         }
-        match mac {
-            Some(mac) if mac.is_multicast() || mac.is_zero() => {
-                return Err(format!("mac {mac} is not a unicast address"));
+        if settings.mac.is_none() && settings.guard != Some(GuardMode::Off) {
+            return Err("mac is missing; only guard = \"off\" does without it".into());
+        }
+        let [csum, tso, uso] = self.offloads();
+        for (key, is_on) in [("tcp_segmentation_offload", tso), ("udp_segmentation_offload", uso)] {
+            if is_on && !csum {
+                return Err(format!("{key} needs checksum_offload; switch it off as well"));
             }
-            None if self.guard != Some(GuardMode::Off) => {
-                return Err("mac is missing; only guard = \"off\" does without it".into());
-            }
-            _ => {}
         }
-        if self.tcp_segmentation_offload && !self.checksum_offload {
-            return Err(
-                "tcp_segmentation_offload needs checksum_offload; switch it off as well".into()
-            );
-        }
-        if self.segments_udp() && !self.checksum_offload {
-            return Err(
-                "udp_segmentation_offload needs checksum_offload; switch it off as well".into()
-            );
-        }
-        if self.socket.as_os_str().is_empty() {
+        if settings.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
-        self.socket_file().check(self.mode)?;
-        self.attach_keys().check(false)?;
-        if self.mtu.is_some() && self.device().is_none() {
+        settings.check_attachment(false)?;
+        if settings.mtu.is_some() && self.device().is_none() {
             return Err("mtu is for attach = \"device\"; otherwise a virtual machine's MTU is its front-end's (QEMU: host_mtu)".into());
         }
-        self.membership()?;
-        self.sources().map(drop)
-    }
-
-    /// The sources that its frames may have.
-    ///
-    /// # Errors
-    /// Its addresses are to check, but unknown.
-    pub fn sources(&self) -> Result<Sources, String> {
-        Sources::new(self.guard, &self.guard_addresses, &[])
-    }
-
-    fn attach_keys(&self) -> Keys<'_> {
-        Keys {
-            attach: self.attach,
-            device: self.device.as_deref(),
-            capabilities: self.device_capabilities,
-            mtu: self.mtu,
-        }
+        settings.sources().map(drop)
     }
 
     /// Its device on the host, if it has one.
     pub fn device(&self) -> Option<Device> {
-        self.attach_keys().device(Attach::Switch, Some(&self.name))
+        self.settings.device(Attach::Switch, Some(&self.name))
     }
 
-    /// Whose the socket's file is.
-    pub fn socket_file(&self) -> SocketFile {
-        SocketFile { mode: self.socket_mode, group: self.socket_group }
+    /// What is enforced of it.
+    ///
+    /// # Errors
+    /// Keys do not fit together.
+    pub fn rules(&self) -> Result<Rules, String> {
+        let sources = self.settings.sources()?;
+        let guard = self.settings.mac.and_then(|mac| sources.policy(mac));
+        self.settings.rules(guard, Router::Never)
     }
 
     /// Bytes of its guest's memory, at most.
@@ -231,34 +154,31 @@ impl Port {
         self.memory_mib.map_or_else(machine_memory, |mib| mib << 20)
     }
 
-    /// Who makes the socket.
-    pub fn mode(&self) -> Mode {
-        self.mode.into()
-    }
-
-    fn segments_udp(&self) -> bool {
-        self.udp_segmentation_offload.unwrap_or(self.tcp_segmentation_offload)
+    /// Whether checksums, TCP and UDP frames beyond the MTU are left to others.
+    fn offloads(&self) -> [bool; 3] {
+        let PortSettings { checksum_offload, tcp_segmentation_offload, .. } = self.settings;
+        let [csum, tso] =
+            [checksum_offload, tcp_segmentation_offload].map(|key| key.unwrap_or(true));
+        [csum, tso, self.udp_segmentation_offload.unwrap_or(tso)]
     }
 
     /// What its device offers.
     pub fn offered(&self) -> DeviceOptions {
-        let (csum, tso) = (self.checksum_offload, self.tcp_segmentation_offload);
-        let uso = self.segments_udp();
-        let offloads = Features {
-            sg: true,
-            csum_v4: csum,
-            csum_v6: csum,
-            tso_v4: tso,
-            tso_v6: tso,
-            uso_v4: uso,
-            uso_v6: uso,
-            tagged: true,
-        };
-        match self.kind {
-            PortKind::VhostUser => {
-                let Self { queues, packed, guest_offloads, .. } = *self;
-                DeviceOptions { queues, packed, offloads, guest_offloads }
-            }
+        let [csum, tso, uso] = self.offloads();
+        DeviceOptions {
+            queues: self.queues,
+            packed: self.settings.packed.unwrap_or(false),
+            guest_offloads: self.settings.guest_offloads,
+            offloads: Features {
+                sg: true,
+                csum_v4: csum,
+                csum_v6: csum,
+                tso_v4: tso,
+                tso_v6: tso,
+                uso_v4: uso,
+                uso_v6: uso,
+                tagged: true,
+            },
         }
     }
 }
@@ -266,11 +186,18 @@ impl Port {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
-    const GOOD: &str = "name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/run/vm.sock\"\n";
+    const GOOD: &str =
+        "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/run/vm.sock\"\n";
+
+    fn parse(text: &str) -> Result<Port, String> {
+        let config = Config::parse(&format!("{GOOD}{text}")).map_err(|fault| fault.to_string());
+        config.map(|mut config| config.ports.remove(0))
+    }
 
     fn check(text: &str) -> Result<(), String> {
-        let port: Port = toml::from_str(&format!("{GOOD}{text}")).map_err(|e| e.to_string())?;
+        let port = parse(text)?;
         port.check()
     }
 
@@ -285,7 +212,7 @@ mod tests {
     #[test]
     fn udp_is_segmented_where_tcp_is_unless_the_port_says_otherwise() {
         let uso = |text: &str| {
-            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            let port = parse(text).unwrap();
             let offloads = port.offered().offloads;
             (offloads.tso_v4, offloads.uso_v4 && offloads.uso_v6)
         };
@@ -297,7 +224,7 @@ mod tests {
     #[test]
     fn packed_rings_are_offered_where_the_operator_says_so() {
         let offered = |text: &str| {
-            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            let port = parse(text).unwrap();
             (port.offered().packed, port.offered().bits() >> 34 & 1)
         };
         assert_eq!(offered(""), (false, 0));
@@ -307,7 +234,7 @@ mod tests {
     #[test]
     fn offloads_to_the_guest_can_be_kept_off_alone() {
         let offered = |text: &str| {
-            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            let port = parse(text).unwrap();
             let bits = port.offered().bits();
             // `CSUM` and `HOST_TSO4`; `GUEST_CSUM` and `GUEST_TSO4`.
             [[0, 11], [1, 7]].map(|pair| pair.map(|bit| bits >> bit & 1))
@@ -318,8 +245,7 @@ mod tests {
 
     #[test]
     fn a_front_end_may_map_what_its_table_says_or_what_the_machine_has() {
-        let memory =
-            |text: &str| toml::from_str::<Port>(&format!("{GOOD}{text}")).unwrap().memory();
+        let memory = |text: &str| parse(text).unwrap().memory();
         assert_eq!(memory("memory_mib = 4096\n"), 4 << 30);
         assert_eq!(memory(""), machine_memory());
         let info = "MemTotal:       16384 kB\nMemFree:  1 kB\n";
@@ -329,9 +255,9 @@ mod tests {
     #[test]
     fn a_socket_has_the_permissions_and_the_group_of_its_table() {
         let text = "mac = \"02:00:00:00:00:01\"\nsocket_mode = 0o660\nsocket_group = 7\n";
-        let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+        let port = parse(text).unwrap();
         assert_eq!(port.check(), Ok(()));
-        assert_eq!(port.socket_file(), SocketFile { mode: Some(0o660), group: Some(7) });
+        assert_eq!(port.settings.socket_file(), SocketFile { mode: Some(0o660), group: Some(7) });
     }
 
     #[test]
@@ -348,7 +274,7 @@ mod tests {
                 "udp_segmentation_offload needs checksum_offload",
             ),
             ("guard = \"addresses\"\n", "guard_addresses"),
-            ("mode = \"both\"\n", "unknown variant"),
+            ("mode = \"both\"\n", "unknown value"),
             ("socket_mode = 660\n", "such as 0o660"),
             ("mode = \"client\"\nsocket_mode = 0o660\n", "the other side makes this socket"),
             ("mode = \"client\"\nsocket_group = 0\n", "the other side makes this socket"),

@@ -3,6 +3,7 @@
 mod cards;
 mod uplinks;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use offload::Features;
@@ -12,22 +13,62 @@ use super::sources::Sources;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
-    let config = Config::parse(text).map_err(|error| error.to_string())?;
+    let config = Config::parse(text).map_err(|fault| fault.to_string())?;
     config.check().map(|()| config)
+}
+
+/// A text after a change by the command line.
+fn overridden(text: &str, set: &str) -> Result<Config, String> {
+    let text =
+        edit::with_overrides(text, &[set.parse().unwrap()]).map_err(|error| error.to_string())?;
+    parse(&text)
 }
 
 const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
 const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
 
-/// An operator finds a line for it, with what it means.
-#[test]
-fn every_key_of_a_port_is_in_the_example() {
+/// What stands in the example from the first table of a kind on, up to that of another one.
+fn example_of(kind: TableKind) -> Vec<&'static str> {
     let text = include_str!("../../../../../examples/pvnet.toml");
-    for key in [Vif::KEYS, Uplink::KEYS, Port::KEYS].into_iter().flatten() {
-        let mut lines = text.lines().map(|line| line.trim_start_matches(['#', ' ']));
-        let [equals, dot] = [" = ", "."].map(|sign| format!("{key}{sign}"));
-        let has_key = |line: &str| line.starts_with(&equals) || line.starts_with(&dot);
-        assert!(lines.any(has_key), "{key}");
+    let lines = text.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
+    let mut of = None;
+    let lines = lines.filter(|line| {
+        let header = line.strip_prefix('[').map(|line| line.trim_start_matches('['));
+        let header = header.and_then(|line| line.split(']').next()?.split('.').next());
+        of = header.map_or(of, TableKind::named);
+        of == Some(kind)
+    });
+    lines.collect()
+}
+
+/// The keys that have a line there.
+fn shown_in_example(kind: TableKind) -> BTreeSet<&'static str> {
+    let lines = example_of(kind).into_iter().filter(|line| line.contains(" = "));
+    let keys = lines.filter_map(|line| line.split([' ', '.']).next());
+    keys.filter(|key| !key.is_empty()).collect()
+}
+
+/// An operator finds a line for it, with what it means; and nothing else.
+#[test]
+fn the_example_has_a_line_for_every_key() {
+    use super::table::{Table, keys_of};
+    fn of<T: Table>() -> BTreeSet<&'static str> {
+        T::KEYS.iter().map(|(key, _)| *key).collect()
+    }
+    let mut guest = &of::<Guest>() | &of::<context::Context>();
+    guest.extend(keys_of::<Vif>());
+    // They are tables.
+    guest.retain(|key| !["vifs", "contexts"].contains(key));
+    for (kind, keys) in [
+        (TableKind::Daemon, of::<Daemon>()),
+        (TableKind::Switch, of::<Switch>()),
+        (TableKind::Guest, guest),
+        (TableKind::Uplink, keys_of::<Uplink>().collect()),
+        (TableKind::Port, keys_of::<Port>().collect()),
+        (TableKind::Nic, of::<Nic>()),
+        (TableKind::Mirror, of::<Mirror>()),
+    ] {
+        assert_eq!(shown_in_example(kind), keys, "in {kind}");
     }
 }
 
@@ -46,9 +87,9 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.grant_reuse, blue.grant_reuse);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
-    let sources = |vif: &Vif| std::mem::discriminant(&vif.sources().unwrap());
+    let sources = |vif: &Vif| std::mem::discriminant(&vif.settings.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
-    assert_eq!(red.limit, blue.limit);
+    assert_eq!(red.settings.limit, blue.settings.limit);
     // The lines that are commented out are valid too.
     let keys = ["limit", "guard", "uid", "token_file"];
     let set = keys
@@ -56,8 +97,8 @@ fn the_example_is_valid_and_shows_the_defaults() {
         .fold(text.to_owned(), |text, key| text.replace(&format!("\n#{key}"), &format!("\n{key}")));
     let set = parse(&set).unwrap();
     assert!(set.guests[0].uid.is_some() && set.guests[0].token_file.is_some());
-    assert_eq!(set.guests[0].vifs[0].sources(), red.sources());
-    assert!(!set.guests[0].vifs[0].limit.ingress.is_unlimited());
+    assert_eq!(set.guests[0].vifs[0].settings.sources(), red.settings.sources());
+    assert!(!set.guests[0].vifs[0].settings.limit.ingress.is_unlimited());
     let shown = text.split("\n\n").find(|part| part.contains("#[[guest.vif]]")).unwrap();
     let lines = shown.lines().filter(|line| !line.starts_with("# "));
     let router: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
@@ -87,10 +128,10 @@ fn coalescing_has_the_same_keys_everywhere() {
     let keys = "coalesce_frames = 16\ncoalesce_us = 30\n";
     let config = parse(&format!("{UP}{keys}{RED}{keys}")).unwrap();
     let expected = Some(port::Coalescing { frames: 16, after: Duration::from_micros(30) });
-    assert_eq!(config.uplinks[0].coalescing(), Ok(expected));
-    assert_eq!(config.guests[0].vifs[0].coalescing(), Ok(expected));
+    assert_eq!(config.uplinks[0].settings.coalescing(), Ok(expected));
+    assert_eq!(config.guests[0].vifs[0].settings.coalescing(), Ok(expected));
     let none = parse(&format!("{UP}{RED}")).unwrap();
-    assert_eq!(none.guests[0].vifs[0].coalescing(), Ok(None));
+    assert_eq!(none.guests[0].vifs[0].settings.coalescing(), Ok(None));
     let card = "[[nic]]\nname = \"card\"\nwire = { tap = \"w\" }\n";
     let green = "[[guest]]\nname = \"green\"\nnic = \"card\"\nmac = \"02:00:00:00:00:07\"\n";
     let nic = |card_keys: &str, guest_keys: &str| {
@@ -120,8 +161,11 @@ fn the_example_for_xen_is_valid_and_shows_the_defaults() {
     assert_eq!(any.features(), other.features());
     assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
     assert_eq!(any.split_event_channels, other.split_event_channels);
-    assert_eq!(any.guest_offloads, other.guest_offloads);
-    assert_eq!((any.sources(), any.limit), (other.sources(), other.limit));
+    assert_eq!(any.settings.guest_offloads, other.settings.guest_offloads);
+    assert_eq!(
+        (any.settings.sources(), any.settings.limit),
+        (other.settings.sources(), other.settings.limit)
+    );
     let default = Xen::default();
     assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
 }
@@ -161,19 +205,16 @@ fn capabilities_are_parsed_as_a_set() {
 #[test]
 fn the_command_line_changes_keys_of_guests_and_uplinks() {
     let text = format!("{RED}{UP}");
-    let changed = |set: &str| {
-        let mut table = shorthand::read(&text).unwrap();
-        file::changed(&mut table, &set.parse().unwrap())
-    };
+    let changed = |set: &str| overridden(&text, set);
     let config = changed("up.capabilities=csum+sg").unwrap();
     assert_eq!(config.uplinks[0].capabilities.features(), {
         Features { sg: true, csum_v4: true, csum_v6: true, tagged: true, ..Features::NONE }
     });
     assert_eq!(changed("*.queues=2").unwrap().guests[0].vifs[0].queues, Some(2));
     let vif = |set: &str| changed(set).unwrap().guests.remove(0).vifs.remove(0);
-    assert_eq!(vif("red.guard=off").sources(), Ok(Sources::Any));
-    assert_eq!(vif("*.guard_addresses=[\"10.0.0.5\"]").guard_addresses.len(), 1);
-    let limited = vif("red.limit={ ingress = { mbps = 8 } }").limit;
+    assert_eq!(vif("red.guard=off").settings.sources(), Ok(Sources::Any));
+    assert_eq!(vif("*.guard_addresses=[\"10.0.0.5\"]").settings.guard_addresses.len(), 1);
+    let limited = vif("red.limit={ ingress = { mbps = 8 } }").settings.limit;
     assert_eq!(limited.ingress.bytes_per_second, Some(1_000_000));
     for (set, reason) in [
         ("green.queues=2", "there are: red, up"),
@@ -188,8 +229,9 @@ fn the_command_line_changes_keys_of_guests_and_uplinks() {
 
 #[test]
 fn a_guest_may_send_from_its_known_addresses() {
-    let of =
-        |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].vifs[0].sources().unwrap();
+    let of = |more: &str| {
+        parse(&format!("{RED}{more}")).unwrap().guests[0].vifs[0].settings.sources().unwrap()
+    };
     let addresses = |texts: &[&str]| {
         Sources::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
     };
@@ -224,10 +266,12 @@ fn a_limit_without_a_burst_gets_one_that_fits_its_rate() {
     .unwrap();
     let [red, blue] = &config.guests[..] else { panic!() };
     let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
-    assert_eq!((red.limit, config.uplinks[0].limit), (expected, expected));
-    assert!(blue.limit.ingress.is_unlimited() && blue.limit.egress.is_unlimited());
+    assert_eq!((red.settings.limit, config.uplinks[0].settings.limit), (expected, expected));
+    assert!(
+        blue.settings.limit.ingress.is_unlimited() && blue.settings.limit.egress.is_unlimited()
+    );
     let bursts = "limit.egress = { packets = 9, burst_packets = 7 }\n";
-    let egress = parse(&format!("{RED}{bursts}")).unwrap().guests[0].vifs[0].limit.egress;
+    let egress = parse(&format!("{RED}{bursts}")).unwrap().guests[0].vifs[0].settings.limit.egress;
     assert_eq!((egress.packets_per_second, egress.burst_packets), (Some(9), 7));
 }
 
@@ -244,7 +288,7 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     assert_eq!(parse(XEN).unwrap().guest("any").unwrap().vifs[0].queues, None);
     // It may also know the addresses.
     let guarded = format!("{XEN}[[guest]]\nname = \"*\"\nguard = \"addresses\"\n");
-    assert!(parse(&guarded).unwrap().guest("any").unwrap().vifs[0].wants_addresses());
+    assert!(parse(&guarded).unwrap().guest("any").unwrap().vifs[0].settings.wants_addresses());
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
@@ -273,8 +317,11 @@ fn a_guest_can_have_several_vifs() {
     assert_eq!(two.vif_names().collect::<Vec<_>>(), ["two", "two.1"]);
     assert_eq!((two.memory_mib, two.vifs.len()), (128, 2));
     assert_eq!([0, 1].map(|n| two.vifs[n].queues(4)), [4, 2]);
-    assert_eq!(two.vifs[0].sources(), Ok(Sources::Addresses(vec!["10.1.0.1".parse().unwrap()])));
-    assert_eq!(two.vifs[1].sources(), Ok(Sources::Any));
+    assert_eq!(
+        two.vifs[0].settings.sources(),
+        Ok(Sources::Addresses(vec!["10.1.0.1".parse().unwrap()]))
+    );
+    assert_eq!(two.vifs[1].settings.sources(), Ok(Sources::Any));
     let error = parse(&TWO.replace("off", "on")).unwrap_err();
     assert!(error.contains("line 10") && error.contains("`on`"), "{error}");
     for (text, reason) in [
@@ -283,7 +330,7 @@ fn a_guest_can_have_several_vifs() {
         (TWO.replace("mac = \"02:00:00:00:00:04\"\n", ""), "vif 1: mac is missing"),
         (format!("{TWO}{}", RED.replace("red", "two.1")), "the name \"two.1\" is given twice"),
         (TWO.replace("memory_mib", "queues = 2\nmemory_mib"), "queues is a vif's"),
-        (format!("{TWO}memory_mib = 8\n"), "unknown field `memory_mib`"),
+        (format!("{TWO}memory_mib = 8\n"), "unknown key `memory_mib`"),
         ("[[guest]]\nname = \"red\"\nvif = []\n".to_owned(), "it has 0 interfaces, not 1 to 8"),
         (TWO.to_owned() + &"[[guest.vif]]\n".repeat(7), "it has 9 interfaces, not 1 to 8"),
         (
@@ -330,9 +377,9 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{RED}guard_addresses = [\"10.0.0.0/33\"]\n"), "prefix length from 0 to 32"),
         (format!("{RED}guard_addresses = [\"ff02::1\"]\n"), "not the address of one host"),
         (format!("{RED}addresses = [\"dhcp\"]\n"), "\"dhcp\" is not an IPv4 or IPv6 address"),
-        (format!("{UP}guard = \"mac\"\n"), "unknown field `guard`"),
+        (format!("{UP}guard = \"mac\"\n"), "frames of everybody outside"),
         (format!("{RED}limit = {{ mbps = 1 }}\n"), "expected `ingress` or `egress`"),
-        (format!("{RED}limit = {{ ingress = {{ gbps = 1 }} }}\n"), "unknown field `gbps`"),
+        (format!("{RED}limit = {{ ingress = {{ gbps = 1 }} }}\n"), "unknown key `gbps`"),
         (format!("{UP}limit = {{ egress = {{ mbps = 0 }} }}\n"), "for no limit leave it out"),
         (format!("{UP}limit = {{ egress = {{ mbps = 9999999 }} }}\n"), "not 1 to 1000000"),
         (format!("{RED}limit = {{ egress = {{ packets = 0 }} }}\n"), "packets is 0"),

@@ -1,22 +1,17 @@
 //! `[[uplink]]`: a tap or a NIC, and what it can do, a port of another switch, or a card's context.
 
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::Path;
 
 use offload::Features;
-use port::Coalescing;
 use serde::Deserialize;
 use switch::multicast::Router;
-use vhost_user::Mode;
-use wire::ethernet::MacAddr;
 
-use super::attach::check_mtu;
+use super::attach::check_interface;
 use super::capabilities::Capabilities;
-use super::coalescing::coalescing;
-use super::daemon::{group, socket_mode_if_any};
 use super::nic::Protection;
-use super::port_keys::port_table;
-use super::ports::{SocketFile, SocketMode};
-use super::text::parsed_if_any;
+use super::port_settings::Rules;
+use super::table::{Effort, changes, table};
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -29,96 +24,63 @@ pub enum ReceiveBuffers {
     ZeroedPages,
 }
 
-port_table! {
+table! {
     /// `[[uplink]]`
-    #[derive(Clone, Debug, PartialEq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub struct Uplink {
+    Uplink is Uplink [Effort::Device] {
         /// The port's name.
-        pub name: String,
+        name: String = String::new();
         /// What it is.
-        #[serde(default)]
-        pub kind: UplinkKind,
+        kind: UplinkKind = UplinkKind::Tap;
         /// The tap's name.
-        #[serde(default)]
-        pub tap: String,
+        tap: String = String::new();
         /// The Linux bridge that the tap is put into. It must be there.
-        pub bridge: Option<String>,
-        /// The name of the physical or virtual NIC.
-        #[serde(default)]
-        pub device: String,
-        /// The socket that a vhost-user back-end and the daemon meet at.
-        #[serde(default)]
-        pub socket: PathBuf,
-        /// Who makes the socket.
-        #[serde(default)]
-        pub mode: SocketMode,
-        /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
-        #[serde(default, deserialize_with = "socket_mode_if_any")]
-        pub socket_mode: Option<u32>,
-        /// The group of the socket's file; the daemon's, or the folder's, if absent.
-        #[serde(default, deserialize_with = "group")]
-        pub socket_group: Option<u32>,
-        /// Whether packed rings are accepted.
-        #[serde(default = "super::yes")]
-        pub packed: bool,
+        bridge: Option<String> = None;
         /// The card whose first context it is.
-        pub nic: Option<String>,
-        /// The context's MAC address.
-        #[serde(default, deserialize_with = "parsed_if_any")]
-        pub mac: Option<MacAddr>,
+        nic: Option<String> = None;
         /// How the context is protected. The driver domain is trusted.
-        #[serde(default = "no_protection")]
-        pub protection: Protection,
+        protection: Protection =
+            Protection { mode: contexts::Protection::None, ..Protection::default() };
         /// The network namespace of the device; the daemon's if absent.
-        pub namespace: Option<String>,
+        namespace: Option<String> = None;
         /// Whether the device stays after the daemon ends, with its addresses and its bridge.
-        #[serde(default)]
-        pub persistent: bool,
-        /// IP addresses for the host's end.
-        #[serde(default)]
-        pub addresses: Vec<String>,
+        persistent: bool = false;
         /// The NIC's capabilities on transmit.
-        #[serde(default)]
-        pub capabilities: Capabilities,
+        capabilities: Capabilities = Capabilities::default();
         /// Whether frames beyond the MTU arrive unsegmented.
-        #[serde(default = "super::yes")]
-        pub large_receive: bool,
+        large_receive: bool = true;
         /// The memory that frames are read into.
-        #[serde(default)]
-        pub receive_buffers: ReceiveBuffers,
+        receive_buffers: ReceiveBuffers = ReceiveBuffers::Recycled;
         /// Whether these buffers have 2 MiB pages.
-        #[serde(default)]
-        pub huge_pages: bool,
+        huge_pages: bool = false;
         /// Who shares its receive queues, or how many it has.
-        #[serde(default)]
-        pub queues: Queues,
+        queues: Queues = Queues::Shared;
         /// How many guests can have a queue at a time; by default all in the configuration that want one.
-        pub guest_queues: Option<u16>,
-        /// The longest packet that the network behind it takes, which guests in the switch are told.
-        pub mtu: Option<u16>,
-        /// A worker is woken up for so many frames,
-        pub coalesce_frames: Option<u32>,
-        /// or so many microseconds after the last one; see [`Uplink::coalescing`].
-        pub coalesce_us: Option<u32>,
+        guest_queues: Option<u16> = None;
     }
-    in_place: mtu, coalesce_frames, coalesce_us
 }
 
-fn no_protection() -> Protection {
-    Protection { mode: contexts::Protection::None, ..Protection::default() }
-}
+use UplinkKind::{AfPacket, AfXdp, Cdna, Macvtap, Tap, VirtioUser};
+
+/// The keys that some kinds of uplinks have and others have not, with these kinds.
+const KINDS_WITH: [(&[&str], &[UplinkKind]); 7] = [
+    (&["tap", "bridge"], &[Tap]),
+    (&["device"], &[Macvtap, AfPacket, AfXdp]),
+    (&["socket", "mode", "socket_mode", "socket_group", "packed"], &[VirtioUser]),
+    (&["nic", "mac"], &[Cdna]),
+    (&["persistent", "addresses"], &[Tap, Cdna]),
+    (&["namespace"], &[Tap, Macvtap, AfPacket, AfXdp, Cdna]),
+    (&["huge_pages", "receive_buffers"], &[Tap, Macvtap, AfPacket, AfXdp, Cdna]),
+];
 
 impl Uplink {
-    /// Whether multicast routers are behind it by default.
-    const ROUTER: Router = Router::Always;
-
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { kind, queues, guest_queues, .. } = self;
-        self.coalescing()?;
-        check_mtu(self.mtu)?;
-        let in_vlans = self.membership()?.is_some_and(|one| one.tagging.is_some());
+        let Self { kind, tap, nic, queues, guest_queues, settings, .. } = self;
+        settings.check()?;
+        for (key, _) in changes(&Self::default(), self) {
+            self.check_kind_has(key)?;
+        }
+        let in_vlans = settings.membership()?.is_some_and(|one| one.tagging.is_some());
         if in_vlans && *queues == Queues::PerGuest {
             return Err("vlan and trunk are not for queues = \"per-guest\", whose frames are put into guests' buffers".into());
         }
@@ -131,79 +93,77 @@ impl Uplink {
             }
             _ => {}
         }
-        if *kind != UplinkKind::VirtioUser {
-            let has_socket = !self.socket.as_os_str().is_empty() || !self.packed;
-            let has_file = self.socket_mode.is_some() || self.socket_group.is_some();
-            if has_socket || self.mode != SocketMode::default() || has_file {
-                return Err("socket, mode, socket_mode, socket_group and packed are for kind = \"virtio-user\"".into());
-            }
-            if matches!(queues, Queues::Pairs(_)) {
-                return Err("a number of queues is for kind = \"virtio-user\"".into());
-            }
-        }
         self.check_bridge()?;
-        match kind {
-            UplinkKind::Tap | UplinkKind::Cdna => self.check_tap_or_context(),
-            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => self.check_device(),
-            UplinkKind::VirtioUser => self.check_socket(),
+        self.protection.check()?;
+        let bridge = self.bridge.as_deref().unwrap_or_default();
+        for (key, name) in [("tap", &**tap), ("bridge", bridge), ("device", self.nic_name())] {
+            check_interface(key, name)?;
         }
+        settings.addresses.iter().try_for_each(|address| check_prefix(address))?;
+        match (kind, queues) {
+            (Tap, _) if tap.is_empty() => Err("tap is missing".into()),
+            (Macvtap | AfPacket | AfXdp, _) if self.nic_name().is_empty() => {
+                Err("device is missing: the name of the NIC".into())
+            }
+            (VirtioUser, _) if settings.socket.as_os_str().is_empty() => {
+                Err("socket is missing: where the back-end and pvnet meet".into())
+            }
+            (Cdna, _) if nic.is_none() || settings.mac.is_none() => {
+                Err("kind = \"cdna\" needs nic and mac".into())
+            }
+            (Cdna, _) if guest_queues.is_some() => {
+                Err("guest_queues is for a tap; a card has as many as contexts".into())
+            }
+            (AfPacket, Queues::PerGuest) => Err(
+                "a packet socket has no queues for guests: set kind = \"af-xdp\" or \"macvtap\"".into(),
+            ),
+            (VirtioUser, Queues::PerGuest) => Err(
+                "kind = \"virtio-user\" has no queues for guests: a back-end never sees their memory".into(),
+            ),
+            (AfXdp, Queues::Shared) if self.receive_buffers != ReceiveBuffers::default() => Err(
+                "receive_buffers is not for kind = \"af-xdp\": the kernel has its buffers all the time".into(),
+            ),
+            (VirtioUser, Queues::Pairs(pairs))
+                if !(1..=virtio_user::Options::QUEUES_MAX).contains(pairs) =>
+            {
+                Err(format!("queues is not 1 to {}", virtio_user::Options::QUEUES_MAX))
+            }
+            (Tap | Macvtap | AfPacket | AfXdp | Cdna, Queues::Pairs(_)) => {
+                Err("a number of queues is for kind = \"virtio-user\"".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a key of other kinds.
+    fn check_kind_has(&self, key: &str) -> Result<(), String> {
+        let row = KINDS_WITH.iter().find(|(keys, _)| keys.contains(&key));
+        let Some((_, kinds)) = row.filter(|(_, kinds)| !kinds.contains(&self.kind)) else {
+            return Ok(());
+        };
+        let kinds: Vec<_> = kinds.iter().map(|kind| format!("{:?}", kind.name())).collect();
+        Err(format!("{key} is for kind = {}", kinds.join(" or ")))
+    }
+
+    /// The name of the NIC of a kind that has one.
+    pub fn nic_name(&self) -> &str {
+        self.settings.device.as_deref().unwrap_or_default()
     }
 
     /// What it is at: no two uplinks can be at the same.
     pub fn place(&self) -> (Option<&str>, [&str; 2], &Path, Option<&str>) {
-        let Self { namespace, tap, device, socket, nic, .. } = self;
-        (namespace.as_deref(), [tap, device], socket, nic.as_deref())
+        let Self { namespace, tap, nic, settings, .. } = self;
+        (namespace.as_deref(), [tap, self.nic_name()], &settings.socket, nic.as_deref())
     }
 
     fn check_bridge(&self) -> Result<(), String> {
-        let Self { kind, bridge, addresses, .. } = self;
-        match bridge.as_deref() {
-            None => Ok(()),
+        match self.bridge.as_deref() {
             Some("") => Err("bridge is empty".into()),
-            Some(_) if *kind != UplinkKind::Tap => Err("bridge is for kind = \"tap\"".into()),
-            Some(bridge) if !addresses.is_empty() => Err(format!(
+            Some(bridge) if !self.settings.addresses.is_empty() => Err(format!(
                 "addresses belong to the bridge, not to what is in it: ip address add … dev {bridge}"
             )),
-            Some(_) => Ok(()),
+            _ => Ok(()),
         }
-    }
-
-    fn check_socket(&self) -> Result<(), String> {
-        let Self { tap, device, nic, mac, queues, .. } = self;
-        if self.socket.as_os_str().is_empty() {
-            return Err("socket is missing: where the back-end and pvnet meet".into());
-        }
-        self.socket_file().check(self.mode)?;
-        if !tap.is_empty() || !device.is_empty() || nic.is_some() || mac.is_some() {
-            return Err("tap, device, nic and mac are not for kind = \"virtio-user\"".into());
-        }
-        let has_device_keys = self.namespace.is_some() || !self.addresses.is_empty();
-        if has_device_keys || self.persistent {
-            return Err("namespace, persistent and addresses are for a device of this host".into());
-        }
-        if self.huge_pages || self.receive_buffers != ReceiveBuffers::default() {
-            return Err("huge_pages and receive_buffers are not for kind = \"virtio-user\"".into());
-        }
-        match queues {
-            Queues::PerGuest => Err(
-                "kind = \"virtio-user\" has no queues for guests: a back-end never sees their memory"
-                    .into(),
-            ),
-            Queues::Pairs(pairs) if !(1..=virtio_user::Options::QUEUES_MAX).contains(pairs) => {
-                Err(format!("queues is not 1 to {}", virtio_user::Options::QUEUES_MAX))
-            }
-            Queues::Pairs(_) | Queues::Shared => Ok(()),
-        }
-    }
-
-    /// Whose the socket's file is.
-    pub fn socket_file(&self) -> SocketFile {
-        SocketFile { mode: self.socket_mode, group: self.socket_group }
-    }
-
-    /// Who makes the socket.
-    pub fn socket_side(&self) -> Mode {
-        self.mode.into()
     }
 
     /// What is wanted of a back-end: by default a pair of rings for each worker.
@@ -212,70 +172,38 @@ impl Uplink {
             Queues::Pairs(pairs) => pairs,
             Queues::Shared | Queues::PerGuest => u16::try_from(workers).unwrap_or(u16::MAX),
         };
-        let sends = self.capabilities.features();
         let receives = match self.large_receive {
             true => Features::ALL,
             false => Features { tso_v4: false, tso_v6: false, ..Features::NETIF },
         };
         virtio_user::Options {
             queues: queues.clamp(1, virtio_user::Options::QUEUES_MAX),
-            packed: self.packed,
-            sends,
+            packed: self.settings.packed.unwrap_or(true),
+            sends: self.capabilities.features(),
             receives,
         }
     }
 
-    fn check_tap_or_context(&self) -> Result<(), String> {
-        let Self { kind, tap, device, nic, mac, protection, guest_queues, .. } = self;
-        match kind {
-            _ if !device.is_empty() => {
-                Err("device is for kind = \"macvtap\", \"af-packet\" or \"af-xdp\"".into())
-            }
-            UplinkKind::Tap if tap.is_empty() => Err("tap is missing".into()),
-            UplinkKind::Tap if nic.is_some() || mac.is_some() => {
-                Err("nic and mac are for kind = \"cdna\"".into())
-            }
-            UplinkKind::Cdna if nic.is_none() || mac.is_none() => {
-                Err("kind = \"cdna\" needs nic and mac".into())
-            }
-            UplinkKind::Cdna if guest_queues.is_some() => {
-                Err("guest_queues is for a tap; a card has as many as contexts".into())
-            }
-            UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
-            _ => protection.check(),
-        }
-    }
-
-    fn check_device(&self) -> Result<(), String> {
-        let Self { kind, tap, device, nic, mac, queues, .. } = self;
-        if device.is_empty() {
-            return Err("device is missing: the name of the NIC".into());
-        }
-        if !tap.is_empty() || nic.is_some() || mac.is_some() {
-            return Err("tap, nic and mac are not for a kind with a device".into());
-        }
-        if self.persistent || !self.addresses.is_empty() {
-            return Err("persistent and addresses are for a tap, which pvnet makes".into());
-        }
-        match (kind, queues) {
-            (UplinkKind::AfPacket, Queues::PerGuest) => Err(
-                "a packet socket has no queues for guests: set kind = \"af-xdp\" or \"macvtap\"".into(),
-            ),
-            (UplinkKind::AfXdp, Queues::Shared)
-                if self.receive_buffers != ReceiveBuffers::default() =>
-            {
-                Err("receive_buffers is not for kind = \"af-xdp\": the kernel has its buffers all the time".into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.
+    /// What is enforced of it. It has no guard: its frames come from many sources.
     ///
     /// # Errors
-    /// A value is out of range.
-    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
-        coalescing(self.coalesce_frames, self.coalesce_us)
+    /// Keys do not fit together.
+    pub fn rules(&self) -> Result<Rules, String> {
+        self.settings.rules(None, Router::Always)
+    }
+}
+
+/// Checks an address of the host's end, and the prefix length of its network.
+fn check_prefix(text: &str) -> Result<(), String> {
+    let (address, length) = text.split_once('/').unwrap_or((text, "0"));
+    let most = match address.parse() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return Err(format!("addresses: {text:?} is not an IPv4 or IPv6 address")),
+    };
+    match length.parse::<u8>() {
+        Ok(length) if length <= most => Ok(()),
+        _ => Err(format!("addresses: {text:?} has no prefix length from 0 to {most}")),
     }
 }
 
@@ -340,14 +268,30 @@ pub enum UplinkKind {
     Cdna,
 }
 
+impl UplinkKind {
+    /// The word for it in the file.
+    fn name(self) -> &'static str {
+        match self {
+            Tap => "tap",
+            Macvtap => "macvtap",
+            AfPacket => "af-packet",
+            AfXdp => "af-xdp",
+            VirtioUser => "virtio-user",
+            Cdna => "cdna",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     const BACK_END: &str = "name = \"up\"\nkind = \"virtio-user\"\nsocket = \"/run/up.sock\"\n";
 
     fn parse(text: &str) -> Result<Uplink, String> {
-        let uplink: Uplink = toml::from_str(text).map_err(|error| error.to_string())?;
+        let config = Config::parse(&format!("[[uplink]]\n{text}"));
+        let uplink = config.map_err(|fault| fault.to_string())?.uplinks.remove(0);
         uplink.check().map(|()| uplink)
     }
 
@@ -364,9 +308,9 @@ mod tests {
             ("queues = 0\n", "queues is not 1 to 64"),
             ("queues = \"many\"\n", "queues is not \"shared\", \"per-guest\" or a number"),
             ("queues = \"per-guest\"\n", "never sees their memory"),
-            ("tap = \"tap0\"\n", "not for kind = \"virtio-user\""),
-            ("namespace = \"x\"\n", "a device of this host"),
-            ("huge_pages = true\n", "not for kind"),
+            ("tap = \"tap0\"\n", "tap is for kind = \"tap\""),
+            ("namespace = \"x\"\n", "namespace is for kind = \"tap\" or"),
+            ("huge_pages = true\n", "huge_pages is for kind"),
             ("mode = \"client\"\nsocket_mode = 0o660\n", "the other side makes this socket"),
         ] {
             let error = parse(&format!("{BACK_END}{text}")).unwrap_err();

@@ -1,114 +1,40 @@
 //! `[[guest.vif]]`: a virtual interface of a guest.
 
-use guard::Allowed;
 use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
-use port::Coalescing;
 use serde::Deserialize;
 use switch::multicast::Router;
 use wire::ethernet::MacAddr;
 
-use super::attach::{Attach, Keys};
-use super::capabilities::Capabilities;
-use super::coalescing::coalescing;
 use super::daemon::Platform;
-use super::port_keys::port_table;
-use super::sources::{GuardMode, Sources, deserialize_allowed};
-use super::text::{parsed, parsed_if_any};
+use super::port_settings::Rules;
+use super::table::{Effort, table};
+use super::text::parsed;
 
-port_table! {
+table! {
     /// `[[guest.vif]]`
-    #[derive(Clone, Debug, PartialEq, Deserialize)]
-    #[serde(deny_unknown_fields, default)]
-    pub struct Vif {
-        /// Its MAC address; on Xen the toolstack gives it.
-        #[serde(deserialize_with = "parsed_if_any")]
-        pub mac: Option<MacAddr>,
-        /// IP addresses for its guest's namespace.
-        pub addresses: Vec<String>,
+    Vif is Guest [Effort::Connection] {
         /// The most queues; one per CPU of the driver domain, up to eight, if absent.
-        pub queues: Option<u32>,
+        queues: Option<u32> = None;
         /// The I/O channel of the frames that the guest sends.
         #[serde(deserialize_with = "parsed")]
-        pub tx: TxChannel,
+        tx: TxChannel = TxChannel::default();
         /// The I/O channel of the frames that the guest receives.
         #[serde(deserialize_with = "parsed")]
-        pub rx: RxChannel,
+        rx: RxChannel = RxChannel::default();
         /// The most pages of each queue that stay mapped.
-        pub persistent_grants: u16,
+        persistent_grants: u16 = PERSISTENT_GRANTS;
         /// Who decides which they are.
         #[serde(deserialize_with = "parsed")]
-        pub grant_reuse: GrantReuse,
+        grant_reuse: GrantReuse = GrantReuse::default();
         /// Its offloads.
-        pub interface: Interface,
-        /// Frames of several pages. This and the next two depend on `interface` if absent.
-        pub scatter_gather: Option<bool>,
-        /// Partial checksums.
-        pub checksum_offload: Option<bool>,
-        /// TCP frames beyond the MTU.
-        pub tcp_segmentation_offload: Option<bool>,
-        /// Whether the guest gets unfinished checksums and TCP frames beyond the MTU, as far as its frontend takes them.
-        pub guest_offloads: bool,
+        interface: Interface = Interface::High;
+        /// Frames of several pages; depends on `interface` if absent.
+        scatter_gather: Option<bool> = None;
         /// Whether each ring has an event channel.
-        pub split_event_channels: bool,
+        split_event_channels: bool = true;
         /// Whether the guest may say which multicast groups it wants.
-        pub multicast_control: bool,
-        /// The guest is notified after so many frames,
-        pub coalesce_frames: Option<u32>,
-        /// or so many microseconds after the last one; see [`Vif::coalescing`].
-        pub coalesce_us: Option<u32>,
-        /// The sources that the guest's frames may have; [`Vif::sources`] has the default.
-        pub guard: Option<GuardMode>,
-        /// The IP addresses and networks that the guest may send from; `addresses` if empty.
-        #[serde(deserialize_with = "deserialize_allowed")]
-        pub guard_addresses: Vec<Allowed>,
-        /// What it is joined to.
-        pub attach: Option<Attach>,
-        /// The name of its device on the host; `vif-` and its port's name if absent.
-        pub device: Option<String>,
-        /// What the network behind its device can do with the guest's frames.
-        pub device_capabilities: Option<Capabilities>,
-        /// The MTU of a new device.
-        pub mtu: Option<u16>,
-    }
-    in_place: guard, guard_addresses, coalesce_frames, coalesce_us
-}
-
-impl Default for Vif {
-    fn default() -> Self {
-        Self {
-            mac: None,
-            addresses: Vec::new(),
-            queues: None,
-            tx: TxChannel::default(),
-            rx: RxChannel::default(),
-            persistent_grants: PERSISTENT_GRANTS,
-            grant_reuse: GrantReuse::default(),
-            interface: Interface::default(),
-            scatter_gather: None,
-            checksum_offload: None,
-            tcp_segmentation_offload: None,
-            guest_offloads: true,
-            split_event_channels: true,
-            multicast_control: true,
-            coalesce_frames: None,
-            coalesce_us: None,
-            guard: None,
-            guard_addresses: Vec::new(),
-            limit: super::limits::Limits::default(),
-            attach: None,
-            device: None,
-            device_capabilities: None,
-            mtu: None,
-            enabled: true,
-            vlan: None,
-            trunk: None,
-            native: None,
-            isolated: false,
-            multicast_router: None,
-            flood_copies_per_second: None,
-            gro: false,
-        }
+        multicast_control: bool = true;
     }
 }
 
@@ -134,17 +60,11 @@ const PERSISTENT_GRANTS_MAX: u16 = 4096;
 const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
-    /// Whether multicast routers are behind it by default.
-    const ROUTER: Router = Router::Never;
-
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
     pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
-        if let Some(mac) = self.mac
-            && (mac.is_multicast() || mac.is_zero())
-        {
-            return Err(format!("mac {mac} is not a unicast address"));
-        }
-        match (is_xen, self.mac) {
+        let settings = &self.settings;
+        settings.check()?;
+        match (is_xen, settings.mac) {
             (true, Some(_)) => {
                 return Err("on Xen the toolstack gives the mac; leave it out".into());
             }
@@ -170,9 +90,8 @@ impl Vif {
         if self.persistent_grants > PERSISTENT_GRANTS_MAX {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
-        self.coalescing()?;
-        self.attach_keys().check(is_xen)?;
-        if self.membership()?.is_some_and(|one| one.tagging.is_some())
+        settings.check_attachment(is_xen)?;
+        if settings.membership()?.is_some_and(|one| one.tagging.is_some())
             && !matches!(self.rx, RxChannel::Copy | RxChannel::Flip)
         {
             return Err(format!(
@@ -203,8 +122,8 @@ impl Vif {
                     .into(),
             );
         }
-        if !(is_xen && self.wants_addresses()) {
-            self.sources()?;
+        if !(is_xen && settings.wants_addresses()) {
+            settings.sources()?;
         }
         let Features { sg, csum_v4, tso_v4, .. } = self.features();
         if tso_v4 && !(sg && csum_v4) {
@@ -232,7 +151,7 @@ impl Vif {
         Offered {
             max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
             features: self.features(),
-            guest_offloads: self.guest_offloads,
+            guest_offloads: self.settings.guest_offloads,
             split_event_channels: self.split_event_channels,
             tx: self.tx,
             rx: self.rx,
@@ -240,48 +159,24 @@ impl Vif {
             reuse: self.grant_reuse,
             multicast_control: self.multicast_control,
             // Checked when the configuration was read.
-            coalescing: self.coalescing().unwrap_or_default(),
+            coalescing: self.settings.coalescing().unwrap_or_default(),
         }
     }
 
-    /// What it is joined to.
-    pub(super) fn attach_keys(&self) -> Keys<'_> {
-        Keys {
-            attach: self.attach,
-            device: self.device.as_deref(),
-            capabilities: self.device_capabilities,
-            mtu: self.mtu,
-        }
-    }
-
-    /// When the guest is notified of frames; none for the default, which costs a single frame nothing.
+    /// What is enforced of it, with this address.
     ///
     /// # Errors
-    /// A value is out of range.
-    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
-        coalescing(self.coalesce_frames, self.coalesce_us)
-    }
-
-    /// The sources that its frames may have.
-    ///
-    /// # Errors
-    /// Its addresses are to check, but unknown or malformed.
-    pub fn sources(&self) -> Result<Sources, String> {
-        Sources::new(self.guard, &self.guard_addresses, &self.addresses)
-    }
-
-    /// Whether its addresses must be checked and only the toolstack may know them.
-    pub fn wants_addresses(&self) -> bool {
-        let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
-        self.guard == Some(GuardMode::Addresses) && !is_known
+    /// Keys do not fit together.
+    pub fn rules(&self, mac: MacAddr) -> Result<Rules, String> {
+        self.settings.rules(self.settings.sources()?.policy(mac), Router::Never)
     }
 
     /// The offloads as a set.
     pub fn features(&self) -> Features {
         let or_interface =
             |option: Option<bool>| option.unwrap_or(self.interface == Interface::High);
-        let csum = or_interface(self.checksum_offload);
-        let tso = or_interface(self.tcp_segmentation_offload);
+        let csum = or_interface(self.settings.checksum_offload);
+        let tso = or_interface(self.settings.tcp_segmentation_offload);
         Features {
             sg: or_interface(self.scatter_gather),
             csum_v4: csum,

@@ -2,27 +2,20 @@
 
 use switch::{Membership, Tagging, VlanId};
 
-/// The keys of one table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Keys<'a> {
-    pub(super) vlan: Option<u16>,
-    pub(super) trunk: Option<&'a [u16]>,
-    pub(super) native: Option<u16>,
-    pub(super) isolated: bool,
-}
+use super::port_settings::PortSettings;
 
-impl Keys<'_> {
-    /// What they mean; none if the port reaches all ports that are in no VLAN.
+impl PortSettings {
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
     ///
     /// # Errors
     /// There is no such VLAN, or the keys do not fit together.
-    pub(super) fn membership(self) -> Result<Option<Membership>, String> {
-        let Self { vlan, trunk, native, isolated } = self;
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
         let id = |key: &str, number: u16| {
             VlanId::new(number).ok_or_else(|| format!("{key} is {number}, not 1 to 4094"))
         };
         let native = native.map(|number| id("native", number)).transpose()?;
-        let tagging = match (vlan, trunk) {
+        let tagging = match (vlan, &self.trunk) {
             (Some(_), Some(_)) => {
                 return Err("vlan is for frames without tags, and trunk for those with tags: set one of them".into());
             }
@@ -45,7 +38,10 @@ mod tests {
 
     #[test]
     fn keys_that_do_not_fit_are_refused() {
-        let keys = |vlan, trunk, native| Keys { vlan, trunk, native, isolated: false };
+        let keys = |vlan, trunk: Option<&[u16]>, native| {
+            let trunk = trunk.map(<[u16]>::to_vec);
+            PortSettings { vlan, trunk, native, ..PortSettings::default() }
+        };
         for (keys, said) in [
             (keys(Some(0), None, None), "vlan is 0"),
             (keys(Some(4095), None, None), "vlan is 4095"),
@@ -59,7 +55,7 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         assert_eq!(keys(None, None, None).membership(), Ok(None));
-        let isolated = Keys { isolated: true, ..keys(None, None, None) };
+        let isolated = PortSettings { isolated: true, ..keys(None, None, None) };
         assert!(isolated.membership().unwrap().unwrap().isolated);
     }
 }

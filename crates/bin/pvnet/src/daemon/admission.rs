@@ -226,7 +226,7 @@ impl Admission {
         let store = &*self.store;
         create_domain(store, domain, &guest.name)?;
         for (handle, vif) in (0..).zip(&guest.vifs) {
-            let mac = vif.mac.map(|mac| mac.to_string()).unwrap_or_default();
+            let mac = vif.settings.mac.map(|mac| mac.to_string()).unwrap_or_default();
             create_vif(store, domain, handle, &mac)?;
             self.describe(domain, handle, vif)?;
         }
@@ -246,7 +246,7 @@ impl Admission {
         let data = format!("/local/domain/{domain}/data/vif/{handle}");
         let Features { sg, csum_v4, tso_v4, .. } = vif.features();
         for (key, value) in [
-            ("addresses", vif.addresses.join(" ").as_str()),
+            ("addresses", vif.settings.addresses.join(" ").as_str()),
             ("scatter-gather", bit(sg)),
             ("checksum-offload", bit(csum_v4)),
             ("tcp-segmentation-offload", bit(tso_v4)),

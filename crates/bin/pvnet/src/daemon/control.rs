@@ -14,7 +14,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use control_socket::Reason;
 use datapath::{Failure, Port};
-use toml::Table;
 use tracing::{info, warn};
 
 use crate::daemon::closed_nodes::ClosedNodes;
@@ -35,8 +34,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(super) struct Control {
     /// What ports are opened with, and the configuration that runs.
     host: Host,
-    /// The tables of the configuration last requested.
-    tables: Table,
+    /// The text of the configuration last requested.
+    text: String,
     /// The ports that commands have changed since the file was read.
     by_command: BTreeSet<String>,
     ports: BTreeMap<PortId, PluggedPort>,
@@ -55,16 +54,16 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Controls ports that are open, of a configuration with these tables.
+    /// Controls ports that are open, of a configuration with this text.
     pub(super) fn new(
         host: Host,
-        tables: Table,
+        text: String,
         ports: Vec<PluggedPort>,
         record: PortRecord,
     ) -> Self {
         Self {
             host,
-            tables,
+            text,
             by_command: BTreeSet::new(),
             ports: ports.into_iter().map(|port| (port.record.identity.id, port)).collect(),
             mirrors: Vec::new(),

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use control_socket::TableKind;
+
 /// Why the daemon could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -26,7 +28,7 @@ pub enum Error {
     #[error("{table} {name}: {reason}")]
     Port {
         /// The kind of its table.
-        table: &'static str,
+        table: TableKind,
         /// Its name.
         name: String,
         /// Why.

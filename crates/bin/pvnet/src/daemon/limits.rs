@@ -178,7 +178,7 @@ fn copy_descriptors(vif: &Vif, queues: usize) -> usize {
 
 /// Queues of a vif's device on the host. Each is a descriptor, and a mapping of buffers.
 fn device_queues(vif: &Vif) -> usize {
-    if vif.attach == Some(Attach::Device) { DEVICE_QUEUES_MAX } else { 0 }
+    if vif.settings.attach == Some(Attach::Device) { DEVICE_QUEUES_MAX } else { 0 }
 }
 
 /// Mappings of a vif's packets: at least, and if there are enough.
@@ -429,8 +429,8 @@ mod tests {
     }
 
     fn port(lines: &str) -> Port {
-        let good = "name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n";
-        toml::from_str(&format!("{good}{lines}")).unwrap()
+        let good = "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n";
+        crate::config::Config::parse(&format!("{good}{lines}")).unwrap().ports.remove(0)
     }
 
     fn cost(guest: &Guest, queues: u32) -> Cost {

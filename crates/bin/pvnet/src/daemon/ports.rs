@@ -19,6 +19,8 @@ pub(super) mod vif;
 mod virtual_machine;
 mod xdp_queues;
 
+use control_socket::TableKind;
+
 use crate::config::Config;
 use crate::daemon::error::Error;
 
@@ -29,7 +31,7 @@ pub(super) use source::Needs;
 pub(super) use virtual_machine::warn_of_shortages;
 
 /// The tables of a configuration whose ports the daemon opens itself, those first that it opens before it gives up its rights.
-pub(super) const TABLES: [&str; 2] = ["uplink", "port"];
+pub(super) const TABLES: [TableKind; 2] = [TableKind::Uplink, TableKind::Port];
 
 /// The ports of the tables of one kind, to be opened; or only that of this name. Those of guests come with the guests.
 ///
@@ -37,16 +39,16 @@ pub(super) const TABLES: [&str; 2] = ["uplink", "port"];
 /// Keys of a table do not fit together, which was checked when the configuration was read.
 pub(super) fn of_tables(
     config: &Config,
-    table: &str,
+    table: TableKind,
     name: Option<&str>,
 ) -> Result<Vec<PluggedPort>, Error> {
     let is_wanted = |own: &str| name.is_none_or(|name| name == own);
     match table {
-        "uplink" => {
+        TableKind::Uplink => {
             let wanted = config.uplinks.iter().filter(|uplink| is_wanted(&uplink.name));
             wanted.map(|uplink| uplink::closed(uplink, config)).collect()
         }
-        "port" => {
+        TableKind::Port => {
             let wanted = config.ports.iter().filter(|port| is_wanted(&port.name));
             wanted.map(|port| virtual_machine::closed(port, config)).collect()
         }

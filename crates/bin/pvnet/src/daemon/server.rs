@@ -35,8 +35,8 @@ const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 /// Joins the groups that sockets will have, if the process may: whoever owns a file may give it to a group that they are in, without the
 /// capability that the sandbox takes.
 pub(super) fn join_groups(config: &Config) {
-    let ports = config.ports.iter().map(|port| port.socket_group);
-    let uplinks = config.uplinks.iter().map(|uplink| uplink.socket_group);
+    let ports = config.ports.iter().map(|port| port.settings.socket_group);
+    let uplinks = config.uplinks.iter().map(|uplink| uplink.settings.socket_group);
     let all = [config.daemon.control_group, config.daemon.join_group]
         .into_iter()
         .chain(ports)

@@ -294,7 +294,7 @@ fn an_uplink_without_its_namespace_says_how_to_make_it() {
     let testbed = UplinkTestbed::new();
     for (set, code, parts) in [
         ("out.namespace=nowhere", 1, &["uplink out", "nowhere", "ip netns add"][..]),
-        ("out.colour=red", 2, &["out.colour=red", "unknown field"]),
+        ("out.colour=red", 2, &["out.colour=red", "unknown key"]),
         ("inn.capabilities=none", 2, &["\"inn\"", "out"]),
         ("capabilities=none", 2, &["NAME.KEY=VALUE"]),
     ] {

@@ -1,7 +1,7 @@
 //! Cards, and the contexts that guests have of them.
 
 use super::super::*;
-use super::{RED, parse};
+use super::{RED, overridden, parse};
 
 const NIC: &str = "[[nic]]\nname = \"card0\"\nwire = { tap = \"w0\" }\n";
 
@@ -33,7 +33,7 @@ fn a_card_gives_contexts_to_guests_in_their_order() {
         (NIC.replace("wire", "contexts = 257\nwire"), "not 2 to 256"),
         (format!("{NIC}{NIC}"), "given twice"),
         (NIC.replace("wire", "protection = \"all\"\nwire"), "\"hypervisor\", \"none\", or"),
-        (format!("{NIC}{}", guest(1, "card0", "queues = 2\n")), "unknown field `queues`"),
+        (format!("{NIC}{}", guest(1, "card0", "queues = 2\n")), "unknown key `queues`"),
         (format!("{NIC}{}{}", guest(1, "card0", ""), guest(1, "card0", "")), "given twice"),
         (
             NIC.replace("wire", "protection = { iommu = \"static\", cache_entries = 3 }\nwire"),
@@ -72,10 +72,7 @@ fn a_card_and_an_uplink_can_defer_unmappings() {
 fn the_command_line_changes_cards_and_contexts() {
     let text =
         format!("{NIC}[[guest]]\nname = \"g\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:01\"\n");
-    let changed = |set: &str| {
-        let mut table = shorthand::read(&text).unwrap();
-        file::changed(&mut table, &set.parse().unwrap()).unwrap()
-    };
+    let changed = |set: &str| overridden(&text, set).unwrap();
     assert_eq!(changed("card0.rate_mbps=9").nics[0].rate_mbps, 9);
     let none = changed("g.protection=none").guests[0].contexts[0].protection.unwrap();
     assert_eq!(none.mode, contexts::Protection::None);

@@ -10,7 +10,7 @@ const CONTEXT: &str = "[[guest.context]]\nnic = \"card0\"\nmac = \"02:00:00:00:0
 fn an_uplink_may_be_a_nic() {
     for kind in ["macvtap", "af-xdp"] {
         let text = format!("{NIC}kind = \"{kind}\"\n{PER_GUEST}{RED}rx = \"direct\"\n");
-        assert_eq!(parse(&text).unwrap().uplinks[0].device, "eth0");
+        assert_eq!(parse(&text).unwrap().uplinks[0].nic_name(), "eth0");
     }
     for kind in ["macvtap", "af-packet", "af-xdp"] {
         parse(&format!("{NIC}kind = \"{kind}\"\n")).unwrap();
@@ -19,14 +19,17 @@ fn an_uplink_may_be_a_nic() {
     for (text, part) in [
         (format!("{up}kind = \"macvtap\"\n"), "device is missing"),
         (format!("{up}tap = \"up0\"\ndevice = \"eth0\"\n"), "device is for kind"),
-        (format!("{NIC}kind = \"macvtap\"\ntap = \"up0\"\n"), "not for a kind with a device"),
+        (format!("{NIC}kind = \"macvtap\"\ntap = \"up0\"\n"), "tap is for kind = \"tap\""),
         (format!("{NIC}kind = \"af-packet\"\n{PER_GUEST}"), "af-xdp"),
         (
             format!("{NIC}kind = \"af-xdp\"\nreceive_buffers = \"zeroed-pages\"\n"),
             "receive_buffers",
         ),
-        (format!("{NIC}kind = \"af-packet\"\naddresses = [\"10.0.0.1/24\"]\n"), "for a tap"),
-        (format!("{NIC}kind = \"af-packet\"\npersistent = true\n"), "for a tap"),
+        (
+            format!("{NIC}kind = \"af-packet\"\naddresses = [\"10.0.0.1/24\"]\n"),
+            "for kind = \"tap\"",
+        ),
+        (format!("{NIC}kind = \"af-packet\"\npersistent = true\n"), "for kind = \"tap\""),
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -54,6 +57,27 @@ fn two_uplinks_are_not_at_one_device() {
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains("has its device, socket or context already"), "{error}");
+    }
+}
+
+/// `run --check` knows them before a device is made.
+#[test]
+fn names_that_the_kernel_refuses_are_refused() {
+    let long = "a".repeat(16);
+    let bridged = |bridge: &str| format!("{UP}bridge = \"{bridge}\"\n");
+    let socket = format!("kind = \"virtio-user\"\nsocket = \"/{}\"\n", "a".repeat(107));
+    for (text, part) in [
+        (UP.replace("up0", &long), "is no interface's name"),
+        (UP.replace("up0", "a b"), "is no interface's name"),
+        (bridged("a/b"), "bridge = \"a/b\" is no interface's name"),
+        (NIC.replace("eth0", &long) + "kind = \"af-xdp\"\n", "is no interface's name"),
+        (format!("[[nic]]\nname = \"c\"\nwire.tap = \"{long}\"\n"), "is no interface's name"),
+        (format!("{UP}addresses = [\"10.0.0.1/33\"]\n"), "prefix length from 0 to 32"),
+        (format!("{UP}addresses = [\"dhcp\"]\n"), "not an IPv4 or IPv6 address"),
+        (UP.replace("tap = \"up0\"\n", &socket), "more than 107 characters"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
     }
 }
 

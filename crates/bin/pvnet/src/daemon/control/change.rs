@@ -11,7 +11,7 @@ mod trial;
 use control_socket::{ChangeAction, ChangeReport, ChangeStep};
 use tracing::{info, warn};
 
-use crate::config::{Config, Loaded, Platform, differences, edit};
+use crate::config::{Config, Edited, Loaded, Platform, differences, edit};
 use crate::daemon::control::Control;
 use crate::daemon::event::{NewConfig, Source};
 use crate::daemon::ports::PluggedPort;
@@ -25,16 +25,14 @@ impl Control {
     /// A sentence for an operator: nothing was changed.
     pub(super) fn change(&mut self, change: NewConfig) -> Result<ChangeReport, String> {
         let NewConfig { source, dry_run, reconnect } = change;
-        let mut tables = self.tables.clone();
-        let (config, only) = match source {
+        let (config, text, only) = match source {
             Source::File(loaded) => {
-                let Loaded { config, tables: read } = *loaded;
-                tables = read;
-                (config, None)
+                let Loaded { config, text } = *loaded;
+                (config, text, None)
             }
             Source::Command(change) => {
-                let names = edit(&mut tables, &change, &self.served())?;
-                (Config::of_tables(&tables)?, Some(names))
+                let Edited { config, text, names } = edit(&self.text, &change, &self.served())?;
+                (config, text, Some(names))
             }
         };
         let mut steps = plan(&self.differences(&config), &self.connected(), reconnect);
@@ -52,7 +50,7 @@ impl Control {
             self.foresee(&config, &mut steps);
         } else {
             self.apply(&config, &mut steps)?;
-            self.tables = tables;
+            self.text = text;
             match only {
                 Some(names) => self.by_command.extend(names),
                 None => self.by_command.clear(),
@@ -62,10 +60,10 @@ impl Control {
                 let (keys, reason) = (keys.join(", "), reason.as_deref().unwrap_or_default());
                 match action {
                     ChangeAction::Fail => {
-                        warn!(target: OPERATOR, table, name, keys, reason, "a port could not be changed");
+                        warn!(target: OPERATOR, %table, name, keys, reason, "a port could not be changed");
                     }
                     _ => {
-                        info!(target: OPERATOR, table, name, keys, reason, %action, "a port changes");
+                        info!(target: OPERATOR, %table, name, keys, reason, %action, "a port changes");
                     }
                 }
             }

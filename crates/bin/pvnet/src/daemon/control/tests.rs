@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use control_socket::{IgnoredKey, PortState, PortStatus, Traffic};
+use control_socket::{IgnoredKey, PortState, PortStatus, TableKind, Traffic};
 use datapath::Datapath;
 use host::TempDir;
 use hypervisor::{DomId, Meter, Metered};
@@ -126,7 +126,7 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let (events, _) = mpsc::channel();
     let (limits, reach) = (Arc::new(Limits::of_this_process()), Reach::everywhere());
     let host = Host { config, platform: platform.clone(), datapath, limits, events, reach };
-    Control::new(host, Table::new(), Vec::new(), PortRecord::open(folder.path()))
+    Control::new(host, String::new(), Vec::new(), PortRecord::open(folder.path()))
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
         )
     };
     let config = Config::parse(&["first", "second"].map(table).concat()).unwrap();
-    let ports = of_tables(&config, "port", None).unwrap();
+    let ports = of_tables(&config, TableKind::Port, None).unwrap();
     let ids: Vec<_> = ports.iter().map(|port| port.record.identity.id).collect();
     for port in ports {
         let id = port.record.identity.id;

@@ -49,7 +49,8 @@ impl BackEnds {
     ) -> io::Result<Self> {
         let connections = Connections::new()?;
         let shared = Arc::new(Shared { connections, is_broken: AtomicBool::new(false) });
-        let file = (uplink.socket_side() == Mode::Server).then(|| uplink.socket.clone());
+        let file =
+            (uplink.settings.socket_side() == Mode::Server).then(|| uplink.settings.socket.clone());
         // From here on it goes with the uplink.
         let this = Self { shared: shared.clone(), file };
         let (name, meter) = (uplink.name.clone(), meter.clone());

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control_socket::{PortState, PortStatus, Reason};
+use control_socket::{PortState, PortStatus, Reason, TableKind};
 use datapath::{Datapath, Port};
 use offload::Features;
 use port::{Queue, Task};
@@ -305,5 +305,9 @@ fn make(port: String, device: &config::Device) -> Result<Option<GuestTap>, Error
         }
         Ok(Some(tap))
     });
-    made.map_err(|error| Error::Port { table: "port", name: port, reason: error.to_string() })
+    made.map_err(|error| Error::Port {
+        table: TableKind::Port,
+        name: port,
+        reason: error.to_string(),
+    })
 }

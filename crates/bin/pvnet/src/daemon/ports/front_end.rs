@@ -108,7 +108,7 @@ impl FrontEnds {
             let name = settings.name.clone();
             info!(port = name, "a front-end is connected");
             let held = self.limits.take_port(&settings).map_err(|why| format!("it {why}"));
-            let (options, mac) = (settings.offered(), settings.mac);
+            let (options, mac) = (settings.offered(), settings.settings.mac);
             let offers_config_space = settings.config_space;
             let refused = refused(&name);
             let device = Arc::new(Messenger { settings, events: events.clone() });
@@ -176,10 +176,12 @@ mod tests {
     use vhost_user::Mode;
 
     use super::*;
+    use crate::config::Config;
     use crate::daemon::ports::port_event::PortId;
 
     fn settings() -> Port {
-        toml::from_str("name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n").unwrap()
+        let text = "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n";
+        Config::parse(text).unwrap().ports.remove(0)
     }
 
     /// Serves a socket on a thread, which ends when the front-ends are stopped.

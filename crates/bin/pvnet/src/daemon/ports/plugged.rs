@@ -1,6 +1,6 @@
 //! A port of the daemon: its record and its source.
 
-use control_socket::{PortState, PortStatus, Reason};
+use control_socket::{PortState, PortStatus, Reason, TableKind};
 use datapath::{Datapath, Port};
 use port::{Queue, Task};
 
@@ -55,7 +55,7 @@ impl PluggedPort {
     }
 
     /// Whether it is of this table of the configuration: of a guest, by the guest's name or by that of the interface.
-    pub(in crate::daemon) fn is_of(&self, table: &str, name: &str) -> bool {
+    pub(in crate::daemon) fn is_of(&self, table: TableKind, name: &str) -> bool {
         let is_its = |(_, guest): (_, &Guest)| guest.name == name;
         let identity = &self.record.identity;
         identity.table == table

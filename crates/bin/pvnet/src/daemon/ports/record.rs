@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use control_socket::{PortKind, Reason};
+use control_socket::{PortKind, Reason, TableKind};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::{Coalescing, Queue, Task};
@@ -65,7 +65,7 @@ pub(in crate::daemon) enum Address {
 pub(in crate::daemon) struct Identity {
     pub(in crate::daemon) id: PortId,
     /// The kind of its table in the configuration.
-    pub(in crate::daemon) table: &'static str,
+    pub(in crate::daemon) table: TableKind,
     pub(in crate::daemon) name: String,
     /// What is behind it, for operators.
     pub(in crate::daemon) kind: PortKind,

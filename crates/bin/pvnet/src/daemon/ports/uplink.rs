@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use control_socket::{PortKind, PortState, PortStatus, Reason};
+use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
 use datapath::Datapath;
 use netback::RxChannel;
 use port::Coalescing;
@@ -20,7 +20,7 @@ use super::source::{Needs, Place, Source};
 use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
 use super::uplink_queues::{self, Handles, Watch};
 use super::xdp_queues::XdpQueues;
-use crate::config::{self, Config, Platform, Queues, UplinkKind};
+use crate::config::{self, Config, Effort, Platform, Queues, UplinkKind, taking};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::nics::{CardQueues, serve_uplink};
@@ -76,9 +76,8 @@ pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<Plugged
     let id = PortId::Uplink(NEXT.fetch_add(1, Ordering::Relaxed));
     let (name, kind) = (uplink.name.clone(), PortKind::Uplink);
     let source = Uplink { config: uplink.clone(), prepared: None, opened: None };
-    // It has no guard: its frames come from many sources.
-    let identity = Identity { id, table: "uplink", name, kind };
-    PluggedPort::closed(identity, source, uplink.rules(None), config)
+    let identity = Identity { id, table: TableKind::Uplink, name, kind };
+    PluggedPort::closed(identity, source, uplink.rules(), config)
 }
 
 /// How many queues of an uplink are kept for guests.
@@ -125,7 +124,7 @@ impl Uplink {
             }
             ForGuests::Sockets(xdp, queues) => {
                 let namespace = uplink.namespace.as_deref();
-                let queues = XdpQueues::new(namespace, &uplink.device, xdp, queues, attached);
+                let queues = XdpQueues::new(namespace, uplink.nic_name(), xdp, queues, attached);
                 Some(Box::new(queues))
             }
         };
@@ -200,12 +199,14 @@ impl OpenDevice {
 
 impl Source for Uplink {
     fn needs(&self) -> Needs {
-        let config::Uplink { kind, bridge, device, nic, namespace, queues, .. } = &self.config;
+        let config::Uplink { kind, bridge, nic, namespace, queues, settings, .. } = &self.config;
         if *kind == UplinkKind::VirtioUser {
-            return Needs::of_socket(self.config.socket_side(), &self.config.socket);
+            return Needs::of_socket(settings.socket_side(), &settings.socket);
         }
         let interface = match kind {
-            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => Some(device),
+            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => {
+                settings.device.as_ref()
+            }
             _ => bridge.as_ref(),
         };
         let is_per_guest = *queues == Queues::PerGuest;
@@ -225,9 +226,10 @@ impl Source for Uplink {
     }
 
     fn places(&self) -> Vec<Place> {
-        let config::Uplink { kind, tap, device, socket, nic, namespace, .. } = &self.config;
+        let config::Uplink { kind, tap, nic, namespace, settings, .. } = &self.config;
+        let device = self.config.nic_name();
         vec![match (kind, nic) {
-            (UplinkKind::VirtioUser, _) => Place::Socket(socket.clone()),
+            (UplinkKind::VirtioUser, _) => Place::Socket(settings.socket.clone()),
             (_, Some(nic)) => Place::Context(nic.clone()),
             // One of them is empty.
             _ => Place::Interface(namespace.clone(), format!("{tap}{device}")),
@@ -276,8 +278,8 @@ impl Source for Uplink {
         let new = host.config.uplinks.iter().find(|other| other.name == self.config.name);
         let Some(new) = new else { return Ok(()) };
         let before = self.coalescing();
-        self.config = self.config.clone().taking(new);
-        port.enforce(self.config.rules(None)?, &host.datapath);
+        self.config = taking(self.config.clone(), new, Effort::InPlace);
+        port.enforce(self.config.rules()?, &host.datapath);
         if let Some(port) = port.port.as_deref().filter(|_| self.coalescing() != before) {
             host.datapath.coalesce(port, self.coalescing());
         }
@@ -352,7 +354,7 @@ impl Source for Uplink {
 
     fn coalescing(&self) -> Option<Coalescing> {
         // Checked when the configuration was read.
-        self.config.coalescing().unwrap_or_default()
+        self.config.settings.coalescing().unwrap_or_default()
     }
 
     fn replace_sleeping_ingress(&self, port: &Record, queue: usize, datapath: &Datapath) {

@@ -89,8 +89,9 @@ pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Opened, String> {
         UplinkKind::AfPacket | UplinkKind::AfXdp => open_nic(uplink, wanted),
         UplinkKind::Tap | UplinkKind::Cdna => open_tap(uplink, wanted),
         UplinkKind::VirtioUser => {
-            let path = &uplink.socket;
-            let socket = socket_file::open(uplink.socket_side(), path, uplink.socket_file());
+            let settings = &uplink.settings;
+            let path = &settings.socket;
+            let socket = socket_file::open(settings.socket_side(), path, settings.socket_file());
             let failed = |error: io::Error| format!("{}: {error}", path.display());
             return socket.map(Opened::Socket).map_err(failed);
         }
@@ -125,7 +126,7 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     if let Some(bridge) = &uplink.bridge {
         netns::join_bridge(namespace, &uplink.tap, bridge)?;
     }
-    netns::bring_up(namespace, &uplink.tap, &uplink.addresses)?;
+    netns::bring_up(namespace, &uplink.tap, &uplink.settings.addresses)?;
     let of_guests = queues.split_off(shared);
     let for_guests = match guests {
         0 => ForGuests::Nothing,
@@ -142,14 +143,14 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
 fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let Wanted { shared, guests } = wanted;
     let namespace = uplink.namespace.as_deref();
-    let macvtap = netns::Macvtap::make(namespace, &uplink.device)?;
+    let macvtap = netns::Macvtap::make(namespace, uplink.nic_name())?;
     let (mut queues, steering) = netns::inside(namespace, || {
         let queues = Macvtap::open(macvtap.name(), shared + guests, offload(uplink, guests))
             .map_err(text)?;
         // At most as many as a macvtap has.
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let steer = || {
-            let lower = packet::interface_index(&uplink.device).map_err(text)?;
+            let lower = packet::interface_index(uplink.nic_name()).map_err(text)?;
             Steering::attach_macvtap(lower, count, stations(guests)).map_err(text)
         };
         let steering = (guests > 0).then(steer).transpose()?;
@@ -168,7 +169,7 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
 
 /// Takes a NIC over.
 fn take_over(uplink: &Uplink) -> Result<Device, String> {
-    let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
+    let (namespace, device) = (uplink.namespace.as_deref(), uplink.nic_name());
     // That says if there is no such device.
     netns::inside(namespace, || packet::interface_index(device).map_err(text))?;
     keep_tags(namespace, device);
@@ -194,7 +195,7 @@ fn keep_tags(namespace: Option<&str>, device: &str) {
 /// Opens packet sockets and, if guests have receive queues, attaches the program that finds their frames.
 fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let Wanted { shared, guests } = wanted;
-    let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
+    let (namespace, device) = (uplink.namespace.as_deref(), uplink.nic_name());
     let (sockets, receive_queues) = netns::inside(namespace, || {
         let sockets = packet::open_with_rings(device, shared).map_err(text)?;
         Ok((sockets, packet::receive_queues(device).map_err(text)?))

@@ -85,7 +85,7 @@ fn of_nic(uplink: &Uplink, nic: XdpNic, meter: &Arc<Meter>) -> io::Result<(Vec<Q
     let sockets: Vec<_> = queues.iter().map(uplink::XdpNicQueue::socket).collect();
     let zero_copy = sockets.iter().filter(|socket| socket.is_zero_copy()).count();
     info!(
-        device = uplink.device,
+        device = uplink.nic_name(),
         in_driver,
         queues = sockets.len(),
         zero_copy,

@@ -1,6 +1,8 @@
 //! The interfaces of guests, which a toolstack makes: their queues come from a backend.
 
-use control_socket::{IgnoredKey, PortKind, PortState, PortStatus, Reason, ToolstackStatus};
+use control_socket::{
+    IgnoredKey, PortKind, PortState, PortStatus, Reason, TableKind, ToolstackStatus,
+};
 use netback::VifError;
 use tracing::{info, warn};
 use wire::ethernet::MacAddr;
@@ -12,7 +14,7 @@ use super::plugged::PluggedPort;
 use super::port_event::{PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
 use super::source::Source;
-use crate::config::{Config, Guest, Platform, Rules, Vif, default_queues};
+use crate::config::{Config, Effort, Guest, Platform, Rules, Vif, default_queues, taking};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::NewInterface;
@@ -47,7 +49,7 @@ pub(in crate::daemon) fn adopt(
     if host.config.guest(&guest.name).is_none() {
         return Err(format!("guest {:?} is not in the configuration any more", guest.name));
     }
-    vif.sources()?;
+    vif.settings.sources()?;
     let lends = vif.has_own_queue(host.config.daemon.platform);
     let offered = vif.offered(if lends { 1 } else { default_queues() });
     let device = open_device(id, &name, &vif, host)?;
@@ -62,7 +64,7 @@ pub(in crate::daemon) fn adopt(
     let mut interface = Interface { id, name, guest, vif, backend, lends, toolstack };
     let rules = interface.rules_of(&interface.vif, host)?;
     let (id, name, kind) = (PortId::Vif(id), interface.name.clone(), PortKind::Guest);
-    let identity = Identity { id, table: "guest", name, kind };
+    let identity = Identity { id, table: TableKind::Guest, name, kind };
     let record = Record { device, is_open: true, ..Record::new(identity, rules.0, &host.config) };
     interface.toolstack = rules.1;
     Ok(PluggedPort { record, source: Box::new(interface) })
@@ -76,14 +78,14 @@ impl Interface {
 
     /// What is enforced of such settings, and what became of what the toolstack wants. That is logged if it was not so before.
     fn rules_of(&self, vif: &Vif, host: &Host) -> Result<(Rules, ToolstackStatus), String> {
-        let rules = vif.rules(vif.sources()?.policy(self.backend.mac()))?;
+        let rules = vif.rules(self.backend.mac())?;
         // Where a daemon admits its guests, there is no other toolstack.
         if !host.platform.ends_with_its_node() {
             return Ok((rules, ToolstackStatus::default()));
         }
         let wishes = host.platform.backends().wishes(host.store(), self.id);
         let has_device = host.config.device_of(vif, Some(&self.name)).is_some();
-        let (status, limits) = wishes.apply(vif.limit, has_device);
+        let (status, limits) = wishes.apply(vif.settings.limit, has_device);
         let is_new = |ignored: &&IgnoredKey| !self.toolstack.ignored.contains(ignored);
         for ignored in status.ignored.iter().filter(is_new) {
             warn!(guest = self.name, "{ignored}");
@@ -113,7 +115,7 @@ impl Interface {
         match self.backend.frontend_changed() {
             Ok(Transition::Connect { mut queues, tasks }) => {
                 // It may have changed since the backend offered it.
-                let coalescing = self.vif.coalescing().unwrap_or_default();
+                let coalescing = self.vif.settings.coalescing().unwrap_or_default();
                 queues.iter_mut().for_each(|queue| queue.egress.set_coalescing(coalescing));
                 Transition::Connect { queues, tasks }
             }
@@ -185,10 +187,10 @@ impl Source for Interface {
         let Some(of_new) = new.vifs.get(index) else { return Ok(()) };
         let mut guest = Guest { uid: new.uid, token_file: new.token_file, ..self.guest.clone() };
         let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
-        *vif = vif.clone().taking(of_new);
+        *vif = taking(vif.clone(), of_new, Effort::InPlace);
         let vif = with_addresses(self.id, vif.clone(), host)?;
         let (rules, toolstack) = self.rules_of(&vif, host)?;
-        let (before, coalescing) = (self.vif.coalescing()?, vif.coalescing()?);
+        let (before, coalescing) = (self.vif.settings.coalescing()?, vif.settings.coalescing()?);
         port.enforce(rules, &host.datapath);
         if coalescing != before {
             port.wrappers.coalesce(coalescing, &host.datapath, port.port.as_deref());
@@ -259,15 +261,20 @@ impl Source for Interface {
 }
 
 /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.
-pub(in crate::daemon) fn with_addresses(id: VifId, vif: Vif, host: &Host) -> Result<Vif, String> {
-    if !vif.wants_addresses() {
+pub(in crate::daemon) fn with_addresses(
+    id: VifId,
+    mut vif: Vif,
+    host: &Host,
+) -> Result<Vif, String> {
+    if !vif.settings.wants_addresses() {
         return Ok(vif);
     }
     let text = host.platform.backends().addresses(host.store(), id);
     let text = text.map_err(|error| error.to_string())?;
     let addresses = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
-    let guard_addresses = addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
-    Ok(Vif { guard_addresses, ..vif })
+    vif.settings.guard_addresses =
+        addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
+    Ok(vif)
 }
 
 /// Opens an interface's device, if it should have one, and says its MTU to a guest that has nobody else to say it. A guest in the

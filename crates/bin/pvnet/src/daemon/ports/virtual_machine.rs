@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use control_socket::{PortKind, PortStatus, Reason};
+use control_socket::{PortKind, PortStatus, Reason, TableKind};
 use datapath::Datapath;
 use seqpacket::remove_socket;
 use tracing::{info, warn};
@@ -17,7 +17,7 @@ use super::plugged::PluggedPort;
 use super::port_event::{FrontEndChange, PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
 use super::source::{Needs, Place, Source};
-use crate::config::{self, Config, Rules};
+use crate::config::{self, Config, Effort, taking};
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
@@ -80,19 +80,24 @@ pub(super) fn closed(port: &config::Port, config: &Config) -> Result<PluggedPort
     let (settings, renewal) = (port.clone(), Renewing::Not);
     let source = VirtualMachine { config: settings, agreed: None, open: None, renewal };
     let (name, kind) = (port.name.clone(), PortKind::Guest);
-    PluggedPort::closed(Identity { id, table: "port", name, kind }, source, rules(port), config)
+    PluggedPort::closed(
+        Identity { id, table: TableKind::Port, name, kind },
+        source,
+        port.rules(),
+        config,
+    )
 }
 
 impl VirtualMachine {
     /// The settings with which its rings are served, or would be.
     fn running(&self) -> config::Port {
         let Some(agreed) = &self.agreed else { return self.config.clone() };
-        (**agreed).clone().taking(&self.config)
+        taking((**agreed).clone(), &self.config, Effort::InPlace)
     }
 
     /// Has the wrappers enforce what the settings say.
     fn enforce(&self, port: &mut Record, datapath: &Datapath) {
-        match rules(&self.running()) {
+        match self.running().rules() {
             Ok(rules) => port.enforce(rules, datapath),
             // Checked when the configuration was read.
             Err(reason) => warn!(port = port.name(), reason, "its rules stay as they are"),
@@ -104,7 +109,7 @@ impl VirtualMachine {
         let is_disabled = matches!(port.reason, Some(Reason::Disabled(_)));
         let has_device = port.device.as_ref().is_none_or(GuestDevice::is_there);
         if let Some(Open { link, .. }) = &self.open {
-            link.set(self.config.enabled && !is_disabled && has_device);
+            link.set(self.config.settings.enabled && !is_disabled && has_device);
         }
     }
 
@@ -183,21 +188,23 @@ impl VirtualMachine {
 
 impl Source for VirtualMachine {
     fn needs(&self) -> Needs {
+        let settings = &self.config.settings;
         let device = self.config.device().is_some_and(|device| device.name.is_some());
-        Needs { device, ..Needs::of_socket(self.config.mode(), &self.config.socket) }
+        Needs { device, ..Needs::of_socket(settings.socket_side(), &settings.socket) }
     }
 
     fn places(&self) -> Vec<Place> {
         let device = self.config.device().and_then(|device| device.name);
         let device = device.map(|name| Place::Interface(None, name));
-        device.into_iter().chain([Place::Socket(self.config.socket.clone())]).collect()
+        device.into_iter().chain([Place::Socket(self.config.settings.socket.clone())]).collect()
     }
 
     /// Opens its socket, and waits for its front-ends.
     fn open(&mut self, record: &mut Record, host: &Host) -> Result<(), Error> {
         let port = &self.config;
-        let path = &port.socket;
-        let socket = socket_file::open(port.mode(), path, port.socket_file());
+        let settings = &port.settings;
+        let (path, side) = (&settings.socket, settings.socket_side());
+        let socket = socket_file::open(side, path, settings.socket_file());
         let socket =
             socket.map_err(|error| record.failed(format!("{}: {error}", path.display())))?;
         let workers = host.datapath.workers();
@@ -210,12 +217,12 @@ impl Source for VirtualMachine {
         let front_ends = FrontEnds::new(port.clone(), host.limits.clone());
         let front_ends = front_ends.map_err(Error::system("open a port"))?;
         let link = Arc::<Link>::default();
-        link.set(port.enabled);
+        link.set(settings.enabled);
         let (served, device_link) = (front_ends.clone(), link.clone());
         let (meter, events) = (host.meter().clone(), host.events_of(record));
         let serve = move || served.serve(&socket, &device_link, &meter, &events);
         spawn_for_client("vhost-user", serve)?;
-        let socket = (port.mode() == Mode::Server).then(|| path.clone());
+        let socket = (side == Mode::Server).then(|| path.clone());
         self.open = Some(Open { front_ends, socket, link });
         record.reason = Some(Reason::WaitingForFrontend);
         Ok(())
@@ -294,7 +301,7 @@ impl Source for VirtualMachine {
     }
 
     fn mac(&self) -> Option<MacAddr> {
-        self.agreed.as_deref().unwrap_or(&self.config).mac
+        self.agreed.as_deref().unwrap_or(&self.config).settings.mac
     }
 
     fn memory_in_use(&self) -> Option<u64> {
@@ -320,10 +327,4 @@ pub(in crate::daemon) fn warn_of_shortages(config: &Config, limits: &Limits) {
             "the virtual machines' ports together may take {shortage}; front-ends that come last may be refused"
         );
     }
-}
-
-/// What the wrappers of a port enforce.
-fn rules(port: &config::Port) -> Result<Rules, String> {
-    let sources = port.sources()?;
-    port.rules(port.mac.and_then(|mac| sources.policy(mac)))
 }

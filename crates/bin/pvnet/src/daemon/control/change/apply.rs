@@ -1,8 +1,8 @@
 //! Carries out a plan. Nobody waits for it but who asked: workers carry the frames of all other ports meanwhile.
 
-use control_socket::{ChangeAction, ChangeStep, Reason};
+use control_socket::{ChangeAction, ChangeStep, Reason, TableKind};
 
-use crate::config::{Config, Daemon, Effort, Multicast, Platform, Sandbox, Switch};
+use crate::config::{Config, Daemon, Effort, Multicast, Platform, Sandbox, Switch, effort, merged};
 use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
@@ -24,7 +24,7 @@ impl Control {
         config: &Config,
         steps: &mut [ChangeStep],
     ) -> Result<(), String> {
-        let merged = merge(&self.host.config, config, steps);
+        let merged = merged(&self.host.config, config, steps);
         merged.check().map_err(|reason| {
             format!("what can change now does not fit to what needs a restart: {reason}")
         })?;
@@ -47,13 +47,13 @@ impl Control {
         admit();
         // What goes makes room for what comes: a tap's name, an address, a socket.
         for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
-            self.remove(&step.table, &step.name);
+            self.remove(step.table, &step.name);
         }
         self.ports.extend(ports.into_iter().map(|port| (port.record.identity.id, port)));
         for step in steps {
             let done = match step.action {
-                ChangeAction::Add => self.add(&step.table, &step.name),
-                ChangeAction::Change | ChangeAction::Wait => self.set(&step.table, &step.name),
+                ChangeAction::Add => self.add(step.table, &step.name),
+                ChangeAction::Change | ChangeAction::Wait => self.set(step.table, &step.name),
                 ChangeAction::Reconnect => self.reconnect(step),
                 ChangeAction::Remove | ChangeAction::Refuse | ChangeAction::Fail => Ok(()),
             };
@@ -71,7 +71,7 @@ impl Control {
         let mut ports = Vec::new();
         let mut added = steps.iter().filter(|step| step.action == ChangeAction::Add);
         let opened = added.try_for_each(|ChangeStep { table, name, .. }| {
-            let made = of_tables(&self.host.config, table, Some(name)).map_err(text)?;
+            let made = of_tables(&self.host.config, *table, Some(name)).map_err(text)?;
             for port in made.into_iter().filter(|port| !self.has_place_of(port)) {
                 ports.push(self.open(port)?);
             }
@@ -143,20 +143,20 @@ impl Control {
     }
 
     /// The ports of a table: of a guest all its interfaces, or the one of this name.
-    fn ids_of(&self, table: &str, name: &str) -> Vec<PortId> {
+    fn ids_of(&self, table: TableKind, name: &str) -> Vec<PortId> {
         let ports = self.ports.iter().filter(|(_, port)| port.is_of(table, name));
         ports.map(|(id, _)| *id).collect()
     }
 
-    fn remove(&mut self, table: &str, name: &str) {
-        if table == "guest" {
+    fn remove(&mut self, table: TableKind, name: &str) {
+        if table == TableKind::Guest {
             return self.end_guest(name);
         }
         self.ids_of(table, name).into_iter().for_each(|id| self.unplug(id));
     }
 
     /// Adds a port that could not be opened before others went. One that could is there already.
-    fn add(&mut self, table: &str, name: &str) -> Result<(), String> {
+    fn add(&mut self, table: TableKind, name: &str) -> Result<(), String> {
         let mut ports = self.ports.values();
         if ports.any(|port| port.is_of(table, name) && port.record.is_open) {
             return Ok(());
@@ -170,10 +170,10 @@ impl Control {
         Ok(())
     }
 
-    fn set(&mut self, table: &str, name: &str) -> Result<(), String> {
+    fn set(&mut self, table: TableKind, name: &str) -> Result<(), String> {
         match table {
-            "daemon" => self.allow_captures(self.host.config.daemon.capture),
-            "switch" => {
+            TableKind::Daemon => self.allow_captures(self.host.config.daemon.capture),
+            TableKind::Switch => {
                 let Switch { flood_copies_per_second, multicast, .. } = self.host.config.switch;
                 self.host.datapath.limit_floods(flood_copies_per_second);
                 self.host.datapath.snoop(multicast == Multicast::Snoop);
@@ -190,6 +190,7 @@ impl Control {
 
     fn reconnect(&mut self, step: &ChangeStep) -> Result<(), String> {
         let ChangeStep { table, name, keys, .. } = step;
+        let table = *table;
         let found = self.ids_of(table, name).into_iter().next();
         let Some((id, port)) = found.and_then(|id| Some((id, self.ports.get(&id)?))) else {
             return self.add(table, name);
@@ -198,7 +199,7 @@ impl Control {
             self.end_guest(&guest);
             return Ok(());
         }
-        if keys.iter().all(|key| Effort::of(table, key) != Effort::Device) {
+        if keys.iter().all(|key| effort(table, key) != Some(Effort::Device)) {
             self.set(table, name)?;
             self.disconnect(id, Reason::NotConnected("the operator has changed it".to_owned()));
             if let Some(port) = self.ports.get_mut(&id) {
@@ -231,49 +232,4 @@ impl Control {
         ids.into_iter().for_each(|id| self.unplug(id));
         self.host.platform.end_guest(name);
     }
-}
-
-/// What can run of a configuration without a restart: the rest stays as it is in `old`.
-fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
-    let mut merged = new.clone();
-    merged.daemon = Daemon { capture: new.daemon.capture, ..old.daemon.clone() };
-    let Switch { flood_copies_per_second, multicast, .. } = new.switch;
-    merged.switch = Switch { flood_copies_per_second, multicast, ..old.switch.clone() };
-    (merged.xen, merged.nics) = (old.xen.clone(), old.nics.clone());
-    for ChangeStep { table, name, action, keys, .. } in steps {
-        match (&**table, action) {
-            ("guest", ChangeAction::Refuse) => {
-                keep(&mut merged.guests, &old.guests, |guest| {
-                    guest.name == *name || guest.vif_names().any(|vif| vif == *name)
-                });
-            }
-            ("uplink", ChangeAction::Refuse) => {
-                keep(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
-            }
-            ("uplink", ChangeAction::Wait) => {
-                let uplink = merged.uplinks.iter_mut().find(|uplink| uplink.name == *name);
-                let old = old.uplinks.iter().find(|old| old.name == *name);
-                if let (Some(uplink), Some(old)) = (uplink, old) {
-                    *uplink = old.clone().taking(uplink);
-                }
-            }
-            ("port", ChangeAction::Wait)
-                if keys.iter().any(|key| Effort::of(table, key) == Effort::Device) =>
-            {
-                let port = merged.ports.iter_mut().find(|port| port.name == *name);
-                let old = old.ports.iter().find(|old| old.name == *name);
-                if let (Some(port), Some(old)) = (port, old) {
-                    *port = port.clone().keeping_open(old);
-                }
-            }
-            _ => {}
-        }
-    }
-    merged
-}
-
-/// Keeps some tables as they were.
-fn keep<T: Clone>(merged: &mut Vec<T>, old: &[T], is_kept: impl Fn(&T) -> bool) {
-    merged.retain(|table| !is_kept(table));
-    merged.extend(old.iter().filter(|table| is_kept(table)).cloned());
 }

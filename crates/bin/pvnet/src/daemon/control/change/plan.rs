@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use control_socket::{ChangeAction, ChangeStep};
+use control_socket::{ChangeAction, ChangeStep, TableKind};
 
 use crate::config::{Difference, Effort, What};
 
 /// The ports whose settings are agreed with a front-end now, by table and name: of a guest's interface, by that of the guest too.
 #[derive(Debug, Default)]
 pub(super) struct Connected {
-    pub(super) ports: BTreeSet<(&'static str, String)>,
+    pub(super) ports: BTreeSet<(TableKind, String)>,
     /// Whether only a toolstack can have a guest connect again.
     pub(super) by_toolstack: bool,
 }
 
 impl Connected {
-    fn has(&self, table: &str, name: &str) -> bool {
+    fn has(&self, table: TableKind, name: &str) -> bool {
         self.ports.iter().any(|(kind, own)| *kind == table && own == name)
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn plan(
     for Difference { table, name, what } in differences {
         let mut push = |action, keys: Vec<&str>, reason: Option<&str>| {
             steps.push(ChangeStep {
-                table: (*table).to_owned(),
+                table: *table,
                 name: name.clone(),
                 action,
                 keys: keys.into_iter().map(str::to_owned).collect(),
@@ -48,24 +48,21 @@ pub(super) fn plan(
                 push(ChangeAction::Remove, Vec::new(), None);
                 continue;
             }
-            What::Fixed(reason) => {
-                push(ChangeAction::Refuse, Vec::new(), Some(reason));
+            What::Fixed(effort) => {
+                push(ChangeAction::Refuse, Vec::new(), effort.reason());
                 continue;
             }
             What::Changed(keys) => keys,
         };
-        let refused = keys.iter().find_map(|(_, effort)| match effort {
-            Effort::Restart(reason) => Some(*reason),
-            _ => None,
-        });
+        let refused = keys.iter().find_map(|(_, effort)| effort.reason());
         let with = |wanted: &dyn Fn(Effort) -> bool| -> Vec<&str> {
             keys.iter().filter(|(_, effort)| wanted(*effort)).map(|(key, _)| *key).collect()
         };
         if let Some(reason) = refused {
-            let is_at_start = |effort| matches!(effort, Effort::Restart(_));
+            let is_at_start = |effort: Effort| effort.reason().is_some();
             push(ChangeAction::Refuse, with(&is_at_start), Some(reason));
             // The other keys of a table without ports can change.
-            if matches!(*table, "daemon" | "switch") {
+            if !table.is_port() {
                 let others = with(&|effort| !is_at_start(effort));
                 if !others.is_empty() {
                     push(ChangeAction::Change, others, None);
@@ -73,7 +70,7 @@ pub(super) fn plan(
             }
             continue;
         }
-        let is_connected = connected.has(table, name);
+        let is_connected = connected.has(*table, name);
         let is_easy = |effort: Effort| {
             effort == Effort::InPlace || (effort == Effort::Connection && !is_connected)
         };
@@ -85,7 +82,7 @@ pub(super) fn plan(
             continue;
         }
         match *table {
-            "guest" if connected.by_toolstack => push(
+            TableKind::Guest if connected.by_toolstack => push(
                 ChangeAction::Wait,
                 hard,
                 Some("until the toolstack detaches and attaches the interface (xl network-detach)"),
@@ -121,7 +118,9 @@ mod tests {
 
     /// The steps in words, of which those that need it reconnect.
     fn steps(old: &str, new: &str, connected: &[&str], reconnect: bool) -> Vec<String> {
-        let both = |name: &&str| ["guest", "port"].map(|table| (table, (*name).to_owned()));
+        let both = |name: &&str| {
+            [TableKind::Guest, TableKind::Port].map(|table| (table, (*name).to_owned()))
+        };
         let ports = connected.iter().flat_map(both).collect();
         let connected = Connected { ports, by_toolstack: false };
         let [old, new] = [old, new].map(|text| Config::parse(text).unwrap());

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use control_socket::{ChangeAction, ChangeStep};
+use control_socket::{ChangeAction, ChangeStep, TableKind};
 use rustix::fs::{Access, access};
 
 use crate::config::{Config, Sandbox};
@@ -19,14 +19,15 @@ impl Control {
     /// Marks the steps that would fail, and says why. What shows only by opening it is not found.
     pub(super) fn foresee(&self, config: &Config, steps: &mut [ChangeStep]) {
         for step in steps.iter_mut().filter(|step| step.action == ChangeAction::Add) {
-            if let Err(reason) = self.can_open(config, &step.table, &step.name) {
+            if let Err(reason) = self.can_open(config, step.table, &step.name) {
                 (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
             }
         }
     }
 
-    fn can_open(&self, config: &Config, table: &str, name: &str) -> Result<(), String> {
-        let mirror = config.mirrors.iter().find(|mirror| table == "mirror" && mirror.name == name);
+    fn can_open(&self, config: &Config, table: TableKind, name: &str) -> Result<(), String> {
+        let mirror =
+            config.mirrors.iter().find(|mirror| table == TableKind::Mirror && mirror.name == name);
         if mirror.is_some_and(|mirror| mirror.to.is_none()) {
             // In the folder of now, which a change leaves as it is.
             return on(&self.disk, &self.host.config.daemon.recordings, &self.host.reach);

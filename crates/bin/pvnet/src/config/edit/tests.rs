@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::table::keys_of;
+use crate::config::{Mirror, Port, Uplink};
 
 const TEXT: &str = r#"# pvnet of this host.
 
@@ -31,8 +33,20 @@ tap = "up0"
 # The end.
 "#;
 
+/// Two guests, one of them with two interfaces, and an uplink.
+const CONFIG: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n\
+                      [[guest]]\nname = \"two\"\n[[guest.vif]]\nmac = \"02:00:00:00:00:02\"\n\
+                      [[guest.vif]]\nmac = \"02:00:00:00:00:03\"\n\
+                      [[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
+
+/// A file's text after a change.
 fn edited(text: &str, change: &Change) -> Result<String, String> {
-    edit_text(text, change, &[]).map(|(text, _)| text)
+    keeps_its_form(text)?;
+    edit(text, change, &[]).map(|edited| edited.text)
+}
+
+fn changed(change: &Change) -> Result<Config, String> {
+    edit(CONFIG, change, &[]).map(|edited| edited.config)
 }
 
 fn setting(name: &str, set: &[(&str, &str)], unset: &[&str]) -> Change {
@@ -108,13 +122,131 @@ fn new_ports_come_after_those_of_their_kind() {
 }
 
 #[test]
-fn a_guest_of_a_xen_host_gets_a_table_like_that_of_every_guest() {
+fn a_guest_of_a_xen_host_gets_the_settings_of_every_guest() {
     let text = "[daemon]\nplatform = \"xen\"\n# All.\n[[guest]]\nname = \"*\"\nqueues = 2\n";
     let served = ["web".to_owned()];
-    let change = setting("web", &[("limit.egress.mbps", "8")], &[]);
-    let (found, _) = edit_text(text, &change, &served).unwrap();
+    let change = |name: &str| setting(name, &[("limit.egress.mbps", "8")], &[]);
+    let found = edit(text, &change("web"), &served).unwrap();
     let web = "\n[[guest]]\nname = \"web\"\nqueues = 2\nlimit = { egress = { mbps = 8 } }\n";
-    assert_eq!(found, format!("{text}{web}"));
+    assert_eq!(found.text, format!("{text}{web}"));
+    let vif = |name: &str| found.config.guest(name).unwrap().vifs.remove(0);
+    let web = vif("web");
+    assert_eq!((web.queues, web.settings.limit.egress.is_unlimited()), (Some(2), false));
+    assert!(vif("other").settings.limit.egress.is_unlimited());
+    assert!(edit(&found.text, &change("db"), &served).is_err());
+}
+
+#[test]
+fn ports_are_added_with_their_shorthands() {
+    let blue = "[[guest]]\nname = \"blue\"\nmac = \"02:00:00:00:00:09\"\nqueues = 2\n";
+    let Edited { config, names, .. } = edit(CONFIG, &adding(blue), &[]).unwrap();
+    assert_eq!((names, config.guests.len()), (vec!["blue".to_owned()], 3));
+    assert_eq!(config.guests[2].vifs[0].queues, Some(2));
+    for (text, said) in [
+        ("", "nothing to add"),
+        ("[[uplink]]\ntap = \"x\"\n", "has no name"),
+        ("[[guest]]\nname = 5\n", "is a string, and 5 is none"),
+        ("[[uplink]]\nname = \"red\"\ntap = \"x\"\n", "\"red\" is in use"),
+        ("[daemon]\nworkers = 2\n", "not daemon"),
+        ("[[uplink]]\nname = \"x\"\ncolour = 1\n", "colour"),
+        ("[[uplink]]\nname = \"x\"\n", "tap is missing"),
+        ("[[uplink]\n", "line 1"),
+        ("[[guest]]\nname = \"x\"\nmac = \"02:00:00:00:00:01\"\n", "given twice"),
+    ] {
+        let error = changed(&adding(text)).unwrap_err();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+}
+
+#[test]
+fn ports_are_deleted_by_name() {
+    let delete = |name: &str| changed(&deleting(name));
+    assert_eq!(delete("red").unwrap().guests.len(), 1);
+    assert_eq!(delete("two").unwrap().guests.len(), 1);
+    assert!(delete("up").unwrap().uplinks.is_empty());
+    assert!(delete("two.1").unwrap_err().contains("interface of guest \"two\""));
+    assert!(delete("blue").unwrap_err().contains("there are: red, two, up"));
+}
+
+#[test]
+fn mirrors_come_and_go() {
+    let add = |name: &str| Change::Add {
+        toml: format!("[[mirror]]\nname = \"{name}\"\nfrom = [\"red\"]\nto = \"up\"\n"),
+    };
+    let delete = |name: &str| Change::DeleteMirror { name: name.to_owned() };
+    assert!(edited(CONFIG, &delete("span")).unwrap_err().contains("no mirror"));
+    let Edited { text, config, names } = edit(CONFIG, &add("span"), &[]).unwrap();
+    assert_eq!((names, config.mirrors.len()), (vec!["span".to_owned()], 1));
+    let error = edited(&text, &add("red")).unwrap_err();
+    assert!(error.contains("\"red\" is in use"), "{error}");
+    let error = edited(&text, &delete("red")).unwrap_err();
+    assert!(error.contains("there are: span"), "no port is removed: {error}");
+    assert!(edit(&text, &delete("span"), &[]).unwrap().config.mirrors.is_empty());
+}
+
+#[test]
+fn keys_are_set_where_they_belong() {
+    let set =
+        |name: &str, set: &[(&str, &str)], unset: &[&str]| changed(&setting(name, set, unset));
+    let config = set("two.1", &[("limit.egress.mbps", "8")], &[]).unwrap();
+    let limits: Vec<_> =
+        config.guests[1].vifs.iter().map(|vif| vif.settings.limit.egress).collect();
+    assert_eq!(limits[0].bytes_per_second, None);
+    assert_eq!(limits[1].bytes_per_second, Some(1_000_000));
+    assert_eq!(set("red", &[("memory_mib", "8")], &[]).unwrap().guests[0].memory_mib, 8);
+    assert!(!set("up", &[("enabled", "false")], &[]).unwrap().uplinks[0].settings.enabled);
+    assert_eq!(
+        set("red", &[("guard", "off"), ("queues", "2")], &["queues"]).unwrap().guests[0].vifs[0]
+            .queues,
+        None
+    );
+    for (name, key, value, said) in [
+        ("blue", "limit", "{}", "no port \"blue\""),
+        ("red", "colour", "1", "`colour`"),
+        ("red", "colour", "1", "its interface's keys: mac, addresses"),
+        ("red", "name", "x", "keeps its name"),
+        ("red", "limit.colour", "1", "colour"),
+        ("red", "limit..x", "1", "not a key"),
+        ("red", "guard.x", "1", "guard"),
+        ("red", "queues", "many", "queues"),
+        ("two.1", "memory_mib", "8", "memory_mib is not a key of \"two.1\""),
+    ] {
+        let error = set(name, &[(key, value)], &[]).unwrap_err();
+        assert!(error.contains(said), "{key}: {error}");
+    }
+    assert!(set("red", &[], &[]).unwrap_err().contains("nothing to set"));
+    assert!(set("red", &[], &["queues"]).unwrap_err().contains("not set on \"red\""));
+}
+
+#[test]
+fn lists_may_be_written_with_commas() {
+    for (key, text, written) in [
+        ("trunk", "10,20", "[10, 20]"),
+        ("trunk", "10", "[10]"),
+        ("trunk", "[10]", "[10]"),
+        ("guard_addresses", "10.0.0.4, fd00::/64", "[\"10.0.0.4\", \"fd00::/64\"]"),
+        ("from", "red,blue", "[\"red\", \"blue\"]"),
+        ("to", "a,b", "\"a,b\""),
+    ] {
+        assert_eq!(value_of(key, text).to_string(), written);
+    }
+    let set = setting("red", &[("trunk", "10,20"), ("guard_addresses", "10.0.0.4")], &[]);
+    let red = changed(&set).unwrap().guests.remove(0).vifs.remove(0).settings;
+    assert_eq!((red.trunk, red.guard_addresses.len()), (Some(vec![10, 20]), 1));
+}
+
+#[test]
+fn all_lists_are_known() {
+    let of = |kind, keys: Vec<&'static str>| keys.into_iter().map(move |key| (kind, key));
+    let keys = of(TableKind::Guest, keys_of::<Vif>().collect())
+        .chain(of(TableKind::Uplink, keys_of::<Uplink>().collect()))
+        .chain(of(TableKind::Port, keys_of::<Port>().collect()))
+        .chain(of(TableKind::Mirror, Mirror::KEYS.iter().map(|(key, _)| *key).collect()));
+    for (kind, key) in keys {
+        let takes = |list| Config::parse(&format!("[[{kind}]]\n{key} = {list}\n")).is_ok();
+        let takes_a_list = takes("[10]") || takes("[\"10.0.0.4\"]");
+        assert_eq!(takes_a_list, LISTS.contains(&key), "{key} of {kind}");
+    }
 }
 
 #[test]

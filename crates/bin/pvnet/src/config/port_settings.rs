@@ -1,0 +1,248 @@
+//! The keys of ports that more than one kind of table has: those of guests' interfaces, uplinks and virtual machines' ports.
+
+use std::path::PathBuf;
+
+use control_socket::TableKind;
+use guard::{Allowed, Policy};
+use port::Coalescing;
+use switch::Membership;
+use switch::multicast::Router;
+use vhost_user::Mode;
+use wire::ethernet::MacAddr;
+
+use super::attach::Attach;
+use super::capabilities::Capabilities;
+use super::coalescing::coalescing;
+use super::daemon::{group, socket_mode_if_any};
+use super::flooding::{Flooding, multicast_router};
+use super::limits::Limits;
+use super::ports::{SocketFile, SocketMode};
+use super::sources::{GuardMode, Sources, deserialize_allowed};
+use super::table::{Effort, Table, table};
+use super::text::parsed_if_any;
+
+/// The longest path of a socket (`sun_path`, without the zero behind it).
+const SOCKET_MAX: usize = 107;
+/// The smallest MTU that IPv4 allows (RFC 791).
+const MTU_MIN: u16 = 68;
+
+/// What it takes to change a key, by the kind of the port's table; none if that has no such key.
+#[derive(Clone, Copy)]
+pub struct ByTable {
+    vif: Option<Effort>,
+    uplink: Option<Effort>,
+    port: Option<Effort>,
+    /// Why there is no such key in the others.
+    why: &'static str,
+}
+
+const IN_PLACE: ByTable = ByTable {
+    vif: Some(Effort::InPlace),
+    uplink: Some(Effort::InPlace),
+    port: Some(Effort::InPlace),
+    why: "",
+};
+/// Agreed with a front-end, and an uplink is opened with it.
+const AGREED: ByTable = ByTable {
+    vif: Some(Effort::Connection),
+    uplink: Some(Effort::Device),
+    port: Some(Effort::Connection),
+    why: "",
+};
+/// Of a device or a socket.
+const OPENED: ByTable = ByTable { port: Some(Effort::Device), ..AGREED };
+
+impl ByTable {
+    const fn not_for_vifs(self, why: &'static str) -> Self {
+        Self { vif: None, why, ..self }
+    }
+
+    const fn not_for_uplinks(self, why: &'static str) -> Self {
+        Self { uplink: None, why, ..self }
+    }
+
+    const fn not_for_ports(self, why: &'static str) -> Self {
+        Self { port: None, why, ..self }
+    }
+
+    /// What it takes to change the key in a table of this kind.
+    pub(super) fn in_table(self, kind: TableKind) -> Option<Effort> {
+        match kind {
+            TableKind::Guest => self.vif,
+            TableKind::Uplink => self.uplink,
+            TableKind::Port => self.port,
+            _ => None,
+        }
+    }
+}
+
+const NO_SOCKET: &str = "a guest's interface has no socket of its own";
+const BY_CAPABILITIES: &str = "an uplink's offloads are its capabilities and large_receive";
+const FROM_EVERYBODY: &str =
+    "frames of everybody outside come through an uplink, so it has no guard";
+const LEADS_OUT: &str = "an uplink leads out of the switch itself";
+const NO_ADDRESSES: &str =
+    "a virtual machine gets its addresses inside; what it may send from is guard_addresses";
+const BY_FRONT_END: &str = "a virtual machine's driver says when it wants to be notified";
+
+table! {
+    /// What a port's table says that other kinds of ports have too.
+    PortSettings [ByTable = IN_PLACE] {
+        /// The MAC address of what is behind it: a guest, or a card's context. On Xen the toolstack gives it.
+        #[serde(deserialize_with = "parsed_if_any")]
+        mac: Option<MacAddr> = None, AGREED;
+        /// IP addresses: for a guest's namespace, or for the host's end of an uplink.
+        addresses: Vec<String> = Vec::new(), AGREED.not_for_ports(NO_ADDRESSES);
+        /// The socket that its other side and the daemon meet at.
+        socket: PathBuf = PathBuf::new(), OPENED.not_for_vifs(NO_SOCKET);
+        /// Who makes the socket.
+        mode: SocketMode = SocketMode::Server, OPENED.not_for_vifs(NO_SOCKET);
+        /// The permissions of the socket's file; 0600 if absent, or 0660 with a group.
+        #[serde(deserialize_with = "socket_mode_if_any")]
+        socket_mode: Option<u32> = None, OPENED.not_for_vifs(NO_SOCKET);
+        /// The group of the socket's file; the daemon's, or the folder's, if absent.
+        #[serde(deserialize_with = "group")]
+        socket_group: Option<u32> = None, OPENED.not_for_vifs(NO_SOCKET);
+        /// Whether rings may be packed. An uplink accepts them by default. A virtual machine is not offered them: under QEMU no
+        /// device continues one after a restart.
+        packed: Option<bool> = None, AGREED.not_for_vifs(NO_SOCKET);
+        /// Partial checksums. Of a guest's interface, this and the next depend on `interface` if absent.
+        checksum_offload: Option<bool> = None, AGREED.not_for_uplinks(BY_CAPABILITIES);
+        /// TCP frames beyond the MTU.
+        tcp_segmentation_offload: Option<bool> = None, AGREED.not_for_uplinks(BY_CAPABILITIES);
+        /// Whether the guest gets unfinished checksums and frames beyond the MTU, as far as its front-end takes them.
+        guest_offloads: bool = true, AGREED.not_for_uplinks(BY_CAPABILITIES);
+        /// The sources that its frames may have; [`PortSettings::sources`] has the default.
+        guard: Option<GuardMode> = None, IN_PLACE.not_for_uplinks(FROM_EVERYBODY);
+        /// The IP addresses and networks that it may send from; `addresses` if empty.
+        #[serde(deserialize_with = "deserialize_allowed")]
+        guard_addresses: Vec<Allowed> = Vec::new(), IN_PLACE.not_for_uplinks(FROM_EVERYBODY);
+        /// The rates at which frames may come from it and go to it.
+        limit: Limits = Limits::default();
+        /// Whether it carries frames; otherwise it drops them. The link of a virtual machine is down then.
+        enabled: bool = true;
+        /// The VLAN of all its frames, which have no tags.
+        vlan: Option<u16> = None;
+        /// The VLANs whose frames have tags.
+        trunk: Option<Vec<u16>> = None;
+        /// With `trunk`: the VLAN of frames without a tag.
+        native: Option<u16> = None;
+        /// Whether it reaches only ports that are not isolated.
+        isolated: bool = false;
+        /// Whether multicast routers are behind it; behind uplinks by default.
+        #[serde(deserialize_with = "multicast_router")]
+        multicast_router: Option<Router> = None;
+        /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
+        flood_copies_per_second: Option<u32> = None;
+        /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
+        gro: bool = false;
+        /// Its other side is notified after so many frames,
+        coalesce_frames: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
+        /// or so many microseconds after the last one; see [`PortSettings::coalescing`].
+        coalesce_us: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
+        /// What it is joined to.
+        attach: Option<Attach> = None, OPENED.not_for_uplinks(LEADS_OUT);
+        /// Its device on the host: of a guest one that is made for it, `vif-` and its port's name if absent; of an uplink the NIC.
+        device: Option<String> = None, OPENED;
+        /// What the network behind a guest's device can do with the guest's frames.
+        device_capabilities: Option<Capabilities> = None, OPENED.not_for_uplinks(LEADS_OUT);
+        /// The MTU of a new device, and what a guest is told. Of an uplink the longest packet that the network behind it takes.
+        mtu: Option<u16> = None, ByTable { uplink: Some(Effort::InPlace), ..OPENED };
+    }
+}
+
+/// What is enforced of a port, whatever it is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// None if no source is checked.
+    pub guard: Option<Policy>,
+    /// The rates at which it may send and receive.
+    pub limits: Limits,
+    /// Whether frames pass at all.
+    pub enabled: bool,
+    /// In which VLANs the port is; none if in none. The datapath enforces it.
+    pub membership: Option<Membership>,
+    /// Who gets what it floods. The datapath enforces it.
+    pub flooding: Flooding,
+    /// Whether what goes to it is merged, where it takes that.
+    pub gro: bool,
+}
+
+impl PortSettings {
+    /// The keys that a kind of table has.
+    pub(super) fn keys_in(kind: TableKind) -> impl Iterator<Item = &'static str> {
+        let keys = Self::KEYS.iter().filter(move |(_, known)| known.in_table(kind).is_some());
+        keys.map(|(key, _)| *key)
+    }
+
+    /// Why a kind of table does not have a key; none if no table of a port has it.
+    pub(super) fn refusal(key: &str, kind: TableKind) -> Option<&'static str> {
+        Self::key(key).filter(|known| known.in_table(kind).is_none()).map(|known| known.why)
+    }
+
+    /// Checks what TOML cannot express, of any port.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if let Some(mac) = self.mac.filter(|mac| mac.is_multicast() || mac.is_zero()) {
+            return Err(format!("mac {mac} is not a unicast address"));
+        }
+        self.socket_file().check(self.mode)?;
+        if self.socket.as_os_str().len() > SOCKET_MAX {
+            return Err(format!("socket has more than {SOCKET_MAX} characters"));
+        }
+        self.coalescing()?;
+        self.membership()?;
+        match self.mtu {
+            Some(mtu) if mtu < MTU_MIN => Err(format!("mtu is {mtu}, and at least {MTU_MIN}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sources that its frames may have.
+    ///
+    /// # Errors
+    /// Its addresses are to check, but unknown or malformed.
+    pub fn sources(&self) -> Result<Sources, String> {
+        Sources::new(self.guard, &self.guard_addresses, &self.addresses)
+    }
+
+    /// Whether its addresses must be checked and only the toolstack may know them.
+    pub fn wants_addresses(&self) -> bool {
+        let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
+        self.guard == Some(GuardMode::Addresses) && !is_known
+    }
+
+    /// When its other side is notified of frames, or a worker woken up for an uplink's; none for the default, which costs a single
+    /// frame nothing.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
+        coalescing(self.coalesce_frames, self.coalesce_us)
+    }
+
+    /// Whose the socket's file is.
+    pub fn socket_file(&self) -> SocketFile {
+        SocketFile { mode: self.socket_mode, group: self.socket_group }
+    }
+
+    /// Who makes the socket.
+    pub fn socket_side(&self) -> Mode {
+        self.mode.into()
+    }
+
+    /// What is enforced of it, with this guard. `router` is whether multicast routers are behind it if it does not say so.
+    ///
+    /// # Errors
+    /// Keys do not fit together.
+    pub fn rules(&self, guard: Option<Policy>, router: Router) -> Result<Rules, String> {
+        let router = self.multicast_router.unwrap_or(router);
+        Ok(Rules {
+            guard,
+            limits: self.limit,
+            enabled: self.enabled,
+            membership: self.membership()?,
+            flooding: Flooding { router, copies: self.flood_copies_per_second },
+            gro: self.gro,
+        })
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use control_socket::DIRECTORY;
 use port::LENT_MAX;
@@ -40,8 +41,8 @@ pub struct Daemon {
     pub platform: Platform,
     /// Threads that carry frames.
     pub workers: usize,
-    /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
-    pub poll_us: u64,
+    /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way; the platform's if absent.
+    pub poll_us: Option<u64>,
     /// Whether the machine's CPUs sleep lightly while traffic flows.
     pub low_latency: bool,
     /// The address where metrics are served.
@@ -68,13 +69,25 @@ impl Default for Daemon {
             nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
             workers: default_workers(cpus()),
-            poll_us: 100,
+            poll_us: None,
             low_latency: false,
             metrics: None,
             meter: false,
             capture: true,
             sandbox: Sandbox::default(),
             log: LogFormat::default(),
+        }
+    }
+}
+
+impl Daemon {
+    /// For how long a worker polls at most before it sleeps. Domains of a Xen host share its processors: a worker that polls takes
+    /// them from the guest that it waits for, and cannot see that it does.
+    pub fn poll(&self) -> Duration {
+        match (self.poll_us, self.platform) {
+            (Some(poll_us), _) => Duration::from_micros(poll_us),
+            (None, Platform::Machine) => poller::POLL,
+            (None, Platform::Xen) => Duration::ZERO,
         }
     }
 }

@@ -158,10 +158,10 @@ pub use budget::Budget;
 pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
-    ALL_SEGMENTS, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash, Frame, Gather,
-    HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory, Offer, Outcome,
-    Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX, ScatterList, Segments,
-    Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
+    ALL_SEGMENTS, Allocate, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash,
+    Frame, Gather, HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory,
+    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX,
+    ScatterList, Segments, Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use steering::{SteeringCell, SteeringGuard};

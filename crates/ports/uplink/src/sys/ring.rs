@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
+use shm::Piece;
 
 /// Most writes of one call: the entries of a ring.
 pub(crate) const WRITES_MAX: usize = 64;
@@ -47,7 +48,7 @@ impl Ring {
         &mut self,
         fd: BorrowedFd<'_>,
         operation: Operation,
-        writes: &[&[u8]],
+        writes: &[Piece<'_>],
         results: &mut [i32; WRITES_MAX],
     ) {
         results.fill(-libc::EAGAIN);
@@ -55,11 +56,19 @@ impl Ring {
         let fd = types::Fd(fd.as_raw_fd());
         let (mut waiting, mut done) = (0, 0);
         let mut submissions = ring.submission();
-        for (n, bytes) in (0_u64..).zip(writes) {
-            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        for (n, piece) in (0_u64..).zip(writes) {
+            let (bytes, len) = match *piece {
+                Piece::Private(bytes) => (bytes.as_ptr(), bytes.len()),
+                // What is not there has no bytes.
+                Piece::Shared { region, offset, len } => match region.address(offset, len) {
+                    Ok(bytes) => (bytes.cast_const(), len),
+                    Err(_) => (std::ptr::null(), 0),
+                },
+            };
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
             let entry = match operation {
-                Operation::Write => opcode::Write::new(fd, bytes.as_ptr(), len).build(),
-                Operation::Send => opcode::Send::new(fd, bytes.as_ptr(), len)
+                Operation::Write => opcode::Write::new(fd, bytes, len).build(),
+                Operation::Send => opcode::Send::new(fd, bytes, len)
                     .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
                     .build(),
             };
@@ -122,7 +131,7 @@ mod tests {
             let (to, from) = datagrams();
             for count in [1, 5, 60, 7] {
                 let frames: Vec<_> = (0..count).map(|n| vec![n; usize::from(n) + 1]).collect();
-                let writes: Vec<_> = frames.iter().map(Vec::as_slice).collect();
+                let writes: Vec<_> = frames.iter().map(|frame| Piece::Private(frame)).collect();
                 ring.write(to.as_fd(), operation, &writes, &mut results);
                 for (frame, result) in frames.iter().zip(&results) {
                     assert_eq!(usize::try_from(*result), Ok(frame.len()));
@@ -140,7 +149,7 @@ mod tests {
         let counter = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mut results = [0; WRITES_MAX];
         let (one, short) = (1_u64.to_ne_bytes(), [0; 4]);
-        let writes = [&one[..], &short, &one];
+        let writes = [&one[..], &short, &one].map(Piece::Private);
         ring.write(counter.as_fd(), Operation::Write, &writes, &mut results);
         assert_eq!(results[..4], [8, -libc::EINVAL, 8, -libc::EAGAIN]);
     }
@@ -151,7 +160,12 @@ mod tests {
         let (to, _from) = datagrams();
         let frame = vec![0; 16 << 10];
         let mut results = [0; WRITES_MAX];
-        ring.write(to.as_fd(), Operation::Send, &[&frame[..]; WRITES_MAX], &mut results);
+        ring.write(
+            to.as_fd(),
+            Operation::Send,
+            &[Piece::Private(&frame); WRITES_MAX],
+            &mut results,
+        );
         let sent = results.iter().filter(|result| **result == 16 << 10).count();
         assert!((1..WRITES_MAX).contains(&sent), "{results:?}");
         assert!(results[sent..].iter().all(|result| *result == -libc::EAGAIN));

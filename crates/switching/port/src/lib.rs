@@ -254,6 +254,12 @@ pub trait Ingress: Any + Send {
     /// The queue cannot be used any more. Its frames are dropped with it.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
+    /// Whether the last [`receive`](Self::receive) found that there are no more frames, where another look would be a system call. A worker that does not
+    /// poll then [arms](Self::arm) the queue at once. False where nobody says so.
+    fn is_drained(&self) -> bool {
+        false
+    }
+
     /// Calls `work` once with the memory that the bodies of the frames in hand lie in. Pages
     /// that are mapped for the batch stay mapped until `work` returns.
     fn with_body(&self, work: &mut dyn FnMut(Body<'_>));

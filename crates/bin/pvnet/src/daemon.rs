@@ -45,7 +45,6 @@ mod wrap;
 mod xen;
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use datapath::Datapath;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -178,7 +177,7 @@ fn open_rings(workers: usize) {
 fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datapath, Error> {
     let settings = datapath::Config {
         workers: config.daemon.workers,
-        poll: Duration::from_micros(config.daemon.poll_us),
+        poll: config.daemon.poll(),
         limits: switch::Limits {
             per_port: config.switch.addresses_per_port,
             age_seconds: config.switch.age_seconds,

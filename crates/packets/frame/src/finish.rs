@@ -64,7 +64,7 @@ impl Finisher {
     /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
     pub fn whole(&mut self, frame: &Frame, body: Body<'_>) -> Result<&mut [u8], Outcome> {
         let scratch = self.scratch.get_or_insert_with(|| vec![0; FRAME_MAX + PAGE_SIZE].into());
-        let start = start(frame, scratch);
+        let start = start(frame, scratch.as_ptr().addr());
         let whole = scratch[start..start + FRAME_MAX].get_mut(..frame.len as usize);
         let whole = whole.ok_or(MALFORMED)?;
         let copied = linearise(frame, body, whole)?;

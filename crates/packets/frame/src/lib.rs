@@ -35,7 +35,7 @@ pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
 pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
 pub use lent::{LENT_MAX, Lent};
-pub use linear::{Bounce, Linear, linearise};
+pub use linear::{Allocate, Bounce, Linear, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};

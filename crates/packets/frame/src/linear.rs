@@ -1,9 +1,13 @@
-//! Frames in one piece of private memory.
+//! Frames in one piece of this domain's memory.
 
+use std::fmt;
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use hypervisor::{CopyOut, PAGE_SIZE};
+use hypervisor::{CopyOut, PAGE_SIZE, Target};
+use shm::Region;
 
 use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, Run, WINDOW};
 
@@ -14,7 +18,7 @@ use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, R
 /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
 pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64, Outcome> {
     let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
-    let copied = plan(frame, body, whole, &mut copies)?;
+    let copied = plan(frame, body, Target::Private(whole), &mut copies)?;
     fetch(body, &mut copies)?;
     Ok(copied)
 }
@@ -24,12 +28,11 @@ pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64,
 fn plan<'a, const MOST: usize>(
     frame: &Frame,
     body: Body<'_>,
-    whole: &'a mut [u8],
+    whole: Target<'a>,
     copies: &mut ArrayVec<CopyOut<'a>, MOST>,
 ) -> Result<u64, Outcome> {
-    let (header, rest) =
-        whole.split_at_mut_checked(frame.header_len.into()).ok_or(Outcome::SourceFault)?;
-    header.copy_from_slice(frame.header());
+    let (mut header, rest) = whole.split_at(frame.header_len.into()).ok_or(Outcome::SourceFault)?;
+    header.write(frame.header());
     let copied = plan_body(frame, body, rest, copies)?;
     Ok(copied + u64::from(frame.header_len))
 }
@@ -38,17 +41,16 @@ fn plan<'a, const MOST: usize>(
 fn plan_body<'a, const MOST: usize>(
     frame: &Frame,
     body: Body<'_>,
-    mut rest: &'a mut [u8],
+    mut rest: Target<'a>,
     copies: &mut ArrayVec<CopyOut<'a>, MOST>,
 ) -> Result<u64, Outcome> {
     let mut copied = 0;
     for run in frame.runs() {
-        let (to, after) =
-            rest.split_at_mut_checked(run.len().into()).ok_or(Outcome::SourceFault)?;
+        let (mut to, after) = rest.split_at(run.len().into()).ok_or(Outcome::SourceFault)?;
         rest = after;
         let place = match run {
             Run::Private(bytes) => {
-                to.copy_from_slice(bytes);
+                to.write(bytes);
                 copied += to.len() as u64;
                 continue;
             }
@@ -66,7 +68,7 @@ fn plan_body<'a, const MOST: usize>(
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 let region = regions.get(usize::from(index)).ok_or(Outcome::SourceFault)?;
                 copied += to.len() as u64;
-                region.copy_out(offset, to).map_err(|_| Outcome::SourceFault)?;
+                to.fill_from(region, offset).then_some(()).ok_or(Outcome::SourceFault)?;
             }
             _ => return Err(Outcome::SourceFault),
         }
@@ -93,29 +95,51 @@ fn fetch<const MOST: usize>(
 
 /// Where in the buffer a frame begins, so that its body is at the same place in a page as in its sender's memory: a hypervisor
 /// copies from page to page, and a page that would lie in two of the buffer takes two copies.
-pub(crate) fn start(frame: &Frame, buffer: &[u8]) -> usize {
+pub(crate) fn start(frame: &Frame, buffer: usize) -> usize {
     let Some(Place::Grant(first)) = frame.pieces.first().map(|piece| piece.place) else { return 0 };
-    let body = buffer.as_ptr().addr() + usize::from(frame.header_len);
+    let body = buffer + usize::from(frame.header_len);
     usize::from(first.offset).wrapping_sub(body) % PAGE_SIZE
 }
 
 /// Most bytes before a frame: the metadata of a device.
 const BEFORE_MAX: usize = 64;
 /// Memory for several frames at once, more than two of the longest.
-const BUFFER: usize = 2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE);
+const BUFFER: usize = (2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).next_multiple_of(PAGE_SIZE);
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
 
-/// Frames in private memory, each in one piece, that were copied there in one batch: a hypervisor is called once for many.
-#[derive(Debug, Default)]
+/// Gives memory of so many bytes, which this process alone writes.
+pub type Allocate = dyn Fn(usize) -> io::Result<Region> + Send + Sync;
+
+/// Frames in this domain's memory, each in one piece, that were copied there in one batch: a hypervisor is called once for many.
+#[derive(Default)]
 pub struct Linear {
-    bytes: Box<[u8]>,
+    /// What gives the memory; [`Region::anonymous`] if absent.
+    allocate: Option<Arc<Allocate>>,
+    /// None before the first frame.
+    memory: Option<Region>,
     /// Where the frames are.
     places: ArrayVec<Range<usize>, WINDOW>,
     taken: usize,
 }
 
+impl fmt::Debug for Linear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { places, taken, .. } = self;
+        f.debug_struct("Linear")
+            .field("places", places)
+            .field("taken", taken)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Linear {
+    /// One whose memory is from `allocate`, for example such as a hypervisor's copies reach at less cost.
+    #[must_use]
+    pub fn within(allocate: Arc<Allocate>) -> Self {
+        Self { allocate: Some(allocate), ..Self::default() }
+    }
+
     /// Forgets the frames.
     pub fn clear(&mut self) {
         self.places.clear();
@@ -129,15 +153,16 @@ impl Linear {
     }
 
     /// The next frame, in the order of [`fill`](Self::fill).
-    pub fn take(&mut self) -> Option<&[u8]> {
-        let place = self.places.get(self.taken)?;
+    pub fn take(&mut self) -> Option<shm::Piece<'_>> {
+        let place = self.places.get(self.taken)?.clone();
         self.taken += 1;
-        self.bytes.get(place.clone())
+        Some(piece(self.memory.as_ref()?, &place))
     }
 
     /// The frames that have not been taken, in that order.
-    pub fn rest(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().skip(self.taken).filter_map(|place| self.bytes.get(place.clone()))
+    pub fn rest(&self) -> impl Iterator<Item = shm::Piece<'_>> {
+        let memory = self.memory.as_ref();
+        self.places.iter().skip(self.taken).filter_map(move |place| Some(piece(memory?, place)))
     }
 
     /// Takes the next frames, so many.
@@ -145,8 +170,8 @@ impl Linear {
         self.taken = self.places.len().min(self.taken + frames);
     }
 
-    /// Copies frames that follow each other, as many as there is room for. None are copied if a sender's memory cannot be read:
-    /// [`linearise`] finds out whose. Returns how many of the bytes this domain copied itself, rather than the hypervisor.
+    /// Copies frames that follow each other, as many as there is room for. None are copied if a sender's memory cannot be read, or if there is no memory
+    /// for them: [`linearise`] finds out whose. Returns how many of the bytes this domain copied itself, rather than the hypervisor.
     pub fn fill<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>, body: Body<'_>) -> u64 {
         self.fill_behind(frames, body, |_| [])
     }
@@ -160,25 +185,30 @@ impl Linear {
     ) -> u64 {
         const { assert!(N <= BEFORE_MAX) };
         self.clear();
-        if self.bytes.is_empty() {
-            self.bytes = vec![0; BUFFER].into();
+        let Self { allocate, memory, places, .. } = self;
+        if memory.is_none() {
+            let new =
+                allocate.as_ref().map_or_else(|| Region::anonymous(BUFFER), |give| give(BUFFER));
+            *memory = new.ok();
         }
-        let (mut rest, mut at, mut own) = (&mut *self.bytes, 0, 0);
+        let Some(memory) = memory else { return 0 };
+        let (mut at, mut own) = (0, 0);
         let mut copies = ArrayVec::<CopyOut<'_>, COPIES_MAX>::new();
         for frame in frames.take(WINDOW) {
-            let Some(behind) = rest.get(N..) else { break };
-            let start = N + start(frame, behind);
+            let rest = memory.len().saturating_sub(at);
+            let target = Target::Mapped { region: memory, offset: at, len: rest };
+            let Some((_, behind)) = target.split_at(N) else { break };
+            let start = N + start(frame, behind.address());
             let end = start + frame.len as usize;
-            if end > rest.len() || copies.remaining_capacity() < frame.runs_max() {
+            if end > rest || copies.remaining_capacity() < frame.runs_max() {
                 break;
             }
-            let (part, after) = std::mem::take(&mut rest).split_at_mut(end);
-            rest = after;
-            let (front, whole) = part.split_at_mut(start);
-            front[start - N..].copy_from_slice(&before(frame));
+            let mut front = Target::Mapped { region: memory, offset: at + start - N, len: N };
+            front.write(&before(frame));
+            let whole = Target::Mapped { region: memory, offset: at + start, len: end - start };
             let Ok(copied) = plan(frame, body, whole, &mut copies) else { break };
             own += copied;
-            self.places.push(at + start - N..at + end);
+            places.push(at + start - N..at + end);
             at += end;
         }
         let is_copied = fetch(body, &mut copies).is_ok();
@@ -188,6 +218,10 @@ impl Linear {
         }
         own
     }
+}
+
+fn piece<'a>(region: &'a Region, place: &Range<usize>) -> shm::Piece<'a> {
+    shm::Piece::Shared { region, offset: place.start, len: place.len() }
 }
 
 /// A bounce buffer: a private copy of a frame whose memory the egress port's platform cannot
@@ -217,7 +251,7 @@ impl Bounce {
         let len = (frame.len as usize).saturating_sub(frame.header_len.into());
         let bytes = self.bytes.get_mut(..len).ok_or(Outcome::SourceFault)?;
         let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
-        plan_body(frame, body, bytes, &mut copies)?;
+        plan_body(frame, body, Target::Private(bytes), &mut copies)?;
         fetch(body, &mut copies)?;
         drop(copies);
         self.frame.clone_from(frame);

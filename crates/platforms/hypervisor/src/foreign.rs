@@ -9,6 +9,7 @@ use std::any::Any;
 use std::fmt;
 
 use arrayvec::ArrayVec;
+use shm::Region;
 
 use crate::dma::{DmaHold, DmaRange};
 use crate::grant::{CopyStatus, Dest, GrantCopy, MappedGrants};
@@ -21,7 +22,98 @@ pub struct CopyOut<'a> {
     /// Where the bytes lie.
     pub from: Granted,
     /// Where they go.
-    pub to: &'a mut [u8],
+    pub to: Target<'a>,
+}
+
+/// Bytes of this process that are to be written.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// Private memory.
+    Private(&'a mut [u8]),
+    /// Bytes of mapped memory, which a platform may reach [at less cost](Hypervisor::buffer_memory).
+    Mapped {
+        /// The memory.
+        region: &'a Region,
+        /// The first byte.
+        offset: usize,
+        /// How many bytes.
+        len: usize,
+    },
+}
+
+impl<'a> Target<'a> {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Private(bytes) => bytes.len(),
+            Self::Mapped { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of the first.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        match self {
+            Self::Private(bytes) => bytes.as_ptr().addr(),
+            Self::Mapped { region, offset, .. } => {
+                region.address(*offset, 0).map_or(0, <*mut u8>::addr)
+            }
+        }
+    }
+
+    /// The first bytes, so many, and the rest.
+    #[must_use]
+    pub fn split_at(self, mid: usize) -> Option<(Self, Self)> {
+        match self {
+            Self::Private(bytes) => {
+                let (first, rest) = bytes.split_at_mut_checked(mid)?;
+                Some((Self::Private(first), Self::Private(rest)))
+            }
+            Self::Mapped { region, offset, len } => {
+                let rest = len.checked_sub(mid)?;
+                let first = Self::Mapped { region, offset, len: mid };
+                Some((first, Self::Mapped { region, offset: offset + mid, len: rest }))
+            }
+        }
+    }
+
+    /// Copies these bytes here, as many as there is room for. Returns whether the memory is there.
+    pub fn write(&mut self, source: &[u8]) -> bool {
+        match self {
+            Self::Private(bytes) => {
+                let len = bytes.len().min(source.len());
+                bytes[..len].copy_from_slice(&source[..len]);
+                true
+            }
+            Self::Mapped { region, offset, len } => {
+                region.copy_in(*offset, &source[..source.len().min(*len)]).is_ok()
+            }
+        }
+    }
+
+    /// Fills it with bytes of mapped memory. Returns whether these are there.
+    pub fn fill_from(&mut self, source: &Region, from: usize) -> bool {
+        match self {
+            Self::Private(bytes) => source.copy_out(from, bytes).is_ok(),
+            Self::Mapped { region, offset, len } => {
+                Region::copy_between(source, from, region, *offset, *len).is_ok()
+            }
+        }
+    }
+
+    fn dest<P>(&mut self) -> Dest<'_, P> {
+        match self {
+            Self::Private(bytes) => Dest::Private(bytes),
+            Self::Mapped { region, offset, .. } => Dest::Mapped { region, offset: *offset },
+        }
+    }
 }
 
 /// Most copies of one batch: as many as a port asks for at once.
@@ -32,7 +124,7 @@ const BATCH: usize = 64;
 /// Every grant is checked at every use. [Mapped pages](MappedPages) stay mapped while the caller
 /// borrows them.
 pub trait GrantedMemory: Any + Send + Sync {
-    /// Copies bytes to private memory. Returns whether all of them could be read.
+    /// Copies bytes to this process's memory. Returns whether all of them could be read.
     fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool;
 
     /// Finds the addresses at which a device can read the bytes, as an IOMMU does, and sets each
@@ -70,7 +162,7 @@ impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
                 // A longer one would cross the page's end, which is refused.
                 let len = u16::try_from(to.len()).unwrap_or(u16::MAX);
                 let source = from.source(peer, mapped.as_ref(), len);
-                copies.push(GrantCopy::new(source, Dest::Private(to), len));
+                copies.push(GrantCopy::new(source, to.dest(), len));
             }
             hypervisor.copy(&mut copies);
             readable &= copies.iter().all(|copy| copy.status == CopyStatus::Okay);

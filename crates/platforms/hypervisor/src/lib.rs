@@ -27,7 +27,7 @@ pub mod references;
 pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use error::Error;
 pub use event::EventChannel;
-pub use foreign::{CopyOut, GrantedMemory, PeerMemory};
+pub use foreign::{CopyOut, GrantedMemory, PeerMemory, Target};
 pub use grant::{CopyStatus, Dest, GrantCopy, GrantMap, MapStatus, MappedGrants, Source};
 pub use guest::Guest;
 pub use guest_copy::{CopyForm, GuestCopies, GuestCopyCounts};

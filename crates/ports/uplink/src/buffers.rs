@@ -156,6 +156,11 @@ impl Buffers {
         (first..first + self.each).map(move |n| (n * size + headroom, size - headroom))
     }
 
+    /// Whether each frame has one buffer, whose pages are not zeroed.
+    pub(crate) fn are_single(&self) -> bool {
+        self.each == 1 && !self.zeroed
+    }
+
     /// All of a slot's buffers, which are adjacent.
     pub(crate) fn range(&self, slot: usize) -> Range<usize> {
         let mut places = self.places(slot);

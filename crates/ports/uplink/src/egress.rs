@@ -9,8 +9,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
 use port::{
-    Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, HEADER_ROOM, Linear, Merging,
-    Offer, Outcome, PIECES_MAX, ScatterList, TAIL_MAX,
+    Allocate, Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, HEADER_ROOM, Linear,
+    Merging, Offer, Outcome, PIECES_MAX, ScatterList, TAIL_MAX,
 };
 use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
@@ -113,6 +113,12 @@ impl TapEgress {
         Self { tap, finisher, linear: Linear::default(), short, copies_singly: false, meter }
     }
 
+    /// Frames that the device cannot gather are copied to memory from `allocate`.
+    #[must_use]
+    pub fn within(self, allocate: Arc<Allocate>) -> Self {
+        Self { linear: Linear::within(allocate), ..self }
+    }
+
     /// Writes the first of these frames that are sent as they are, `most` at most, by one call, and sets their outcomes. Returns how many: none
     /// where that is not worth it or cannot be done.
     fn write_together(
@@ -155,14 +161,13 @@ impl TapEgress {
         if frames < 2 {
             return 0;
         }
-        let mut writes = ArrayVec::<&[u8], WRITES_MAX>::new();
+        let mut writes = ArrayVec::<Piece<'_>, WRITES_MAX>::new();
         let mut copied = linear.rest();
         for (n, offer) in offers[..frames].iter().enumerate() {
-            let bytes = match are_long & 1 << n {
-                0 => &short[n][..METADATA + offer.frame.header().len()],
-                _ => copied.next().unwrap_or_default(),
-            };
-            writes.push(bytes);
+            writes.push(match are_long & 1 << n {
+                0 => Piece::Private(&short[n][..METADATA + offer.frame.header().len()]),
+                _ => copied.next().unwrap_or(Piece::Private(&[])),
+            });
         }
         drop(copied);
         let mut results = [0; WRITES_MAX];
@@ -212,7 +217,7 @@ impl TapEgress {
             }
         }
         match self.linear.take() {
-            Some(whole) => write_pieces(&self.tap, [Piece::Private(whole)]),
+            Some(whole) => write_pieces(&self.tap, [whole]),
             None => {
                 let whole = self.finisher.whole(frame, body)?;
                 write(&self.tap, &metadata(), [Piece::Private(whole)])

@@ -1,9 +1,12 @@
 //! Frames from the tap.
 
+use std::cmp::Ordering;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
 use offload::vnet;
 use port::{
@@ -15,8 +18,13 @@ use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
 use crate::buffers::Buffers;
+use crate::rings::{free_ring, has_rings};
+use crate::sys::ring::{READS_MAX, Read, Ring};
 use crate::tap::TapQueue;
 
+/// Bytes with which a turn ends, where there are rings. The hypervisor then copies frames that are in the caches, where two megabytes (32 reads of 64 KiB)
+/// are not.
+const BYTES_OF_TURN: u64 = 192 << 10;
 /// Time until a tap is read again after an error that may pass.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -32,13 +40,34 @@ pub struct TapIngress {
     back_pressure: bool,
     /// What a read costs, in units of a budget.
     cost: u32,
+    /// The starts of frames that are read together.
+    heads: Box<[Head; READS_MAX]>,
+    /// Frames of the last turn that had some: so many may be there again.
+    frames: usize,
+    /// Whether the device can be read by a ring.
+    reads_together: bool,
+    /// Whether the last turn found the end of the frames.
+    is_drained: bool,
 }
 
 impl TapIngress {
     /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
         let (window, cost) = (Window::new(), tap.read_cost());
-        Self { meter, tap, window, buffers, again: None, back_pressure: false, cost }
+        let heads = Box::new(std::array::from_fn(|_| Head::default()));
+        Self {
+            meter,
+            tap,
+            window,
+            buffers,
+            again: None,
+            back_pressure: false,
+            cost,
+            heads,
+            frames: 0,
+            reads_together: cost == Budget::SYSTEM_CALL,
+            is_drained: false,
+        }
     }
 
     /// For a tap whose frames are all for one receiver: while that has no room, they wait, and the tap's own queue fills.
@@ -73,6 +102,79 @@ impl TapIngress {
         self.failed(ReadError::of(&error), &error, received)
     }
 
+    /// Reads frames by one system call, `most` at most. Returns whether there may be more.
+    fn receive_together(
+        &mut self,
+        ring: &mut Ring,
+        most: usize,
+        received: &mut Received,
+        budget: &mut Budget,
+    ) -> Result<bool, Broken> {
+        let Self { tap, window, buffers, heads, cost, .. } = self;
+        let mut slots = ArrayVec::<usize, READS_MAX>::new();
+        for _ in 0..most.min(READS_MAX) {
+            let Some((slot, _)) = window.push() else { break };
+            buffers.prepare(slot);
+            slots.push(slot);
+        }
+        let mut reads = ArrayVec::<Read<'_>, READS_MAX>::new();
+        for (slot, head) in slots.iter().zip(heads.iter_mut()) {
+            let (offset, len) = buffers.places(*slot).next().unwrap_or_default();
+            reads.push(Read { head: &mut head.0, body: (buffers.region(), offset, len) });
+        }
+        let mut results = [0; READS_MAX];
+        ring.read(tap.as_fd(), &mut reads, &mut results);
+        drop(reads);
+        let (mut unused, mut failure) = (0_u64, None);
+        for ((slot, head), result) in slots.iter().zip(&**heads).zip(results) {
+            let frame = &mut window.slots_mut()[*slot];
+            let is_sound = match usize::try_from(result) {
+                Ok(bytes) => head.fill(bytes, buffers, *slot, frame),
+                Err(_) => {
+                    unused |= 1 << slot;
+                    let error = io::Error::from_raw_os_error(-result);
+                    match ReadError::of(&error) {
+                        ReadError::LostFrame => received.malformed += 1,
+                        meaning => failure = failure.or(Some((meaning, error))),
+                    }
+                    continue;
+                }
+            };
+            if is_sound {
+                budget.charge_frame(*cost, frame);
+                received.fresh += 1;
+            } else {
+                budget.charge(*cost, 0);
+                unused |= 1 << slot;
+                received.malformed += 1;
+            }
+        }
+        window.retain(|slot, _| unused & 1 << slot == 0);
+        match failure {
+            Some((_, error)) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                self.reads_together = false;
+                Ok(true)
+            }
+            Some((meaning, error)) => self.failed(meaning, &error, received),
+            None => Ok(true),
+        }
+    }
+
+    /// How many frames are read by the next call, in a turn that has brought so many with so many bytes. After the first as many as the last turn had,
+    /// and where there are more, twice as many each time.
+    fn next_read(&self, frames: usize, bytes: u64) -> usize {
+        if frames == 0 || !self.buffers.are_single() || !self.reads_together {
+            return 1;
+        }
+        let next = match self.frames.cmp(&frames) {
+            Ordering::Greater => self.frames - frames,
+            Ordering::Equal => 1,
+            Ordering::Less => frames,
+        };
+        let fit = BYTES_OF_TURN.saturating_sub(bytes) / (bytes / frames as u64).max(1);
+        next.min(usize::try_from(fit).unwrap_or(next)).max(1)
+    }
+
     /// A read failed. Returns whether the next one may succeed.
     pub(crate) fn failed(
         &mut self,
@@ -81,7 +183,10 @@ impl TapIngress {
         received: &mut Received,
     ) -> Result<bool, Broken> {
         match meaning {
-            ReadError::Empty => Ok(false),
+            ReadError::Empty => {
+                self.is_drained = true;
+                Ok(false)
+            }
             ReadError::LostFrame => {
                 received.malformed += 1;
                 Ok(true)
@@ -135,9 +240,33 @@ impl Ingress for TapIngress {
         &self.window
     }
 
+    /// Reads what is there. A frame that comes alone is one read, and one in vain.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        while !budget.is_spent() && self.receive_one(received, budget)? {}
+        self.is_drained = false;
+        let before = received.fresh;
+        let most = if has_rings() { BYTES_OF_TURN } else { u64::MAX };
+        budget.within(most, u64::MAX, |budget| {
+            let most = budget.bytes();
+            let mut more = true;
+            while more && !budget.is_spent() {
+                let next = self.next_read(received.fresh - before, most - budget.bytes());
+                let ring = if next > 1 { free_ring() } else { None };
+                more = match ring {
+                    Some(mut ring) => self.receive_together(&mut ring, next, received, budget)?,
+                    None => self.receive_one(received, budget)?,
+                };
+            }
+            Ok(())
+        })?;
+        let frames = received.fresh - before;
+        if frames > 0 {
+            self.frames = frames;
+        }
         Ok(())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
@@ -159,9 +288,7 @@ fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -
     let mut head = Head::default();
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
     let bytes = tap.read(&mut head.0, places)?;
-    let body = head.set_header(bytes, frame);
-    buffers.fill(slot, body);
-    Ok(place(frame, body, OWN, buffers.places(slot)) && head.parse(frame))
+    Ok(head.fill(bytes, buffers, slot, frame))
 }
 
 /// The region of a body that is the driver domain's buffers.
@@ -177,6 +304,13 @@ impl Default for Head {
 }
 
 impl Head {
+    /// Describes a frame of which `bytes` were read, behind this into a slot's buffers. Returns whether it is well-formed.
+    fn fill(&self, bytes: usize, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> bool {
+        let body = self.set_header(bytes, frame);
+        buffers.fill(slot, body);
+        place(frame, body, OWN, buffers.places(slot)) && self.parse(frame)
+    }
+
     /// Sets the header and the length of a frame, of which `bytes` were read. Returns the bytes of the body.
     pub(crate) fn set_header(&self, bytes: usize, frame: &mut Frame) -> usize {
         let len = bytes.saturating_sub(VirtioNetHdr::LEN);

@@ -60,6 +60,11 @@ impl IngressQueue {
         self.ingress.has_work()
     }
 
+    /// Whether there is nothing to do before its next event: all frames were taken and are done with.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.ingress.is_drained() && self.ingress.window().is_empty()
+    }
+
     /// When it must have its next turn while frames wait, even if no room is announced.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.waits.due()

@@ -52,6 +52,11 @@ impl Work {
         }
     }
 
+    /// Whether another turn would find nothing before the next event.
+    pub(crate) fn is_drained(&self) -> bool {
+        matches!(self, Self::Carry { ingress, .. } if ingress.is_drained())
+    }
+
     /// What a queue or a task does after a turn in which it worked.
     pub(crate) fn after_turn(&self, began: Instant) -> Armed {
         match self {

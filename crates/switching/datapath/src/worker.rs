@@ -382,11 +382,15 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 work.worked(frames);
                 let (armed, due) = (work.after_turn(now), work.due());
+                let is_drained = work.is_drained();
                 drop(work);
                 slot.worked(now);
                 self.poller.worked(frames, bytes, || now);
                 self.unended = Some((index, now));
                 self.set_armed(index, armed, due, now);
+                if is_drained && self.poller.limit().is_zero() {
+                    self.arm(index, now);
+                }
                 return Turn::Worked;
             }
             Progress::Dry

@@ -158,10 +158,10 @@ pub use budget::Budget;
 pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
-    ALL_SEGMENTS, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash, Frame, Gather,
-    HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory, Offer, Outcome,
-    Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX, ScatterList, Segments,
-    Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
+    ALL_SEGMENTS, Allocate, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash,
+    Frame, Gather, HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory,
+    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX,
+    ScatterList, Segments, Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use steering::{SteeringCell, SteeringGuard};
@@ -253,6 +253,12 @@ pub trait Ingress: Any + Send {
     /// # Errors
     /// The queue cannot be used any more. Its frames are dropped with it.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
+
+    /// Whether the last [`receive`](Self::receive) found that there are no more frames, where another look would be a system call. A worker that does not
+    /// poll then [arms](Self::arm) the queue at once. False where nobody says so.
+    fn is_drained(&self) -> bool {
+        false
+    }
 
     /// Calls `work` once with the memory that the bodies of the frames in hand lie in. Pages
     /// that are mapped for the batch stay mapped until `work` returns.

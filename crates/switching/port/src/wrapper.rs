@@ -68,6 +68,10 @@ impl<W: IngressWrapper> Ingress for W {
         IngressWrapper::receive(self, budget, received)
     }
 
+    fn is_drained(&self) -> bool {
+        self.inner().is_drained()
+    }
+
     fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
         self.inner().with_body(work);
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use control_socket::DIRECTORY;
 use port::LENT_MAX;
@@ -40,8 +41,8 @@ table! {
         platform: Platform = Platform::Machine;
         /// Threads that carry frames.
         workers: usize = default_workers(cpus());
-        /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
-        poll_us: u64 = 100;
+        /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way; the platform's if absent.
+        poll_us: Option<u64> = None;
         /// Whether the machine's CPUs sleep lightly while traffic flows.
         low_latency: bool = false;
         /// The address where metrics are served.
@@ -54,6 +55,18 @@ table! {
         sandbox: Sandbox = Sandbox::default();
         /// How its log is written.
         log: LogFormat = LogFormat::default();
+    }
+}
+
+impl Daemon {
+    /// For how long a worker polls at most before it sleeps. Domains of a Xen host share its processors: a worker that polls takes
+    /// them from the guest that it waits for, and cannot see that it does.
+    pub fn poll(&self) -> Duration {
+        match (self.poll_us, self.platform) {
+            (Some(poll_us), _) => Duration::from_micros(poll_us),
+            (None, Platform::Machine) => poller::POLL,
+            (None, Platform::Xen) => Duration::ZERO,
+        }
     }
 }
 

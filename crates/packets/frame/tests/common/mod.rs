@@ -33,7 +33,7 @@ impl GrantedMemory for Pages {
     fn copy_out(&self, _: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
         batch.iter_mut().fold(true, |readable, CopyOut { from, to }| {
             let found = self.find(*from, to.len());
-            let copied = found.is_some_and(|offset| self.0.copy_out(offset, to).is_ok());
+            let copied = found.is_some_and(|offset| to.fill_from(&self.0, offset));
             readable && copied
         })
     }
@@ -63,7 +63,7 @@ pub struct CountedPages {
 impl GrantedMemory for CountedPages {
     fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
         for CopyOut { to, .. } in &*batch {
-            let end = to.as_ptr().addr() % PAGE_SIZE + to.len();
+            let end = to.address() % PAGE_SIZE + to.len();
             self.filled.fetch_add(end.div_ceil(PAGE_SIZE), Ordering::Relaxed);
         }
         self.pages.copy_out(mapped, batch)

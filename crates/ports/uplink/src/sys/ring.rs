@@ -1,16 +1,21 @@
-//! io_uring: several writes by one system call.
+//! io_uring: several reads or writes by one system call.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use arrayvec::ArrayVec;
 use io_uring::register::Restriction;
+use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
+use shm::{Piece, Region};
 
 /// Most writes of one call: the entries of a ring.
 pub(crate) const WRITES_MAX: usize = 64;
 const ENTRIES: u32 = 64;
+/// Most reads of one call.
+pub(crate) const READS_MAX: usize = 16;
 /// The operations that a ring takes.
-const OPERATIONS: [u8; 2] = [opcode::Write::CODE, opcode::Send::CODE];
+const OPERATIONS: [u8; 3] = [opcode::Write::CODE, opcode::Send::CODE, opcode::Readv::CODE];
 
 /// How a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +26,17 @@ pub(crate) enum Operation {
     Send,
 }
 
-/// Writes that are under way at the same time, which it waits for. None after the kernel took no more.
+/// Where a frame is read to: its start, and the rest of it.
+pub(crate) struct Read<'a> {
+    pub(crate) head: &'a mut [u8],
+    pub(crate) body: (&'a Region, usize, usize),
+}
+
+/// Reads or writes that are under way at the same time, which it waits for. None after the kernel took no more.
 pub(crate) struct Ring(Option<IoUring>);
 
 impl Ring {
-    /// A ring that takes [`Operation`]s and nothing else: whoever took the process over could do nothing else by it, and nothing that the filter of
+    /// A ring that takes reads and [`Operation`]s and nothing else: whoever took the process over could do nothing else by it, and nothing that the filter of
     /// system calls forbids.
     pub(crate) fn open() -> io::Result<Self> {
         // It takes no operation before its restrictions are set, and goes on behind one that fails.
@@ -47,23 +58,68 @@ impl Ring {
         &mut self,
         fd: BorrowedFd<'_>,
         operation: Operation,
-        writes: &[&[u8]],
+        writes: &[Piece<'_>],
         results: &mut [i32; WRITES_MAX],
     ) {
-        results.fill(-libc::EAGAIN);
-        let Some(ring) = &mut self.0 else { return };
         let fd = types::Fd(fd.as_raw_fd());
-        let (mut waiting, mut done) = (0, 0);
-        let mut submissions = ring.submission();
-        for (n, bytes) in (0_u64..).zip(writes) {
-            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let entry = match operation {
-                Operation::Write => opcode::Write::new(fd, bytes.as_ptr(), len).build(),
-                Operation::Send => opcode::Send::new(fd, bytes.as_ptr(), len)
+        let entries = writes.iter().map(|piece| {
+            let (bytes, len) = match *piece {
+                Piece::Private(bytes) => (bytes.as_ptr(), bytes.len()),
+                // What is not there has no bytes.
+                Piece::Shared { region, offset, len } => match region.address(offset, len) {
+                    Ok(bytes) => (bytes.cast_const(), len),
+                    Err(_) => (std::ptr::null(), 0),
+                },
+            };
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            match operation {
+                Operation::Write => opcode::Write::new(fd, bytes, len).build(),
+                Operation::Send => opcode::Send::new(fd, bytes, len)
                     .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
                     .build(),
+            }
+        });
+        // SAFETY: what the entries point to is borrowed by `writes` until this returns.
+        unsafe { self.perform(entries, results) }
+    }
+
+    /// Reads a frame to each of these, [`READS_MAX`] at most, from the descriptor, in order, as [`write`](Self::write) writes. Those behind the last frame have
+    /// `EAGAIN`. That the descriptor does not block is not enough: the kernel would wait for a frame all the same. All have `EOPNOTSUPP` where it cannot do
+    /// without.
+    pub(crate) fn read(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        reads: &mut [Read<'_>],
+        results: &mut [i32; READS_MAX],
+    ) {
+        let fd = types::Fd(fd.as_raw_fd());
+        let mut vectors = ArrayVec::<[libc::iovec; 2], READS_MAX>::new();
+        for Read { head, body: (region, offset, len) } in reads.iter_mut().take(READS_MAX) {
+            let head = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
+            let body = match region.address(*offset, *len) {
+                Ok(body) => libc::iovec { iov_base: body.cast(), iov_len: *len },
+                Err(_) => libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
             };
-            // SAFETY: what the entry points to is borrowed until this returns, and by then its write is complete, or the ring has gone with it.
+            vectors.push([head, body]);
+        }
+        let entries = vectors.iter().map(|vectors| {
+            opcode::Readv::new(fd, vectors.as_ptr(), 2).rw_flags(libc::RWF_NOWAIT).build()
+        });
+        // SAFETY: the vectors live until this returns, and so do the heads, which `reads` borrows mutably, and the regions. No reference covers these.
+        unsafe { self.perform(entries, results) }
+    }
+
+    /// Performs operations that do not wait for anything, [`ENTRIES`] at most, in order.
+    ///
+    /// # Safety
+    /// The kernel may use what the entries point to as they say until this returns.
+    unsafe fn perform(&mut self, entries: impl Iterator<Item = Entry>, results: &mut [i32]) {
+        results.fill(-libc::EAGAIN);
+        let Some(ring) = &mut self.0 else { return };
+        let (mut waiting, mut done) = (0, 0);
+        let mut submissions = ring.submission();
+        for (n, entry) in (0_u64..).zip(entries) {
+            // SAFETY: by the time this returns the operation is complete, or the ring has gone with it.
             let pushed = unsafe { submissions.push(&entry.user_data(n)) };
             waiting += usize::from(pushed.is_ok());
         }
@@ -73,7 +129,7 @@ impl Ring {
             match ring.submitter().submit_and_wait(all - done) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(taken) if taken > 0 || waiting == 0 => waiting -= taken.min(waiting),
-                // A write that does not block is complete when it is taken. Otherwise the kernel would still read memory that was lent for this call only.
+                // An operation that does not wait is complete when it is taken. Otherwise the kernel would still use memory that was lent for this call only.
                 Ok(_) | Err(_) if done + waiting < all => std::process::abort(),
                 Ok(_) | Err(_) => {
                     self.0 = None;
@@ -122,7 +178,7 @@ mod tests {
             let (to, from) = datagrams();
             for count in [1, 5, 60, 7] {
                 let frames: Vec<_> = (0..count).map(|n| vec![n; usize::from(n) + 1]).collect();
-                let writes: Vec<_> = frames.iter().map(Vec::as_slice).collect();
+                let writes: Vec<_> = frames.iter().map(|frame| Piece::Private(frame)).collect();
                 ring.write(to.as_fd(), operation, &writes, &mut results);
                 for (frame, result) in frames.iter().zip(&results) {
                     assert_eq!(usize::try_from(*result), Ok(frame.len()));
@@ -140,7 +196,7 @@ mod tests {
         let counter = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mut results = [0; WRITES_MAX];
         let (one, short) = (1_u64.to_ne_bytes(), [0; 4]);
-        let writes = [&one[..], &short, &one];
+        let writes = [&one[..], &short, &one].map(Piece::Private);
         ring.write(counter.as_fd(), Operation::Write, &writes, &mut results);
         assert_eq!(results[..4], [8, -libc::EINVAL, 8, -libc::EAGAIN]);
     }
@@ -151,10 +207,42 @@ mod tests {
         let (to, _from) = datagrams();
         let frame = vec![0; 16 << 10];
         let mut results = [0; WRITES_MAX];
-        ring.write(to.as_fd(), Operation::Send, &[&frame[..]; WRITES_MAX], &mut results);
+        ring.write(
+            to.as_fd(),
+            Operation::Send,
+            &[Piece::Private(&frame); WRITES_MAX],
+            &mut results,
+        );
         let sent = results.iter().filter(|result| **result == 16 << 10).count();
         assert!((1..WRITES_MAX).contains(&sent), "{results:?}");
         assert!(results[sent..].iter().all(|result| *result == -libc::EAGAIN));
+    }
+
+    #[test]
+    fn frames_are_read_in_order_until_there_are_no_more() {
+        let Some(mut ring) = ring() else { return };
+        let (to, from) = datagrams();
+        let region = Region::anonymous(READS_MAX * 4096).unwrap();
+        let mut results = [0; READS_MAX];
+        for count in [3, 1, 0, 9] {
+            for n in 0..count {
+                rustix::io::write(&to, &vec![n; usize::from(n) + 1]).unwrap();
+            }
+            let mut heads = [[0; 2]; READS_MAX];
+            let mut reads = Vec::new();
+            for (n, head) in heads.iter_mut().enumerate() {
+                reads.push(Read { head, body: (&region, n * 4096, 4096) });
+            }
+            ring.read(from.as_fd(), &mut reads, &mut results);
+            for (n, result) in (0..count).zip(&results) {
+                assert_eq!(*result, i32::from(n) + 1);
+                let last = usize::from(n)
+                    .checked_sub(2)
+                    .map(|at| region.read::<u8>(usize::from(n) * 4096 + at).unwrap());
+                assert_eq!(last.unwrap_or(heads[usize::from(n)][usize::from(n).min(1)]), n);
+            }
+            assert!(results[count.into()..].iter().all(|result| *result == -libc::EAGAIN));
+        }
     }
 
     #[test]

@@ -213,7 +213,8 @@ impl GuestDevice {
             let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
             let DeviceServices { meter, memory } = &self.services;
             let buffers = Buffers::within(options, &**memory)?;
-            let egress = TapEgress::new(meter.clone(), tap.clone(), self.options.features);
+            let egress = TapEgress::new(meter.clone(), tap.clone(), self.options.features)
+                .within(memory.clone());
             let ingress = TapIngress::new(meter.clone(), tap.clone(), buffers);
             let ingress = Box::new(ingress.with_back_pressure());
             Ok(Queue { ingress, egress: Box::new(egress) })

@@ -51,7 +51,8 @@ impl Handles {
     pub(super) fn egress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Egress>> {
         let tap = self.taps.get(queue)?.clone();
         let features = uplink.capabilities.features();
-        Some(Box::new(TapEgress::new(self.services.as_ref()?.meter.clone(), tap, features)))
+        let DeviceServices { meter, memory } = self.services.as_ref()?;
+        Some(Box::new(TapEgress::new(meter.clone(), tap, features).within(memory.clone())))
     }
 }
 
@@ -72,9 +73,10 @@ fn of_taps(
         }
         _ => Watch::Nothing,
     };
-    let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| Queue {
-        egress: Box::new(TapEgress::new(meter.clone(), tap.clone(), features)),
-        ingress: Box::new(TapIngress::new(meter.clone(), tap, buffers)),
+    let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| {
+        let egress = TapEgress::new(meter.clone(), tap.clone(), features).within(memory.clone());
+        let ingress = Box::new(TapIngress::new(meter.clone(), tap, buffers));
+        Queue { egress: Box::new(egress), ingress }
     };
     let handles = Handles { taps: taps.clone(), services: Some(services.clone()) };
     Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch, handles))

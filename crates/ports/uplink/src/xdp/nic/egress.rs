@@ -156,7 +156,7 @@ impl XdpNicEgress {
             }
         }
         match self.linear.take() {
-            Some(whole) => self.wire.push(whole),
+            Some(whole) => self.wire.gather([whole]),
             None => self.wire.push(self.finisher.whole(frame, body)?),
         }
     }

@@ -27,10 +27,10 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Documents in `docs` and `docs/decisions` to which the `README.md` of their folder has no link.
+/// Documents in `docs`, `docs/decisions` and `docs/notebook` to which the `README.md` of their folder has no link.
 fn not_indexed(root: &Path) -> io::Result<Vec<String>> {
     let mut findings = Vec::new();
-    for folder in ["docs", "docs/decisions"].map(|folder| root.join(folder)) {
+    for folder in ["docs", "docs/decisions", "docs/notebook"].map(|folder| root.join(folder)) {
         let index = folder.join("README.md");
         let Ok(text) = fs::read_to_string(&index) else { continue };
         let listed: Vec<_> = links(&text).map(|link| link.split('#').next()).collect();

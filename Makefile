@@ -164,7 +164,7 @@ deny: ## Check licences, duplicates and sources of the dependencies
 		$(CARGO) run -q -p xtask -- deny; \
 	fi
 
-docs: ## Check the links between documents, the rows of SPECIFICATION.md, and that the product has no laboratory in it
+docs: ## Check the links between documents, the files that they name, the rows of SPECIFICATION.md, and that the product has no laboratory in it
 	$(CARGO) run -q -p xtask -- docs
 
 doc: ## Build the API documentation, warnings are errors

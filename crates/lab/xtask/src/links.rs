@@ -1,5 +1,6 @@
-//! The links between the Markdown documents of the repository.
+//! The links between the Markdown documents of the repository, and the files that they name.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,16 +8,33 @@ use std::{fs, io};
 /// Folders that hold no documents of the project: what is built, measured or lent.
 const NOT_OURS: [&str; 4] = ["target", "out", "shared", ".git"];
 
-/// The links of all documents below `root` that lead nowhere, one line each. Addresses of the web are not looked at.
+/// Endings of the project's own files. Paths with others are mostly those of other projects.
+const ENDINGS: [&str; 7] = [".rs", ".md", ".toml", ".sh", ".S", ".txt", ".conf"];
+
+/// The folders that a path from the root begins with.
+const FOLDERS: [&str; 7] =
+    ["crates/", "docs/", "scripts/", "examples/", "packaging/", "fuzz/", "bench/"];
+
+/// A history names files as they were.
+const HISTORY: &str = "CHANGELOG.md";
+
+/// The links of all documents below `root` that lead nowhere, and the paths in code spans that name no file, one line
+/// each. Addresses of the web are not checked.
 ///
 /// # Errors
 /// A folder or document cannot be read.
 pub fn check(root: &Path) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     find(root, &mut documents)?;
+    let files = Files::of(root)?;
     let mut findings = Vec::new();
     for document in &documents {
         let text = fs::read_to_string(document)?;
+        if document.file_name() != Some(OsStr::new(HISTORY)) {
+            for path in paths(&text).filter(|path| !files.has(document, path)) {
+                findings.push(format!("{}: `{path}` names no file", document.display()));
+            }
+        }
         for link in links(&text) {
             if !leads_somewhere(document, &text, link)? {
                 findings.push(format!("{}: link to {link} leads nowhere", document.display()));
@@ -27,10 +45,10 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Documents in `docs` and `docs/decisions` to which the `README.md` of their folder has no link.
+/// Documents in `docs`, `docs/decisions` and `docs/notebook` to which the `README.md` of their folder has no link.
 fn not_indexed(root: &Path) -> io::Result<Vec<String>> {
     let mut findings = Vec::new();
-    for folder in ["docs", "docs/decisions"].map(|folder| root.join(folder)) {
+    for folder in ["docs", "docs/decisions", "docs/notebook"].map(|folder| root.join(folder)) {
         let index = folder.join("README.md");
         let Ok(text) = fs::read_to_string(&index) else { continue };
         let listed: Vec<_> = links(&text).map(|link| link.split('#').next()).collect();
@@ -44,6 +62,69 @@ fn not_indexed(root: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(findings)
+}
+
+/// The files and folders that a document may name.
+struct Files {
+    root: PathBuf,
+    /// Every folder that holds a crate.
+    crates: Vec<PathBuf>,
+    /// The names of all files.
+    names: HashSet<String>,
+}
+
+impl Files {
+    fn of(root: &Path) -> io::Result<Self> {
+        let mut files = Self { root: root.to_owned(), crates: Vec::new(), names: HashSet::new() };
+        files.add(root)?;
+        Ok(files)
+    }
+
+    fn add(&mut self, folder: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if entry.file_type()?.is_dir() {
+                if !NOT_OURS.iter().any(|other| name == *other) {
+                    self.add(&entry.path())?;
+                }
+                continue;
+            }
+            if name == "Cargo.toml" {
+                self.crates.push(folder.to_owned());
+            }
+            self.names.extend(name.into_string());
+        }
+        Ok(())
+    }
+
+    /// Whether `path` is a file's name, or a path from the root, from the document's folder, or from a crate (with or
+    /// without its `src`).
+    fn has(&self, document: &Path, path: &str) -> bool {
+        let Some((first, rest)) = path.split_once('/') else { return self.names.contains(path) };
+        let beside = document.parent().unwrap_or(document);
+        if [self.root.as_path(), beside].iter().any(|folder| folder.join(path).exists()) {
+            return true;
+        }
+        let name = first.replace('_', "-");
+        let mut named = self.crates.iter().filter(|folder| folder.ends_with(&name));
+        named.any(|folder| folder.join(rest).exists() || folder.join("src").join(rest).exists())
+    }
+}
+
+/// The paths of the project's own files in the code spans of a document's prose.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    prose(text)
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .map(|span| span.split_once(".rs:").map_or(span, |(path, _)| &span[..path.len() + 3]))
+        .filter(move |span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
+        .filter(|span| {
+            let ends = ENDINGS.iter().any(|ending| span.ends_with(ending));
+            let is_ours = FOLDERS.iter().any(|folder| span.starts_with(folder));
+            is_ours || ends && (span.ends_with(".rs") || span.contains('/'))
+        })
+        .filter(|span| !NOT_OURS.iter().any(|name| span.starts_with(name)))
 }
 
 fn find(folder: &Path, documents: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -113,6 +194,29 @@ mod tests {
     fn links_are_found_in_prose_only() {
         let text = "[a](x.md) and [b](y.md#z)\n```\n[c](no)\n```\n[d](https://example.org)";
         assert_eq!(links(text).collect::<Vec<_>>(), ["x.md", "y.md#z"]);
+    }
+
+    #[test]
+    fn paths_of_other_projects_are_left_out() {
+        let text = "`crates/x/y.rs:NAME`, `carry.rs`, `hw/net/vhost_net.c`, `a b.rs`, `out/x.md`, `/etc/x.toml`, `scripts/deb`";
+        assert_eq!(paths(text).collect::<Vec<_>>(), ["crates/x/y.rs", "carry.rs", "scripts/deb"]);
+    }
+
+    #[test]
+    fn a_path_that_names_no_file_is_found() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = Files::of(root).unwrap();
+        let here = root.join("README.md");
+        for (path, good) in [
+            ("links.rs", true),
+            ("src/links.rs", true),
+            ("xtask/links.rs", true),
+            ("xtask/src/links.rs", true),
+            ("nothing.rs", false),
+            ("xtask/nothing.rs", false),
+        ] {
+            assert_eq!(files.has(&here, path), good, "{path}");
+        }
     }
 
     #[test]

@@ -223,11 +223,8 @@ mod tests {
         let (backend, domain) = (DomId(0), DomId(7));
         let nodes = VifNodes { backend, kind: "pvnet".to_owned(), domain, handle: 1 };
         let mac = MacAddr([0x00, 0x16, 0x3e, 0, 0, 1]);
-        let schema = document::schema::<AttachDocument>();
         for (mac, forced) in [(Some(mac), false), (None, true)] {
-            let line = document::line(&AttachDocument::new(&nodes, mac, forced)).unwrap();
-            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
-            assert_eq!(document::errors(&schema, &json), [""; 0]);
+            let json = document::checked(&AttachDocument::new(&nodes, mac, forced));
             assert_eq!((&json["domain"], &json["vif"]), (&7.into(), &1.into()));
             assert_eq!(json["attached"], mac.is_some());
             assert_eq!(json.get("mac").is_some(), mac.is_some());

@@ -2,9 +2,7 @@
 
 mod check;
 mod devices;
-mod labs;
 mod machine;
-mod ports;
 mod xen;
 
 use std::path::Path;
@@ -113,7 +111,7 @@ fn examine(directory: &Path) -> Vec<Feature> {
         Feature::new("nics", "uplinks over a NIC: macvtap, af-packet, af-xdp", devices::nics()),
         Feature::new("sandbox", "what the daemon gives up when it has started", machine::sandbox()),
         Feature::new("xen", "guests of a Xen host", xen::checks()),
-        Feature::new("labs", "demo, tests, benchmarks and labs", labs::checks()),
+        Feature::new("labs", "demo, tests, benchmarks and labs", machine::checks()),
     ]
 }
 

@@ -1,20 +1,21 @@
 //! The log on standard error: lines of text, or of JSON for programs.
 
-mod format;
 mod limit;
 mod line;
 
 use std::process::ExitCode;
 
+use clap::ValueEnum;
+use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-pub use format::LogFormat;
-pub use limit::{LogLimit, OPERATOR};
 use line::Line;
+
+pub use limit::{LogLimit, OPERATOR};
 
 /// Runs a service with its log until it ends, and writes its error as the log is written.
 ///
@@ -71,6 +72,17 @@ fn filter(text: &str) -> Option<EnvFilter> {
         |part: &str| part.contains('=') && (part.contains('[') || !part.contains(' '));
     let known = text.split(',').map(str::trim).all(|part| is_level(part) || is_directive(part));
     known.then(|| EnvFilter::try_new(text).ok()).flatten()
+}
+
+/// `log`, `--log-format`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// A line of text per message, for people.
+    #[default]
+    Text,
+    /// A JSON object per message: `timestamp`, `level`, `target`, `message`, and the message's own fields.
+    Json,
 }
 
 #[cfg(test)]

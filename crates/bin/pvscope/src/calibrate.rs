@@ -179,9 +179,7 @@ mod tests {
         assert!(text.contains("hypercall") && text.contains('*'), "{text}");
         let costs: Costs = toml::from_str(&calibration.toml()).expect("valid");
         assert!(near(costs.memory, truth.memory));
-        let value = serde_json::from_str(&json(&CalibrateData::new(&calibration)).expect("JSON"));
-        let value: serde_json::Value = value.expect("JSON");
-        assert_eq!(document::errors(&document::schema::<CalibrateData>(), &value), [""; 0]);
+        let value = document::checked(&CalibrateData::new(&calibration));
         let kernels = value["kernels"].as_array().expect("a list");
         assert_eq!(kernels.len(), Kernel::COUNT);
         let checks = kernels.iter().filter(|kernel| kernel["is_check"] == true);

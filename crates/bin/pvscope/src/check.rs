@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use baseline::Baseline;
+pub use baseline::BaselineFile;
 use compare::Difference;
 pub use page::write_between;
 pub use provenance::Provenance;
@@ -141,11 +142,9 @@ mod tests {
             now: 2.5,
             functions: vec![("pvnet f".to_owned(), 0.0, 1.5)],
         };
-        let text = document::line(&CheckData::new(&[difference], &now)).unwrap();
-        let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let schema = document::schema::<CheckData<'_>>();
-        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        let mut json = document::checked(&CheckData::new(&[difference], &now));
         json["differences"][0]["functions"][0][1] = "many".into();
+        let schema = document::schema::<CheckData<'_>>();
         assert_eq!(document::errors(&schema, &json).len(), 1);
     }
 }

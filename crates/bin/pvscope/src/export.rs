@@ -2,7 +2,6 @@
 
 mod callgrind;
 mod firefox;
-mod folded;
 mod objects;
 mod stacks;
 #[cfg(test)]
@@ -89,7 +88,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             objects.iter().try_for_each(Objects::write)?;
             callgrind::text(&summary, graph.as_ref(), &args.filter, objects.as_ref())
         }
-        Format::Folded => folded::text(&stacks()),
+        Format::Folded => stacks::text(&stacks()),
         Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,
     };

@@ -123,8 +123,7 @@ mod tests {
         let folder = lab::TempDir::new().unwrap();
         let folder = folder.path().join("new/marks");
         let data = write(&folder).unwrap();
-        let value = serde_json::from_str(&json(&data).unwrap()).unwrap();
-        assert_eq!(document::errors(&document::schema::<MarksData>(), &value), [""; 0]);
+        document::checked(&data);
         let file = |name: &str| folder.join(name);
         let names = ["mark-begin", "mark-end", "pvscope-tell"];
         assert_eq!(data.files, names.map(|name| file(name).display().to_string()));

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::Kind;
+use crate::{Document, Kind};
 
 /// The pattern of keys that are numbers.
 const NUMBER: &str = r"^\d+$";
@@ -17,6 +17,17 @@ pub fn errors(schema: &Value, document: &Value) -> Vec<String> {
     let mut errors = Vec::new();
     check(schema, schema, document, "", &mut errors);
     errors
+}
+
+/// A document as JSON, which is as its schema says: for tests.
+///
+/// # Panics
+/// It is not.
+pub fn checked<T: Document>(document: &T) -> Value {
+    let json = crate::line(document).ok().and_then(|line| serde_json::from_str(&line).ok());
+    let json = json.unwrap_or_default();
+    assert_eq!(errors(&crate::schema::<T>(), &json), [""; 0], "{json}");
+    json
 }
 
 /// What the schema of this kind lacks, each with its place: for tests. It names itself, and each object knows all of its fields, but for the rows of

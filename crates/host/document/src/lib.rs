@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use check::{errors, faults};
+pub use check::{checked, errors, faults};
 
 /// What a command prints with `--json`, or writes to a file.
 pub trait Document: Serialize + JsonSchema {

@@ -1,6 +1,5 @@
 //! `pvnet-lab demo`: two guests talk through pvnet, and then through the kernel's own bridge.
 
-mod findings;
 mod isolation;
 mod page;
 mod show;
@@ -11,7 +10,8 @@ use std::time::Duration;
 
 use accounting::{Carried, Measured};
 use clap::Args;
-use lab::{Interrupt, Offloads, Progress, Throughput, Transfer, VethBridge};
+use isolation::Links;
+use lab::{Interrupt, Offloads, Ping, Progress, Throughput, Transfer, VethBridge};
 use report::{Samples, human};
 
 use crate::error::{Error, Result};
@@ -19,8 +19,6 @@ use crate::output;
 use crate::testbed::{
     CASES, CONGESTION, Case, Setup, Subject, Testbed, find_pace, measure, round_trips,
 };
-use findings::{Findings, INTRODUCTION, Pair, Pings};
-use isolation::Links;
 
 /// Options of the demo.
 #[derive(Args)]
@@ -198,3 +196,42 @@ fn accounted(carried: Carried, bytes: u64) -> Result<()> {
     let carried = carried.bytes;
     Err(Error::Failed(format!("{bytes} bytes arrived, but pvnet carried only {carried}")))
 }
+
+/// All results.
+struct Findings {
+    links: [Links; 2],
+    /// pvnet's, then the bridge's.
+    pings: [Pings; 2],
+    /// Round trips in microseconds: pvnet's, then the bridge's.
+    rtt: [Samples; 2],
+    file: Transfer,
+    /// What pvnet carried in that time.
+    file_carried: Carried,
+    transfers: Vec<Pair>,
+}
+
+/// Echoes over both address families.
+struct Pings {
+    v4: Ping,
+    v6: Ping,
+}
+
+/// One case over both subjects.
+struct Pair {
+    case: &'static Case,
+    pvnet: Measured<Throughput>,
+    bridge: Measured<Throughput>,
+}
+
+impl Pair {
+    /// pvnet's throughput over the bridge's.
+    fn ratio(&self) -> f64 {
+        self.pvnet.result.mbps / self.bridge.result.mbps.max(f64::EPSILON)
+    }
+}
+
+/// What the demo shows, for readers.
+const INTRODUCTION: &str = "\
+Two guests, each a network namespace with its own Linux TCP/IP stack, talk through pvnet: a driver
+domain in user space that carries their frames over Xen's netif rings. For comparison, two
+namespaces of the same kind talk through the kernel's own veth and bridge.";

@@ -12,7 +12,6 @@
 //! A source sends datagrams in bursts to a sink, for experiments on coalescing.
 
 mod balance;
-mod bursts;
 mod client;
 mod datagrams;
 mod events;

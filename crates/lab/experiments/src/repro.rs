@@ -4,9 +4,7 @@ mod config;
 mod copies;
 mod cpus;
 mod document;
-mod interrupts;
 mod menon06;
-mod outcome;
 mod results;
 mod rounds;
 mod santos08;
@@ -14,7 +12,6 @@ mod server;
 pub(crate) mod shares;
 mod transfer;
 mod willmann07;
-mod window;
 mod xenserver7;
 
 use clap::Subcommand;

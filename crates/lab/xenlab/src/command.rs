@@ -1,15 +1,11 @@
 //! `pvnet-lab xen`: what can be done with a Xen host in QEMU.
 
 mod args;
-mod clients;
-mod device;
-mod domains;
-mod guest_copy;
 mod hostile;
 mod matrix;
-mod platform;
 mod queues;
 mod schema;
+mod steps;
 
 pub use schema::DOCUMENTS;
 
@@ -19,17 +15,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::{Error, Result};
-use args::{BootArgs, BuildArgs};
+use args::{BootArgs, BuildArgs, LabArgs};
 use clap::Subcommand;
-use clients::ClientsArgs;
-use device::DeviceArgs;
-use domains::DomainsArgs;
-use guest_copy::GuestCopyArgs;
 use hostile::HostileArgs;
 use lab::Interrupt;
 use matrix::MatrixArgs;
-use platform::PlatformArgs;
-use queues::QueuesArgs;
+use steps::{ClientsArgs, DeviceArgs, PlatformArgs};
 
 /// What to do with a Xen host.
 #[derive(Subcommand)]
@@ -58,13 +49,13 @@ pub enum Command {
     Matrix(MatrixArgs),
     /// Connect guests with 1, 2 and 4 virtual CPUs to a dom0 with 1 and 2, with the kernel's backend and with pvnet: how
     /// many queues they agree on.
-    Queues(QueuesArgs),
+    Queues(LabArgs),
     /// Do with two guests on pvnet what operators do: connect them, plug and unplug
     /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all under traffic.
-    Domains(DomainsArgs),
+    Domains(LabArgs),
     /// Let a guest copy an uplink's frames out of pages that pvnet grants it: a file, a restart of pvnet, guests that
     /// are destroyed, and guests with the kernel's frontend.
-    GuestCopy(GuestCopyArgs),
+    GuestCopy(LabArgs),
     /// Give each interface of a guest a device in the backend's domain, which the toolstack's own scripts put into a Linux bridge or
     /// Open vSwitch: an operator's tools act on it, it outlives pvnet, and it goes with its guest. Also in a driver domain, beside the
     /// kernel's backend, for PVH and HVM guests, and under libvirt.
@@ -101,11 +92,11 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::Matrix(args) => matrix::run(args).map(verdict),
         Command::Queues(args) => queues::run(args).map(verdict),
-        Command::Domains(args) => domains::run(args).map(verdict),
-        Command::GuestCopy(args) => guest_copy::run(args).map(verdict),
-        Command::Device(args) => device::run(args).map(verdict),
-        Command::Clients(args) => clients::run(args).map(verdict),
-        Command::Platform(args) => platform::run(args).map(verdict),
+        Command::Domains(args) => steps::domains(args).map(verdict),
+        Command::GuestCopy(args) => steps::guest_copy(args).map(verdict),
+        Command::Device(args) => steps::device(args).map(verdict),
+        Command::Clients(args) => steps::clients(args).map(verdict),
+        Command::Platform(args) => steps::platform(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;

@@ -24,6 +24,7 @@ mod qemu;
 mod shell;
 mod stream;
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,14 @@ pub struct Host {
     _folder: TempDir,
 }
 
+impl Deref for Host {
+    type Target = Shell;
+
+    fn deref(&self) -> &Shell {
+        &self.dom0
+    }
+}
+
 impl Host {
     /// Boots a host from images. Returns once dom0 takes commands.
     ///
@@ -91,30 +100,6 @@ impl Host {
     #[must_use]
     pub fn dom0(&self) -> &Shell {
         &self.dom0
-    }
-
-    /// Runs a command in dom0: [`Shell::sh`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
-    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
-        self.dom0.sh(command, limit)
-    }
-
-    /// Runs a command in dom0 that must succeed: [`Shell::run`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
-    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
-        self.dom0.run(command, limit)
-    }
-
-    /// Starts a command in dom0: [`Shell::spawn`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::spawn`].
-    pub fn spawn(&self, command: &str) -> Result<Job> {
-        self.dom0.spawn(command)
     }
 
     /// Creates a guest and waits until it takes commands, for `limit` at most.

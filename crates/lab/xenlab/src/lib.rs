@@ -16,7 +16,6 @@ mod emulator;
 mod error;
 mod host;
 mod image;
-mod name;
 pub mod netif;
 mod packages;
 pub mod scenario;
@@ -25,12 +24,12 @@ mod tool;
 
 pub use cache::default_cache;
 pub use emulator::Emulator;
+pub use error::UnknownName;
 pub use error::{Error, Result};
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, GuestType, Host, HostFile, Job, Machine,
     MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell, interface_xml,
 };
 pub use image::{Edition, Images, Kind, read_boot_image};
-pub use name::UnknownName;
 pub use packages::unpacked_packages;
 pub use suite::Suite;

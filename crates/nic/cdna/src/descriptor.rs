@@ -14,8 +14,6 @@ use core::ops::BitOr;
 use wire::netif::GsoKind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::sequence::sequence;
-
 /// The most bytes of a frame, headers included.
 pub const FRAME_MAX: usize = 65_535;
 /// The least bytes of a frame: its Ethernet header.
@@ -136,6 +134,16 @@ impl Offload {
         };
         Some(Self { kind, size })
     }
+}
+
+/// Sequence numbers count modulo this, which is at least twice a ring's length: a stale one cannot be right.
+pub const SEQUENCE_MODULUS: u64 = 1 << 32;
+
+/// The sequence number of the descriptor with this index.
+#[inline]
+#[must_use]
+pub const fn sequence(index: u32) -> u32 {
+    index
 }
 
 #[cfg(test)]

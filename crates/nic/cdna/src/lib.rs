@@ -25,7 +25,6 @@ pub mod fault;
 pub mod layout;
 pub mod message;
 pub mod ring;
-mod sequence;
 pub mod statistics;
 pub mod vectors;
 

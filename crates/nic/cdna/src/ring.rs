@@ -7,7 +7,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Descriptor;
-pub use crate::sequence::{SEQUENCE_MODULUS, sequence};
+pub use crate::descriptor::{SEQUENCE_MODULUS, sequence};
 
 /// Descriptors of a ring.
 pub const SLOTS: u32 = 256;

@@ -29,6 +29,5 @@ pub mod host;
 pub mod message;
 
 mod join;
-mod settings;
 
-pub use settings::{Settings, WireSettings};
+pub use message::{Settings, WireSettings};

@@ -3,7 +3,6 @@
 use arrayvec::ArrayVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::buffer::Buffer;
 use crate::memory::GuestMemory;
 
 /// The most buffers of a chain in each direction. Linux's drivers use up to 19 in one.
@@ -136,4 +135,15 @@ impl Chain {
         }
         Ok(())
     }
+}
+
+/// A run of bytes of a chain that lies in one region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffer {
+    /// Which region of the [memory](crate::GuestMemory::regions).
+    pub region: u16,
+    /// First byte in it.
+    pub offset: u64,
+    /// Bytes, at least one.
+    pub len: u32,
 }

@@ -26,7 +26,6 @@
 
 #![forbid(unsafe_code)]
 
-mod buffer;
 pub mod burst;
 mod chain;
 mod dirty;
@@ -44,7 +43,7 @@ mod split;
 mod taken;
 mod words;
 
-pub use buffer::Buffer;
+pub use chain::Buffer;
 pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
 pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shm::Region;
 
 use crate::RingMemory;
-use crate::buffer::Buffer;
+use crate::chain::Buffer;
 use crate::dirty::DirtyLog;
 
 /// A range of guest addresses that one region of memory backs.

@@ -2,10 +2,9 @@
 
 use core::net::Ipv4Addr;
 
-use crate::bytes::{be16, read, set_be16, write};
+use crate::bytes::{be16, read, set_be16, view, write};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::{EtherType, MacAddr};
-use crate::view::view;
 
 /// Bytes of a packet.
 pub const LEN: usize = 28;

@@ -1,13 +1,13 @@
 //! Ethernet II frames.
 
-use core::{fmt, str::FromStr};
+use core::fmt;
+use core::str::FromStr;
 
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::{be16, read, set_be16, write};
+use crate::bytes::{be16, read, set_be16, view, write};
 use crate::error::{Layer, ParseError, checked_len};
-use crate::view::view;
 
 /// Bytes of an untagged Ethernet header.
 pub const HEADER_LEN: usize = 14;

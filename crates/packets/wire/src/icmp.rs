@@ -1,9 +1,8 @@
 //! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): the common header, and echo.
 
-use crate::bytes::{be16, set_be16};
+use crate::bytes::{be16, set_be16, view};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
-use crate::view::view;
 
 /// Bytes of the header: type, code, checksum and the four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;

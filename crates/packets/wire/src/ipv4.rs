@@ -3,11 +3,10 @@
 use core::net::Ipv4Addr;
 use core::ops::Range;
 
-use crate::bytes::{be16, read, set_be16, write};
+use crate::bytes::{be16, read, set_be16, view, write};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ip::Protocol;
-use crate::view::view;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;

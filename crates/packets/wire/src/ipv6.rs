@@ -3,11 +3,10 @@
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
-use crate::bytes::{array, be16, be32, read, set_be16, set_be32, write};
+use crate::bytes::{array, be16, be32, read, set_be16, set_be32, view, write};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
 use crate::ip::Protocol;
-use crate::view::view;
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;

@@ -36,6 +36,5 @@ pub mod virtio_net;
 
 mod bytes;
 mod error;
-mod view;
 
 pub use error::{Layer, ParseError};

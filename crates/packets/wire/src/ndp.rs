@@ -2,10 +2,9 @@
 
 use core::net::Ipv6Addr;
 
-use crate::bytes::{read, write};
+use crate::bytes::{read, view, write};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
-use crate::view::view;
 
 /// The ICMPv6 type of a neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

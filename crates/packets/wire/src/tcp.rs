@@ -2,10 +2,9 @@
 
 use core::ops::BitOr;
 
-use crate::bytes::{be16, be32, set_be16, set_be32};
+use crate::bytes::{be16, be32, set_be16, set_be32, view};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
-use crate::view::view;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;

@@ -1,9 +1,8 @@
 //! UDP (RFC 768).
 
-use crate::bytes::{be16, set_be16};
+use crate::bytes::{be16, set_be16, view};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
-use crate::view::view;
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::event::EventChannel;
 use crate::flip::PageReceiver;
 use crate::guest_copy::{CopyForm, GuestCopier};
+use crate::hypervisor::EventChannel;
 use crate::id::{DomId, GrantRef, Port};
 
 /// The services of the hypervisor for a frontend, in a guest.

@@ -1,11 +1,11 @@
 //! What a backend asks of its hypervisor.
 
 use std::fmt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::dma::{DmaHold, DmaRange};
 use crate::error::Error;
-use crate::event::EventChannel;
 use crate::flip::PageTransfer;
 use crate::grant::{GrantCopy, GrantMap};
 use crate::guest_copy::{CopyForm, GuestCopies};
@@ -149,4 +149,18 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     fn note(&self, what: Counted, n: u64) {
         let _ = (what, n);
     }
+}
+
+/// One end of an event channel.
+///
+/// Events do not count: several notifications before the other end looks are one event. The
+/// descriptor becomes readable with an event; wait for it edge-triggered (`EPOLLET`).
+pub trait EventChannel: AsFd + Send + Sync + 'static {
+    /// Sends an event to the other end. Never blocks.
+    fn notify(&self) -> Result<(), Error>;
+
+    /// Clears a pending event, so that the next one makes a new edge. Never blocks.
+    ///
+    /// Call it before looking at the ring, never after: an event in between would be lost.
+    fn take(&self) -> Result<(), Error>;
 }

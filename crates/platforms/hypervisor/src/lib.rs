@@ -10,7 +10,6 @@
 
 pub mod dma;
 mod error;
-pub mod event;
 pub mod flip;
 pub mod foreign;
 pub mod grant;
@@ -26,11 +25,11 @@ pub mod references;
 
 pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use error::Error;
-pub use event::EventChannel;
 pub use foreign::{CopyOut, GrantedMemory, PeerMemory, Target};
 pub use grant::{CopyStatus, Dest, GrantCopy, GrantMap, MapStatus, MappedGrants, Source};
 pub use guest::Guest;
 pub use guest_copy::{CopyForm, GuestCopies, GuestCopyCounts};
+pub use hypervisor::EventChannel;
 pub use hypervisor::Hypervisor;
 pub use id::{DomId, FrameNumber, GrantRef, Port};
 pub use meter::{Counted, Meter};

@@ -9,11 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::dma::{DmaHold, DmaRange};
 use crate::error::Error;
-use crate::event::EventChannel;
 use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use crate::grant::{CopyStatus, GrantCopy, GrantMap, MapStatus};
 use crate::guest_copy::{CopyForm, GuestCopies};
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{EventChannel, Hypervisor};
 use crate::id::{DomId, FrameNumber, GrantRef, Port};
 use crate::meter::{Counted, Meter};
 use crate::pages::MappedPages;

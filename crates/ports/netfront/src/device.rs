@@ -12,7 +12,7 @@ use wire::ethernet::MacAddr;
 use wire::netif::header_channel::HEADER_LEN;
 use xenstore::XenbusState;
 
-use crate::{Fault, Frontend, Queue, Received, TxBuffer};
+use crate::{Fault, Frontend, Received, RxQueue, TxBuffer, TxQueue};
 
 // The first buffer of a frame is a place of the header channel, or a page.
 const _: () = assert!(HEADER_LEN as usize >= HEADER_MAX);
@@ -149,4 +149,12 @@ impl<G: Guest> netdev::Queue for Queue<G> {
         }
         Ok(())
     }
+}
+
+/// One queue: a ring for each direction.
+pub struct Queue<G: Guest> {
+    /// To the backend.
+    pub tx: TxQueue<G>,
+    /// From the backend.
+    pub rx: RxQueue<G>,
 }

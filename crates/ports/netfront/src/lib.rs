@@ -21,18 +21,16 @@ mod fetch;
 mod free_pages;
 mod handshake;
 mod invalidate;
-mod keep;
 mod pages;
 mod pool;
-mod queue;
 mod rx;
 mod tx;
 
 pub use control::{ControlError, ControlRing, HashConfig};
+pub use device::Queue;
 pub use fault::Fault;
 pub use handshake::{Config, ConnectError, Frontend};
 pub use pool::CopyPool;
-pub use queue::Queue;
 pub use rx::{FlowHash, Received, RxQueue};
 pub use tx::{Full, TxBuffer, TxQueue};
 

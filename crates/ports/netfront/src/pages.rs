@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hypervisor::{GrantRef, Guest};
 use wire::netif::GrefMapping;
 
-use crate::Queue;
+use crate::{ControlError, Frontend, Queue};
 
 /// The pages that a queue sends from.
 pub(crate) struct TxPages<G: Guest> {
@@ -27,4 +27,22 @@ pub(crate) fn wanted<G: Guest>(queue: &Queue<G>) -> Vec<GrefMapping> {
     let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
     let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
     received.chain(sent).map(entry).collect()
+}
+
+impl<G: Guest> Frontend<G> {
+    /// Asks the backend to keep the pages of all queues mapped, as many as it can. It does so in a small share of its time, so
+    /// this takes long; frames may be on their way meanwhile. If it refuses, it copies by grants instead.
+    ///
+    /// # Errors
+    /// The backend refused, or has gone.
+    pub fn keep_mapped(&mut self) -> Result<(), ControlError> {
+        let Some(control) = &mut self.control else { return Ok(()) };
+        for (number, pages) in (0..).zip(std::mem::take(&mut self.wanted)) {
+            let count = control.size(number)?.min(pages.len());
+            for list in pages[..count].chunks(GrefMapping::PER_PAGE) {
+                control.add(number, list)?;
+            }
+        }
+        Ok(())
+    }
 }

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod access_groups;
-mod access_sizes;
 mod accesses;
 mod arguments;
 mod batch;

@@ -16,8 +16,7 @@ use iced_x86::Instruction;
 use scope_model::{Flush, FlushSite, Paging, PhysicalMemory, Side, Walker};
 use scope_result::{Checks, Domain, Mode, Recording};
 
-use crate::access_groups::{Accesses, Extent};
-use crate::access_sizes::AccessSizes;
+use crate::access_groups::{AccessSizes, Accesses, Extent};
 use crate::accesses::accesses;
 use crate::arguments::Arguments;
 use crate::block_flow::BlockFlow;

@@ -9,21 +9,12 @@
 
 #![forbid(unsafe_code)]
 
-mod calls;
 mod file;
-mod frames;
-mod layouts;
-mod provenance;
 mod recording;
-mod source;
 
-pub use calls::{CallKind, CallNode};
 pub use file::{Error, VERSION, read, write};
-pub use frames::{FrameCounts, InterfaceFrames};
-pub use layouts::{BlockMisses, LayoutCounts};
-pub use provenance::{FileDigest, Provenance};
 pub use recording::{
-    After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
-    Sample, Step, Work,
+    After, Block, BlockMisses, CallKind, CallNode, Checks, Domain, Event, EventKind, FileDigest,
+    FileLine, FrameCounts, Function, Inlined, InterfaceFrames, LayoutCounts, Mode, Owner, Profile,
+    Provenance, Recording, Sample, SourceLine, Step, Work,
 };
-pub use source::{FileLine, Inlined, SourceLine};

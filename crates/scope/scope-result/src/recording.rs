@@ -1,14 +1,8 @@
 //! The contents of a recording.
 
 use schemars::JsonSchema;
-use scope_model::{Config, Counters, EventCounts, Sweep};
+use scope_model::{Config, Counters, EventCounts, LayoutMisses, Sweep};
 use serde::{Deserialize, Serialize};
-
-use crate::calls::CallNode;
-use crate::frames::InterfaceFrames;
-use crate::layouts::LayoutCounts;
-use crate::provenance::Provenance;
-use crate::source::SourceLine;
 
 /// Everything that was recorded between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -285,4 +279,176 @@ pub struct Checks {
     pub not_frames: u64,
     /// Writes of CR3 in the hypervisor's function for another address space.
     pub new_spaces: u64,
+}
+
+/// A function that was entered by one chain of calls. [`Recording::calls`](crate::Recording::calls) has the parents before their
+/// children; the first node is the root, which no code belongs to and which is its own parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallNode {
+    /// The caller: an index into [`Recording::calls`](crate::Recording::calls).
+    pub parent: u32,
+    /// How the execution comes here.
+    pub kind: CallKind,
+    /// The block that was entered first, and so the function: an index into [`Recording::blocks`](crate::Recording::blocks).
+    pub block: u32,
+    /// The block that called first; none for a node below the root.
+    pub site: Option<u32>,
+    /// The domain that ran then: an index into [`Recording::domains`](crate::Recording::domains).
+    pub domain: u8,
+    /// The root of the page tables then.
+    pub space: u64,
+    /// The counts without those of its children. The executions are the calls; accesses are not counted.
+    pub counters: Counters,
+}
+
+/// How the execution comes to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CallKind {
+    /// By a call.
+    Call,
+    /// By a jump to another function, as in a tail call: both return to the caller of the first.
+    Jump,
+    /// By a system call, a hypercall or an exception of the parent.
+    Trap,
+    /// By an interrupt. Its parent is the root.
+    Interrupt,
+    /// The caller was not seen: it called before the recording began. Its parent is the root.
+    Unknown,
+}
+
+/// Misses under several layouts of a program at once. Interrupts are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutCounts {
+    /// The misses of each layout.
+    pub layouts: Vec<LayoutMisses>,
+    /// The misses of each block, by its number, under all layouts together.
+    pub blocks: Vec<BlockMisses>,
+}
+
+/// The misses of a block under all layouts together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockMisses {
+    /// Lines of code and data that L1 missed.
+    pub lines: u64,
+    /// Pages of data that the DTLBs of all sizes missed.
+    pub pages: u64,
+}
+
+/// The frames of an interface in one direction, counted where its driver gets or gives them.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct InterfaceFrames {
+    /// The domain: an index into [`Recording::domains`](crate::Recording::domains).
+    pub domain: u8,
+    /// The interface's name in its domain.
+    pub interface: String,
+    /// Whether the kernel sends them, else it receives.
+    pub sent: bool,
+    /// The counts.
+    pub counts: FrameCounts,
+}
+
+/// Counts of frames. A frame is what the driver handles as one, of up to 64 KiB with offloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct FrameCounts {
+    /// Frames with a payload.
+    pub data: u64,
+    /// Segments of TCP without a payload.
+    pub acks: u64,
+    /// All other frames.
+    pub others: u64,
+    /// Bytes of all of them, from the Ethernet header on.
+    pub bytes: u64,
+    /// Bytes of payload above TCP or UDP.
+    pub payload: u64,
+}
+
+impl FrameCounts {
+    /// All frames.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.data + self.acks + self.others
+    }
+}
+
+impl std::ops::AddAssign for FrameCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.data += other.data;
+        self.acks += other.acks;
+        self.others += other.others;
+        self.bytes += other.bytes;
+        self.payload += other.payload;
+    }
+}
+
+/// The source line of a part of a block: of instructions in a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceLine {
+    /// The block: an index into [`Recording::blocks`](crate::Recording::blocks).
+    pub block: u32,
+    /// The bytes of the block before these instructions.
+    pub offset: u16,
+    /// The number of the instructions.
+    pub instructions: u16,
+    /// Their line; of inlined code, the line that was inlined.
+    pub line: FileLine,
+    /// The functions that were inlined there, the outermost first.
+    pub inlined: Vec<Inlined>,
+}
+
+/// A line of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileLine {
+    /// The file: an index into [`Recording::files`](crate::Recording::files).
+    pub file: u32,
+    /// The line, from 1; 0 for code that belongs to no line.
+    pub line: u32,
+}
+
+/// An inlined function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Inlined {
+    /// Its name: an index into [`Recording::inlined`](crate::Recording::inlined).
+    pub name: u32,
+    /// Where the function around it calls it.
+    pub call: FileLine,
+}
+
+impl SourceLine {
+    /// The line of the function that was not inlined: where it calls the outermost one, if there is one.
+    #[must_use]
+    pub fn outermost(&self) -> FileLine {
+        self.inlined.first().map_or(self.line, |inlined| inlined.call)
+    }
+}
+
+/// What a recording's numbers depend on besides the modelled processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The version of pvscope; empty if the plugin ran without it.
+    pub pvscope: String,
+    /// QEMU, as it names itself.
+    pub qemu: String,
+    /// QEMU's arguments, for a machine of the user's; folders that are other ones in each run have a fixed name.
+    pub machine: Vec<String>,
+    /// The name of the workload.
+    pub workload: String,
+    /// Options that change counts.
+    pub options: Vec<String>,
+    /// Whether the machine was loaded from a snapshot at its first mark; otherwise it booted.
+    pub from_snapshot: bool,
+    /// What the machine boots: kernel, hypervisor, file systems.
+    pub images: Vec<FileDigest>,
+    /// Programs whose files were given: in the guests by these paths.
+    pub programs: Vec<FileDigest>,
+}
+
+/// A file that a recording was made with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct FileDigest {
+    /// What it is, or its path.
+    pub name: String,
+    /// The first eight bytes of its SHA-256, in hexadecimal digits.
+    pub digest: String,
+    /// The compiler and the profile, as far as they are known.
+    pub built_by: String,
 }

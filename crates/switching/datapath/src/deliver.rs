@@ -16,9 +16,8 @@ use crate::port::Port;
 use crate::probes;
 use crate::route::{Route, Routes};
 use crate::steer::Steer;
-use crate::storm;
 use crate::tags::{self, Change};
-use crate::targets::Targets;
+use crate::targets::{Targets, admit};
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
@@ -230,7 +229,7 @@ impl Carrier {
         let Hand { deliveries, parts, outcomes, held, .. } = hand;
         let control = self.ports.storm_control(from);
         let of_port = (from, control);
-        let group = &*storm::admit(of_port, targets, batch.window, group, self.now, outcomes);
+        let group = &*admit(of_port, targets, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in targets.others(from.id()) {
             let Some(to) = self.ports.get(id) else { continue };

@@ -31,7 +31,6 @@ mod deliver;
 mod domains;
 mod egress_queue;
 mod flooding;
-mod handle;
 mod head_of_line;
 mod held;
 mod histogram;
@@ -52,7 +51,6 @@ mod shared;
 mod sleepers;
 mod slot;
 mod steer;
-mod storm;
 mod tags;
 mod targets;
 mod wake_ups;
@@ -62,8 +60,7 @@ mod worker_state;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Instant;
 
 use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
@@ -81,7 +78,6 @@ pub use switch::TeachError;
 
 use carry::IngressQueue;
 use command::Command;
-use handle::WorkerHandle;
 use move_log::MoveLog;
 use peer::Peer;
 use placement::{Owners, Placement};
@@ -90,6 +86,7 @@ use sleepers::SleeperWatch;
 use wake_ups::WakeUps;
 use work::Work;
 use worker::Worker;
+use worker_state::WorkerHandle;
 
 /// The workers, the ports and the switch between them.
 pub struct Datapath {

@@ -6,7 +6,7 @@ use switch::PortId;
 
 use crate::Datapath;
 use crate::command::Command;
-use crate::handle::WorkerHandle;
+use crate::worker_state::WorkerHandle;
 
 /// A port that no queue has.
 const NOBODY: PortId = PortId(u16::MAX);

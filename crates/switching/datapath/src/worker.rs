@@ -22,12 +22,11 @@ use tracing::error;
 use crate::activity::Activity;
 use crate::carrier::Carrier;
 use crate::carry::Progress;
-use crate::handle::WorkerHandle;
 use crate::held::Held;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
-use crate::worker_state::{WorkerState, WorkerThread};
+use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 use looks::Looks;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.

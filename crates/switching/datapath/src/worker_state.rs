@@ -11,9 +11,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use tracing::error;
 
 use crate::activity::Activity;
 use crate::command::Command;
+use crate::shared::Shared;
 use crate::slot::Entry;
 
 /// A worker's queues and tasks, its commands, and the thread that serves them.
@@ -128,5 +130,39 @@ impl WorkerState {
     pub(crate) fn join(&self) -> std::thread::Result<()> {
         let thread = self.thread.lock().take();
         thread.map_or(Ok(()), |thread| thread.join.join())
+    }
+}
+
+/// A worker, for its datapath.
+pub(crate) struct WorkerHandle {
+    state: Arc<WorkerState>,
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl WorkerHandle {
+    pub(crate) fn new(
+        state: Arc<WorkerState>,
+        shared: Arc<Shared>,
+        commands: mpsc::Sender<Command>,
+    ) -> Self {
+        Self { state, shared, commands }
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        // This fails after the worker has got `Stop`. Then the command needs no effect.
+        let _ = self.commands.send(command);
+        self.shared.doorbells[self.state.number].ring();
+    }
+
+    pub(crate) fn state(&self) -> &Arc<WorkerState> {
+        &self.state
+    }
+
+    /// Waits for the end of its thread, after [`Command::Stop`].
+    pub(crate) fn join(&self) {
+        if self.state.join().is_err() {
+            error!(worker = self.state.number, "worker panicked");
+        }
     }
 }

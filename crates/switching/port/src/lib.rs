@@ -141,7 +141,6 @@
 #![forbid(unsafe_code)]
 
 mod budget;
-mod coalescing;
 mod event;
 mod lend;
 mod steering;
@@ -155,7 +154,7 @@ use std::time::{Duration, Instant};
 use offload::Features;
 
 pub use budget::Budget;
-pub use coalescing::Coalescing;
+pub use event::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
     ALL_SEGMENTS, Allocate, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash,

@@ -1,18 +1,24 @@
 //! What the daemon needs of every machine.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
+use offload::Features;
+use port::{Doorbell, Queue};
 use rustix::event::{Timespec, epoll};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use shm::{PageSize, Region};
+use vhost_user::{Device, DeviceOptions, Session};
+use virtio_user::Options;
 
 use super::check::{Check, text};
-use super::ports;
 use crate::config;
 
 /// Descriptors that the daemon takes without a guest, and that a guest takes with one queue (see `daemon::limits`).
@@ -50,7 +56,7 @@ pub(super) fn daemon(directory: &Path) -> Vec<Check> {
         ),
         Check::wished(
             "ports over vhost-user",
-            ports::both_ends(),
+            both_ends(),
             "[[port]], and [[uplink]] with kind = \"virtio-user\", need CONFIG_EVENTFD and /proc",
         ),
         Check::wished(
@@ -249,6 +255,55 @@ fn user_namespaces() -> Result<String, String> {
     command.args(["--user", "--map-root-user", "--net", "--mount", "true"]);
     host::run(command, Duration::from_secs(20)).map_err(text)?;
     Ok("one was made".to_owned())
+}
+
+const NEXT: &str = "make deps installs it on Debian";
+
+/// A program, and who runs it.
+const TOOLS: [(&str, &str); 9] = [
+    ("ip", "everything"),
+    ("ping", "demo, tests, benchmarks"),
+    ("iperf3", "demo, tests, benchmarks"),
+    ("ethtool", "demo, benchmarks, uplinks over a NIC"),
+    ("tshark", "tests of captures"),
+    ("qemu-system-x86_64", "make lab-qemu, lab-xen, scope, gate"),
+    ("dpdk-testpmd", "make lab-dpdk, pvnet-lab bench vhost"),
+    ("xz", "labs"),
+    ("zstd", "labs"),
+];
+
+/// Checks for labs. KVM is not needed: the labs emulate.
+pub(super) fn checks() -> Vec<Check> {
+    let check = |(tool, users): (&'static str, &str)| {
+        let found = host::command(tool).map(|_| format!("installed, for {users}"));
+        Check::needed(tool, found.map_err(|error| format!("{}, for {users}", text(error))), NEXT)
+    };
+    TOOLS.into_iter().map(check).collect()
+}
+
+/// A back-end that serves its rings to nobody.
+struct Nobody;
+
+impl Device for Nobody {
+    fn start(&self, _: Vec<Queue>) {}
+
+    fn stop(&self, _: &str) {}
+}
+
+/// Has a back-end and a front-end agree.
+pub(super) fn both_ends() -> Result<String, String> {
+    let (front, back) = UnixStream::pair().map_err(text)?;
+    let offloads = Features::ALL;
+    let offered = DeviceOptions { queues: 1, packed: true, offloads, guest_offloads: true };
+    let session = Session::new(offered, Arc::new(Nobody), Arc::default()).map_err(text)?;
+    let thread = thread::spawn(move || session.run(back));
+    let wanted = Options { queues: 1, packed: true, sends: offloads, receives: offloads };
+    let stop = Doorbell::new().map_err(text)?;
+    let connected = virtio_user::connect(front, &wanted, &Arc::default(), stop.as_fd());
+    let layout = connected.map(|(session, _)| session.agreed().layout()).map_err(text)?;
+    // The front-end is gone.
+    thread.join().map_err(|_| "the back-end's thread panicked")?;
+    Ok(format!("a back-end and a front-end agreed on {layout:?} rings").to_lowercase())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value};
 
-use super::format::LogFormat;
+use super::LogFormat;
 
 /// Longest line in bytes, its newline included.
 const LINE_MAX: usize = 4096;

@@ -114,9 +114,7 @@ mod tests {
         let recording = recording();
         let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
         let document = CallsData::new(&graph, &Costs::default(), &FilterArgs::default());
-        let json: serde_json::Value =
-            serde_json::from_str(&document::line(&document).unwrap()).unwrap();
-        assert_eq!(document::errors(&document::schema::<CallsData>(), &json), [""; 0]);
+        let json = document::checked(&document);
         let name = |index: &serde_json::Value| {
             let index = usize::try_from(index.as_u64().unwrap()).unwrap();
             json["functions"][index]["function"].as_str().unwrap().to_owned()

@@ -8,8 +8,55 @@ use super::measured::Measured;
 use super::provenance::Provenance;
 use crate::error::{Error, Result};
 
-/// The first line.
-const TITLE: &str = "# pvscope check, version 3: counts per frame of `pvnet-lab bench pps --lockstep`. Made by `make gate-update`.";
+/// A baseline in a file: the windows' of `pvscope check`, or the costs of `pvscope repro netback`.
+pub trait BaselineFile: Sized {
+    /// The first line.
+    const TITLE: &'static str;
+
+    fn provenance(&self) -> &Provenance;
+
+    /// What follows the provenance.
+    fn numbers(&self, text: &mut String);
+
+    /// Takes the lines after the first, with their numbers; none is empty.
+    fn take<'a>(lines: impl Iterator<Item = (usize, &'a str)>)
+    -> std::result::Result<Self, String>;
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is missing, or a line is not understood.
+    fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
+        let failed = |reason| Error::Usage(format!("{}: {reason}", path.display()));
+        Self::parse(&text).map_err(failed)
+    }
+
+    /// Writes a file.
+    fn write(&self, path: &Path) -> Result<()> {
+        let written = report::write_atomic(path, self.text().as_bytes());
+        written.map_err(|error| Error::Usage(error.to_string()))
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", Self::TITLE);
+        for line in self.provenance().lines() {
+            let _ = writeln!(text, "{line}");
+        }
+        self.numbers(&mut text);
+        text
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(Self::TITLE) {
+            let wrong =
+                "this is no baseline of this version of pvscope: make it anew with --update";
+            return Err(wrong.to_owned());
+        }
+        Self::take((2..).zip(lines).filter(|(_, line)| !line.is_empty()))
+    }
+}
 
 /// Windows, and what their numbers depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,28 +65,14 @@ pub struct Baseline {
     pub windows: BTreeMap<String, Measured>,
 }
 
-impl Baseline {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// It is missing, or a line is not understood.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
-        let failed = |reason| Error::Usage(format!("{}: {reason}", path.display()));
-        Self::parse(&text).map_err(failed)
+impl BaselineFile for Baseline {
+    const TITLE: &'static str = "# pvscope check, version 3: counts per frame of `pvnet-lab bench pps --lockstep`. Made by `make gate-update`.";
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
     }
 
-    /// Writes a file.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let written = report::write_atomic(path, self.text().as_bytes());
-        written.map_err(|error| Error::Usage(error.to_string()))
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!("{TITLE}\n");
-        for line in self.provenance.lines() {
-            let _ = writeln!(text, "{line}");
-        }
+    fn numbers(&self, text: &mut String) {
         for (name, window) in &self.windows {
             let _ = writeln!(text, "\nwindow {name} {}", window.bytes);
             for (module, count) in &window.instructions {
@@ -61,23 +94,14 @@ impl Baseline {
                 let _ = writeln!(text, "missed {count:.3} {function}");
             }
         }
-        text
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(
-                "this is no baseline of this version of pvscope: make it anew with --update"
-                    .to_owned(),
-            );
-        }
+    fn take<'a>(
+        lines: impl Iterator<Item = (usize, &'a str)>,
+    ) -> std::result::Result<Self, String> {
         let (mut provenance, mut windows) = (Provenance::default(), BTreeMap::new());
         let mut window: Option<&mut Measured> = None;
-        for (number, line) in (2..).zip(lines) {
-            if line.is_empty() {
-                continue;
-            }
+        for (number, line) in lines {
             let wrong = || format!("line {number} is not understood: {line:?}");
             let (key, rest) = line.split_once(' ').ok_or_else(wrong)?;
             if key == "window" {

@@ -374,10 +374,7 @@ fn the_document_and_the_page_have_the_same_packet() {
     ]);
     let packet = Packet::pick(&Flow::new(&recording), Direction::Tx, Some(2), false).expect("one");
     let costs = Costs::default();
-    let text = json(&data::PacketData::new(&packet, &costs)).expect("JSON");
-    let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let schema = document::schema::<data::PacketData<'_>>();
-    assert_eq!(document::errors(&schema, &document), [""; 0]);
+    let document = document::checked(&data::PacketData::new(&packet, &costs));
     assert_eq!((&document["nth"], &document["complete"]), (&2.into(), &true.into()));
     assert_eq!(document["lines"][0]["function"], "__tcp_transmit_skb");
     assert_eq!(document["stages"][0]["stage"], "guest");
@@ -385,8 +382,5 @@ fn the_document_and_the_page_have_the_same_packet() {
     assert!(html.contains("<svg") && html.contains("xennet_tx_buf_gc"));
     let flow = Flow::new(&recording);
     let distribution = Distribution::new(&flow, Direction::Tx, &costs).expect("a complete packet");
-    let text = json(&distribution.data()).expect("JSON");
-    let document = serde_json::from_str(&text).expect("JSON");
-    let schema = document::schema::<DistributionData<'_>>();
-    assert_eq!(document::errors(&schema, &document), [""; 0]);
+    let document = document::checked(&distribution.data());
 }

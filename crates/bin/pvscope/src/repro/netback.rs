@@ -20,7 +20,7 @@ use scope_model::Costs;
 use scope_result::{Provenance as Made, Recording};
 
 use super::{ReproArgs, usage};
-use crate::check::Provenance;
+use crate::check::{BaselineFile as _, Provenance};
 use crate::error::Result;
 use crate::report::{json, show};
 use crate::workload::{Variation, Workload};

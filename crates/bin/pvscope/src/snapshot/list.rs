@@ -163,12 +163,8 @@ mod tests {
         let folder = lab::TempDir::new().unwrap();
         let store = Store::at(folder.path().to_owned());
         ["0123abcd", "4567cdef"].iter().for_each(|name| add(&store, name));
-        let document = |removed: &[Snapshot]| -> serde_json::Value {
-            let value =
-                serde_json::from_str(&json(&SnapshotsData::new(&store, removed)).unwrap()).unwrap();
-            assert_eq!(document::errors(&document::schema::<SnapshotsData>(), &value), [""; 0]);
-            value
-        };
+        let document =
+            |removed: &[Snapshot]| document::checked(&SnapshotsData::new(&store, removed));
         let both = document(&[]);
         assert_eq!(both["snapshots"].as_array().map(Vec::len), Some(2));
         assert_eq!((&both["bytes"], &both["kept_bytes"]), (&(6 << 20).into(), &KEPT_BYTES.into()));

@@ -6,9 +6,7 @@
 mod calls;
 mod instructions;
 mod machine;
-mod owner;
 mod protections;
-mod sink;
 
 use std::time::Duration;
 

@@ -5,8 +5,7 @@ use lab::Throughput;
 use report::html::{BarChart, LineChart, Report, StackedChart};
 use report::{Machine, Samples, Stats, Table, human};
 
-use super::findings::{Findings, INTRODUCTION, Pair};
-use super::show;
+use super::{Findings, INTRODUCTION, Pair, show};
 
 /// The names of what is compared.
 const SUBJECTS: [&str; 2] = ["pvnet", "veth + bridge"];

@@ -3,8 +3,8 @@
 use lab::Ping;
 use report::{Benchmark, CpuSplit, Row, Samples, Stats, Table, human};
 
-use super::findings::{Findings, Pair};
 use super::isolation::Links;
+use super::{Findings, Pair};
 use crate::error::{Error, Result};
 use crate::output;
 

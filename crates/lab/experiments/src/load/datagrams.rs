@@ -12,7 +12,7 @@ use report::{count, human};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bursts::Bursts;
+use super::pace::Bursts;
 use super::result::ResultArgs;
 use super::socket::{PORT, failed};
 use crate::error::Result;
@@ -255,16 +255,6 @@ mod tests {
         })
     }
 
-    /// The document as JSON, which is as its schema says.
-    fn json(document: &impl Document) -> serde_json::Value {
-        fn schema<T: Document>(_: &T) -> serde_json::Value {
-            document::schema::<T>()
-        }
-        let value = serde_json::from_str(&document::line(document).unwrap()).unwrap();
-        assert_eq!(document::errors(&schema(document), &value), [""; 0]);
-        value
-    }
-
     #[test]
     fn a_sink_counts_what_arrived_and_what_did_not() {
         let arrived = arrived(|source| {
@@ -278,8 +268,11 @@ mod tests {
         assert!((arrived.lost() - 0.2).abs() < 1e-9);
         assert!(Arrived::default().lost().abs() < f64::EPSILON);
         assert_eq!(arrived.text(), "received 4 of 5 datagrams: 20.0 % lost\n");
-        assert_eq!(json(&arrived)["received"], 4);
-        assert_eq!(serde_json::from_value::<Arrived>(json(&arrived)).unwrap(), arrived);
+        assert_eq!(document::checked(&arrived)["received"], 4);
+        assert_eq!(
+            serde_json::from_value::<Arrived>(document::checked(&arrived)).unwrap(),
+            arrived
+        );
     }
 
     #[test]
@@ -296,7 +289,7 @@ mod tests {
         assert!(sent.datagrams > 0 && sent.datagrams.is_multiple_of(8), "{sent:?}");
         assert_eq!((sent.bytes, sent.refused), (sent.datagrams * 100, 0));
         assert_eq!(arrived, Arrived { received: sent.datagrams, sent: sent.datagrams });
-        assert_eq!(json(&sent)["datagrams"], sent.datagrams);
+        assert_eq!(document::checked(&sent)["datagrams"], sent.datagrams);
     }
 
     #[test]

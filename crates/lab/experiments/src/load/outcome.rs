@@ -78,8 +78,7 @@ mod tests {
         let table = outcome.table();
         assert_eq!(table.rows()[0], ["a", "1", "1.00"]);
         assert_eq!(table.rows()[2], ["all", "2", "4.00"]);
-        let document = serde_json::from_str(&document::line(&outcome).unwrap()).unwrap();
-        assert_eq!(document::errors(&document::schema::<Outcome>(), &document), [""; 0]);
+        document::checked(&outcome);
         let json = serde_json::to_string(&outcome).unwrap();
         assert_eq!(serde_json::from_str::<Outcome>(&json).unwrap(), outcome);
     }

@@ -2,7 +2,6 @@
 
 use lab::Progress;
 
-use super::outcome::kept;
 use crate::error::Result;
 
 /// What one measurement is of.
@@ -241,6 +240,21 @@ fn start<K: Key, E: Experiment<K>>(
     Ok(running)
 }
 
+/// Turns a failure into a row that says so, so that the other measurements go on. An interrupt ends
+/// everything.
+pub fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
+    match result {
+        Err(error) if error.is_interrupt() => Err(error),
+        result => Ok(result.map_err(|error| error.to_string())),
+    }
+}
+
+/// The mean; none of nothing.
+pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -322,5 +336,12 @@ mod tests {
         assert_eq!(seen.missing(keys[0]).as_deref(), Some("failed: no x"));
         assert_eq!((seen.missing(keys[1]), seen.all().count()), (None, 6));
         assert_eq!(seen.missing(Number(9, 'y')).as_deref(), Some("not measured"));
+    }
+
+    #[test]
+    fn a_failure_becomes_a_row_and_an_interrupt_ends_everything() {
+        let failed = kept(Err::<(), _>(Error::Failed("it is so".to_owned())));
+        assert_eq!(failed.unwrap().unwrap_err(), "it is so");
+        assert!(kept(Err::<(), _>(Error::Lab(lab::Error::Interrupted))).is_err());
     }
 }

@@ -4,7 +4,6 @@ mod claims;
 mod document;
 mod fit;
 mod flows;
-mod jenkins;
 mod measure;
 mod model;
 mod paper;

@@ -8,19 +8,41 @@ use crate::{
 use clap::Args;
 use lab::Progress;
 
-/// Where pvnet is.
+/// The arguments of all labs.
 #[derive(Args)]
-pub struct PvnetArgs {
+pub struct LabArgs {
     /// The program pvnet [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     pvnet: Option<PathBuf>,
+    /// Write the results to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub boot: BootArgs,
 }
 
-impl PvnetArgs {
-    /// The program as a file for the host.
-    pub fn file(&self) -> Result<HostFile> {
-        let program = self.pvnet.clone().or_else(|| scenario::program("pvnet"));
-        HostFile::new(program.ok_or(Error::NotBuilt("pvnet"))?)
+/// A program that was built, as a file for the host: the given one, or the one of this name beside this program.
+pub fn built(given: Option<&PathBuf>, name: &'static str) -> Result<HostFile> {
+    let program = given.cloned().or_else(|| scenario::program(name));
+    HostFile::new(program.ok_or(Error::NotBuilt(name))?)
+}
+
+impl LabArgs {
+    /// The program pvnet.
+    pub fn pvnet(&self) -> Result<HostFile> {
+        built(self.pvnet.as_ref(), "pvnet")
+    }
+
+    /// How to boot, with pvnet.
+    pub fn options(&self) -> Result<Options> {
+        let mut options = self.boot.options()?;
+        options.files.push(self.pvnet()?);
+        Ok(options)
+    }
+
+    /// Progress of a lab with so many steps.
+    pub fn progress(&self, steps: usize) -> Progress {
+        Progress::new(steps, self.boot.build.quiet)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
-use crate::{Error, Host, HostFile, Options, Result};
+use crate::{Error, Host, Result};
 use clap::Args;
 use document::Document;
 use lab::Progress;
@@ -11,7 +11,7 @@ use report::{Machine, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::args::{BootArgs, PvnetArgs};
+use super::args::{LabArgs, built};
 
 /// Its arguments.
 #[derive(Args)]
@@ -25,16 +25,11 @@ pub struct HostileArgs {
     /// How many connections are opened and closed, and interfaces plugged and unplugged, to find leaks.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
-    #[command(flatten)]
-    pvnet: PvnetArgs,
     /// The program hostile [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     hostile: Option<PathBuf>,
-    /// Write the results to this file, as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     #[command(flatten)]
-    boot: BootArgs,
+    lab: LabArgs,
 }
 
 /// Progress steps besides the attacks and the quiet periods.
@@ -62,9 +57,10 @@ impl Document for HostileDocument<'_> {
 /// Runs the attacks. Returns whether only the attacker suffered.
 pub fn run(args: &HostileArgs) -> Result<bool> {
     let classes = if args.only.is_empty() { Class::all() } else { &args.only };
-    let options = options(args)?;
-    let images = args.boot.build.images()?;
-    let progress = Progress::new(STEPS + QUIET + classes.len(), args.boot.build.quiet);
+    let mut options = args.lab.options()?;
+    options.files.push(built(args.hostile.as_ref(), "hostile")?);
+    let images = args.lab.boot.build.images()?;
+    let progress = args.lab.progress(STEPS + QUIET + classes.len());
     progress.step("boot Xen and dom0");
     let host = Host::boot(&images, &options)?;
     let mut testbed = AttackTestbed::new(&host, &progress)?;
@@ -100,7 +96,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     println!("{baseline}");
     let passed = leaks.is_empty() && rows.iter().all(Row::passed);
     let document = document((&*rows, &baseline), held, &leaks);
-    scenario::write_json(args.json.as_deref(), &document)?;
+    scenario::write_json(args.lab.json.as_deref(), &document)?;
     Ok(passed)
 }
 
@@ -120,14 +116,6 @@ fn baseline(testbed: &AttackTestbed, progress: &Progress) -> Result<Baseline> {
         testbed.quiet()
     });
     quiet.collect::<Result<_>>().map(Baseline::new)
-}
-
-fn options(args: &HostileArgs) -> Result<Options> {
-    let mut options = args.boot.options()?;
-    let hostile = args.hostile.clone().or_else(|| scenario::program("hostile"));
-    let hostile = HostFile::new(hostile.ok_or(Error::NotBuilt("hostile"))?)?;
-    options.files.extend([args.pvnet.file()?, hostile]);
-    Ok(options)
 }
 
 fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
@@ -192,8 +180,6 @@ mod tests {
         };
         let (rows, baseline) = ([row], Baseline::new(vec![victim]));
         let document = document((&rows, &baseline), Default::default(), &[]);
-        let json = serde_json::from_str(&document::line(&document).unwrap()).unwrap();
-        let schema = document::schema::<HostileDocument<'_>>();
-        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        document::checked(&document);
     }
 }

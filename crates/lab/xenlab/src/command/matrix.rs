@@ -1,17 +1,14 @@
 //! `pvnet-lab xen matrix`: connects every frontend with every backend.
 
-use std::path::PathBuf;
-
 use crate::scenario::{self, Cell, Pair};
 use crate::{Error, Host, Options, Result};
 use clap::Args;
 use document::Document;
-use lab::Progress;
 use report::{Machine, Table, human};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::args::{BootArgs, PvnetArgs};
+use super::args::LabArgs;
 
 /// Its arguments.
 #[derive(Args)]
@@ -23,12 +20,7 @@ pub struct MatrixArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     #[command(flatten)]
-    pvnet: PvnetArgs,
-    /// Write the results to this file, as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    #[command(flatten)]
-    boot: BootArgs,
+    lab: LabArgs,
 }
 
 /// Progress steps per pair: those of [`scenario::cell`], and the boot.
@@ -56,8 +48,8 @@ impl Document for MatrixDocument<'_> {
 pub fn run(args: &MatrixArgs) -> Result<bool> {
     let pairs = if args.only.is_empty() { Pair::ALL.to_vec() } else { args.only.clone() };
     let options = options(args, &pairs)?;
-    let images = args.boot.build.images()?;
-    let progress = Progress::new(STEPS * pairs.len(), args.boot.build.quiet);
+    let images = args.lab.boot.build.images()?;
+    let progress = args.lab.progress(STEPS * pairs.len());
     let (mut cells, mut failures) = (Vec::new(), Vec::new());
     for pair in &pairs {
         progress.step(format!("{pair}: boot Xen and dom0"));
@@ -82,14 +74,14 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
     for (pair, error) in &failures {
         eprintln!("\n{pair} failed: {error}");
     }
-    scenario::write_json(args.json.as_deref(), &MatrixDocument::new(&cells))?;
+    scenario::write_json(args.lab.json.as_deref(), &MatrixDocument::new(&cells))?;
     Ok(failures.is_empty() && cells.iter().all(Cell::passed))
 }
 
 fn options(args: &MatrixArgs, pairs: &[Pair]) -> Result<Options> {
-    let mut options = args.boot.options()?;
+    let mut options = args.lab.boot.options()?;
     if pairs.iter().any(|pair| pair.needs_pvnet()) {
-        options.files.push(args.pvnet.file()?);
+        options.files.push(args.lab.pvnet()?);
     }
     Ok(options)
 }
@@ -149,11 +141,7 @@ mod tests {
             },
             left: vec!["a node".to_owned()],
         };
-        let cells = [cell];
-        let text = document::line(&MatrixDocument::new(&cells)).unwrap();
-        let json = serde_json::from_str(&text).unwrap();
-        let schema = document::schema::<MatrixDocument<'_>>();
-        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        document::checked(&MatrixDocument::new(&[cell]));
     }
 
     #[test]

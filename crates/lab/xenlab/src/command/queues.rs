@@ -1,29 +1,13 @@
 //! `pvnet-lab xen queues`: how many queues guests get, by the virtual CPUs of both ends.
 
-use std::path::PathBuf;
-
 use crate::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
 use crate::{Error, Host, Options, Result};
-use clap::Args;
 use document::Document;
-use lab::Progress;
 use report::{Machine, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::args::{BootArgs, PvnetArgs};
-
-/// Its arguments.
-#[derive(Args)]
-pub struct QueuesArgs {
-    #[command(flatten)]
-    pvnet: PvnetArgs,
-    /// Write the results to this file, as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    #[command(flatten)]
-    boot: BootArgs,
-}
+use super::args::LabArgs;
 
 /// The backends in dom0: the kernel's, and pvnet.
 const BACKENDS: [Backend; 2] = [Backend::Stock, Backend::Pvnet];
@@ -54,12 +38,11 @@ fn hosts() -> impl Iterator<Item = (Backend, u32)> {
 }
 
 /// Boots a host for each backend and number of dom0's CPUs. Returns whether all guests got as many queues as expected.
-pub fn run(args: &QueuesArgs) -> Result<bool> {
-    let mut options = args.boot.options()?;
-    options.files.push(args.pvnet.file()?);
+pub fn run(args: &LabArgs) -> Result<bool> {
+    let options = args.options()?;
     let images = args.boot.build.images()?;
     let steps = hosts().count() * (1 + GUEST_VCPUS.len());
-    let progress = Progress::new(steps, args.boot.build.quiet);
+    let progress = args.progress(steps);
     let mut rows = Vec::new();
     for (backend, dom0_vcpus) in hosts() {
         progress.step(format!("{}: boot Xen and dom0 with {dom0_vcpus} CPUs", backend.name()));
@@ -114,10 +97,7 @@ mod tests {
         };
         let failed = Negotiation { queues: 1, ..passed.clone() };
         let rows = [passed, failed];
-        let text = document::line(&QueuesDocument::new(&rows)).unwrap();
-        let json = serde_json::from_str(&text).unwrap();
-        let schema = document::schema::<QueuesDocument<'_>>();
-        assert_eq!(document::errors(&schema, &json), [""; 0]);
+        document::checked(&QueuesDocument::new(&rows));
         let table = table(&rows);
         assert_eq!(table.rows()[0], ["stock", "2", "4", "2", "2", "2", "5/5", "passed"]);
         assert_eq!(table.rows()[1].last().map(String::as_str), Some("FAILED"));

@@ -1,11 +1,12 @@
 //! Guests.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::channel::{Channel, WaitError};
 use super::qemu::{FIRST_GUEST_PORT, GUEST_PORTS, KERNEL};
-use super::shell::{Job, Output, Shell};
+use super::shell::{Job, Shell};
 use crate::{Error, Result};
 
 /// How long the toolstack may take. It waits ten seconds for a backend; an overloaded machine is slow, not broken.
@@ -164,6 +165,14 @@ pub struct Domu {
     port: Port,
 }
 
+impl Deref for Domu {
+    type Target = Shell;
+
+    fn deref(&self) -> &Shell {
+        &self.shell
+    }
+}
+
 impl Domu {
     pub(super) fn create(
         dom0: &Shell,
@@ -212,30 +221,6 @@ impl Domu {
     #[must_use]
     pub fn shell(&self) -> &Shell {
         &self.shell
-    }
-
-    /// Runs a command in it: [`Shell::sh`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
-    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
-        self.shell.sh(command, limit)
-    }
-
-    /// Runs a command in it that must succeed: [`Shell::run`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
-    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
-        self.shell.run(command, limit)
-    }
-
-    /// Starts a command in it: [`Shell::spawn`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::spawn`].
-    pub fn spawn(&self, command: &str) -> Result<Job> {
-        self.shell.spawn(command)
     }
 
     /// Destroys it without a shutdown.

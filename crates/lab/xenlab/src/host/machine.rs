@@ -1,5 +1,6 @@
 //! A virtual machine without Xen: Debian's kernel and programs under QEMU, as on a KVM host.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::monitor::Monitor;
 use super::overlay::{HostFile, add, concatenate, read, script};
 use super::port::{self, Port};
 use super::qemu::{self, AGENT_PORT};
-use super::shell::{Job, Output, Shell};
+use super::shell::Shell;
 use crate::image::{Archive, Images, Kind};
 use crate::{Emulator, Error, Result};
 
@@ -107,6 +108,14 @@ pub struct Machine {
     _folder: TempDir,
 }
 
+impl Deref for Machine {
+    type Target = Shell;
+
+    fn deref(&self) -> &Shell {
+        &self.shell
+    }
+}
+
 impl Machine {
     /// Boots a machine. Returns once it takes commands, or once it waits for another one's state.
     ///
@@ -168,12 +177,6 @@ impl Machine {
         Ok(Self { qemu, shell, monitor, log, limit: config.limit, _folder: folder })
     }
 
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.shell.name()
-    }
-
     /// Its shell.
     #[must_use]
     pub fn shell(&self) -> &Shell {
@@ -189,30 +192,6 @@ impl Machine {
     #[must_use]
     pub fn complaints(&self) -> String {
         self.qemu.stderr()
-    }
-
-    /// Runs a command in it: [`Shell::sh`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
-    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
-        self.shell.sh(command, limit)
-    }
-
-    /// Runs a command in it that must succeed: [`Shell::run`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
-    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
-        self.shell.run(command, limit)
-    }
-
-    /// Starts a command in it: [`Shell::spawn`].
-    ///
-    /// # Errors
-    /// Those of [`Shell::spawn`].
-    pub fn spawn(&self, command: &str) -> Result<Job> {
-        self.shell.spawn(command)
     }
 
     /// Reboots it, without QEMU's end, and waits until it takes commands again.

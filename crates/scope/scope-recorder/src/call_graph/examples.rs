@@ -59,26 +59,21 @@ fn a_direct_jump_into_the_middle_of_a_function_is_no_return() {
     assert_eq!((nodes[2].parent, nodes[2].kind), (1, CallKind::Jump));
 }
 
-/// A retpoline calls over its own trap, writes the target over the return address and returns; the target returns to its caller.
-#[test]
-fn a_return_to_an_address_that_was_written_is_a_jump() {
+/// The nodes of a retpoline, which calls over its own trap, writes the target over the return address and returns; the target returns to
+/// its caller. `thunk` is how the retpoline's function is known.
+fn retpoline(thunk: EntryKind) -> Vec<CallNode> {
     let mut graph = CallGraph::new(0);
-    let known = |start| Some(KnownFunction { number: 0, start, entry: EntryKind::None });
-    let kernel = Some(Mode::Kernel);
-    let (caller, thunk, target) = (0x1000, 0x2000, 0x3000);
-    let block = |start, end, ending, target, function| BlockFlow {
-        start,
-        end,
-        ending,
-        target,
-        function: known(function),
-        mode: kernel,
-        ..BlockFlow::default()
+    let (caller, trampoline, target) = (0x1000, 0x2000, 0x3000);
+    let block = |start, end, ending, target, function| {
+        let entry = if function == trampoline { thunk } else { EntryKind::None };
+        let function = Some(KnownFunction { number: 0, start: function, entry });
+        let mode = Some(Mode::Kernel);
+        BlockFlow { start, end, ending, target, function, mode, ..BlockFlow::default() }
     };
     for flow in [
-        block(caller, 0x1005, Ending::Call, Some(thunk), caller),
-        block(thunk, 0x2005, Ending::Call, Some(0x200a), thunk),
-        block(0x200a, 0x2010, Ending::Return, None, thunk),
+        block(caller, 0x1005, Ending::Call, Some(trampoline), caller),
+        block(trampoline, 0x2005, Ending::Call, Some(0x200a), trampoline),
+        block(0x200a, 0x2010, Ending::Return, None, trampoline),
         block(target, 0x3001, Ending::Return, None, target),
         block(0x1005, 0x1006, Ending::Next, None, caller),
     ] {
@@ -90,12 +85,16 @@ fn a_return_to_an_address_that_was_written_is_a_jump() {
         graph.arrive(last, BlockId(number), 0, u64::from(number));
         last = Executed { block: Some(BlockId(number)), slot };
     }
-    let nodes = graph.finish(5, &[]);
-    let seen: Vec<_> = nodes
+    graph.finish(5, &[]).into_iter().skip(1).collect()
+}
+
+#[test]
+fn a_return_to_an_address_that_was_written_is_a_jump() {
+    let nodes = retpoline(EntryKind::None);
+    let seen = nodes
         .iter()
-        .skip(1)
         .map(|node| (node.parent, node.kind, node.block, node.counters.instructions))
-        .collect();
+        .collect::<Vec<_>>();
     let expected =
         [(0, CallKind::Unknown, 0, 2), (1, CallKind::Call, 1, 2), (2, CallKind::Jump, 3, 1)];
     assert_eq!(seen, expected);
@@ -104,39 +103,9 @@ fn a_return_to_an_address_that_was_written_is_a_jump() {
 /// The same retpoline by its name: the target is the caller's.
 #[test]
 fn what_a_retpoline_leads_to_is_called_by_whoever_called_the_retpoline() {
-    let mut graph = CallGraph::new(0);
-    let known = |start, entry| Some(KnownFunction { number: 0, start, entry });
-    let (caller, thunk, target) = (0x1000, 0x2000, 0x3000);
-    let block = |start, end, ending, target, function| BlockFlow {
-        start,
-        end,
-        ending,
-        target,
-        function: known(
-            function,
-            if function == thunk { EntryKind::Thunk } else { EntryKind::None },
-        ),
-        mode: Some(Mode::Kernel),
-        ..BlockFlow::default()
-    };
-    for flow in [
-        block(caller, 0x1005, Ending::Call, Some(thunk), caller),
-        block(thunk, 0x2005, Ending::Call, Some(0x200a), thunk),
-        block(0x200a, 0x2010, Ending::Return, None, thunk),
-        block(target, 0x3001, Ending::Return, None, target),
-        block(0x1005, 0x1006, Ending::Next, None, caller),
-    ] {
-        graph.add(flow);
-    }
-    let slots = [Some(0x800), Some(0x7f8), Some(0x7f8), Some(0x800), None];
-    let mut last = Executed::default();
-    for (number, slot) in (0..).zip(slots) {
-        graph.arrive(last, BlockId(number), 0, u64::from(number));
-        last = Executed { block: Some(BlockId(number)), slot };
-    }
-    let nodes = graph.finish(5, &[]);
+    let nodes = retpoline(EntryKind::Thunk);
     let seen: Vec<_> =
-        nodes.iter().skip(1).map(|node| (node.parent, node.kind, node.block, node.site)).collect();
+        nodes.iter().map(|node| (node.parent, node.kind, node.block, node.site)).collect();
     let call = |block| (1, CallKind::Call, block, Some(0));
     assert_eq!(seen, [(0, CallKind::Unknown, 0, None), call(1), call(3)]);
 }

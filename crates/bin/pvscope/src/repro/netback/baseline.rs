@@ -1,15 +1,11 @@
 //! The baseline of the pairs: text, a number per line, so that a change of it can be read.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use super::cost::{Cost, Share};
 use super::pairs::length;
-use crate::check::Provenance;
+use crate::check::{BaselineFile, Provenance};
 use crate::error::{Error, Result};
-
-/// The first line.
-const TITLE: &str = "# pvscope repro netback, version 1: costs of a byte, packet or round. Made by `make gate-xen-update`.";
 
 /// The bands in percent, of all and of a share: docs/xen-cost.md has what they are chosen by.
 const BANDS: (f64, f64) = (2.5, 5.0);
@@ -26,22 +22,6 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// It is missing, or a line is not understood.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
-        let failed = |reason| Error::Usage(format!("{}: {reason}", path.display()));
-        Self::parse(&text).map_err(failed)
-    }
-
-    /// Writes a file.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let written = report::write_atomic(path, self.text().as_bytes());
-        written.map_err(|error| Error::Usage(error.to_string()))
-    }
-
     /// The costs of a workload.
     pub fn of(&self, workload: &str) -> Option<&Cost> {
         self.costs.iter().find(|cost| cost.workload == workload)
@@ -63,12 +43,16 @@ impl Baseline {
         }
         Ok(Self { costs, ..other })
     }
+}
 
-    fn text(&self) -> String {
-        let mut text = format!("{TITLE}\n");
-        for line in self.provenance.lines() {
-            let _ = writeln!(text, "{line}");
-        }
+impl BaselineFile for Baseline {
+    const TITLE: &'static str = "# pvscope repro netback, version 1: costs of a byte, packet or round. Made by `make gate-xen-update`.";
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn numbers(&self, text: &mut String) {
         for cost in &self.costs {
             let Cost { workload, units, frame_payload, acks, shares, events, .. } = cost;
             let _ = writeln!(text, "\nworkload {workload} {units} {frame_payload:.1} {acks:.4}");
@@ -81,19 +65,13 @@ impl Baseline {
                 let _ = writeln!(text, "event {name} {count:.9}");
             }
         }
-        text
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(
-                "this is no baseline of this version of pvscope: make it anew with --update"
-                    .to_owned(),
-            );
-        }
+    fn take<'a>(
+        lines: impl Iterator<Item = (usize, &'a str)>,
+    ) -> std::result::Result<Self, String> {
         let (mut provenance, mut costs) = (Provenance::default(), Vec::<Cost>::new());
-        for (number, line) in (2..).zip(lines).filter(|(_, line)| !line.is_empty()) {
+        for (number, line) in lines {
             let wrong = || format!("line {number} is not understood: {line:?}");
             let (key, rest) = line.split_once(' ').ok_or_else(wrong)?;
             let words: Vec<&str> = rest.split(' ').collect();

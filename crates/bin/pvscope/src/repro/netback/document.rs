@@ -324,10 +324,7 @@ pub mod tests {
     #[test]
     fn page_text_and_document_have_every_pair() {
         let data = data();
-        let json = serde_json::to_value(&data).unwrap();
-        let text = ::document::line(&data).unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(document::errors(&document::schema::<NetbackData>(), &value), [""; 0], "{json}");
+        document::checked(&data);
         for text in [data.page().to_html(), data.text()] {
             assert!(text.contains("tx-pvnet"), "{text}");
         }

@@ -65,7 +65,7 @@ fn follow<A: Attacker>(
         let round = match order {
             Order::Idle => attacker.rest(until),
             Order::Spin(percent) if args.class.makes_holes() => {
-                virtio::holes::apart(f64::from(percent) / 100.0)
+                virtio::memory::apart(f64::from(percent) / 100.0)
             }
             Order::Spin(percent) => spin(&mut attacker, f64::from(percent) / 100.0, until),
             Order::Attack => repeat(&mut attacker, attack, until, &mut report.operations),
@@ -81,7 +81,7 @@ fn follow<A: Attacker>(
 }
 
 fn attack(class: Class) -> Attack {
-    use netif::{control, events, frames, memory, receiver, segments, sessions, store};
+    use netif::{floods, frames, memory, receiver, segments, sessions};
     use virtio as vm;
     match class {
         Class::SlowStops => Attack::Netif(receiver::stops),
@@ -95,14 +95,14 @@ fn attack(class: Class) -> Attack {
         Class::MulticastStorm => Attack::Netif(frames::multicast),
         Class::Malformed => Attack::Netif(frames::malformed),
         Class::MacFlapping => Attack::Netif(frames::flapping),
-        Class::EventStorm => Attack::Netif(events::storm),
-        Class::ControlFlood => Attack::Netif(control::flood),
+        Class::EventStorm => Attack::Netif(floods::events),
+        Class::ControlFlood => Attack::Netif(floods::control),
         Class::GrantRevocation | Class::StaleGrants => Attack::Netif(memory::revocation),
         Class::Balloon => Attack::Netif(memory::balloon),
         Class::Holes => Attack::Netif(memory::holes),
         Class::AttachDetach => Attack::Netif(sessions::attach_detach),
         Class::TinySegments => Attack::Netif(segments::tiny),
-        Class::StoreFlood => Attack::Netif(store::flood),
+        Class::StoreFlood => Attack::Netif(floods::store),
         Class::VirtioKickStorm => Attack::Virtio(vm::rings::kicks),
         Class::VirtioMalformed => Attack::Virtio(vm::frames::malformed),
         Class::VirtioLongTables => Attack::Virtio(vm::rings::long_tables),
@@ -116,9 +116,9 @@ fn attack(class: Class) -> Attack {
         Class::VirtioMemoryTables => Attack::Virtio(vm::sessions::memory_tables),
         Class::VirtioControlFlood => Attack::Virtio(vm::sessions::control_flood),
         Class::VirtioSparseMemory => Attack::Virtio(vm::memory::sparse),
-        Class::VirtioFullCalls => Attack::Virtio(vm::calls::full),
-        Class::VirtioHoles => Attack::Virtio(vm::holes::own),
-        Class::VirtioSharedHoles => Attack::Virtio(vm::holes::shared),
+        Class::VirtioFullCalls => Attack::Virtio(vm::rings::full_calls),
+        Class::VirtioHoles => Attack::Virtio(vm::memory::own),
+        Class::VirtioSharedHoles => Attack::Virtio(vm::memory::shared),
     }
 }
 

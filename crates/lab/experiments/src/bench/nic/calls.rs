@@ -14,8 +14,7 @@ use nic_bus::CardBus;
 use shm::Region;
 use zerocopy::IntoBytes as _;
 
-use super::owner::Owner;
-use super::sink::Sink;
+use super::machine::{Owner, Sink};
 
 /// The card, which a guest's call may have to wait for.
 pub type SharedCard = Arc<Mutex<Card<CardBus, Sink>>>;

@@ -8,9 +8,7 @@ mod frames;
 mod host;
 mod mark;
 mod netif;
-mod network;
 mod nics;
-mod open;
 mod sockets;
 mod uplinks;
 mod virtio;
@@ -18,19 +16,20 @@ mod window;
 
 use std::fmt::Write as _;
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 
 use clap::Args;
-use lab::Progress;
+use lab::{Namespace, Progress};
 use report::Benchmark;
+use rustix::process::geteuid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use window::{Counts, Path};
 
 use crate::bench::rows::Rows;
 use crate::error::{Error, Result};
 use crate::output;
-use window::Counts;
 
-pub use network::enter;
 pub use nics::{Direction, NicKind, NicPath, Times};
-pub use open::path;
 pub use window::{PathKind, Size, Window, carry};
 
 /// Frames before the first mark: more than any ring has slots, so that all pages and caches are in use.
@@ -65,7 +64,7 @@ pub struct LockstepArgs {
 
 /// Runs the windows.
 pub fn run(args: &LockstepArgs, quiet: bool) -> Result<Benchmark> {
-    let namespace = network::enter()?;
+    let namespace = enter()?;
     let windows = Window::chosen(&args.windows).map_err(Error::Failed)?;
     let (possible, skipped): (Vec<_>, Vec<_>) =
         windows.into_iter().partition(|window| namespace.is_some() || !window.needs_network());
@@ -116,7 +115,7 @@ fn measure(
     marks: bool,
 ) -> std::result::Result<Counts, String> {
     let moved = displacement(round);
-    let mut path = open::path(window)?;
+    let mut path = path(window)?;
     let warm_up = if window.size.is_large() { WARM_UP_LARGE } else { WARM_UP };
     window::carry(&mut *path, warm_up)?;
     if marks {
@@ -140,6 +139,38 @@ fn displacement(round: u32) -> Vec<u8> {
 
 fn names(windows: &[Window]) -> String {
     windows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Builds the path of a window.
+pub fn path(window: &Window) -> std::result::Result<Box<dyn Path>, String> {
+    Ok(match window.path {
+        PathKind::Header | PathKind::Copy | PathKind::Remap | PathKind::Flip => {
+            Box::new(netif::Pair::new(window.path, window.size)?)
+        }
+        PathKind::UplinkTx | PathKind::UplinkTxBasic => {
+            Box::new(uplinks::ToUplink::new(window.path, window.size)?)
+        }
+        PathKind::GuestCopy
+        | PathKind::GuestCopyMapped
+        | PathKind::Direct
+        | PathKind::UplinkRx
+        | PathKind::UplinkRxBasic => Box::new(uplinks::FromUplink::new(window.path, window.size)?),
+        PathKind::VhostUser => Box::new(virtio::Pair::new(window.size)?),
+        PathKind::Card(protection) => Box::new(cards::Card::new(protection, window.size)?),
+    })
+}
+
+/// Moves this thread into a network of its own, where windows make their taps. None without root.
+pub fn enter() -> Result<Option<Namespace>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let namespace = Namespace::create("lockstep")?;
+    let path = namespace.path();
+    let file = std::fs::File::open(&path).map_err(|source| Error::Path { path, source })?;
+    let enter = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network));
+    enter.map_err(|errno| Error::Failed(format!("entering a namespace: {errno}")))?;
+    Ok(Some(namespace))
 }
 
 #[cfg(test)]

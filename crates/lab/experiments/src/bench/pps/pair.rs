@@ -7,7 +7,7 @@ use control_socket::join_socket;
 use hypervisor::Counted;
 use lab::CpuMeter;
 
-use super::cpus::Cpus;
+use super::Cpus;
 use super::generator::Generator;
 use crate::error::{Error, Result};
 use crate::testbed::Daemon;

@@ -2,10 +2,9 @@
 
 use report::{Claim, Rule, Statement, Unit};
 
-use super::config::Line;
+use super::config::{Line, Placement};
 use super::measure::Cost;
 use super::paper::{self, DEFAULT, MOST, MTU};
-use super::placement::Placement;
 use super::reads::ReadRow;
 use super::rows::Row;
 

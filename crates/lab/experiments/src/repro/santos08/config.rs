@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use clap::ValueEnum;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
 use crate::repro::config;
+use crate::repro::cpus::Cpus;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 /// How a guest receives.
@@ -157,6 +159,34 @@ impl Coalesced {
                 "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
                 card(nic)
             ),
+        }
+    }
+}
+
+/// Where the guest and the driver domain run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Both on one CPU, cards and peer on another.
+    Together,
+    /// The guest on one CPU; the driver domain, cards and peer on another, as in the paper.
+    Apart,
+}
+
+impl Placement {
+    /// Its name in rows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Together => "together",
+            Self::Apart => "apart",
+        }
+    }
+
+    /// The CPUs.
+    pub fn cpus(self, chosen: &Cpus) -> Cpus {
+        match self {
+            Self::Together => chosen.clone(),
+            Self::Apart => chosen.apart(),
         }
     }
 }

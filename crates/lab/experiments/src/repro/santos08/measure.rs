@@ -10,10 +10,9 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::load::{Arrived, LISTENS};
 use crate::repro::cpus::Cpus;
-use crate::repro::interrupts;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;
-use crate::repro::window::watch;
+use crate::repro::transfer::{guest_interrupts, watch};
 use crate::testbed::this;
 
 /// Nanoseconds of CPU time per packet that the guest received.
@@ -109,7 +108,7 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
     let [guest, driver, hypervisor] =
         [guest_system + guest_user, driver, hypervisor].map(|share| share * wall * 1e9 / packets);
     let status = window.status.as_ref();
-    let interrupts = status.map_or(0, |[before, after]| interrupts::of_guests(before, after));
+    let interrupts = status.map_or(0, |[before, after]| guest_interrupts(before, after));
     Ok(Sample {
         cost: Cost { guest, driver, hypervisor, total: guest + driver + hypervisor },
         pps: packets / wall,

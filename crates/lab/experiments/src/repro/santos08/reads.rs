@@ -18,16 +18,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use shm::Piece;
 
-use super::config::{Coalesced, Line};
+use super::config::{Coalesced, Line, Placement};
 use super::measure::{Stream, source};
-use super::placement::Placement;
 use crate::bench::guest::{Guest, text, thread_cpu};
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::repro::rounds::{self, Experiment, Key};
 use crate::repro::server::{Machine, Network, Server, Setup, wire};
 use crate::repro::shares::Shares;
-use crate::repro::window::watch;
+use crate::repro::transfer::watch;
 
 /// The lines that are compared: who writes the payload into the guest's pages.
 pub const LINES: [Line; 4] = [Line::GuestCopy, Line::Copy, Line::Steered, Line::MultiqueueReuse];

@@ -4,10 +4,9 @@ use report::{Samples, Stats};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::config::Line;
+use super::config::{Line, Placement};
 use super::measure::{Cost, Sample};
 use super::paper::{DEFAULT, MTU, over_linux};
-use super::placement::Placement;
 use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.

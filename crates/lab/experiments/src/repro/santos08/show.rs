@@ -3,10 +3,9 @@
 use report::html::{LineChart, Report, StackedChart};
 use report::{Stats, Table, claims_table, human};
 
-use super::config::{LINES, Line};
+use super::config::{LINES, Line, Placement};
 use super::document::Document;
 use super::paper::{self, MTU};
-use super::placement::Placement;
 use super::rows::Row;
 use crate::repro::results::Section;
 

@@ -9,11 +9,9 @@ use crate::error::{Error, Result};
 use crate::fairness::jain;
 use crate::load::{MEASURES, Outcome};
 use crate::repro::cpus::Cpus;
-use crate::repro::interrupts;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;
-use crate::repro::transfer::{Direction, PAYLOAD};
-use crate::repro::window::watch;
+use crate::repro::transfer::{Direction, PAYLOAD, driver_interrupts, guest_interrupts, watch};
 use crate::testbed::this;
 
 /// The results of one transfer.
@@ -119,8 +117,8 @@ fn interrupts(before: &Status, after: &Status, wall: Duration) -> [Option<f64>; 
     let per_second = |count: u64| count as f64 / wall.as_secs_f64().max(f64::EPSILON);
     // A tap's readiness wakes a worker; nobody counts that.
     let has_cards = !after.nics.is_empty();
-    let of_driver = has_cards.then(|| per_second(interrupts::of_driver(before, after)));
-    [of_driver, Some(per_second(interrupts::of_guests(before, after)))]
+    let of_driver = has_cards.then(|| per_second(driver_interrupts(before, after)));
+    [of_driver, Some(per_second(guest_interrupts(before, after)))]
 }
 
 #[cfg(test)]

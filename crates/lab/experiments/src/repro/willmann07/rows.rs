@@ -9,8 +9,7 @@ use serde::Serialize;
 use super::config::Config;
 use super::measure::Sample;
 use super::paper::{Numbers, Part, paper};
-use crate::repro::outcome::mean;
-use crate::repro::rounds::{self, Key};
+use crate::repro::rounds::{self, Key, mean};
 use crate::repro::shares::Shares;
 use crate::repro::transfer::Direction;
 

@@ -6,7 +6,7 @@ use super::flows::{Distribution, Shares};
 use super::model::Check;
 use super::paper::{DEFAULT, DEFAULT_QUEUES, DIP, FOUR_QUEUES, ONE_QUEUE};
 use super::rows::Row;
-use crate::repro::outcome::mean;
+use crate::repro::rounds::mean;
 
 const WORKLOAD: &str = "8 TCP streams";
 const PLOT: &str = "plot";

@@ -6,7 +6,7 @@ use super::flows::Hashes;
 use super::measure::Sample;
 use super::model::{Check, Costs, MBPS, Machine, crowding, rise};
 use super::rows::{Measurements, Point, predict};
-use crate::repro::outcome::mean;
+use crate::repro::rounds::mean;
 
 const ONE: Point = Point { queues: 1, workers: 1 };
 const TWO: Point = Point { queues: 2, workers: 2 };

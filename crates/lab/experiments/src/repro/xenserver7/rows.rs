@@ -8,8 +8,7 @@ use super::flows::{Hashes, Spread};
 use super::measure::Sample;
 use super::model::{Costs, Limit, Machine};
 use super::paper;
-use crate::repro::outcome::mean;
-use crate::repro::rounds::{self, Key};
+use crate::repro::rounds::{self, Key, mean};
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use xenlab::scenario::Report;
 
-use crate::cli::Cli;
-use crate::device::Device;
+use crate::Cli;
+use crate::connect::Device;
 use crate::link::Link;
 use crate::wait::Outcome;
 

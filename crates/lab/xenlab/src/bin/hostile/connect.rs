@@ -1,8 +1,11 @@
 //! How a link connects to the backend.
 
+use std::net::Ipv4Addr;
+use std::ops::Deref;
+
 use xenstore::XenbusState;
 
-use crate::device::Device;
+use crate::Cli;
 use crate::link::{Link, Shape};
 use crate::wait::Outcome;
 
@@ -35,5 +38,28 @@ impl Link {
         spoil(device)?;
         device.enter(XenbusState::Connected)?;
         device.wait_closed()
+    }
+}
+
+/// An interface, and the addresses that echoes use.
+pub struct Device {
+    interface: xenlab::netif::device::Device,
+    pub address: Ipv4Addr,
+    pub peer: Ipv4Addr,
+}
+
+impl Device {
+    /// Opens the interface.
+    pub fn open(cli: &Cli) -> Outcome<Self> {
+        let interface = xenlab::netif::device::Device::open(cli.vif)?;
+        Ok(Self { interface, address: cli.address, peer: cli.peer })
+    }
+}
+
+impl Deref for Device {
+    type Target = xenlab::netif::device::Device;
+
+    fn deref(&self) -> &Self::Target {
+        &self.interface
     }
 }

@@ -5,7 +5,7 @@ use wire::ethernet::{self, EtherType, MacAddr};
 use wire::ip::Protocol;
 use wire::{arp, icmp, ipv4};
 
-use crate::device::Device;
+use crate::connect::Device;
 
 const ETHERNET: usize = 14;
 const IP: usize = ETHERNET + 20;

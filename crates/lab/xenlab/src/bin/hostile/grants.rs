@@ -4,7 +4,7 @@ use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
 use crate::attack::Attack;
-use crate::device::Device;
+use crate::connect::Device;
 use crate::frames;
 use crate::link::{Link, Shape};
 use crate::wait::{Outcome, wait_until};

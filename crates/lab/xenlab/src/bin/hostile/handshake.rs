@@ -7,7 +7,7 @@ use wire::netif::keys;
 use xenstore::XenbusState;
 
 use crate::attack::Attack;
-use crate::device::Device;
+use crate::connect::Device;
 use crate::link::{Link, Shape};
 use crate::races::Random;
 use crate::wait::Outcome;

@@ -9,7 +9,7 @@ use wire::netif::{NR_SLOTS_MIN, RxRequest, TxRequest, keys, status, tx_flags};
 use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
 
-use crate::device::Device;
+use crate::connect::Device;
 use crate::frames;
 use crate::ring::Ring;
 use crate::wait::{Outcome, holds_within, wait_until};

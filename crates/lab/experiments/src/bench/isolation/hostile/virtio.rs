@@ -1,9 +1,7 @@
 //! A virtual machine with a vhost-user port, and its front-end.
 
 mod attacker;
-pub mod calls;
 pub mod frames;
-pub mod holes;
 pub mod memory;
 pub mod receiver;
 pub mod rings;

@@ -1,13 +1,17 @@
 //! Rings that cost the worker much, or break.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use virtqueue::DESCRIPTORS_MAX;
+use wire::ethernet::MacAddr;
 
 use super::attacker::Attacker;
 use super::frames::batch;
 use crate::bench::guest::{addressed, text};
-use crate::bench::virtio::{GUEST, HEADER, Machine, RX, SIZE, TX, TX_DATA, parts};
+use crate::bench::isolation::class::Class;
+use crate::bench::virtio::{
+    Crowd, GUEST, HEADER, Machine, PAIRS_MAX, RX, SIZE, TX, TX_DATA, parts,
+};
 
 /// Notifications per round.
 const NOTIFICATIONS: u64 = 1024;
@@ -110,4 +114,33 @@ fn describe(
     memory.write(at, address).map_err(text)?;
     memory.write(at + 8, len).map_err(text)?;
     memory.write(at + 12, [flags, next]).map_err(text)
+}
+
+/// How long the back-end has to end the session.
+const END: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Fills the calls of all rings, sends a frame by each pair of them, and waits for the session's end. Each time by another port: that of
+/// the last one is closed.
+pub fn full_calls(attacker: &mut Attacker) -> Result<u64, String> {
+    let port = attacker.next_port();
+    if port >= Class::VirtioFullCalls.ports() {
+        // All are closed.
+        std::thread::sleep(PAUSE);
+        return Ok(0);
+    }
+    let stream = attacker.connect_to(port)?;
+    let mut crowd = Crowd::boot(stream, PAIRS_MAX)?;
+    let mac = attacker.mac();
+    crowd.fill_calls()?;
+    crowd.send_by_all(&addressed(mac, MacAddr([2, 0, 0, 0, 0, 0x77]), FRAME_LEN))?;
+    let start = Instant::now();
+    while crowd.is_served() {
+        if start.elapsed() > END {
+            return Err("a front-end that blocks the worker keeps its session".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(PAUSE);
+    Ok(1)
 }

@@ -35,6 +35,7 @@ mod protocol;
 mod status;
 mod toolstack;
 mod traffic;
+mod worker;
 mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
@@ -51,8 +52,9 @@ pub use port::{
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
-    RecordingStatus, Status, WorkerStatus,
+    RecordingStatus, Status,
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
+pub use worker::{QueueKind, QueueStatus, WorkerShares, WorkerStatus};
 pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

@@ -135,9 +135,7 @@ impl Config {
 
     /// Checks what TOML cannot express.
     pub fn check(&self) -> Result<(), String> {
-        if !(1..=64).contains(&self.daemon.workers) {
-            return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
-        }
+        self.daemon.check()?;
         self.check_names()?;
         let mut macs: HashSet<_> = self.uplinks.iter().filter_map(|uplink| uplink.mac).collect();
         let xen = self.daemon.platform == Platform::Xen;

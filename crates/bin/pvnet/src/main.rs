@@ -35,7 +35,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::capture::CaptureArgs;
-use args::{DaemonArgs, InterfaceArgs, LogArgs};
+use args::{CpuArgs, DaemonArgs, InterfaceArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use config::{ConfigFile, Override};
@@ -100,6 +100,8 @@ enum Command {
     Nic {
         /// The card's name in the daemon's configuration.
         name: String,
+        #[command(flatten)]
+        cpus: CpuArgs,
         #[command(flatten)]
         daemon: DaemonArgs,
         #[command(flatten)]
@@ -277,6 +279,8 @@ struct GuestArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     rejoin: u32,
     #[command(flatten)]
+    cpus: CpuArgs,
+    #[command(flatten)]
     interface: InterfaceArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -300,14 +304,16 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
             config_check::run(&ConfigFile::new(config, set), json)
         }
         Command::Run { config, set, log, .. } => run(&ConfigFile::new(config, set), &log),
-        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface, log }) => {
+        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, cpus, interface, log }) => {
+            cpus.bind()?;
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
             let rejoin = Duration::from_secs(rejoin.into());
             let options = guest::Options { rejoin, ..interface.options() };
             service(&log, || guest::run(&identity, &socket, &options))
         }
-        Command::Nic { name, daemon, log } => {
+        Command::Nic { name, cpus, daemon, log } => {
+            cpus.bind()?;
             service(&log, || nic::run(&name, &nic_socket(&daemon.directory)))
         }
         Command::Frontend { vif, interface, log } => {

@@ -17,7 +17,7 @@ use crate::worker_state::WorkerState;
 pub(crate) enum Command {
     Add {
         port: Arc<Port>,
-        work: Work,
+        work: NewWork,
         id: Option<IngressId>,
     },
     RemoveIngress {
@@ -55,6 +55,9 @@ pub(crate) enum Command {
     Resume,
     Stop,
 }
+
+/// Work that its worker's thread makes, so that the memory of it is on the node of the worker's CPU.
+pub(crate) type NewWork = Box<dyn FnOnce() -> Work + Send>;
 
 /// What a worker had of a port.
 pub(crate) type Removed = Vec<Arc<Entry>>;

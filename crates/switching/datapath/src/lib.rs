@@ -35,6 +35,7 @@ mod held;
 mod histogram;
 mod in_flight;
 mod liveness;
+mod loads;
 mod lockstep;
 mod mirror_target;
 mod move_log;
@@ -73,6 +74,7 @@ pub use config::Config;
 pub use egress_queue::LockWaits;
 pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
+pub use loads::{QueueLoad, QueueName, Shares, WorkerLoad, WorkerTimes};
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, Port};
 pub use shared::{Failure, FailureSink};
@@ -80,7 +82,8 @@ pub use sleepers::{Sleep, SleepSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
-use handle::{Command, WorkerHandle};
+use handle::{Command, NewWork, WorkerHandle};
+use loads::Readings;
 use move_log::MoveLog;
 use peer::Peer;
 use placement::{Owners, Placement};
@@ -100,6 +103,8 @@ pub struct Datapath {
     /// Which workers have queues and tasks of which port.
     owners: Mutex<BTreeMap<PortId, Owners>>,
     moves: Mutex<MoveLog>,
+    /// What workers had done lately.
+    readings: Mutex<Readings>,
 }
 
 impl Datapath {
@@ -127,7 +132,7 @@ impl Datapath {
         config: &Config,
         failures: FailureSink,
     ) -> std::io::Result<(Self, LockstepWorker)> {
-        let config = Config { poll: std::time::Duration::ZERO, ..*config };
+        let config = Config { poll: std::time::Duration::ZERO, ..config.clone() };
         let shared = Shared::of(&config, failures, 1)?;
         let (worker, handle) = Worker::new(0, shared.clone())?;
         Ok((Self::with_workers(shared, vec![handle], None), LockstepWorker::new(worker)))
@@ -141,7 +146,8 @@ impl Datapath {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));
         let next_ingress = AtomicU64::new(0);
-        Self { shared, workers, sleepers, next_ingress, placement, owners, moves }
+        let readings = Mutex::new(Readings::new());
+        Self { shared, workers, sleepers, next_ingress, placement, owners, moves, readings }
     }
 
     /// How many workers there are.
@@ -276,13 +282,11 @@ impl Datapath {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
         let port = self.shared.add(name, egress, attachment);
-        let carry = |(queue, ingress)| {
-            let wake_ups = WakeUps::new(coalescing, Instant::now());
-            Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
-        };
+        let carry = |(queue, ingress)| new_queue(queue, ingress, coalescing);
         let carry = ingress.into_iter().enumerate().map(carry);
         let owners = self.placement().place(carry.len(), tasks.len());
-        let tasks = tasks.into_iter().map(Work::Serve).zip(&owners.tasks);
+        let serve = |task| -> NewWork { Box::new(|| Work::Serve(task)) };
+        let tasks = tasks.into_iter().map(serve).zip(&owners.tasks);
         for (work, worker) in carry.zip(&owners.queues).chain(tasks) {
             self.workers[*worker].send(Command::Add { port: port.clone(), work, id: None });
         }
@@ -300,8 +304,7 @@ impl Datapath {
     ) -> IngressId {
         let serial = self.next_ingress.fetch_add(1, Ordering::Relaxed);
         let id = IngressId { port: port.id(), serial };
-        let wake_ups = WakeUps::new(coalescing, Instant::now());
-        let work = Work::Carry { queue: usize::MAX, ingress: IngressQueue::new(ingress), wake_ups };
+        let work = new_queue(usize::MAX, ingress, coalescing);
         let worker = self.placement().place_queue();
         self.workers[worker].send(Command::Add { port: port.clone(), work, id: Some(id) });
         self.owners().entry(port.id()).or_default().added.insert(serial, worker);
@@ -382,8 +385,7 @@ impl Datapath {
             return false;
         }
         for ((queue, ingress), worker) in ingress.into_iter().enumerate().zip(owners) {
-            let wake_ups = WakeUps::new(coalescing, Instant::now());
-            let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+            let work = new_queue(queue, ingress, coalescing);
             self.workers[worker].send(Command::Add { port: port.clone(), work, id: None });
         }
         true
@@ -488,6 +490,14 @@ impl Datapath {
     fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An ingress queue for a worker.
+fn new_queue(queue: usize, ingress: Box<dyn Ingress>, coalescing: Option<Coalescing>) -> NewWork {
+    Box::new(move || {
+        let wake_ups = WakeUps::new(coalescing, Instant::now());
+        Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
+    })
 }
 
 impl Drop for Datapath {

@@ -126,6 +126,8 @@ pub(crate) struct Shared {
     hash_macs: bool,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
+    /// The CPUs of workers, by number.
+    pub(crate) cpus: Box<[usize]>,
     pub(crate) snooping: Snooping,
     pub(crate) sleepers: Sleepers,
 }
@@ -148,7 +150,7 @@ impl Shared {
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
-        let &Config { poll, flood_copies, hash_macs, .. } = config;
+        let &Config { poll, flood_copies, hash_macs, ref cpus, .. } = config;
         Self {
             table,
             ports: RwLock::default(),
@@ -160,6 +162,7 @@ impl Shared {
             hash_macs,
             failures,
             doorbells,
+            cpus: cpus.as_slice().into(),
             snooping: Snooping::default(),
             sleepers: Sleepers::default(),
         }

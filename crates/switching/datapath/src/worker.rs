@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use cpus::CpuList;
 use poller::{Poller, Yields};
 use port::{Armed, Broken};
 use rustix::buffer::spare_capacity;
@@ -84,6 +85,8 @@ pub(crate) struct Worker {
     least_debt: Duration,
     /// Whether a queue slept in that round, whose next frames are announced by an event.
     sleeps: bool,
+    /// When it last looked for events.
+    looked: Instant,
 }
 
 impl Worker {
@@ -128,6 +131,7 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
+            looked: Instant::now(),
         })
     }
 
@@ -160,16 +164,30 @@ impl Worker {
         let (ready, thread) = mpsc::channel();
         let activity = self.activity.clone();
         let name = format!("worker-{}", self.number);
+        let is_first = self.generation == 0;
         let join = std::thread::Builder::new().name(name).spawn(move || {
+            let bound = self.bind();
+            if let Err(error) = &bound {
+                error!(worker = self.number, %error, "a worker cannot be bound to its CPU");
+            }
             // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let id = rustix::thread::gettid().as_raw_nonzero().get();
-            if ready.send((id, File::open("/proc/thread-self/stat"))).is_ok() {
+            // In the place of another one, it is better anywhere than not there.
+            let begun = if is_first { bound } else { Ok(()) };
+            let begun = begun.and_then(|()| File::open("/proc/thread-self/stat"));
+            if ready.send((id, begun)).is_ok() {
                 self.run();
             }
         })?;
         let (id, stat) = thread.recv().map_err(io::Error::other)?;
         Ok(WorkerThread { id: u32::try_from(id).unwrap_or(0), stat: stat?, activity, join })
+    }
+
+    /// Has the calling thread run on the worker's CPU, if it has one. Memory that it touches first is on the node of that CPU.
+    fn bind(&self) -> io::Result<()> {
+        let cpu = self.shared.cpus.get(self.number).copied();
+        cpu.map_or(Ok(()), |cpu| cpus::bind(&CpuList::from_iter([cpu])))
     }
 
     /// Whether another thread has taken its place.
@@ -238,7 +256,7 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looks, self.ended) = (Looks::new(Instant::now()), None);
+            (self.looks, self.ended) = (Looks::new(self.looked), None);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         // The queue of its last turn is free.
@@ -317,7 +335,7 @@ impl Worker {
                     if let Some(slot) = &mut self.slots[index] {
                         slot.account.charge(took);
                         if has_worked {
-                            slot.turn_ended(self.number, took, now);
+                            slot.turn_ended(&self.state, took, now);
                         }
                     }
                     self.ended = Some(now);
@@ -337,7 +355,7 @@ impl Worker {
         if let Some((index, began)) = self.unended.take()
             && let Some(slot) = &mut self.slots[index]
         {
-            slot.turn_ended(self.number, now - began, now);
+            slot.turn_ended(&self.state, now - began, now);
         }
     }
 
@@ -460,11 +478,14 @@ impl Worker {
         events.clear();
         if waits {
             self.activity.rest();
+            self.state.times.falls_asleep(self.carrier.now);
         }
         let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        self.looked = Instant::now();
         if waits {
             self.activity.begin_round(self.rounds);
             self.shared.sleepers.wake();
+            self.state.times.wakes(self.looked.duration_since(self.shared.started));
         }
         match waited {
             Ok(_) | Err(Errno::INTR) => {}

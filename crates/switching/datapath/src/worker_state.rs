@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use crate::handle::Command;
+use crate::loads::Times;
 use crate::slot::Entry;
 
 /// A worker's queues and tasks, its commands, and the thread that serves them.
@@ -24,6 +25,8 @@ pub(crate) struct WorkerState {
     /// How many threads it has had before this one. A thread that finds another number than its own ends.
     pub(crate) replacements: AtomicU64,
     thread: Mutex<Option<WorkerThread>>,
+    /// What became of its time.
+    pub(crate) times: Times,
 }
 
 /// The thread of a worker.
@@ -104,6 +107,7 @@ impl WorkerState {
             entries: Mutex::default(),
             replacements: AtomicU64::new(0),
             thread: Mutex::default(),
+            times: Times::default(),
         }
     }
 
@@ -155,6 +159,11 @@ impl WorkerState {
         if let Some(place) = self.entries.lock().get_mut(number) {
             *place = Some(entry);
         }
+    }
+
+    /// Its queues and tasks.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().flatten().cloned().collect()
     }
 
     /// How many numbers are in use, or were.

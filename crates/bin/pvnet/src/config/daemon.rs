@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use control_socket::DIRECTORY;
+use cpus::CpuList;
 use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
@@ -38,8 +40,11 @@ pub struct Daemon {
     pub nic_mode: u32,
     /// The platform whose guests are served.
     pub platform: Platform,
-    /// Threads that carry frames.
-    pub workers: usize,
+    /// Threads that carry frames; see [`workers`](Self::workers).
+    pub workers: Option<usize>,
+    /// The CPUs of these threads, one each; without it they run where the scheduler puts them.
+    #[serde(deserialize_with = "cpu_list")]
+    pub cpus: Option<CpuList>,
     /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
     pub poll_us: u64,
     /// Whether the machine's CPUs sleep lightly while traffic flows.
@@ -67,7 +72,8 @@ impl Default for Daemon {
             control_group: None,
             nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
-            workers: default_workers(cpus()),
+            workers: None,
+            cpus: None,
             poll_us: 100,
             low_latency: false,
             metrics: None,
@@ -79,9 +85,46 @@ impl Default for Daemon {
     }
 }
 
-/// The CPUs of the driver domain.
+/// The most workers that a datapath has.
+const WORKERS_MAX: usize = 64;
+
+impl Daemon {
+    /// How many threads carry frames: one per CPU of `cpus`, or as many as the machine's CPUs suggest.
+    pub fn workers(&self) -> usize {
+        let named = self.cpus.as_ref().map(CpuList::len);
+        self.workers.or(named).unwrap_or_else(|| default_workers(cpus()))
+    }
+
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let workers = self.workers();
+        if let Some(cpus) = &self.cpus
+            && cpus.len() != workers
+        {
+            return Err(format!(
+                "daemon.workers is {workers}, and daemon.cpus = \"{cpus}\" are {}: each worker has one of them, so leave workers out",
+                cpus.len()
+            ));
+        }
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(format!("daemon.workers is {workers}, not 1 to {WORKERS_MAX}"));
+        }
+        Ok(())
+    }
+}
+
+/// `cpus`
+fn cpu_list<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<CpuList>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+/// The CPUs of the driver domain, when this is called first: later on the threads may be bound to some of them.
 pub(super) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// The most workers by default.

@@ -176,6 +176,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             nic_mode,
             platform,
             workers,
+            cpus,
             poll_us,
             low_latency,
             metrics,

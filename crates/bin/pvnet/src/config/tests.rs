@@ -83,6 +83,15 @@ fn queues_and_workers_follow_the_cpus() {
 }
 
 #[test]
+fn each_cpu_that_is_named_has_a_worker() {
+    let workers = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.workers();
+    assert_eq!(workers("cpus = \"2-4,8\"\n"), 4);
+    assert_eq!(workers("cpus = \"2-3\"\nworkers = 2\n"), 2);
+    assert_eq!(workers("workers = 3\n"), 3);
+    assert_eq!(workers(""), super::daemon::default_workers(super::daemon::cpus()));
+}
+
+#[test]
 fn coalescing_has_the_same_keys_everywhere() {
     let keys = "coalesce_frames = 16\ncoalesce_us = 30\n";
     let config = parse(&format!("{UP}{keys}{RED}{keys}")).unwrap();
@@ -325,6 +334,10 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{UP}capabilities = \"csum+uso\"\n"), "need csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+        ("[daemon]\ncpus = \"2-\"\n".to_owned(), "no CPU and no range"),
+        ("[daemon]\ncpus = \"\"\n".to_owned(), "it names no CPU"),
+        ("[daemon]\ncpus = \"0-64\"\n".to_owned(), "not 1 to 64"),
+        ("[daemon]\ncpus = \"2-3\"\nworkers = 3\n".to_owned(), "leave workers out"),
         (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),
         (format!("{RED}guard = \"addresses\"\n"), "set guard_addresses"),
         (format!("{RED}guard_addresses = [\"10.0.0.0/33\"]\n"), "prefix length from 0 to 32"),

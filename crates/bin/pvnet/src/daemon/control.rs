@@ -91,6 +91,7 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.host.datapath.sweep();
+            self.host.datapath.measure();
             watchdog.beat(&self.host.datapath);
             self.refresh_mirrors();
             self.refresh_wrappers();

@@ -1,10 +1,12 @@
 //! What the daemon needs of every machine.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
+use cpus::{Available, CpuList, Distances};
 use rustix::event::{Timespec, epoll};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
@@ -134,9 +136,29 @@ fn descriptors() -> Result<String, String> {
     if guests < GUESTS { Err(found) } else { Ok(found) }
 }
 
+/// Those that this process may use, and how far they are from each other.
 fn processors() -> Result<String, String> {
-    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if count < 2 { Err(count.to_string()) } else { Ok(count.to_string()) }
+    let available = Available::read().map_err(text)?;
+    let cpus = available.allowed();
+    let isolated: CpuList = cpus.iter().filter(|cpu| available.is_isolated(*cpu)).collect();
+    let isolated = match isolated.is_empty() {
+        true => String::new(),
+        false => format!(", {isolated} of them isolated"),
+    };
+    let nodes: BTreeSet<_> = cpus.iter().filter_map(cpus::node_of).collect();
+    let nodes = if nodes.len() > 1 { format!(" on {} nodes", nodes.len()) } else { String::new() };
+    let found = format!("{} ({cpus}{isolated}){nodes}", cpus.len());
+    if cpus.len() < 2 {
+        return Err(found);
+    }
+    Ok(match cpus::distances() {
+        Some(Distances { shortest, longest }) => {
+            format!(
+                "{found}; a cache line takes {shortest:.0} to {longest:.0} ns from the first to another"
+            )
+        }
+        None => format!("{found}; they are too busy to measure how far they are from each other"),
+    })
 }
 
 /// Maps what a guest has by default.

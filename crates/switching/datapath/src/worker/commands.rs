@@ -8,7 +8,7 @@ use switch::PortId;
 use tracing::debug;
 
 use super::Worker;
-use crate::handle::{Command, Removed};
+use crate::handle::{Command, NewWork, Removed};
 use crate::port::{IngressId, Port};
 use crate::slot::{Entry, Slot};
 use crate::work::Work;
@@ -72,7 +72,8 @@ impl Worker {
         true
     }
 
-    fn add(&mut self, port: Arc<Port>, work: Work, id: Option<IngressId>) {
+    fn add(&mut self, port: Arc<Port>, work: NewWork, id: Option<IngressId>) {
+        let work = work();
         debug!(worker = self.number, port = port.name(), work = work.name(), "added");
         let entry = Arc::new(Entry::new(port, work, id));
         let index = self.state.add(entry.clone());

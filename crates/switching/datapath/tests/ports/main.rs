@@ -6,6 +6,7 @@ mod common;
 mod arm;
 mod batches;
 mod changes;
+mod cpus;
 mod device;
 mod fairness;
 mod faults;

@@ -8,7 +8,7 @@ use crate::{CpuList, bind, bound};
 
 /// Round trips of a batch, and batches of a measurement. The first ones warm up.
 const TRIPS: u32 = 250;
-const BATCHES: usize = 16;
+const BATCHES: u32 = 16;
 /// Longest measurement of two CPUs: others may use them.
 const LIMIT: Duration = Duration::from_millis(50);
 /// Looks at a line between two looks at the clock.
@@ -37,14 +37,14 @@ pub fn distance(one: usize, other: usize) -> io::Result<Option<f64>> {
     let on = |cpu| bind(&CpuList::from_iter([cpu]));
     let there = || -> io::Result<()> {
         on(one)?;
-        let mut turns = 0..2 * TRIPS * BATCHES as u32;
+        let mut turns = 0..2 * TRIPS * BATCHES;
         turns.all(|turn| turn % 2 == 0 || line.pass(turn, end));
         Ok(())
     };
     let here = || -> io::Result<Vec<f64>> {
         on(other)?;
-        let mut times = Vec::with_capacity(BATCHES);
-        for batch in 0..BATCHES as u32 {
+        let mut times = Vec::new();
+        for batch in 0..BATCHES {
             let began = Instant::now();
             let mut trips = (batch * TRIPS..(batch + 1) * TRIPS).map(|trip| 2 * trip);
             if !trips.all(|turn| line.pass(turn, end)) {

@@ -13,7 +13,7 @@ pub struct Cpus {
 impl Cpus {
     /// Finds them.
     pub fn take_two() -> Result<Self> {
-        let all = bound().map_err(affinity)?;
+        let all = bound().map_err(|error| affinity(&error))?;
         let allowed: Vec<_> = all.iter().take(2).collect();
         match allowed[..] {
             [one, two] => Ok(Self { two: [one, two], all }),
@@ -31,7 +31,7 @@ impl Cpus {
     /// Nanoseconds that a cache line takes from one to the other.
     pub fn distance(&self) -> Result<f64> {
         let [one, two] = self.two;
-        let distance = cpus::distance(one, two).map_err(affinity)?;
+        let distance = cpus::distance(one, two).map_err(|error| affinity(&error))?;
         distance.ok_or_else(|| {
             Error::Failed(format!("CPUs {one} and {two} are too busy for a measurement"))
         })
@@ -39,15 +39,15 @@ impl Cpus {
 
     /// Binds the calling thread and the processes that it starts.
     pub fn enter(&self, n: usize) -> Result<()> {
-        bind(&CpuList::from_iter([self.two[n]])).map_err(affinity)
+        bind(&CpuList::from_iter([self.two[n]])).map_err(|error| affinity(&error))
     }
 
     /// Lets the calling thread use all CPUs again.
     pub fn leave(&self) -> Result<()> {
-        bind(&self.all).map_err(affinity)
+        bind(&self.all).map_err(|error| affinity(&error))
     }
 }
 
-fn affinity(error: std::io::Error) -> Error {
+fn affinity(error: &std::io::Error) -> Error {
     Error::Failed(format!("binding to a CPU: {error}"))
 }

@@ -40,7 +40,7 @@ mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep};
-pub use client::{capture, change, command, meter, status};
+pub use client::{capture, change, command, meter, status, worker};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
@@ -56,5 +56,8 @@ pub use status::{
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
-pub use worker::{QueueKind, QueueStatus, WorkerShares, WorkerStatus};
+pub use worker::{
+    MoveReason, MoveReport, MoveStatus, QueueKind, QueueStatus, WorkerRequest, WorkerShares,
+    WorkerStatus,
+};
 pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

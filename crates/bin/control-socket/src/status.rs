@@ -7,7 +7,7 @@ use crate::counts::Operations;
 use crate::nic::NicStatus;
 use crate::port::PortStatus;
 use crate::traffic::Learning;
-use crate::worker::WorkerStatus;
+use crate::worker::{MoveStatus, WorkerStatus};
 
 /// The daemon and its ports at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -25,6 +25,9 @@ pub struct Status {
     /// Each worker, in the order of `worker_threads`.
     #[serde(default)]
     pub workers: Vec<WorkerStatus>,
+    /// The last queues that got another worker, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<MoveStatus>,
     /// On Xen: whether frames to uplinks and devices are written several at a time, by io_uring. Absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes_together: Option<bool>,

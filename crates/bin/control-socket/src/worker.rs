@@ -61,6 +61,86 @@ pub struct QueueStatus {
     pub load: f64,
 }
 
+/// A queue that has another worker, or would get one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MoveStatus {
+    /// Its name, as [`QueueStatus`] shows it.
+    pub queue: String,
+    /// The worker that had it.
+    pub from: usize,
+    /// The one that gets it.
+    pub to: usize,
+    /// The part of a worker's time that it took.
+    pub load: f64,
+    /// When it moved, in seconds since 1970; absent if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// Why.
+    pub reason: MoveReason,
+}
+
+/// Why a queue moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MoveReason {
+    /// An operator asked for it.
+    #[default]
+    Asked,
+    /// Its worker had too much to do.
+    Load,
+    /// A port names its workers, or has one to itself.
+    Placed,
+}
+
+impl fmt::Display for MoveReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked for",
+            Self::Load => "load",
+            Self::Placed => "workers of a port",
+        })
+    }
+}
+
+/// What an operator wants of the workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkerRequest {
+    /// A queue at another worker.
+    Move {
+        /// Its port.
+        port: String,
+        /// Its number.
+        queue: usize,
+        /// The worker's number.
+        worker: usize,
+    },
+    /// Queues spread by what they cost.
+    Rebalance {
+        /// Only say what would move.
+        dry_run: bool,
+    },
+}
+
+/// What has moved, or would.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MoveReport {
+    /// Whether nothing was done.
+    pub dry_run: bool,
+    /// The part of its time that the busiest worker spent on queues, in the last one to two seconds. Absent if one move was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busiest_before: Option<f64>,
+    /// The same after the moves, as estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busiest_after: Option<f64>,
+    /// What moves.
+    pub moves: Vec<MoveStatus>,
+}
+
+impl document::Document for MoveReport {
+    const SCHEMA: &str = "pvnet-move/1";
+}
+
 /// What a worker serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

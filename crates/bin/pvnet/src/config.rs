@@ -31,6 +31,7 @@ mod vlans;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use datapath::Workers;
 use serde::Deserialize;
 
 pub use attach::{Attach, Device};
@@ -156,12 +157,47 @@ impl Config {
                 return Err(of_port("its mac is given twice".into()));
             }
         }
+        self.check_workers()?;
         self.check_sockets()?;
         self.check_nics()?;
         self.check_direct()?;
         self.check_devices()?;
         self.check_mirrors()?;
         self.xen.check()
+    }
+
+    /// Checks that there are the workers that ports name, and one for each port that has one to itself.
+    fn check_workers(&self) -> Result<(), String> {
+        let workers = self.daemon.workers();
+        let vifs = self.guests.iter().flat_map(|guest| {
+            guest.vif_names().zip(guest.vifs.iter().map(Vif::wanted_workers)).collect::<Vec<_>>()
+        });
+        let uplinks = self.uplinks.iter().map(|one| (one.name.clone(), one.wanted_workers()));
+        let ports = self.ports.iter().map(|one| (one.name.clone(), one.wanted_workers()));
+        let mut own = Vec::new();
+        for (name, wanted) in vifs.chain(uplinks).chain(ports) {
+            let of_port = |reason| format!("port {name:?}: {reason}");
+            match wanted.map_err(of_port)? {
+                Workers::Any => {}
+                Workers::Own => own.push(name),
+                Workers::Of(list) => {
+                    if let Some(number) = list.iter().find(|number| **number >= workers) {
+                        let last = workers - 1;
+                        return Err(of_port(format!(
+                            "there is no worker {number}: they are 0 to {last} (`workers` and `cpus` of [daemon])"
+                        )));
+                    }
+                }
+            }
+        }
+        if !own.is_empty() && own.len() >= workers {
+            return Err(format!(
+                "{} ports have worker = \"own\" ({}), and of {workers} workers one is for the others",
+                own.len(),
+                own.join(", ")
+            ));
+        }
+        Ok(())
     }
 
     /// Checks the cards, and that they have the contexts that guests get.

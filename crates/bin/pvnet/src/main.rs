@@ -27,6 +27,7 @@ mod status;
 mod stdout;
 mod steering_rule;
 mod top;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ use mirrors::MirrorCommand;
 use report::SchemaArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
+use workers::WorkerCommand;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -170,6 +172,9 @@ enum Command {
     /// As with `pvnet port`, a change lasts until the next reload or restart. To keep it, write it into the configuration.
     #[command(subcommand)]
     Mirror(MirrorCommand),
+    /// Show and change which worker has which queue.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
     /// Take a guest's contexts of a card away, until the guest starts again.
     ///
     /// Returns when the card touches none of the guest's memory. The guest sees its link down.
@@ -330,6 +335,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Reload(args) => change::reload(&args).map(exit_code),
         Command::Port(command) => change::port(command).map(exit_code),
         Command::Mirror(command) => mirrors::run(command).map(exit_code),
+        Command::Worker(command) => workers::run(command).map(|()| ExitCode::SUCCESS),
         Command::Balloon { daemon, name, mib, json } => {
             let socket = control_socket(&daemon.directory);
             balloon::run(&socket, &name, mib, json).map(|()| ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! How far CPUs are from each other.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +26,16 @@ pub struct Distances {
     pub shortest: f64,
     /// To the farthest one.
     pub longest: f64,
+}
+
+impl fmt::Display for Distances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shortest, longest } = self;
+        match longest - shortest < 1.0 {
+            true => write!(f, "{shortest:.0} ns"),
+            false => write!(f, "{shortest:.0} to {longest:.0} ns"),
+        }
+    }
 }
 
 /// Nanoseconds that a cache line takes from one CPU to the other: the median of some batches of round trips. None if other threads
@@ -119,6 +130,12 @@ mod tests {
         if let Some(nanoseconds) = distance(one, other).unwrap() {
             assert!(nanoseconds > 1.0, "{nanoseconds}");
         }
+    }
+
+    #[test]
+    fn distances_that_are_equal_are_one() {
+        let text = |shortest, longest| Distances { shortest, longest }.to_string();
+        assert_eq!([text(59.2, 59.2), text(30.0, 121.4)], ["59 ns", "30 to 121 ns"]);
     }
 
     #[test]

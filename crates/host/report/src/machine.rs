@@ -56,13 +56,9 @@ impl Machine {
     pub fn summary(&self) -> String {
         let gib = self.memory_bytes as f64 / f64::from(1u32 << 30);
         let kind = if self.virtualised { "virtual machine" } else { "bare metal" };
-        let distance = match self.cache_line_ns {
-            Some([shortest, longest]) if longest - shortest < 1.0 => {
-                format!(" {shortest:.0} ns apart")
-            }
-            Some([shortest, longest]) => format!(" {shortest:.0} to {longest:.0} ns apart"),
-            None => String::new(),
-        };
+        let distance = self.cache_line_ns.map_or_else(String::new, |[shortest, longest]| {
+            format!(" {} apart", Distances { shortest, longest })
+        });
         format!(
             "{} × {}{distance}, {gib:.1} GiB, Linux {}, {kind}, pvnet {}, {}",
             self.cpus, self.cpu, self.kernel, self.pvnet, self.date

@@ -31,6 +31,16 @@ pub(crate) enum Command {
         work: Work,
         done: mpsc::Sender<Work>,
     },
+    /// Answered with the queue, unless an earlier thread sleeps in a turn of it.
+    Release {
+        number: u64,
+        done: mpsc::Sender<Arc<Entry>>,
+    },
+    /// A queue that another worker has released.
+    TakeOver {
+        entry: Arc<Entry>,
+        done: mpsc::Sender<()>,
+    },
     Synchronise {
         port: PortId,
         done: mpsc::Sender<()>,

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod balance;
 mod batches;
 mod carrier;
 mod carry;
@@ -39,6 +40,7 @@ mod loads;
 mod lockstep;
 mod mirror_target;
 mod move_log;
+mod moves;
 mod pair;
 mod parts;
 mod peer;
@@ -59,7 +61,7 @@ mod work;
 mod worker;
 mod worker_state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,6 +78,8 @@ pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
 pub use loads::{QueueLoad, QueueName, Shares, WorkerLoad, WorkerTimes};
 pub use lockstep::LockstepWorker;
+pub use moves::{Balance, BalanceRule, MoveError, MoveReason, PastMove, QueueMove};
+pub use placement::Workers;
 pub use port::{IngressId, Port};
 pub use shared::{Failure, FailureSink};
 pub use sleepers::{Sleep, SleepSink};
@@ -85,6 +89,7 @@ use carry::IngressQueue;
 use handle::{Command, NewWork, WorkerHandle};
 use loads::Readings;
 use move_log::MoveLog;
+use moves::Balancing;
 use peer::Peer;
 use placement::{Owners, Placement};
 use shared::{Attachment, Shared};
@@ -105,6 +110,9 @@ pub struct Datapath {
     moves: Mutex<MoveLog>,
     /// What workers had done lately.
     readings: Mutex<Readings>,
+    balancing: Mutex<Balancing>,
+    /// The last queues that have moved.
+    past: Mutex<VecDeque<PastMove>>,
 }
 
 impl Datapath {
@@ -146,8 +154,21 @@ impl Datapath {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));
         let next_ingress = AtomicU64::new(0);
-        let readings = Mutex::new(Readings::new());
-        Self { shared, workers, sleepers, next_ingress, placement, owners, moves, readings }
+        let readings = Readings::new();
+        let balancing = Mutex::new(Balancing::new(readings.before().clone()));
+        let readings = Mutex::new(readings);
+        Self {
+            shared,
+            workers,
+            sleepers,
+            next_ingress,
+            placement,
+            owners,
+            moves,
+            readings,
+            balancing,
+            past: Mutex::default(),
+        }
     }
 
     /// How many workers there are.
@@ -305,9 +326,15 @@ impl Datapath {
         let serial = self.next_ingress.fetch_add(1, Ordering::Relaxed);
         let id = IngressId { port: port.id(), serial };
         let work = new_queue(usize::MAX, ingress, coalescing);
-        let worker = self.placement().place_queue();
+        let mut owners = self.owners();
+        let owner = owners.entry(port.id()).or_default();
+        let worker = {
+            let mut placement = self.placement();
+            let allowed = placement.allowed(port.id(), &owner.workers);
+            placement.place_queue(allowed)
+        };
         self.workers[worker].send(Command::Add { port: port.clone(), work, id: Some(id) });
-        self.owners().entry(port.id()).or_default().added.insert(serial, worker);
+        owner.added.insert(serial, worker);
         id
     }
 
@@ -364,7 +391,7 @@ impl Datapath {
     pub fn suspend_port(&self, port: &Port) {
         let id = port.id();
         port.suspend();
-        self.ask(self.owners_of(id), |done| Command::Remove { port: id, done });
+        self.ask_workers_of(id, |done| Command::Remove { port: id, done });
     }
 
     /// Gives other queues to a port that is suspended. Returns false if they are not as many as it has, or two workers sleep in those before: it
@@ -394,12 +421,7 @@ impl Datapath {
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
     /// turn soon, with or without frames.
     pub fn synchronise(&self, port: PortId) {
-        self.ask(self.owners_of(port), |done| Command::Synchronise { port, done });
-    }
-
-    /// The workers of a port, each once.
-    fn owners_of(&self, port: PortId) -> Vec<usize> {
-        self.owners().get(&port).map(Owners::workers).unwrap_or_default()
+        self.ask_workers_of(port, |done| Command::Synchronise { port, done });
     }
 
     /// Stops carrying frames: they wait where they are. When this returns, no worker uses a queue until [`resume`](Self::resume).
@@ -447,17 +469,13 @@ impl Datapath {
     pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
         port.rewrap(&**rewrap);
         let id = port.id();
-        self.ask(self.owners_of(id), |done| Command::Rewrap {
-            port: id,
-            rewrap: rewrap.clone(),
-            done,
-        });
+        self.ask_workers_of(id, |done| Command::Rewrap { port: id, rewrap: rewrap.clone(), done });
     }
 
     /// Sets when a worker that sleeps is woken up for frames from a port; see [`attach_coalesced`](Self::attach_coalesced).
     pub fn coalesce(&self, port: &Port, coalescing: Option<Coalescing>) {
         let port = port.id();
-        self.ask(self.owners_of(port), |done| Command::Coalesce { port, coalescing, done });
+        self.ask_workers_of(port, |done| Command::Coalesce { port, coalescing, done });
     }
 
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
@@ -465,7 +483,7 @@ impl Datapath {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
         self.ask(owners.workers(), |done| Command::Remove { port: id, done });
-        self.placement().release(&owners);
+        self.placement().release(id, &owners);
         port.close();
         self.shared.release(&port);
         self.shared.forget(id, true);
@@ -474,13 +492,31 @@ impl Datapath {
     /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the
     /// time for that.
     fn ask<T>(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<T>) -> Command) {
-        let (done, finished) = mpsc::channel();
-        for worker in workers {
-            self.workers[worker].send(command(done.clone()));
-        }
-        drop(done);
+        let answers = self.send_all(&workers, command);
         // Ends when every worker has dropped its sender, with or without an answer.
-        while finished.recv().is_ok() {}
+        while answers.recv().is_ok() {}
+    }
+
+    /// The same, to the workers of a port. A queue that moves meanwhile is moved before the command is sent, or after it is run.
+    fn ask_workers_of<T>(&self, port: PortId, command: impl Fn(mpsc::Sender<T>) -> Command) {
+        let answers = {
+            let owners = self.owners();
+            let workers = owners.get(&port).map(Owners::workers).unwrap_or_default();
+            self.send_all(&workers, command)
+        };
+        while answers.recv().is_ok() {}
+    }
+
+    fn send_all<T>(
+        &self,
+        workers: &[usize],
+        command: impl Fn(mpsc::Sender<T>) -> Command,
+    ) -> mpsc::Receiver<T> {
+        let (done, answers) = mpsc::channel();
+        for worker in workers {
+            self.workers[*worker].send(command(done.clone()));
+        }
+        answers
     }
 
     fn owners(&self) -> MutexGuard<'_, BTreeMap<PortId, Owners>> {

@@ -139,7 +139,7 @@ fn nanoseconds(time: Duration) -> u64 {
 /// What was read at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
-    at: Instant,
+    pub(crate) at: Instant,
     workers: Vec<WorkerTimes>,
     /// By the numbers of [`Entry`]s.
     queues: BTreeMap<u64, Duration>,
@@ -183,6 +183,11 @@ impl Readings {
         let none = Reading { at: Instant::now(), workers: Vec::new(), queues: BTreeMap::new() };
         Self { older: none.clone(), newer: none }
     }
+
+    /// The older one.
+    pub(crate) fn before(&self) -> &Reading {
+        &self.older
+    }
 }
 
 impl Entry {
@@ -214,6 +219,12 @@ impl Datapath {
         let entries = self.workers.iter().flat_map(|worker| worker.state().all());
         let queues = entries.map(|entry| (entry.number, entry.busy.read())).collect();
         Reading { at, workers, queues }
+    }
+
+    /// The part of the last seconds in which a queue had turns.
+    pub(crate) fn recent_share(&self, entry: &Entry) -> f64 {
+        let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        readings.older.share(entry, Instant::now())
     }
 
     /// What each worker does, and for whom.

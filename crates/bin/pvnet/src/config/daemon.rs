@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use control_socket::DIRECTORY;
 use cpus::CpuList;
+use datapath::BalanceRule;
 use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
@@ -45,6 +47,14 @@ pub struct Daemon {
     /// The CPUs of these threads, one each; without it they run where the scheduler puts them.
     #[serde(deserialize_with = "cpu_list")]
     pub cpus: Option<CpuList>,
+    /// Whether queues get other workers when these have too much to do.
+    pub rebalance: Rebalance,
+    /// Seconds between two looks at the workers' loads.
+    pub rebalance_interval_s: u64,
+    /// Per cent of its time that the busiest worker spends on queues before any moves.
+    pub rebalance_threshold: u8,
+    /// Per cent of that which the moves must save.
+    pub rebalance_gain: u8,
     /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
     pub poll_us: u64,
     /// Whether the machine's CPUs sleep lightly while traffic flows.
@@ -74,6 +84,10 @@ impl Default for Daemon {
             platform: Platform::Machine,
             workers: None,
             cpus: None,
+            rebalance: Rebalance::default(),
+            rebalance_interval_s: 5,
+            rebalance_threshold: 70,
+            rebalance_gain: 10,
             poll_us: 100,
             low_latency: false,
             metrics: None,
@@ -85,6 +99,19 @@ impl Default for Daemon {
     }
 }
 
+/// `rebalance`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rebalance {
+    /// Queues move when that helps.
+    #[default]
+    Auto,
+    /// They stay where they are.
+    Off,
+}
+
+/// The most seconds between two looks at the loads.
+const INTERVAL_MAX: u64 = 3600;
 /// The most workers that a datapath has.
 const WORKERS_MAX: usize = 64;
 
@@ -93,6 +120,16 @@ impl Daemon {
     pub fn workers(&self) -> usize {
         let named = self.cpus.as_ref().map(CpuList::len);
         self.workers.or(named).unwrap_or_else(|| default_workers(cpus()))
+    }
+
+    /// When queues get other workers; none if they do not.
+    pub fn balance_rule(&self) -> Option<BalanceRule> {
+        let part = |percent: u8| f64::from(percent) / 100.0;
+        (self.rebalance == Rebalance::Auto).then(|| BalanceRule {
+            interval: Duration::from_secs(self.rebalance_interval_s),
+            threshold: part(self.rebalance_threshold),
+            gain: part(self.rebalance_gain),
+        })
     }
 
     /// Checks what TOML cannot express.
@@ -104,6 +141,20 @@ impl Daemon {
             return Err(format!(
                 "daemon.workers is {workers}, and daemon.cpus = \"{cpus}\" are {}: each worker has one of them, so leave workers out",
                 cpus.len()
+            ));
+        }
+        for (key, value) in [
+            ("rebalance_threshold", self.rebalance_threshold),
+            ("rebalance_gain", self.rebalance_gain),
+        ] {
+            if !(1..=100).contains(&value) {
+                return Err(format!("daemon.{key} is {value}, not 1 to 100 per cent"));
+            }
+        }
+        if !(1..=INTERVAL_MAX).contains(&self.rebalance_interval_s) {
+            return Err(format!(
+                "daemon.rebalance_interval_s is {}, not 1 to {INTERVAL_MAX}",
+                self.rebalance_interval_s
             ));
         }
         if !(1..=WORKERS_MAX).contains(&workers) {

@@ -177,6 +177,10 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             platform,
             workers,
             cpus,
+            rebalance,
+            rebalance_interval_s,
+            rebalance_threshold,
+            rebalance_gain,
             poll_us,
             low_latency,
             metrics,
@@ -190,6 +194,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
     );
     let daemon = with(daemon, |key| match key {
         "capture" => Effort::InPlace,
+        key if key.starts_with("rebalance") => Effort::InPlace,
         _ => Effort::Restart(AT_START),
     });
     let switch = keys!(

@@ -1,6 +1,8 @@
 //! The keys that all ports have. The tables `[[guest.vif]]`, `[[uplink]]` and `[[port]]` have them after their own.
 
+use datapath::Workers;
 use guard::Policy;
+use serde::Deserialize;
 use switch::Membership;
 
 use super::flooding::Flooding;
@@ -21,6 +23,30 @@ pub struct Rules {
     pub flooding: Flooding,
     /// Whether what goes to it is merged, where it takes that.
     pub gro: bool,
+    /// Which workers may have its queues.
+    pub workers: Workers,
+}
+
+/// `worker`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnWorker {
+    /// A worker that serves no other port.
+    Own,
+}
+
+/// What `workers` and `worker` of a port come to.
+pub(super) fn wanted_workers(
+    workers: Option<&[usize]>,
+    own: Option<OwnWorker>,
+) -> Result<Workers, String> {
+    match (workers, own) {
+        (None, None) => Ok(Workers::Any),
+        (None, Some(OwnWorker::Own)) => Ok(Workers::Own),
+        (Some([]), None) => Err("workers names none; leave it out for any".to_owned()),
+        (Some(workers), None) => Ok(Workers::Of(workers.to_vec())),
+        (Some(_), Some(_)) => Err("workers and worker = \"own\" exclude each other".to_owned()),
+    }
 }
 
 /// The table of a port, with these keys of its own, of which some change in place, as all common ones do, and for others something must be
@@ -56,6 +82,10 @@ macro_rules! port_table {
                 /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
                 #[serde(default)]
                 pub gro: bool,
+                /// The workers that may have its queues, by number.
+                pub workers: Option<Vec<usize>>,
+                /// Whether it has one to itself.
+                pub worker: Option<super::port_keys::OwnWorker>,
             }
         }
     };
@@ -133,7 +163,16 @@ macro_rules! port_table {
                     membership: self.membership()?,
                     flooding: self.flooding(),
                     gro: self.gro,
+                    workers: self.wanted_workers()?,
                 })
+            }
+
+            /// Which workers may have its queues.
+            ///
+            /// # Errors
+            /// Keys do not fit together.
+            pub fn wanted_workers(&self) -> Result<datapath::Workers, String> {
+                super::port_keys::wanted_workers(self.workers.as_deref(), self.worker)
             }
         }
     };

@@ -108,6 +108,8 @@ impl Default for Vif {
             multicast_router: None,
             flood_copies_per_second: None,
             gro: false,
+            workers: None,
+            worker: None,
         }
     }
 }

@@ -53,18 +53,21 @@ fn status(load: WorkerLoad) -> WorkerStatus {
 }
 
 fn queue(load: &QueueLoad) -> QueueStatus {
-    let (kind, queue) = match load.queue {
+    QueueStatus {
+        busy_nanoseconds: nanoseconds(load.busy),
+        load: load.share,
+        ..queue_name(load.port.name(), load.queue)
+    }
+}
+
+/// A queue, without its load.
+pub(super) fn queue_name(port: &str, queue: QueueName) -> QueueStatus {
+    let (kind, queue) = match queue {
         QueueName::Queue(number) => (QueueKind::Queue, Some(number as u64)),
         QueueName::Added(serial) => (QueueKind::ForGuest, Some(serial)),
         QueueName::Task => (QueueKind::Task, None),
     };
-    QueueStatus {
-        port: load.port.name().to_owned(),
-        kind,
-        queue,
-        busy_nanoseconds: nanoseconds(load.busy),
-        load: load.share,
-    }
+    QueueStatus { port: port.to_owned(), kind, queue, ..QueueStatus::default() }
 }
 
 fn nanoseconds(time: Duration) -> u64 {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use cpus::{Available, CpuList, Distances};
+use cpus::{Available, CpuList};
 use rustix::event::{Timespec, epoll};
 use rustix::fs::{Access, access};
 use rustix::process::{Resource, getrlimit};
@@ -152,10 +152,8 @@ fn processors() -> Result<String, String> {
         return Err(found);
     }
     Ok(match cpus::distances() {
-        Some(Distances { shortest, longest }) => {
-            format!(
-                "{found}; a cache line takes {shortest:.0} to {longest:.0} ns from the first to another"
-            )
+        Some(distances) => {
+            format!("{found}; a cache line takes {distances} from the first of them to another")
         }
         None => format!("{found}; they are too busy to measure how far they are from each other"),
     })

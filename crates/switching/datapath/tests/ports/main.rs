@@ -16,6 +16,7 @@ mod lateness;
 mod lists;
 mod memory;
 mod mirrors;
+mod moves;
 mod multicast;
 mod pairs;
 mod parts;

@@ -236,7 +236,14 @@ impl Control {
 /// What can run of a configuration without a restart: the rest stays as it is in `old`.
 fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
     let mut merged = new.clone();
-    merged.daemon = Daemon { capture: new.daemon.capture, ..old.daemon.clone() };
+    merged.daemon = Daemon {
+        capture: new.daemon.capture,
+        rebalance: new.daemon.rebalance,
+        rebalance_interval_s: new.daemon.rebalance_interval_s,
+        rebalance_threshold: new.daemon.rebalance_threshold,
+        rebalance_gain: new.daemon.rebalance_gain,
+        ..old.daemon.clone()
+    };
     let Switch { flood_copies_per_second, multicast, .. } = new.switch;
     merged.switch = Switch { flood_copies_per_second, multicast, ..old.switch.clone() };
     (merged.xen, merged.nics) = (old.xen.clone(), old.nics.clone());

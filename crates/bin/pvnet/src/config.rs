@@ -36,7 +36,7 @@ use serde::Deserialize;
 
 pub use attach::{Attach, Device};
 pub use context::Context;
-pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
+pub use daemon::{Daemon, OnStop, Platform, Poll, Switch, Xen, default_queues};
 pub use differences::{Difference, Effort, What, differences};
 pub use edit::edit;
 pub use edit_text::edit_text;

@@ -46,14 +46,13 @@ mod wrap;
 mod xen;
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use datapath::Datapath;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
-use crate::config::{self, Config, ConfigFile, Loaded, Multicast};
+use crate::config::{self, Config, ConfigFile, Loaded, Multicast, Poll};
 use crate::log::{LogLimit, OPERATOR};
 use control::Control;
 use error::Error;
@@ -188,7 +187,8 @@ fn start_datapath(
     let settings = datapath::Config {
         workers: config.daemon.workers(),
         cpus,
-        poll: Duration::from_micros(config.daemon.poll_us),
+        poll: config.daemon.poll_limit(),
+        always_poll: config.daemon.poll == Poll::Always,
         limits: switch::Limits {
             per_port: config.switch.addresses_per_port,
             age_seconds: config.switch.age_seconds,

@@ -71,6 +71,9 @@ pub struct OutputArgs {
     json: bool,
 }
 
+/// Moves that are listed.
+const SHOWN: usize = 5;
+
 /// `PORT/QUEUE`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueArg {
@@ -173,7 +176,7 @@ fn list(OutputArgs { daemon, json }: &OutputArgs) -> Result<(), String> {
         }
     }
     table.print().map_err(text)?;
-    for MoveStatus { queue, from, to, reason, .. } in &status.moves {
+    for MoveStatus { queue, from, to, reason, .. } in status.moves.iter().take(SHOWN) {
         println!("{queue} moved from worker {from} to {to} ({reason})");
     }
     Ok(())

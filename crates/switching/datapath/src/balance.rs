@@ -1,9 +1,16 @@
 //! Which queues should move to which workers, so that no worker has much more to do than another.
 //!
+//! There are two plans: single moves and exchanges away from the busiest worker as long as they help, and the best from scratch. The first moves
+//! fewer queues, and is taken if it is nearly as good.
+//!
 //! Nothing here moves a queue: see [`moves`](crate::moves).
 
 /// More single moves than any plan needs.
 const STEPS: usize = 4096;
+/// Placements of one queue that a search from scratch tries at most, beyond the first for each.
+const SEARCH_STEPS: usize = 1 << 15;
+/// Less by this part is not less.
+const ROUNDING: f64 = 1e-9;
 /// A plan that moves queues one by one is taken although one from scratch would be better by less than this factor: it moves fewer.
 const FEWER_MOVES: f64 = 1.02;
 
@@ -41,29 +48,65 @@ pub(crate) fn busiest(items: &[Item], places: &[usize], workers: usize) -> f64 {
 /// The worker of each queue for which the busiest worker has the least to do, or nearly.
 pub(crate) fn plan(items: &[Item], workers: usize) -> Vec<usize> {
     let step_by_step = improve(items, items.iter().map(|item| item.worker).collect(), workers);
-    let from_scratch = improve(items, spread(items, workers), workers);
+    let from_scratch = Search::best(items, workers);
     let [one, other] = [&step_by_step, &from_scratch].map(|places| busiest(items, places, workers));
     if one <= other * FEWER_MOVES { step_by_step } else { from_scratch }
 }
 
-/// The largest first, each to the worker that has the least: at most a third more than the best.
-fn spread(items: &[Item], workers: usize) -> Vec<usize> {
-    let mut order: Vec<_> = (0..items.len()).collect();
-    order.sort_by(|one, other| items[*other].load.total_cmp(&items[*one].load));
-    let mut places: Vec<_> = items.iter().map(|item| item.worker).collect();
-    let mut sums = vec![0.0_f64; workers];
-    for index in order {
-        let item = items[index];
-        let allowed = (0..workers).filter(|worker| item.may_have(*worker));
-        // Of two that have as little, the one where it is.
-        let least = allowed.min_by(|one, other| {
-            let is_elsewhere = |worker: usize| worker != item.worker;
-            sums[*one].total_cmp(&sums[*other]).then(is_elsewhere(*one).cmp(&is_elsewhere(*other)))
-        });
-        places[index] = least.unwrap_or(item.worker);
-        sums[places[index]] += item.load;
+/// Places queues from scratch: first the largest, each at the worker that has the least, then all else that may be better, as far as the
+/// steps go. For some ten queues that is all that there is.
+struct Search<'a> {
+    items: &'a [Item],
+    /// The queues, the largest first.
+    order: Vec<usize>,
+    steps: usize,
+    /// What each worker has so far, and where each queue is.
+    sums: Vec<f64>,
+    places: Vec<usize>,
+    /// The least that the busiest worker has, and the places for that.
+    least: f64,
+    best: Vec<usize>,
+}
+
+impl<'a> Search<'a> {
+    fn best(items: &'a [Item], workers: usize) -> Vec<usize> {
+        let mut order: Vec<_> = (0..items.len()).collect();
+        order.sort_by(|one, other| items[*other].load.total_cmp(&items[*one].load));
+        let here: Vec<_> = items.iter().map(|item| item.worker).collect();
+        let sums = vec![0.0; workers];
+        let (places, best, least) = (here.clone(), here, f64::INFINITY);
+        let mut search = Self { items, order, steps: SEARCH_STEPS, sums, places, least, best };
+        search.place(0);
+        search.best
     }
-    places
+
+    /// Places the queues from this one on.
+    fn place(&mut self, at: usize) {
+        let Some(index) = self.order.get(at).copied() else {
+            self.least = self.sums.iter().copied().fold(0.0, f64::max);
+            self.best.clone_from(&self.places);
+            return;
+        };
+        let item = self.items[index];
+        let mut allowed: Vec<_> =
+            (0..self.sums.len()).filter(|worker| item.may_have(*worker)).collect();
+        // Of two that have as little, first the one where it is.
+        allowed.sort_by(|one, other| {
+            let order = self.sums[*one].total_cmp(&self.sums[*other]);
+            order.then((*one != item.worker).cmp(&(*other != item.worker)))
+        });
+        for worker in allowed {
+            let before = self.sums[worker];
+            if before + item.load >= self.least * (1.0 - ROUNDING) || self.steps == 0 {
+                break;
+            }
+            self.steps -= 1;
+            self.sums[worker] = before + item.load;
+            self.places[index] = worker;
+            self.place(at + 1);
+            self.sums[worker] = before;
+        }
+    }
 }
 
 /// Moves a queue away from the busiest worker, or exchanges two, as long as that helps.
@@ -93,8 +136,7 @@ fn best_step(
     from: usize,
 ) -> Option<(usize, usize, Option<usize>)> {
     let mut best = None;
-    // Less by a rounding error is not less.
-    let mut least = sums[from] * (1.0 - 1e-9);
+    let mut least = sums[from] * (1.0 - ROUNDING);
     let own = (0..items.len()).filter(|n| places[*n] == from && items[*n].load > 0.0);
     for n in own {
         let item = items[n];
@@ -174,11 +216,22 @@ mod tests {
         assert_eq!(plan(&items, 2), [0, 1, 0, 1]);
     }
 
+    #[test]
+    fn many_queues_are_spread_in_bounded_time() {
+        let loads: Vec<_> = (0..2000u32).map(|n| f64::from(n * 37 % 101) / 1000.0).collect();
+        // All are at the first of eight workers.
+        let items: Vec<_> =
+            by_number(&loads, 1).into_iter().map(|item| Item { worker: 0, ..item }).collect();
+        let places = plan(&items, 8);
+        let mean = loads.iter().sum::<f64>() / 8.0;
+        assert!(busiest(&items, &places, 8) < mean * 1.01);
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_plan_is_within_ten_percent_of_the_best_and_keeps_to_pins(
+        fn a_plan_is_nearly_the_best_and_keeps_to_pins(
             loads in prop::collection::vec((1u32..100, any::<u64>()), 1..9),
             workers in 2usize..4,
         ) {
@@ -190,7 +243,7 @@ mod tests {
             }).collect();
             let places = plan(&items, workers);
             let (found, best) = (busiest(&items, &places, workers), best(&items, workers));
-            prop_assert!(found <= best * 1.1 + 1e-9, "{found} in place of {best}: {items:?}");
+            prop_assert!(found <= best * (FEWER_MOVES + ROUNDING), "{found} in place of {best}: {items:?}");
             for (item, place) in items.iter().zip(&places) {
                 prop_assert!(*place < workers && item.may_have(*place));
             }

@@ -13,6 +13,8 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// How long a worker without work polls at most before it sleeps, while round trips are under way.
     pub poll: Duration,
+    /// Workers that have queues never sleep.
+    pub always_poll: bool,
     /// Bounds of the switch's table.
     pub limits: Limits,
     /// Addresses that the table can hold.
@@ -29,6 +31,7 @@ impl Default for Config {
             workers: 1,
             cpus: Vec::new(),
             poll: poller::POLL,
+            always_poll: false,
             limits: Limits::default(),
             capacity: switch::DEFAULT_CAPACITY,
             flood_copies: switch::FLOOD_COPIES,

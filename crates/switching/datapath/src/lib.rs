@@ -140,7 +140,8 @@ impl Datapath {
         config: &Config,
         failures: FailureSink,
     ) -> std::io::Result<(Self, LockstepWorker)> {
-        let config = Config { poll: std::time::Duration::ZERO, ..config.clone() };
+        let poll = std::time::Duration::ZERO;
+        let config = Config { poll, always_poll: false, ..config.clone() };
         let shared = Shared::of(&config, failures, 1)?;
         let (worker, handle) = Worker::new(0, shared.clone())?;
         Ok((Self::with_workers(shared, vec![handle], None), LockstepWorker::new(worker)))
@@ -345,7 +346,7 @@ impl Datapath {
             self.owners().get_mut(&id.port).and_then(|owners| owners.added.remove(&id.serial));
         // Otherwise its port is detached, and it is dropped.
         if let Some(worker) = removed {
-            self.ask(vec![worker], |done| Command::RemoveIngress { id, done });
+            self.ask(&[worker], |done| Command::RemoveIngress { id, done });
             self.placement().release_queue(worker);
         }
     }
@@ -427,7 +428,7 @@ impl Datapath {
     /// Stops carrying frames: they wait where they are. When this returns, no worker uses a queue until [`resume`](Self::resume).
     /// Ports may come and go meanwhile.
     pub fn pause(&self) {
-        self.ask((0..self.workers.len()).collect(), |done| Command::Pause { done });
+        self.ask(&self.all_workers(), |done| Command::Pause { done });
     }
 
     /// Carries frames again.
@@ -458,9 +459,8 @@ impl Datapath {
     /// gets no more frames of those VLANs that it has left. A port outside of the switch is in none.
     pub fn set_member(&self, port: PortId, membership: Option<Membership>) {
         self.shared.set_member(port, membership);
-        let all = (0..self.workers.len()).collect();
         // After that, every worker knows.
-        self.ask(all, |done| Command::Synchronise { port, done });
+        self.ask(&self.all_workers(), |done| Command::Synchronise { port, done });
         self.shared.forget(port, false);
     }
 
@@ -482,7 +482,7 @@ impl Datapath {
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
-        self.ask(owners.workers(), |done| Command::Remove { port: id, done });
+        self.ask(&owners.workers(), |done| Command::Remove { port: id, done });
         self.placement().release(id, &owners);
         port.close();
         self.shared.release(&port);
@@ -491,10 +491,15 @@ impl Datapath {
 
     /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the
     /// time for that.
-    fn ask<T>(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<T>) -> Command) {
-        let answers = self.send_all(&workers, command);
+    fn ask<T>(&self, workers: &[usize], command: impl Fn(mpsc::Sender<T>) -> Command) {
+        let answers = self.send_all(workers, command);
         // Ends when every worker has dropped its sender, with or without an answer.
         while answers.recv().is_ok() {}
+    }
+
+    /// The numbers of all workers.
+    fn all_workers(&self) -> Vec<usize> {
+        (0..self.workers.len()).collect()
     }
 
     /// The same, to the workers of a port. A queue that moves meanwhile is moved before the command is sent, or after it is run.

@@ -153,8 +153,7 @@ impl Datapath {
             return Ok(Vec::new());
         }
         // Until all workers have the queues that were attached before.
-        let all = (0..self.workers.len()).collect();
-        self.ask(all, |done| Command::Synchronise { port: id, done });
+        self.ask(&self.all_workers(), |done| Command::Synchronise { port: id, done });
         let mut owners = self.owners();
         match &workers {
             Workers::Any => self.placement().reserve(id, None),
@@ -295,7 +294,7 @@ impl Datapath {
         self.workers[from].send(Command::Release { number: entry.number, done });
         let entry = released.recv().map_err(|_| MoveError::Asleep)?;
         // Until the other one has it: then it can move again.
-        self.ask(vec![to], |done| Command::TakeOver { entry: entry.clone(), done });
+        self.ask(&[to], |done| Command::TakeOver { entry: entry.clone(), done });
         *place = to;
         self.placement().moved(queue, from, to);
         info!(moved = %moved, ?reason, "a queue has another worker");
@@ -321,18 +320,18 @@ impl Datapath {
     }
 
     /// Moves what a plan moves, and what is still where it was then. Returns what has moved.
-    pub fn rebalance(&self, balance: Balance) -> Balance {
+    pub fn rebalance(&self, balance: &Balance) -> Balance {
         self.rebalance_for(balance, MoveReason::Asked)
     }
 
-    fn rebalance_for(&self, balance: Balance, reason: MoveReason) -> Balance {
+    fn rebalance_for(&self, balance: &Balance, reason: MoveReason) -> Balance {
         let move_one = |planned: &QueueMove| {
             let QueueMove { port, queue, to, share, .. } = planned;
             let moved = self.move_for(port, *queue, *to, reason).ok()?;
             Some(QueueMove { share: *share, ..moved })
         };
         let moves = balance.moves.iter().filter_map(move_one).collect();
-        Balance { moves, ..balance }
+        Balance { moves, ..*balance }
     }
 
     /// Spreads queues anew, if the rule says so. Call it about once a second. Returns what has moved.
@@ -348,7 +347,7 @@ impl Datapath {
         let moves = uneven >= UNEVEN;
         // What has moved is measured anew before anything moves again.
         balancing.uneven = if moves { 0 } else { uneven };
-        let balance = moves.then(|| self.rebalance_for(balance, MoveReason::Load));
+        let balance = moves.then(|| self.rebalance_for(&balance, MoveReason::Load));
         balancing.base = self.read_loads();
         balance
     }

@@ -121,6 +121,7 @@ pub(crate) struct Shared {
     attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
+    pub(crate) always_poll: bool,
     /// What each port may flood, in copies per second.
     flood_copies: AtomicU32,
     hash_macs: bool,
@@ -150,7 +151,7 @@ impl Shared {
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
-        let &Config { poll, flood_copies, hash_macs, ref cpus, .. } = config;
+        let &Config { poll, always_poll, flood_copies, hash_macs, ref cpus, .. } = config;
         Self {
             table,
             ports: RwLock::default(),
@@ -158,6 +159,7 @@ impl Shared {
             attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
+            always_poll,
             flood_copies: flood_copies.into(),
             hash_macs,
             failures,

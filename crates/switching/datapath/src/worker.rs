@@ -120,7 +120,10 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone(), activity.clone()),
             activity,
             held: Held::default(),
-            poller: Poller::new(shared.poll),
+            poller: match shared.always_poll {
+                true => Poller::always(),
+                false => Poller::new(shared.poll),
+            },
             yields: Yields::default(),
             looks: Looks::new(Instant::now()),
             shared,
@@ -279,6 +282,9 @@ impl Worker {
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
     /// there is another round.
     fn polls_on(&mut self, now: Instant) -> bool {
+        if self.poller.is_always() {
+            return self.polls_always(now);
+        }
         if self.active == 0 {
             return false;
         }
@@ -294,6 +300,16 @@ impl Worker {
             self.arm(index, now);
         }
         self.slots.iter().flatten().any(|slot| slot.active)
+    }
+
+    /// The same of a worker that never sleeps: it does without a queue only.
+    fn polls_always(&mut self, now: Instant) -> bool {
+        // Frames that wait for room, or for a time, are heard of by a look for events.
+        self.sleeps |= self.slots.iter().flatten().any(|slot| slot.blocked);
+        if self.yields.after_look(now) {
+            self.looks.yielded();
+        }
+        self.slots.iter().flatten().next().is_some()
     }
 
     /// Gives each active queue its turn, unless it is in debt. Returns whether any had work, or may have some: a queue
@@ -405,6 +421,9 @@ impl Worker {
                 self.unended = Some((index, now));
                 self.set_armed(index, armed, due, now);
                 return Turn::Worked;
+            }
+            Progress::Dry if self.poller.is_always() && work.may_linger() => {
+                return Turn::Dry;
             }
             Progress::Dry
                 if work.may_linger()

@@ -55,6 +55,8 @@ pub struct Daemon {
     pub rebalance_threshold: u8,
     /// Per cent of that which the moves must save.
     pub rebalance_gain: u8,
+    /// How a worker waits for frames.
+    pub poll: Poll,
     /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
     pub poll_us: u64,
     /// Whether the machine's CPUs sleep lightly while traffic flows.
@@ -88,6 +90,7 @@ impl Default for Daemon {
             rebalance_interval_s: 5,
             rebalance_threshold: 70,
             rebalance_gain: 10,
+            poll: Poll::default(),
             poll_us: 100,
             low_latency: false,
             metrics: None,
@@ -97,6 +100,19 @@ impl Default for Daemon {
             log: LogFormat::default(),
         }
     }
+}
+
+/// `poll`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Poll {
+    /// It polls for a while where that helps, and sleeps otherwise.
+    #[default]
+    Adaptive,
+    /// It never sleeps.
+    Always,
+    /// It sleeps at once.
+    Never,
 }
 
 /// `rebalance`
@@ -120,6 +136,14 @@ impl Daemon {
     pub fn workers(&self) -> usize {
         let named = self.cpus.as_ref().map(CpuList::len);
         self.workers.or(named).unwrap_or_else(|| default_workers(cpus()))
+    }
+
+    /// How long a worker polls at most before it sleeps.
+    pub fn poll_limit(&self) -> Duration {
+        match self.poll {
+            Poll::Never => Duration::ZERO,
+            Poll::Adaptive | Poll::Always => Duration::from_micros(self.poll_us),
+        }
     }
 
     /// When queues get other workers; none if they do not.

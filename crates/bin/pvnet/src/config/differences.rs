@@ -181,6 +181,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             rebalance_interval_s,
             rebalance_threshold,
             rebalance_gain,
+            poll,
             poll_us,
             low_latency,
             metrics,

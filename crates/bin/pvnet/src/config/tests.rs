@@ -83,6 +83,16 @@ fn queues_and_workers_follow_the_cpus() {
 }
 
 #[test]
+fn how_workers_wait_goes_with_how_long() {
+    let limit = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.poll_limit();
+    assert_eq!(limit(""), Duration::from_micros(100));
+    assert_eq!(limit("poll = \"adaptive\"\npoll_us = 50\n"), Duration::from_micros(50));
+    // Files from before there was `poll`.
+    assert_eq!(limit("poll_us = 0\n"), Duration::ZERO);
+    assert_eq!(limit("poll = \"never\"\npoll_us = 50\n"), Duration::ZERO);
+}
+
+#[test]
 fn each_cpu_that_is_named_has_a_worker() {
     let workers = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.workers();
     assert_eq!(workers("cpus = \"2-4,8\"\n"), 4);
@@ -334,6 +344,7 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{UP}capabilities = \"csum+uso\"\n"), "need csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+        ("[daemon]\npoll = \"sometimes\"\n".to_owned(), "`adaptive`, `always`, `never`"),
         ("[daemon]\nrebalance_gain = 0\n".to_owned(), "not 1 to 100"),
         ("[daemon]\nrebalance_interval_s = 0\n".to_owned(), "not 1 to 3600"),
         (format!("[daemon]\nworkers = 2\n{RED}workers = [2]\n"), "they are 0 to 1"),

@@ -25,7 +25,7 @@ impl Control {
             }
             WorkerRequest::Rebalance { dry_run } => {
                 let planned = datapath.balance();
-                let balance = if *dry_run { planned } else { datapath.rebalance(planned) };
+                let balance = if *dry_run { planned } else { datapath.rebalance(&planned) };
                 Ok(MoveReport {
                     dry_run: *dry_run,
                     busiest_before: Some(balance.busiest_before),

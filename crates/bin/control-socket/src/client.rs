@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::change::{ChangeReport, ChangeRequest};
 use crate::protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 use crate::status::Status;
+use crate::worker::{MoveReport, WorkerRequest};
 
 /// Asks the daemon at `socket` for its status.
 ///
@@ -41,6 +42,14 @@ pub fn change(socket: &Path, request: &ChangeRequest) -> Result<ChangeReport, St
     let stream = send(socket, &Request::Change(request.clone()))?;
     stream.set_read_timeout(Some(CHANGE_TIMEOUT)).map_err(unclear)?;
     parse(&answer(stream)?)
+}
+
+/// Moves queues between workers.
+///
+/// # Errors
+/// As [`command`]; then nothing was moved.
+pub fn worker(socket: &Path, request: &WorkerRequest) -> Result<MoveReport, String> {
+    parse(&answer(send(socket, &Request::Worker(request.clone()))?)?)
 }
 
 /// Switches the meter on. It stays on at least until the returned stream is dropped.

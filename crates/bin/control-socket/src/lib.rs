@@ -35,11 +35,12 @@ mod protocol;
 mod status;
 mod toolstack;
 mod traffic;
+mod worker;
 mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, TableKind};
-pub use client::{capture, change, command, meter, status};
+pub use client::{capture, change, command, meter, status, worker};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
@@ -51,8 +52,12 @@ pub use port::{
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
-    RecordingStatus, Status, WorkerStatus,
+    RecordingStatus, Status,
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
+pub use worker::{
+    MoveReason, MoveReport, MoveStatus, QueueKind, QueueStatus, WorkerRequest, WorkerShares,
+    WorkerStatus,
+};
 pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};

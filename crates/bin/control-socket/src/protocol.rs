@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::change::ChangeRequest;
+use crate::worker::WorkerRequest;
 
 /// How long each side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +45,8 @@ pub enum Request {
     /// A change of the daemon's ports. It answers with a [`ChangeReport`](crate::ChangeReport), or a [`Refusal`] if nothing was
     /// changed.
     Change(ChangeRequest),
+    /// Queues at other workers. It answers with a [`MoveReport`](crate::MoveReport), or a [`Refusal`] if nothing was moved.
+    Worker(WorkerRequest),
 }
 
 impl fmt::Display for Request {
@@ -61,6 +64,10 @@ impl fmt::Display for Request {
                 let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
                 write!(f, "change {json}")
             }
+            Self::Worker(request) => {
+                let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
+                write!(f, "worker {json}")
+            }
         }
     }
 }
@@ -76,6 +83,10 @@ impl FromStr for Request {
         if let Some(json) = line.strip_prefix("change ") {
             let malformed = |error| Refusal::new(format!("change: {error}"));
             return serde_json::from_str(json).map(Self::Change).map_err(malformed);
+        }
+        if let Some(json) = line.strip_prefix("worker ") {
+            let malformed = |error| Refusal::new(format!("worker: {error}"));
+            return serde_json::from_str(json).map(Self::Worker).map_err(malformed);
         }
         let words: Vec<_> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -136,8 +147,12 @@ mod tests {
             set,
         ];
         let changes = changes.map(|change| Request::Change(ChangeRequest::new(change)));
+        let workers = [
+            WorkerRequest::Move { port: "a red".to_owned(), queue: 3, worker: 1 },
+            WorkerRequest::Rebalance { dry_run: true },
+        ];
         let requests = [Request::Status, Request::Meter, balloon, revoke, capture];
-        for request in requests.into_iter().chain(changes) {
+        for request in requests.into_iter().chain(changes).chain(workers.map(Request::Worker)) {
             assert_eq!(request.to_string().lines().count(), 1);
             assert_eq!(request.to_string().parse(), Ok(request));
         }
@@ -157,6 +172,7 @@ mod tests {
             ("change reload", "change: "),
             ("change {\"change\":{\"reload\":{\"colour\":1}}}", "colour"),
             ("change {\"change\":{\"paint\":{}}}", "paint"),
+            ("worker {\"stop\":{}}", "stop"),
         ] {
             let refusal = line.parse::<Request>().unwrap_err();
             assert!(refusal.error.contains(reason), "{line}: {refusal:?}");

@@ -7,6 +7,7 @@ use crate::counts::Operations;
 use crate::nic::NicStatus;
 use crate::port::PortStatus;
 use crate::traffic::Learning;
+use crate::worker::{MoveStatus, WorkerStatus};
 
 /// The daemon and its ports at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -21,9 +22,12 @@ pub struct Status {
     pub config: String,
     /// Thread ids of the workers.
     pub worker_threads: Vec<u32>,
-    /// Whether each worker takes turns, in the order of `worker_threads`.
+    /// Each worker, in the order of `worker_threads`.
     #[serde(default)]
     pub workers: Vec<WorkerStatus>,
+    /// The last queues that got another worker, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<MoveStatus>,
     /// On Xen: whether frames to uplinks and devices are written several at a time, by io_uring. Absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes_together: Option<bool>,
@@ -66,14 +70,6 @@ pub struct OwnPagesStatus {
 
 impl document::Document for Status {
     const SCHEMA: &str = "pvnet-status/1";
-}
-
-/// One worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WorkerStatus {
-    /// How long it has not answered a question that an earlier status asked; 0 if it has answered. A worker that takes turns
-    /// answers within microseconds.
-    pub silent_nanoseconds: u64,
 }
 
 /// What the meter has counted.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use control_socket::DIRECTORY;
+use cpus::CpuList;
 use offload::Features;
 
 use crate::guest;
@@ -16,6 +17,28 @@ pub struct DaemonArgs {
     /// The daemon's directory, as in its configuration.
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
     pub directory: PathBuf,
+}
+
+/// Where a service runs.
+#[derive(Args)]
+pub struct CpuArgs {
+    /// The CPUs that it runs on, as taskset writes them: 2-5, or 0,8-10 [default: where the scheduler puts it].
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+}
+
+impl CpuArgs {
+    /// Binds the calling thread and all that it starts to these CPUs.
+    ///
+    /// # Errors
+    /// The process may not use one of them.
+    pub fn bind(&self) -> Result<(), String> {
+        let Some(cpus) = &self.cpus else { return Ok(()) };
+        let of_option = |error: &dyn std::fmt::Display| format!("--cpus: {error}");
+        let available = cpus::Available::read().map_err(|error| of_option(&error))?;
+        available.beside(cpus).map_err(|error| of_option(&error))?;
+        cpus::bind(cpus).map_err(|error| of_option(&error))
+    }
 }
 
 /// How a service writes its log.

@@ -32,11 +32,12 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use control_socket::TableKind;
+use datapath::Workers;
 use serde::Deserialize;
 
 pub use attach::{Attach, Device};
 pub use context::Context;
-pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
+pub use daemon::{Daemon, OnStop, Platform, Poll, Switch, Xen, default_queues};
 pub use differences::{Difference, What, differences, effort, merged};
 pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
@@ -132,9 +133,7 @@ impl Config {
 
     /// Checks what TOML cannot express.
     pub fn check(&self) -> Result<(), String> {
-        if !(1..=64).contains(&self.daemon.workers) {
-            return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
-        }
+        self.daemon.check()?;
         self.check_names()?;
         let mut macs: HashSet<_> =
             self.uplinks.iter().filter_map(|uplink| uplink.settings.mac).collect();
@@ -156,12 +155,47 @@ impl Config {
                 return Err(of_port("its mac is given twice".into()));
             }
         }
+        self.check_workers()?;
         self.check_sockets()?;
         self.check_nics()?;
         self.check_direct()?;
         self.check_devices()?;
         self.check_mirrors()?;
         self.xen.check()
+    }
+
+    /// Checks that there are the workers that ports name, and one for each port that has one to itself.
+    fn check_workers(&self) -> Result<(), String> {
+        let workers = self.daemon.workers();
+        let vifs = self.guests.iter().flat_map(|guest| {
+            guest.vif_names().zip(guest.vifs.iter().map(Vif::wanted_workers)).collect::<Vec<_>>()
+        });
+        let uplinks = self.uplinks.iter().map(|one| (one.name.clone(), one.wanted_workers()));
+        let ports = self.ports.iter().map(|one| (one.name.clone(), one.wanted_workers()));
+        let mut own = Vec::new();
+        for (name, wanted) in vifs.chain(uplinks).chain(ports) {
+            let of_port = |reason| format!("port {name:?}: {reason}");
+            match wanted.map_err(of_port)? {
+                Workers::Any => {}
+                Workers::Own => own.push(name),
+                Workers::Of(list) => {
+                    if let Some(number) = list.iter().find(|number| **number >= workers) {
+                        let last = workers - 1;
+                        return Err(of_port(format!(
+                            "there is no worker {number}: they are 0 to {last} (`workers` and `cpus` of [daemon])"
+                        )));
+                    }
+                }
+            }
+        }
+        if !own.is_empty() && own.len() >= workers {
+            return Err(format!(
+                "{} ports have worker = \"own\" ({}), and of {workers} workers one is for the others",
+                own.len(),
+                own.join(", ")
+            ));
+        }
+        Ok(())
     }
 
     /// Checks the cards, and that they have the contexts that guests get.

@@ -28,6 +28,7 @@ mod metrics;
 mod mirrors;
 mod nics;
 mod notify;
+mod placement;
 mod platform;
 mod port_record;
 mod ports;
@@ -51,7 +52,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
-use crate::config::{self, Config, ConfigFile, Loaded, Multicast};
+use crate::config::{self, Config, ConfigFile, Loaded, Multicast, Poll};
 use crate::log::{LogLimit, OPERATOR};
 use control::Control;
 use error::Error;
@@ -74,6 +75,8 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     if config.daemon.platform == crate::config::Platform::Xen {
         priority::raise();
     }
+    // Before the first thread that inherits it.
+    let cpus = placement::take(config)?;
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     // With all rights, before this thread gives them up for all that it starts.
@@ -93,7 +96,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
         config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
     };
-    let start = Start { prepared, sandbox, readiness };
+    let start = Start { cpus, prepared, sandbox, readiness };
     serve(file, loaded, &platform, start, events, &inbox)?;
     info!("stopped");
     Ok(())
@@ -101,6 +104,8 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
 
 /// What the first thread has made before there were others.
 struct Start {
+    /// The workers' CPUs.
+    cpus: Vec<usize>,
     prepared: Vec<PluggedPort>,
     sandbox: Sandbox,
     readiness: Readiness,
@@ -119,7 +124,8 @@ fn serve(
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
-    let datapath = start_datapath(&config, &events)?;
+    let Start { cpus, prepared, sandbox, readiness } = start;
+    let datapath = start_datapath(&config, cpus, &events)?;
     if config.daemon.platform == crate::config::Platform::Xen {
         open_rings(datapath.workers());
     }
@@ -128,7 +134,6 @@ fn serve(
         datapath.pause();
     }
     let nics = platform.nics().cloned();
-    let Start { prepared, sandbox, readiness } = start;
     let limits = Arc::new(Limits::of_this_process());
     let (platform, reach) = (platform.clone(), Reach::everywhere());
     let mut host = Host { config, platform, datapath, limits, events: events.clone(), reach };
@@ -174,10 +179,16 @@ fn open_rings(workers: usize) {
     }
 }
 
-fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datapath, Error> {
+fn start_datapath(
+    config: &Config,
+    cpus: Vec<usize>,
+    events: &mpsc::Sender<Event>,
+) -> Result<Datapath, Error> {
     let settings = datapath::Config {
-        workers: config.daemon.workers,
-        poll: config.daemon.poll(),
+        workers: config.daemon.workers(),
+        cpus,
+        poll: config.daemon.poll_limit(),
+        always_poll: config.daemon.poll == Poll::Always,
         limits: switch::Limits {
             per_port: config.switch.addresses_per_port,
             age_seconds: config.switch.age_seconds,

@@ -27,6 +27,7 @@ mod status;
 mod stdout;
 mod steering_rule;
 mod top;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::capture::CaptureArgs;
-use args::{DaemonArgs, InterfaceArgs, LogArgs};
+use args::{CpuArgs, DaemonArgs, InterfaceArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use config::{ConfigFile, Override};
@@ -46,6 +47,7 @@ use mirrors::MirrorCommand;
 use report::SchemaArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
+use workers::WorkerCommand;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -100,6 +102,8 @@ enum Command {
     Nic {
         /// The card's name in the daemon's configuration.
         name: String,
+        #[command(flatten)]
+        cpus: CpuArgs,
         #[command(flatten)]
         daemon: DaemonArgs,
         #[command(flatten)]
@@ -168,6 +172,9 @@ enum Command {
     /// As with `pvnet port`, a change lasts until the next reload or restart. To keep it, write it into the configuration.
     #[command(subcommand)]
     Mirror(MirrorCommand),
+    /// Show and change which worker has which queue.
+    #[command(subcommand)]
+    Worker(WorkerCommand),
     /// Take a guest's contexts of a card away, until the guest starts again.
     ///
     /// Returns when the card touches none of the guest's memory. The guest sees its link down.
@@ -277,6 +284,8 @@ struct GuestArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     rejoin: u32,
     #[command(flatten)]
+    cpus: CpuArgs,
+    #[command(flatten)]
     interface: InterfaceArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -300,14 +309,16 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
             config_check::run(&ConfigFile::new(config, set), json)
         }
         Command::Run { config, set, log, .. } => run(&ConfigFile::new(config, set), &log),
-        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface, log }) => {
+        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, cpus, interface, log }) => {
+            cpus.bind()?;
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
             let rejoin = Duration::from_secs(rejoin.into());
             let options = guest::Options { rejoin, ..interface.options() };
             service(&log, || guest::run(&identity, &socket, &options))
         }
-        Command::Nic { name, daemon, log } => {
+        Command::Nic { name, cpus, daemon, log } => {
+            cpus.bind()?;
             service(&log, || nic::run(&name, &nic_socket(&daemon.directory)))
         }
         Command::Frontend { vif, interface, log } => {
@@ -324,6 +335,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Reload(args) => change::reload(&args).map(exit_code),
         Command::Port(command) => change::port(command).map(exit_code),
         Command::Mirror(command) => mirrors::run(command).map(exit_code),
+        Command::Worker(command) => workers::run(command).map(|()| ExitCode::SUCCESS),
         Command::Balloon { daemon, name, mib, json } => {
             let socket = control_socket(&daemon.directory);
             balloon::run(&socket, &name, mib, json).map(|()| ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use control_socket::{ChangeReport, GuestReport, Status};
+use control_socket::{ChangeReport, GuestReport, MoveReport, Status};
 use document::Kind;
 use report::SchemaArgs;
 
@@ -14,6 +14,7 @@ use crate::error;
 use crate::mirrors::MirrorDocument;
 use crate::revoke::RevokeDocument;
 use crate::top::TopDocument;
+use crate::workers::WorkerDocument;
 
 /// All kinds of documents.
 pub const KINDS: &[Kind] = &[
@@ -33,6 +34,8 @@ pub const KINDS: &[Kind] = &[
         ],
     ),
     Kind::of::<MirrorDocument>("mirror", &["mirror list"]),
+    Kind::of::<WorkerDocument>("worker", &["worker list"]),
+    Kind::of::<MoveReport>("move", &["worker move", "worker rebalance"]),
     Kind::of::<RevokeDocument>("revoke", &["revoke"]),
     Kind::of::<BalloonDocument>("balloon", &["balloon"]),
     Kind::of::<AttachDocument>("attach", &["attach", "detach"]),

@@ -1,6 +1,7 @@
 //! `pvnet status`.
 
 mod cards;
+pub mod workers;
 
 use std::path::Path;
 
@@ -52,6 +53,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         ]);
     }
     table.print()?;
+    for (number, worker) in status.workers.iter().enumerate() {
+        println!("{}", workers::line(number, worker));
+    }
     if status.meter.on {
         println!("{}", meter(&status.meter));
     }

@@ -8,6 +8,7 @@ mod screen;
 mod show;
 mod top_document;
 mod view;
+mod workers;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

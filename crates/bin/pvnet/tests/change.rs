@@ -28,7 +28,7 @@ const WINDOW: Duration = Duration::from_millis(600);
 /// What a command printed as JSON, and its error.
 fn change(testbed: &Testbed, arguments: &[&str]) -> Result<Value, String> {
     // The folder is an option of the innermost command.
-    let words = if matches!(arguments[0], "port" | "mirror") { 2 } else { 1 };
+    let words = if matches!(arguments[0], "port" | "mirror" | "worker") { 2 } else { 1 };
     let mut command = testbed::pvnet();
     command.args(&arguments[..words]).arg("--directory").arg(testbed.folder());
     command.args(&arguments[words..]).arg("--json");
@@ -175,6 +175,60 @@ fn ports_that_do_not_change_lose_no_frame_and_are_not_late() {
     let [quiet, busy] = [median(&quiet), median(&busy)];
     println!("longest gaps: {quiet:?} without changes, {busy:?} with {changes} of them");
     assert!(busy < quiet * 10 + Duration::from_millis(100), "{quiet:?}, with changes {busy:?}");
+}
+
+/// The worker that has a queue.
+fn worker_of(testbed: &Testbed, port: &str) -> usize {
+    let status = testbed.status();
+    let has = |worker: &Value| {
+        let mut queues = worker["queues"].as_array().unwrap().iter();
+        queues.any(|queue| queue["port"] == port && queue["kind"] == "queue")
+    };
+    status["workers"].as_array().unwrap().iter().position(has).unwrap()
+}
+
+#[test]
+fn queues_get_other_workers_and_lose_no_frame() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(2, "workers = 2\nrebalance = \"off\"");
+    (0..2).for_each(|guest| testbed.join(guest, &["--queues", "1"]));
+    testbed.ping(0, 1);
+    let [red, blue] = [0, 1].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
+    let [from, to] = [&testbed.guests[0], &testbed.guests[1]];
+    let stream = Stream::start(&from.namespace, &to.namespace, to.ipv4);
+    std::thread::sleep(Duration::from_millis(400));
+    for n in 0..40 {
+        let worker = (n % 2).to_string();
+        for name in [&red, &blue] {
+            let report = change(&testbed, &["worker", "move", &format!("{name}/0"), &worker]);
+            let to = &report.unwrap()["moves"][0]["to"];
+            assert_eq!(to.as_u64(), Some(n % 2));
+        }
+        assert_eq!([&red, &blue].map(|name| worker_of(&testbed, name) as u64), [n % 2; 2]);
+    }
+    // One of its own, and back.
+    change(&testbed, &["port", "set", &red, "worker=own"]).unwrap();
+    let [own, other] = [&red, &blue].map(|name| worker_of(&testbed, name));
+    assert_ne!(own, other);
+    let blue_queue = format!("{blue}/0");
+    let error = change(&testbed, &["worker", "move", &blue_queue, &own.to_string()]).unwrap_err();
+    assert!(error.contains(&format!("worker {own} is not among those")), "{error}");
+    let error = change(&testbed, &["port", "set", &blue, "worker=own"]).unwrap_err();
+    assert!(error.contains("one is for the others"), "{error}");
+    change(&testbed, &["port", "set", &blue, "workers=[0, 1]"]).unwrap();
+    let report = change(&testbed, &["worker", "rebalance", "--dry-run"]).unwrap();
+    assert_eq!(report["moves"].as_array().map(Vec::len), Some(0), "{report}");
+    let (sent, arrivals) = stream.finish();
+    let numbers: Vec<_> = arrivals.iter().map(|(number, _)| *number).collect();
+    assert!(sent > 100 && numbers.iter().copied().eq(0..sent), "{} of {sent}", numbers.len());
+    let listed = change(&testbed, &["worker", "list"]).unwrap();
+    let reasons = |reason| {
+        let moves = listed["moves"].as_array().unwrap().iter();
+        moves.filter(|moved| moved["reason"] == reason).count()
+    };
+    assert!(reasons("asked") > 20 && reasons("placed") > 0, "{listed}");
 }
 
 #[test]

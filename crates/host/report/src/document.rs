@@ -194,6 +194,7 @@ mod tests {
         Machine {
             cpu: "Test CPU".into(),
             cpus: 2,
+            cache_line_ns: None,
             memory_bytes: 1 << 30,
             kernel: "6.1.0".into(),
             virtualised: true,

@@ -1,5 +1,6 @@
 //! Where a measurement was taken: without it a number cannot be compared with another.
 
+use cpus::Distances;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -12,6 +13,10 @@ pub struct Machine {
     pub cpu: String,
     /// Logical processors online.
     pub cpus: usize,
+    /// Nanoseconds that a cache line takes from the first CPU of this process to the nearest and to the farthest of its others. Absent if
+    /// it has no other, or they were busy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_line_ns: Option<[f64; 2]>,
     /// Memory the kernel manages, in bytes.
     pub memory_bytes: u64,
     /// The kernel's release, such as `6.12.0-1-amd64`.
@@ -34,6 +39,8 @@ impl Machine {
         Self {
             cpu: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
             cpus: cpus(&cpuinfo),
+            cache_line_ns: ::cpus::distances()
+                .map(|Distances { shortest, longest }| [shortest, longest]),
             memory_bytes: memory_bytes(&text("/proc/meminfo")),
             kernel: if kernel.is_empty() { "unknown".to_owned() } else { kernel.trim().to_owned() },
             // Xen's PV guests hide the processor's flag and show this file instead.
@@ -49,8 +56,11 @@ impl Machine {
     pub fn summary(&self) -> String {
         let gib = self.memory_bytes as f64 / f64::from(1u32 << 30);
         let kind = if self.virtualised { "virtual machine" } else { "bare metal" };
+        let distance = self.cache_line_ns.map_or_else(String::new, |[shortest, longest]| {
+            format!(" {} apart", Distances { shortest, longest })
+        });
         format!(
-            "{} × {}, {gib:.1} GiB, Linux {}, {kind}, pvnet {}, {}",
+            "{} × {}{distance}, {gib:.1} GiB, Linux {}, {kind}, pvnet {}, {}",
             self.cpus, self.cpu, self.kernel, self.pvnet, self.date
         )
     }

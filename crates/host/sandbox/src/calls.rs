@@ -90,6 +90,8 @@ fn allowed(rules: CallRules) -> Result<Rules, BackendError> {
         let options = list::THREAD_OPTIONS.iter().map(|option| equal(0, *option));
         allowed.insert(libc::SYS_prctl, any_of(options.collect::<Result<Vec<_>, _>>()?)?);
     }
+    // A thread that takes a worker's place is bound to its CPU: each thread binds itself only.
+    allowed.insert(libc::SYS_sched_setaffinity, any_of([equal(0, 0)?])?);
     if rules.namespaces {
         allowed.extend(all(&[libc::SYS_setns]));
     }

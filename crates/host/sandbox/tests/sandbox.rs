@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, socket};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity, sched_setaffinity};
 use sandbox::{CallRules, Enforcement, FileRules};
 
 /// Runs an ignored test of this file in a process.
@@ -29,6 +29,7 @@ fn a_call_that_is_not_allowed_fails_in_every_thread() {
 #[test]
 #[ignore = "a_call_that_is_not_allowed_fails_in_every_thread runs it"]
 fn calls() {
+    let parent = rustix::process::getppid();
     let (start, wait) = std::sync::mpsc::channel::<()>();
     let earlier = std::thread::spawn(move || {
         wait.recv().unwrap();
@@ -48,6 +49,11 @@ fn calls() {
     let changed = rustix::mount::unmount("/nonexistent", rustix::mount::UnmountFlags::empty());
     assert_eq!(changed, Err(Errno::NOSYS));
     assert_eq!(rustix::process::chdir("/"), Err(Errno::NOSYS));
+    // A thread chooses its own CPUs, and nobody else's.
+    let cpus = sched_getaffinity(None).unwrap();
+    assert_eq!(sched_setaffinity(None, &cpus), Ok(()));
+    let of_another = sched_setaffinity(parent, &cpus);
+    assert_eq!(of_another, Err(Errno::NOSYS));
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
 }

@@ -1,7 +1,7 @@
 //! Which CPU a program runs on.
 
 use crate::{Error, Result};
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use cpus::{CpuList, bind, bound};
 use std::fs;
 
 /// The CPUs that the calling thread may use, in ascending order.
@@ -9,9 +9,7 @@ use std::fs;
 /// # Errors
 /// [`Error::Io`] if the system does not say.
 pub fn cpus() -> Result<Vec<usize>> {
-    let allowed =
-        sched_getaffinity(None::<Pid>).map_err(Error::io("cannot read the CPU affinity"))?;
-    Ok((0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect())
+    Ok(bound().map_err(Error::io("cannot read the CPU affinity"))?.iter().collect())
 }
 
 /// Whether two CPUs are threads of one core, and so slow each other down.
@@ -19,16 +17,8 @@ pub fn cpus() -> Result<Vec<usize>> {
 pub fn share_a_core(one: usize, other: usize) -> bool {
     let file = format!("/sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list");
     // If the kernel does not say, assume two cores.
-    fs::read_to_string(file).is_ok_and(|list| list_holds(&list, other))
-}
-
-/// Whether a list such as `0-1,4` holds a number.
-fn list_holds(list: &str, number: usize) -> bool {
-    list.trim().split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let bounds = (first.parse::<usize>(), last.parse::<usize>());
-        matches!(bounds, (Ok(first), Ok(last)) if (first..=last).contains(&number))
-    })
+    let siblings = fs::read_to_string(file).ok().and_then(|list| list.trim().parse().ok());
+    siblings.is_some_and(|siblings: CpuList| siblings.contains(other))
 }
 
 /// Runs `work` with the calling thread bound to `cpu`, if one is given. Programs and threads that `work` starts stay
@@ -42,12 +32,10 @@ pub fn on_cpu<T, E: From<Error>>(
 ) -> std::result::Result<T, E> {
     let Some(cpu) = cpu else { return work() };
     let refused = || Error::io(format!("cannot bind to CPU {cpu}"));
-    let before = sched_getaffinity(None::<Pid>).map_err(refused())?;
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    sched_setaffinity(None::<Pid>, &one).map_err(refused())?;
+    let before = bound().map_err(refused())?;
+    bind(&CpuList::from_iter([cpu])).map_err(refused())?;
     let result = work();
-    sched_setaffinity(None::<Pid>, &before).map_err(refused())?;
+    bind(&before).map_err(refused())?;
     result
 }
 
@@ -67,18 +55,5 @@ mod tests {
         let failed = on_cpu(Some(last), || Err::<(), _>(Error::Interrupted));
         assert!(matches!(failed, Err(Error::Interrupted)));
         assert_eq!(cpus().expect("affinity"), all);
-    }
-
-    #[test]
-    fn a_list_of_cpus_has_ranges() {
-        for (list, number, held) in [
-            ("0\n", 0, true),
-            ("0-1\n", 1, true),
-            ("0,4\n", 4, true),
-            ("0-2,6", 4, false),
-            ("", 0, false),
-        ] {
-            assert_eq!(list_holds(list, number), held, "{list:?}");
-        }
     }
 }

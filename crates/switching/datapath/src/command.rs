@@ -14,7 +14,7 @@ use crate::work::Work;
 pub(crate) enum Command {
     Add {
         port: Arc<Port>,
-        work: Work,
+        work: NewWork,
         id: Option<IngressId>,
     },
     RemoveIngress {
@@ -27,6 +27,16 @@ pub(crate) enum Command {
         queue: usize,
         work: Work,
         done: mpsc::Sender<Work>,
+    },
+    /// Answered with the queue, unless an earlier thread sleeps in a turn of it.
+    Release {
+        number: u64,
+        done: mpsc::Sender<Arc<Entry>>,
+    },
+    /// A queue that another worker has released.
+    TakeOver {
+        entry: Arc<Entry>,
+        done: mpsc::Sender<()>,
     },
     Synchronise {
         port: PortId,
@@ -52,6 +62,9 @@ pub(crate) enum Command {
     Resume,
     Stop,
 }
+
+/// Work that its worker's thread makes, so that the memory of it is on the node of the worker's CPU.
+pub(crate) type NewWork = Box<dyn FnOnce() -> Work + Send>;
 
 /// What a worker had of a port.
 pub(crate) type Removed = Vec<Arc<Entry>>;

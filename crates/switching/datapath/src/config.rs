@@ -5,12 +5,16 @@ use std::time::Duration;
 use switch::Limits;
 
 /// How workers behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How many workers.
     pub workers: usize,
+    /// The CPU of each of them, by number; a worker without one runs where the scheduler puts it.
+    pub cpus: Vec<usize>,
     /// How long a worker without work polls at most before it sleeps, while round trips are under way.
     pub poll: Duration,
+    /// Workers that have queues never sleep.
+    pub always_poll: bool,
     /// Bounds of the switch's table.
     pub limits: Limits,
     /// Addresses that the table can hold.
@@ -25,7 +29,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             workers: 1,
+            cpus: Vec::new(),
             poll: poller::POLL,
+            always_poll: false,
             limits: Limits::default(),
             capacity: switch::DEFAULT_CAPACITY,
             flood_copies: switch::FLOOD_COPIES,

@@ -22,6 +22,7 @@
 
 mod account;
 mod activity;
+mod balance;
 mod batches;
 mod carrier;
 mod carry;
@@ -36,9 +37,11 @@ mod held;
 mod histogram;
 mod in_flight;
 mod liveness;
+mod loads;
 mod lockstep;
 mod mirror_target;
 mod move_log;
+mod moves;
 mod pair;
 mod parts;
 mod peer;
@@ -58,7 +61,7 @@ mod work;
 mod worker;
 mod worker_state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Instant;
@@ -71,14 +74,20 @@ pub use config::Config;
 pub use egress_queue::LockWaits;
 pub use histogram::Distribution;
 pub use liveness::LivenessCheck;
+pub use loads::{QueueLoad, QueueName, Shares, WorkerLoad, WorkerTimes};
 pub use lockstep::LockstepWorker;
+pub use moves::{Balance, BalanceRule, MoveError, MoveReason, PastMove, QueueMove};
+pub use placement::Workers;
 pub use port::{IngressId, Port};
 pub use shared::{Failure, FailureSink, Sleep, SleepSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
 use command::Command;
+use command::NewWork;
+use loads::Readings;
 use move_log::MoveLog;
+use moves::Balancing;
 use peer::Peer;
 use placement::{Owners, Placement};
 use shared::{Attachment, Shared};
@@ -99,6 +108,11 @@ pub struct Datapath {
     /// Which workers have queues and tasks of which port.
     owners: Mutex<BTreeMap<PortId, Owners>>,
     moves: Mutex<MoveLog>,
+    /// What workers had done lately.
+    readings: Mutex<Readings>,
+    balancing: Mutex<Balancing>,
+    /// The last queues that have moved.
+    past: Mutex<VecDeque<PastMove>>,
 }
 
 impl Datapath {
@@ -126,7 +140,8 @@ impl Datapath {
         config: &Config,
         failures: FailureSink,
     ) -> std::io::Result<(Self, LockstepWorker)> {
-        let config = Config { poll: std::time::Duration::ZERO, ..*config };
+        let poll = std::time::Duration::ZERO;
+        let config = Config { poll, always_poll: false, ..config.clone() };
         let shared = Shared::of(&config, failures, 1)?;
         let (worker, handle) = Worker::new(0, shared.clone())?;
         Ok((Self::with_workers(shared, vec![handle], None), LockstepWorker::new(worker)))
@@ -140,7 +155,21 @@ impl Datapath {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));
         let next_ingress = AtomicU64::new(0);
-        Self { shared, workers, sleepers, next_ingress, placement, owners, moves }
+        let readings = Readings::new();
+        let balancing = Mutex::new(Balancing::new(readings.before().clone()));
+        let readings = Mutex::new(readings);
+        Self {
+            shared,
+            workers,
+            sleepers,
+            next_ingress,
+            placement,
+            owners,
+            moves,
+            readings,
+            balancing,
+            past: Mutex::default(),
+        }
     }
 
     /// How many workers there are.
@@ -275,13 +304,11 @@ impl Datapath {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
         let port = self.shared.add(name, egress, attachment);
-        let carry = |(queue, ingress)| {
-            let wake_ups = WakeUps::new(coalescing, Instant::now());
-            Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
-        };
+        let carry = |(queue, ingress)| new_queue(queue, ingress, coalescing);
         let carry = ingress.into_iter().enumerate().map(carry);
         let owners = self.placement().place(carry.len(), tasks.len());
-        let tasks = tasks.into_iter().map(Work::Serve).zip(&owners.tasks);
+        let serve = |task| -> NewWork { Box::new(|| Work::Serve(task)) };
+        let tasks = tasks.into_iter().map(serve).zip(&owners.tasks);
         for (work, worker) in carry.zip(&owners.queues).chain(tasks) {
             self.workers[*worker].send(Command::Add { port: port.clone(), work, id: None });
         }
@@ -299,11 +326,16 @@ impl Datapath {
     ) -> IngressId {
         let serial = self.next_ingress.fetch_add(1, Ordering::Relaxed);
         let id = IngressId { port: port.id(), serial };
-        let wake_ups = WakeUps::new(coalescing, Instant::now());
-        let work = Work::Carry { queue: usize::MAX, ingress: IngressQueue::new(ingress), wake_ups };
-        let worker = self.placement().place_queue();
+        let work = new_queue(usize::MAX, ingress, coalescing);
+        let mut owners = self.owners();
+        let owner = owners.entry(port.id()).or_default();
+        let worker = {
+            let mut placement = self.placement();
+            let allowed = placement.allowed(port.id(), &owner.workers);
+            placement.place_queue(allowed)
+        };
         self.workers[worker].send(Command::Add { port: port.clone(), work, id: Some(id) });
-        self.owners().entry(port.id()).or_default().added.insert(serial, worker);
+        owner.added.insert(serial, worker);
         id
     }
 
@@ -314,7 +346,7 @@ impl Datapath {
             self.owners().get_mut(&id.port).and_then(|owners| owners.added.remove(&id.serial));
         // Otherwise its port is detached, and it is dropped.
         if let Some(worker) = removed {
-            self.ask(vec![worker], |done| Command::RemoveIngress { id, done });
+            self.ask(&[worker], |done| Command::RemoveIngress { id, done });
             self.placement().release_queue(worker);
         }
     }
@@ -360,7 +392,7 @@ impl Datapath {
     pub fn suspend_port(&self, port: &Port) {
         let id = port.id();
         port.suspend();
-        self.ask(self.owners_of(id), |done| Command::Remove { port: id, done });
+        self.ask_workers_of(id, |done| Command::Remove { port: id, done });
     }
 
     /// Gives other queues to a port that is suspended. Returns false if they are not as many as it has, or two workers sleep in those before: it
@@ -381,8 +413,7 @@ impl Datapath {
             return false;
         }
         for ((queue, ingress), worker) in ingress.into_iter().enumerate().zip(owners) {
-            let wake_ups = WakeUps::new(coalescing, Instant::now());
-            let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+            let work = new_queue(queue, ingress, coalescing);
             self.workers[worker].send(Command::Add { port: port.clone(), work, id: None });
         }
         true
@@ -391,18 +422,13 @@ impl Datapath {
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
     /// turn soon, with or without frames.
     pub fn synchronise(&self, port: PortId) {
-        self.ask(self.owners_of(port), |done| Command::Synchronise { port, done });
-    }
-
-    /// The workers of a port, each once.
-    fn owners_of(&self, port: PortId) -> Vec<usize> {
-        self.owners().get(&port).map(Owners::workers).unwrap_or_default()
+        self.ask_workers_of(port, |done| Command::Synchronise { port, done });
     }
 
     /// Stops carrying frames: they wait where they are. When this returns, no worker uses a queue until [`resume`](Self::resume).
     /// Ports may come and go meanwhile.
     pub fn pause(&self) {
-        self.ask((0..self.workers.len()).collect(), |done| Command::Pause { done });
+        self.ask(&self.all_workers(), |done| Command::Pause { done });
     }
 
     /// Carries frames again.
@@ -433,9 +459,8 @@ impl Datapath {
     /// gets no more frames of those VLANs that it has left. A port outside of the switch is in none.
     pub fn set_member(&self, port: PortId, membership: Option<Membership>) {
         self.shared.set_member(port, membership);
-        let all = (0..self.workers.len()).collect();
         // After that, every worker knows.
-        self.ask(all, |done| Command::Synchronise { port, done });
+        self.ask(&self.all_workers(), |done| Command::Synchronise { port, done });
         self.shared.forget(port, false);
     }
 
@@ -444,25 +469,21 @@ impl Datapath {
     pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
         port.rewrap(&**rewrap);
         let id = port.id();
-        self.ask(self.owners_of(id), |done| Command::Rewrap {
-            port: id,
-            rewrap: rewrap.clone(),
-            done,
-        });
+        self.ask_workers_of(id, |done| Command::Rewrap { port: id, rewrap: rewrap.clone(), done });
     }
 
     /// Sets when a worker that sleeps is woken up for frames from a port; see [`attach_coalesced`](Self::attach_coalesced).
     pub fn coalesce(&self, port: &Port, coalescing: Option<Coalescing>) {
         let port = port.id();
-        self.ask(self.owners_of(port), |done| Command::Coalesce { port, coalescing, done });
+        self.ask_workers_of(port, |done| Command::Coalesce { port, coalescing, done });
     }
 
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
-        self.ask(owners.workers(), |done| Command::Remove { port: id, done });
-        self.placement().release(&owners);
+        self.ask(&owners.workers(), |done| Command::Remove { port: id, done });
+        self.placement().release(id, &owners);
         port.close();
         self.shared.release(&port);
         self.shared.forget(id, true);
@@ -470,14 +491,37 @@ impl Datapath {
 
     /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the
     /// time for that.
-    fn ask<T>(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<T>) -> Command) {
-        let (done, finished) = mpsc::channel();
-        for worker in workers {
-            self.workers[worker].send(command(done.clone()));
-        }
-        drop(done);
+    fn ask<T>(&self, workers: &[usize], command: impl Fn(mpsc::Sender<T>) -> Command) {
+        let answers = self.send_all(workers, command);
         // Ends when every worker has dropped its sender, with or without an answer.
-        while finished.recv().is_ok() {}
+        while answers.recv().is_ok() {}
+    }
+
+    /// The numbers of all workers.
+    fn all_workers(&self) -> Vec<usize> {
+        (0..self.workers.len()).collect()
+    }
+
+    /// The same, to the workers of a port. A queue that moves meanwhile is moved before the command is sent, or after it is run.
+    fn ask_workers_of<T>(&self, port: PortId, command: impl Fn(mpsc::Sender<T>) -> Command) {
+        let answers = {
+            let owners = self.owners();
+            let workers = owners.get(&port).map(Owners::workers).unwrap_or_default();
+            self.send_all(&workers, command)
+        };
+        while answers.recv().is_ok() {}
+    }
+
+    fn send_all<T>(
+        &self,
+        workers: &[usize],
+        command: impl Fn(mpsc::Sender<T>) -> Command,
+    ) -> mpsc::Receiver<T> {
+        let (done, answers) = mpsc::channel();
+        for worker in workers {
+            self.workers[*worker].send(command(done.clone()));
+        }
+        answers
     }
 
     fn owners(&self) -> MutexGuard<'_, BTreeMap<PortId, Owners>> {
@@ -487,6 +531,14 @@ impl Datapath {
     fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An ingress queue for a worker.
+fn new_queue(queue: usize, ingress: Box<dyn Ingress>, coalescing: Option<Coalescing>) -> NewWork {
+    Box::new(move || {
+        let wake_ups = WakeUps::new(coalescing, Instant::now());
+        Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
+    })
 }
 
 impl Drop for Datapath {

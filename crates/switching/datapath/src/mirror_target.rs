@@ -27,7 +27,7 @@ impl Datapath {
     /// sends to it or takes from it as before.
     pub fn set_target(&self, port: PortId, is_target: bool, membership: Option<Membership>) {
         self.shared.set_target(port, is_target, membership);
-        self.ask((0..self.workers.len()).collect(), |done| Command::Synchronise { port, done });
+        self.ask(&self.all_workers(), |done| Command::Synchronise { port, done });
         self.shared.forget(port, false);
     }
 

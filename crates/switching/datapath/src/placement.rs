@@ -2,6 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use switch::PortId;
+
+use crate::loads::QueueName;
+
+/// Which workers may have the queues of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Workers {
+    /// All that are not another port's own.
+    #[default]
+    Any,
+    /// These.
+    Of(Vec<usize>),
+    /// One that serves nobody else.
+    Own,
+}
+
 /// What each worker has.
 #[derive(Debug)]
 pub(crate) struct Placement(Box<[Load]>);
@@ -11,6 +27,8 @@ pub(crate) struct Placement(Box<[Load]>);
 struct Load {
     queues: usize,
     tasks: usize,
+    /// The port whose own the worker is.
+    owner: Option<PortId>,
 }
 
 /// The workers of a port's queues and tasks.
@@ -20,6 +38,8 @@ pub(crate) struct Owners {
     pub(crate) tasks: Vec<usize>,
     /// Those of ingress queues that were added, by their serial numbers.
     pub(crate) added: BTreeMap<u64, usize>,
+    /// Which may have them.
+    pub(crate) workers: Workers,
 }
 
 impl Owners {
@@ -30,6 +50,16 @@ impl Owners {
         workers.sort_unstable();
         workers.dedup();
         workers
+    }
+
+    /// Where it says that worker `from` has this queue.
+    pub(crate) fn place_of(&mut self, queue: QueueName, from: usize) -> Option<&mut usize> {
+        match queue {
+            QueueName::Queue(number) => self.queues.get_mut(number),
+            QueueName::Added(serial) => self.added.get_mut(&serial),
+            // Which of them counts for nothing.
+            QueueName::Task => self.tasks.iter_mut().find(|worker| **worker == from),
+        }
     }
 }
 
@@ -42,18 +72,19 @@ impl Placement {
     /// Places the queues and tasks of a port. Each queue goes to the worker that has the fewest, and each task to the worker
     /// that has the fewest tasks: a control ring is hardly any work, so it must not stand for a queue.
     pub(crate) fn place(&mut self, queues: usize, tasks: usize) -> Owners {
-        let queues = (0..queues).map(|_| self.place_queue()).collect();
+        let queues = (0..queues).map(|_| self.place_queue(u64::MAX)).collect();
         let tasks = (0..tasks).map(|_| {
-            let worker = self.least(|load| (load.tasks, load.queues));
+            let worker = self.least_tasks(u64::MAX);
             self.0[worker].tasks += 1;
             worker
         });
-        Owners { queues, tasks: tasks.collect(), added: BTreeMap::new() }
+        let tasks = tasks.collect();
+        Owners { queues, tasks, added: BTreeMap::new(), workers: Workers::Any }
     }
 
-    /// Places one queue, as [`place`](Self::place) does.
-    pub(crate) fn place_queue(&mut self) -> usize {
-        let worker = self.least(|load| (load.queues, load.tasks));
+    /// Places one queue, as [`place`](Self::place) does, at one of these workers.
+    pub(crate) fn place_queue(&mut self, allowed: u64) -> usize {
+        let worker = self.least_queues(allowed);
         self.0[worker].queues += 1;
         worker
     }
@@ -63,19 +94,85 @@ impl Placement {
         self.0[worker].queues -= 1;
     }
 
-    /// The queues and tasks are gone.
-    pub(crate) fn release(&mut self, owners: &Owners) {
+    /// The queues and tasks of a port are gone, and so is the port.
+    pub(crate) fn release(&mut self, port: PortId, owners: &Owners) {
         owners
             .queues
             .iter()
             .chain(owners.added.values())
             .for_each(|worker| self.release_queue(*worker));
         owners.tasks.iter().for_each(|worker| self.0[*worker].tasks -= 1);
+        self.reserve(port, None);
     }
 
-    fn least<K: Ord>(&self, key: impl Fn(&Load) -> K) -> usize {
-        let workers = self.0.iter().enumerate();
-        workers.min_by_key(|(_, load)| key(load)).map_or(0, |(worker, _)| worker)
+    /// A queue or a task has moved.
+    pub(crate) fn moved(&mut self, queue: QueueName, from: usize, to: usize) {
+        match queue {
+            QueueName::Task => {
+                self.0[from].tasks -= 1;
+                self.0[to].tasks += 1;
+            }
+            QueueName::Queue(_) | QueueName::Added(_) => {
+                self.0[from].queues -= 1;
+                self.0[to].queues += 1;
+            }
+        }
+    }
+
+    /// Gives a worker to a port alone, and takes back the one that it had.
+    pub(crate) fn reserve(&mut self, port: PortId, worker: Option<usize>) {
+        for (number, load) in self.0.iter_mut().enumerate() {
+            if worker == Some(number) {
+                load.owner = Some(port);
+            } else if load.owner == Some(port) {
+                load.owner = None;
+            }
+        }
+    }
+
+    /// A bit for each worker that is not another port's own.
+    pub(crate) fn free_for(&self, port: PortId) -> u64 {
+        self.bits(|load| load.owner.is_none_or(|owner| owner == port))
+    }
+
+    /// A bit for each worker that may have the queues of a port.
+    pub(crate) fn allowed(&self, port: PortId, workers: &Workers) -> u64 {
+        let free = self.free_for(port);
+        match workers {
+            Workers::Any => free,
+            Workers::Of(list) => free & list.iter().fold(0, |bits, worker| bits | 1 << worker),
+            Workers::Own => self.bits(|load| load.owner == Some(port)),
+        }
+    }
+
+    fn bits(&self, is_one: impl Fn(&Load) -> bool) -> u64 {
+        let ones = self.0.iter().enumerate().filter(|(_, load)| is_one(load));
+        ones.fold(0, |bits, (worker, _)| bits | 1 << worker)
+    }
+
+    /// How many queues a worker has.
+    pub(crate) fn queues_of(&self, worker: usize) -> usize {
+        self.0[worker].queues
+    }
+
+    /// Of these workers, the one with the fewest queues.
+    pub(crate) fn least_queues(&self, allowed: u64) -> usize {
+        self.least(allowed, |load| (load.queues, load.tasks))
+    }
+
+    /// The same with the fewest tasks.
+    pub(crate) fn least_tasks(&self, allowed: u64) -> usize {
+        self.least(allowed, |load| (load.tasks, load.queues))
+    }
+
+    /// Workers that are a port's own come last: it alone may name them.
+    fn least<K: Ord>(&self, allowed: u64, key: impl Fn(&Load) -> K) -> usize {
+        let workers = self.0.iter().enumerate().filter(|(worker, _)| allowed & (1 << worker) != 0);
+        let least = workers.min_by_key(|(_, load)| {
+            let is_own = allowed == u64::MAX && load.owner.is_some();
+            (is_own, key(load))
+        });
+        least.map_or(0, |(worker, _)| worker)
     }
 }
 
@@ -84,6 +181,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const PORT: PortId = PortId(3);
+
+    #[test]
+    fn a_worker_that_is_a_ports_own_gets_no_other_queue() {
+        let mut placement = Placement::new(3);
+        placement.reserve(PORT, Some(1));
+        assert_eq!(placement.place(4, 2).workers(), [0, 2]);
+        let allowed = |workers| placement.allowed(PORT, &workers);
+        assert_eq!(allowed(Workers::Own), 0b010);
+        assert_eq!(allowed(Workers::Any), 0b111);
+        assert_eq!(placement.allowed(PortId(4), &Workers::Of(vec![1, 2])), 0b100);
+        placement.reserve(PORT, Some(2));
+        assert_eq!(placement.free_for(PortId(4)), 0b011);
+        placement.release(PORT, &Owners::default());
+        assert_eq!(placement.free_for(PortId(4)), 0b111);
+    }
 
     #[test]
     fn a_port_has_its_queues_on_different_workers() {
@@ -120,12 +234,12 @@ mod tests {
             for (queues, tasks, goes) in ports {
                 let owners = placement.place(queues, tasks);
                 if goes {
-                    placement.release(&owners);
+                    placement.release(PORT, &owners);
                 } else {
                     kept.push(owners);
                 }
             }
-            kept.iter().for_each(|owners| placement.release(owners));
+            kept.iter().for_each(|owners| placement.release(PORT, owners));
             prop_assert!(placement.0.iter().all(|load| load.queues + load.tasks == 0));
         }
     }

@@ -139,11 +139,14 @@ pub(crate) struct Shared {
     attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
+    pub(crate) always_poll: bool,
     /// What each port may flood, in copies per second.
     flood_copies: AtomicU32,
     hash_macs: bool,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
+    /// The CPUs of workers, by number.
+    pub(crate) cpus: Box<[usize]>,
     pub(crate) snooping: Snooping,
     /// The thread that looks for workers that sleep.
     pub(crate) sleepers: Dozer,
@@ -170,7 +173,7 @@ impl Shared {
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
-        let &Config { poll, flood_copies, hash_macs, .. } = config;
+        let &Config { poll, always_poll, flood_copies, hash_macs, ref cpus, .. } = config;
         Self {
             table,
             ports: RwLock::default(),
@@ -178,10 +181,12 @@ impl Shared {
             attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
+            always_poll,
             flood_copies: flood_copies.into(),
             hash_macs,
             failures,
             doorbells,
+            cpus: cpus.as_slice().into(),
             snooping: Snooping::default(),
             sleepers: Dozer::default(),
             on_sleep: OnceLock::new(),

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -10,9 +11,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
+use crate::loads::Busy;
 use crate::port::{IngressId, Port};
 use crate::wake_ups::WakeUps;
 use crate::work::Work;
+use crate::worker_state::WorkerState;
 
 /// Events in a row that a queue may send without work. One may be late, for frames that were
 /// taken before it came.
@@ -24,6 +27,8 @@ const EVENT_SHIFT: u32 = 32;
 
 /// A queue or a task of a worker, and what of it outlives the thread that serves it.
 pub(crate) struct Entry {
+    /// No other queue or task has it.
+    pub(crate) number: u64,
     pub(crate) port: Arc<Port>,
     /// Set for an ingress queue that was added to its port.
     pub(crate) id: Option<IngressId>,
@@ -32,12 +37,16 @@ pub(crate) struct Entry {
     /// Locked for each turn: a thread that sleeps in one keeps this queue only.
     pub(crate) work: Mutex<Work>,
     events: Vec<Arc<dyn Event>>,
+    /// How long its turns were.
+    pub(crate) busy: Busy,
 }
 
 impl Entry {
     pub(crate) fn new(port: Arc<Port>, mut work: Work, id: Option<IngressId>) -> Self {
+        static ENTRIES: AtomicU64 = AtomicU64::new(0);
+        let number = ENTRIES.fetch_add(1, Ordering::Relaxed);
         let (events, room_of) = (work.events(&port), work.room_of());
-        Self { port, id, room_of, work: Mutex::new(work), events }
+        Self { number, port, id, room_of, work: Mutex::new(work), events, busy: Busy::default() }
     }
 }
 
@@ -85,8 +94,10 @@ impl Slot {
     /// The last turn of its queue or task took so long, and had ended by `end`: counts this for `worker`, and how long batches were in
     /// the daemon.
     #[inline]
-    pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {
-        let Some(batches) = self.entry.port.batches_of(worker) else { return };
+    pub(crate) fn turn_ended(&mut self, worker: &WorkerState, took: Duration, end: Instant) {
+        worker.times.carried(took);
+        self.entry.busy.add(took);
+        let Some(batches) = self.entry.port.batches_of(worker.number) else { return };
         batches.turn(took);
         if let Work::Carry { ingress, .. } = &mut *self.entry.work.lock() {
             ingress.turn_ended(took, end, |time| batches.ended(time));

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use cpus::CpuList;
 use poller::{Poller, Yields};
 use port::{Armed, Broken};
 use rustix::buffer::spare_capacity;
@@ -84,6 +85,8 @@ pub(crate) struct Worker {
     least_debt: Duration,
     /// Whether a queue slept in that round, whose next frames are announced by an event.
     sleeps: bool,
+    /// When it last looked for events.
+    looked: Instant,
 }
 
 impl Worker {
@@ -117,7 +120,10 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone(), activity.clone()),
             activity,
             held: Held::default(),
-            poller: Poller::new(shared.poll),
+            poller: match shared.always_poll {
+                true => Poller::always(),
+                false => Poller::new(shared.poll),
+            },
             yields: Yields::default(),
             looks: Looks::new(Instant::now()),
             shared,
@@ -128,6 +134,7 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
+            looked: Instant::now(),
         })
     }
 
@@ -160,16 +167,30 @@ impl Worker {
         let (ready, thread) = mpsc::channel();
         let activity = self.activity.clone();
         let name = format!("worker-{}", self.number);
+        let is_first = self.generation == 0;
         let join = std::thread::Builder::new().name(name).spawn(move || {
+            let bound = self.bind();
+            if let Err(error) = &bound {
+                error!(worker = self.number, %error, "a worker cannot be bound to its CPU");
+            }
             // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let id = rustix::thread::gettid().as_raw_nonzero().get();
-            if ready.send((id, File::open("/proc/thread-self/stat"))).is_ok() {
+            // In the place of another one, it is better anywhere than not there.
+            let begun = if is_first { bound } else { Ok(()) };
+            let begun = begun.and_then(|()| File::open("/proc/thread-self/stat"));
+            if ready.send((id, begun)).is_ok() {
                 self.run();
             }
         })?;
         let (id, stat) = thread.recv().map_err(io::Error::other)?;
         Ok(WorkerThread { id: u32::try_from(id).unwrap_or(0), stat: stat?, activity, join })
+    }
+
+    /// Has the calling thread run on the worker's CPU, if it has one. Memory that it touches first is on the node of that CPU.
+    fn bind(&self) -> io::Result<()> {
+        let cpu = self.shared.cpus.get(self.number).copied();
+        cpu.map_or(Ok(()), |cpu| cpus::bind(&CpuList::from_iter([cpu])))
     }
 
     /// Whether another thread has taken its place.
@@ -238,7 +259,7 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looks, self.ended) = (Looks::new(Instant::now()), None);
+            (self.looks, self.ended) = (Looks::new(self.looked), None);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         // The queue of its last turn is free.
@@ -261,6 +282,9 @@ impl Worker {
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
     /// there is another round.
     fn polls_on(&mut self, now: Instant) -> bool {
+        if self.poller.is_always() {
+            return self.polls_always(now);
+        }
         if self.active == 0 {
             return false;
         }
@@ -276,6 +300,16 @@ impl Worker {
             self.arm(index, now);
         }
         self.slots.iter().flatten().any(|slot| slot.active)
+    }
+
+    /// The same of a worker that never sleeps: it does without a queue only.
+    fn polls_always(&mut self, now: Instant) -> bool {
+        // Frames that wait for room, or for a time, are heard of by a look for events.
+        self.sleeps |= self.slots.iter().flatten().any(|slot| slot.blocked);
+        if self.yields.after_look(now) {
+            self.looks.yielded();
+        }
+        self.slots.iter().flatten().next().is_some()
     }
 
     /// Gives each active queue its turn, unless it is in debt. Returns whether any had work, or may have some: a queue
@@ -317,7 +351,7 @@ impl Worker {
                     if let Some(slot) = &mut self.slots[index] {
                         slot.account.charge(took);
                         if has_worked {
-                            slot.turn_ended(self.number, took, now);
+                            slot.turn_ended(&self.state, took, now);
                         }
                     }
                     self.ended = Some(now);
@@ -337,7 +371,7 @@ impl Worker {
         if let Some((index, began)) = self.unended.take()
             && let Some(slot) = &mut self.slots[index]
         {
-            slot.turn_ended(self.number, now - began, now);
+            slot.turn_ended(&self.state, now - began, now);
         }
     }
 
@@ -391,6 +425,9 @@ impl Worker {
                     self.arm(index, now);
                 }
                 return Turn::Worked;
+            }
+            Progress::Dry if self.poller.is_always() && work.may_linger() => {
+                return Turn::Dry;
             }
             Progress::Dry
                 if work.may_linger()
@@ -464,11 +501,14 @@ impl Worker {
         events.clear();
         if waits {
             self.activity.rest();
+            self.state.times.falls_asleep(self.carrier.now);
         }
         let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        self.looked = Instant::now();
         if waits {
             self.activity.begin_round(self.rounds);
             self.shared.sleepers.wake();
+            self.state.times.wakes(self.looked.duration_since(self.shared.started));
         }
         match waited {
             Ok(_) | Err(Errno::INTR) => {}

@@ -15,6 +15,7 @@ use tracing::error;
 
 use crate::activity::Activity;
 use crate::command::Command;
+use crate::loads::Times;
 use crate::shared::Shared;
 use crate::slot::Entry;
 
@@ -27,6 +28,8 @@ pub(crate) struct WorkerState {
     /// How many threads it has had before this one. A thread that finds another number than its own ends.
     pub(crate) replacements: AtomicU64,
     thread: Mutex<Option<WorkerThread>>,
+    /// What became of its time.
+    pub(crate) times: Times,
 }
 
 /// The thread of a worker.
@@ -58,6 +61,7 @@ impl WorkerState {
             entries: Mutex::default(),
             replacements: AtomicU64::new(0),
             thread: Mutex::default(),
+            times: Times::default(),
         }
     }
 
@@ -109,6 +113,11 @@ impl WorkerState {
         if let Some(place) = self.entries.lock().get_mut(number) {
             *place = Some(entry);
         }
+    }
+
+    /// Its queues and tasks.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().flatten().cloned().collect()
     }
 
     /// How many numbers are in use, or were.

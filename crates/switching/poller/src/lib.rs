@@ -8,14 +8,22 @@
 //! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
 //! small, and gives up when polling finds nothing. An idle thread never polls.
 //!
+//! A lone frame is often answered by another one, hundreds of microseconds later, when all threads on its way have been woken up. Where that was so
+//! lately, a thread looks on for its answer ([`Lone`](lone::Lone)), for a hundredth of the time at most.
+//!
+//! A thread that has a CPU to itself need not sleep at all: [`Poller::always`].
+//!
 //! A thread that only looks from time to time sleeps while there is nothing to see: [`Dozer`].
 
 #![forbid(unsafe_code)]
 
 mod doze;
+mod lone;
 mod yields;
 
 use std::time::{Duration, Instant};
+
+use lone::Lone;
 
 pub use doze::{AwakeFlag, Dozer, doze_until, must_wake};
 pub use yields::Yields;
@@ -63,6 +71,10 @@ const CALM: u16 = 2 * REST_CROWDED;
 #[derive(Clone, Debug)]
 pub struct Poller {
     limit: Duration,
+    /// It never sleeps.
+    always: bool,
+    /// Waits for the answers of lone frames.
+    lone: Lone,
     /// When the present wait began, and when its last look was.
     since: Option<Instant>,
     looked: Instant,
@@ -119,6 +131,8 @@ impl Poller {
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
+            always: false,
+            lone: Lone::new(Instant::now()),
             since: None,
             looked: Instant::now(),
             polls: false,
@@ -134,7 +148,20 @@ impl Poller {
         }
     }
 
-    /// The longest time for which a wait is polled.
+    /// A poller that polls each wait for as long as it lasts.
+    #[must_use]
+    pub fn always() -> Self {
+        Self { always: true, ..Self::new(POLL) }
+    }
+
+    /// Whether it polls each wait for as long as it lasts.
+    #[must_use]
+    #[inline]
+    pub fn is_always(&self) -> bool {
+        self.always
+    }
+
+    /// The longest time for which a wait is polled, in a series of short ones.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.limit
@@ -145,6 +172,9 @@ impl Poller {
     #[inline]
     pub fn worked(&mut self, frames: usize, bytes: u64, now: impl FnOnce() -> Instant) {
         self.burst.add(frames, bytes);
+        if self.always {
+            return;
+        }
         if let Some(since) = self.since.take() {
             self.end_wait(since, now());
         }
@@ -153,6 +183,9 @@ impl Poller {
     /// The thread looked and found nothing. Returns whether it should yield and look again; otherwise it should sleep.
     #[inline]
     pub fn is_worth_polling(&mut self, now: Instant) -> bool {
+        if self.always {
+            return true;
+        }
         match self.since {
             Some(since) if self.polls => {
                 self.polls = now.saturating_duration_since(since) < self.limit;
@@ -164,17 +197,19 @@ impl Poller {
             None => self.begin_wait(now),
         }
         self.looked = now;
-        self.polls
+        self.polls || self.lone.looks_on(now)
     }
 
     /// A wait begins: decides whether it is polled.
     fn begin_wait(&mut self, now: Instant) {
-        if std::mem::take(&mut self.burst).is_bulk() {
+        let is_bulk = std::mem::take(&mut self.burst).is_bulk();
+        if is_bulk {
             self.bulk = BULK_WAITS;
         } else {
             self.bulk = self.bulk.saturating_sub(1);
         }
         self.polls = self.score > 0 && self.bulk == 0;
+        self.lone.begin_wait(now, !is_bulk && !self.limit.is_zero());
         self.was_polled = self.polls;
         self.since = Some(now);
     }
@@ -182,6 +217,7 @@ impl Poller {
     /// Learns from a wait that ended with work.
     fn end_wait(&mut self, since: Instant, now: Instant) {
         let took = now.saturating_duration_since(since);
+        self.lone.end_wait(now);
         if self.polls {
             self.end_polled_wait(since, now);
         } else if self.was_polled || self.bulk > 0 || self.limit.is_zero() {

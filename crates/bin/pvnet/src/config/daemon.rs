@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use control_socket::DIRECTORY;
+use cpus::CpuList;
+use datapath::BalanceRule;
 use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
@@ -39,8 +42,21 @@ table! {
         nic_mode: u32 = SOCKET_MODE;
         /// The platform whose guests are served.
         platform: Platform = Platform::Machine;
-        /// Threads that carry frames.
-        workers: usize = default_workers(cpus());
+        /// Threads that carry frames; see [`Daemon::workers`].
+        workers: Option<usize> = None;
+        /// The CPUs of these threads, one each; without it they run where the scheduler puts them.
+        #[serde(deserialize_with = "cpu_list")]
+        cpus: Option<CpuList> = None;
+        /// Whether queues get other workers when these have too much to do.
+        rebalance: Rebalance = Rebalance::default(), Effort::InPlace;
+        /// Seconds between two looks at the workers' loads.
+        rebalance_interval_s: u64 = 5, Effort::InPlace;
+        /// Per cent of its time that the busiest worker spends on queues before any moves.
+        rebalance_threshold: u8 = 70, Effort::InPlace;
+        /// Per cent of that which the moves must save.
+        rebalance_gain: u8 = 10, Effort::InPlace;
+        /// How a worker waits for frames.
+        poll: Poll = Poll::default();
         /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way; the platform's if absent.
         poll_us: Option<u64> = None;
         /// Whether the machine's CPUs sleep lightly while traffic flows.
@@ -58,21 +74,107 @@ table! {
     }
 }
 
+/// `poll`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Poll {
+    /// It polls for a while where that helps, and sleeps otherwise.
+    #[default]
+    Adaptive,
+    /// It never sleeps.
+    Always,
+    /// It sleeps at once.
+    Never,
+}
+
+/// `rebalance`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rebalance {
+    /// Queues move when that helps.
+    #[default]
+    Auto,
+    /// They stay where they are.
+    Off,
+}
+
+/// The most seconds between two looks at the loads.
+const INTERVAL_MAX: u64 = 3600;
+/// The most workers that a datapath has.
+const WORKERS_MAX: usize = 64;
+
 impl Daemon {
+    /// How many threads carry frames: one per CPU of `cpus`, or as many as the machine's CPUs suggest.
+    pub fn workers(&self) -> usize {
+        let named = self.cpus.as_ref().map(CpuList::len);
+        self.workers.or(named).unwrap_or_else(|| default_workers(cpus()))
+    }
+
     /// For how long a worker polls at most before it sleeps. Domains of a Xen host share its processors: a worker that polls takes
     /// them from the guest that it waits for, and cannot see that it does.
-    pub fn poll(&self) -> Duration {
-        match (self.poll_us, self.platform) {
-            (Some(poll_us), _) => Duration::from_micros(poll_us),
-            (None, Platform::Machine) => poller::POLL,
-            (None, Platform::Xen) => Duration::ZERO,
+    pub fn poll_limit(&self) -> Duration {
+        match (self.poll, self.poll_us, self.platform) {
+            (Poll::Never, ..) => Duration::ZERO,
+            (_, Some(poll_us), _) => Duration::from_micros(poll_us),
+            (Poll::Adaptive, None, Platform::Xen) => Duration::ZERO,
+            (Poll::Adaptive | Poll::Always, None, _) => poller::POLL,
         }
+    }
+
+    /// When queues get other workers; none if they do not.
+    pub fn balance_rule(&self) -> Option<BalanceRule> {
+        let part = |percent: u8| f64::from(percent) / 100.0;
+        (self.rebalance == Rebalance::Auto).then(|| BalanceRule {
+            interval: Duration::from_secs(self.rebalance_interval_s),
+            threshold: part(self.rebalance_threshold),
+            gain: part(self.rebalance_gain),
+        })
+    }
+
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let workers = self.workers();
+        if let Some(cpus) = &self.cpus
+            && cpus.len() != workers
+        {
+            return Err(format!(
+                "daemon.workers is {workers}, and daemon.cpus = \"{cpus}\" are {}: each worker has one of them, so leave workers out",
+                cpus.len()
+            ));
+        }
+        for (key, value) in [
+            ("rebalance_threshold", self.rebalance_threshold),
+            ("rebalance_gain", self.rebalance_gain),
+        ] {
+            if !(1..=100).contains(&value) {
+                return Err(format!("daemon.{key} is {value}, not 1 to 100 per cent"));
+            }
+        }
+        if !(1..=INTERVAL_MAX).contains(&self.rebalance_interval_s) {
+            return Err(format!(
+                "daemon.rebalance_interval_s is {}, not 1 to {INTERVAL_MAX}",
+                self.rebalance_interval_s
+            ));
+        }
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(format!("daemon.workers is {workers}, not 1 to {WORKERS_MAX}"));
+        }
+        Ok(())
     }
 }
 
-/// The CPUs of the driver domain.
+/// `cpus`
+fn cpu_list<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<CpuList>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+/// The CPUs of the driver domain, when this is called first: later on the threads may be bound to some of them.
 pub(super) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// The most workers by default.

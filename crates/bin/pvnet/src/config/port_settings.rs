@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use control_socket::TableKind;
+use datapath::Workers;
 use guard::{Allowed, Policy};
 use port::Coalescing;
+use serde::Deserialize;
 use switch::Membership;
 use switch::multicast::Router;
 use vhost_user::Mode;
@@ -148,6 +150,10 @@ table! {
         device_capabilities: Option<Capabilities> = None, OPENED.not_for_uplinks(LEADS_OUT);
         /// The MTU of a new device, and what a guest is told. Of an uplink the longest packet that the network behind it takes.
         mtu: Option<u16> = None, ByTable { uplink: Some(Effort::InPlace), ..OPENED };
+        /// The workers that may have its queues, by number.
+        workers: Option<Vec<usize>> = None;
+        /// Whether it has one to itself.
+        worker: Option<OwnWorker> = None;
     }
 }
 
@@ -166,6 +172,16 @@ pub struct Rules {
     pub flooding: Flooding,
     /// Whether what goes to it is merged, where it takes that.
     pub gro: bool,
+    /// Which workers may have its queues.
+    pub workers: Workers,
+}
+
+/// `worker`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnWorker {
+    /// A worker that serves no other port.
+    Own,
 }
 
 impl PortSettings {
@@ -230,6 +246,20 @@ impl PortSettings {
         self.mode.into()
     }
 
+    /// Which workers may have its queues.
+    ///
+    /// # Errors
+    /// Keys do not fit together.
+    pub fn wanted_workers(&self) -> Result<Workers, String> {
+        match (self.workers.as_deref(), self.worker) {
+            (None, None) => Ok(Workers::Any),
+            (None, Some(OwnWorker::Own)) => Ok(Workers::Own),
+            (Some([]), None) => Err("workers names none; leave it out for any".to_owned()),
+            (Some(workers), None) => Ok(Workers::Of(workers.to_vec())),
+            (Some(_), Some(_)) => Err("workers and worker = \"own\" exclude each other".to_owned()),
+        }
+    }
+
     /// What is enforced of it, with this guard. `router` is whether multicast routers are behind it if it does not say so.
     ///
     /// # Errors
@@ -243,6 +273,7 @@ impl PortSettings {
             membership: self.membership()?,
             flooding: Flooding { router, copies: self.flood_copies_per_second },
             gro: self.gro,
+            workers: self.wanted_workers()?,
         })
     }
 }

@@ -124,6 +124,25 @@ fn queues_and_workers_follow_the_cpus() {
 }
 
 #[test]
+fn how_workers_wait_goes_with_how_long() {
+    let limit = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.poll_limit();
+    assert_eq!(limit(""), Duration::from_micros(100));
+    assert_eq!(limit("poll = \"adaptive\"\npoll_us = 50\n"), Duration::from_micros(50));
+    // Files from before there was `poll`.
+    assert_eq!(limit("poll_us = 0\n"), Duration::ZERO);
+    assert_eq!(limit("poll = \"never\"\npoll_us = 50\n"), Duration::ZERO);
+}
+
+#[test]
+fn each_cpu_that_is_named_has_a_worker() {
+    let workers = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.workers();
+    assert_eq!(workers("cpus = \"2-4,8\"\n"), 4);
+    assert_eq!(workers("cpus = \"2-3\"\nworkers = 2\n"), 2);
+    assert_eq!(workers("workers = 3\n"), 3);
+    assert_eq!(workers(""), super::daemon::default_workers(super::daemon::cpus()));
+}
+
+#[test]
 fn coalescing_has_the_same_keys_everywhere() {
     let keys = "coalesce_frames = 16\ncoalesce_us = 30\n";
     let config = parse(&format!("{UP}{keys}{RED}{keys}")).unwrap();
@@ -382,6 +401,17 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{UP}capabilities = \"csum+uso\"\n"), "need csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+        ("[daemon]\npoll = \"sometimes\"\n".to_owned(), "`adaptive`, `always`, `never`"),
+        ("[daemon]\nrebalance_gain = 0\n".to_owned(), "not 1 to 100"),
+        ("[daemon]\nrebalance_interval_s = 0\n".to_owned(), "not 1 to 3600"),
+        (format!("[daemon]\nworkers = 2\n{RED}workers = [2]\n"), "they are 0 to 1"),
+        (format!("{UP}workers = []\n"), "leave it out"),
+        (format!("{RED}workers = [0]\nworker = \"own\"\n"), "exclude each other"),
+        (format!("[daemon]\nworkers = 1\n{RED}worker = \"own\"\n"), "one is for the others"),
+        ("[daemon]\ncpus = \"2-\"\n".to_owned(), "no CPU and no range"),
+        ("[daemon]\ncpus = \"\"\n".to_owned(), "it names no CPU"),
+        ("[daemon]\ncpus = \"0-64\"\n".to_owned(), "not 1 to 64"),
+        ("[daemon]\ncpus = \"2-3\"\nworkers = 3\n".to_owned(), "leave workers out"),
         (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),
         (format!("{RED}guard = \"addresses\"\n"), "set guard_addresses"),
         (format!("{RED}guard_addresses = [\"10.0.0.0/33\"]\n"), "prefix length from 0 to 32"),

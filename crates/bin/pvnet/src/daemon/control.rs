@@ -7,6 +7,7 @@ mod requests;
 mod sleeps;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
@@ -90,6 +91,8 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.host.datapath.sweep();
+            self.host.datapath.measure();
+            self.rebalance();
             watchdog.beat(&self.host.datapath);
             self.refresh_mirrors();
             self.refresh_wrappers();
@@ -137,6 +140,9 @@ impl Control {
             Event::Port { port, what, done } => {
                 self.serve_port(port, what);
                 drop(done);
+            }
+            Event::Workers { request, answer } => {
+                let _ = answer.send(self.move_queues(&request));
             }
             Event::Status(answer) => {
                 let _ = answer.send(self.status());

@@ -24,6 +24,9 @@ pub enum Error {
         /// The error.
         source: io::Error,
     },
+    /// The configuration names CPUs that this process may not use.
+    #[error("daemon.cpus: {0}")]
+    Cpus(#[from] cpus::NotAvailable),
     /// A port could not be opened.
     #[error("{table} {name}: {reason}")]
     Port {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use capture::{Capture, Request};
-use control_socket::{Change, ChangeReport, Status};
+use control_socket::{Change, ChangeReport, MoveReport, Status, WorkerRequest};
 use datapath::{Failure, Sleep};
 use hypervisor::DomId;
 use xenstore::WatchEvent;
@@ -53,6 +53,8 @@ pub(super) enum Event {
     Slept(Sleep),
     /// Something happened to a port. It is served once `done` is dropped.
     Port { port: PortId, what: PortEvent, done: mpsc::Sender<()> },
+    /// A client moves queues between workers.
+    Workers { request: WorkerRequest, answer: mpsc::Sender<Result<MoveReport, String>> },
     /// A client asks for the status.
     Status(mpsc::Sender<Status>),
     /// A client sets a guest's memory, in MiB. A guest without vifs is found by its contexts.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use capture::Capture;
-use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use control_socket::{METERED, MoveReport, REQUEST_MAX, Refusal, Request, TIMEOUT, WorkerRequest};
 use hypervisor::DomId;
 use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -184,6 +184,10 @@ fn answer(
                 Err(why) => serde_json::to_writer(&mut reply, &Refusal::new(why))?,
             }
         }
+        Ok(Request::Worker(request)) => match workers(request, events) {
+            Ok(report) => serde_json::to_writer(reply, &report)?,
+            Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
+        },
         Ok(Request::Meter) => hold(stream, leases.take())?,
         Err(refusal) => serde_json::to_writer(reply, &refusal)?,
     }
@@ -211,6 +215,13 @@ fn balloon(
 fn capture(request: capture::Request, events: &mpsc::Sender<Event>) -> Result<Capture, String> {
     let (answer, receiver) = mpsc::channel();
     let event = Event::Capture { request, answer };
+    events.send(event).map_err(|_| "the daemon is stopping")?;
+    receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
+}
+
+fn workers(request: WorkerRequest, events: &mpsc::Sender<Event>) -> Result<MoveReport, String> {
+    let (answer, receiver) = mpsc::channel();
+    let event = Event::Workers { request, answer };
     events.send(event).map_err(|_| "the daemon is stopping")?;
     receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
 }

@@ -1,39 +1,84 @@
-//! Whether the workers take turns, for the status.
+//! What the workers do, for the status.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use control_socket::WorkerStatus;
-use datapath::{Datapath, LivenessCheck};
+use control_socket::{QueueKind, QueueStatus, WorkerShares, WorkerStatus};
+use datapath::{Datapath, LivenessCheck, QueueLoad, QueueName, Shares, WorkerLoad};
 
-/// A question to the workers that the last status asked.
+/// What the last status asked, and what does not change.
 #[derive(Default)]
-pub(super) struct WorkerCheck(Option<(Instant, LivenessCheck)>);
+pub(super) struct WorkerCheck {
+    question: Option<(Instant, LivenessCheck)>,
+    /// The nodes of the workers' CPUs, by worker, once they are known.
+    nodes: Vec<Option<usize>>,
+}
 
 impl WorkerCheck {
-    /// How long each worker has not answered. Asks all again if each has.
+    /// What each worker does, and how long it has not answered. Asks all again if each has.
     pub(super) fn read(&mut self, datapath: &Datapath) -> Vec<WorkerStatus> {
         let now = Instant::now();
-        let (asked, check) = self.0.get_or_insert_with(|| (now, datapath.check_liveness()));
-        let silent = u64::try_from((now - *asked).as_nanos()).unwrap_or(u64::MAX);
+        let loads = datapath.loads();
+        if self.nodes.is_empty() {
+            self.nodes = loads.iter().map(|load| load.cpu.and_then(cpus::node_of)).collect();
+        }
+        let (asked, check) = self.question.get_or_insert_with(|| (now, datapath.check_liveness()));
+        let silent = nanoseconds(now - *asked);
         let missing = check.missing();
-        let silent_nanoseconds = |is_missing: &bool| if *is_missing { silent } else { 0 };
-        let status = missing
-            .iter()
-            .map(|is_missing| WorkerStatus { silent_nanoseconds: silent_nanoseconds(is_missing) })
-            .collect();
+        let workers = loads.into_iter().zip(&self.nodes).zip(missing.iter());
+        let status = workers.map(|((load, node), is_missing)| WorkerStatus {
+            silent_nanoseconds: if *is_missing { silent } else { 0 },
+            node: *node,
+            ..status(load)
+        });
+        let status = status.collect();
         if !missing.contains(&true) {
-            self.0 = Some((now, datapath.check_liveness()));
+            self.question = Some((now, datapath.check_liveness()));
         }
         status
     }
 }
 
+fn status(load: WorkerLoad) -> WorkerStatus {
+    let WorkerLoad { cpu, times, recent, queues } = load;
+    let Shares { carrying, polling, asleep } = recent;
+    WorkerStatus {
+        cpu,
+        carrying_nanoseconds: nanoseconds(times.carrying),
+        polling_nanoseconds: nanoseconds(times.polling),
+        asleep_nanoseconds: nanoseconds(times.asleep),
+        recent: WorkerShares { carrying, polling, asleep },
+        queues: queues.iter().map(queue).collect(),
+        ..WorkerStatus::default()
+    }
+}
+
+fn queue(load: &QueueLoad) -> QueueStatus {
+    QueueStatus {
+        busy_nanoseconds: nanoseconds(load.busy),
+        load: load.share,
+        ..queue_name(load.port.name(), load.queue)
+    }
+}
+
+/// A queue, without its load.
+pub(super) fn queue_name(port: &str, queue: QueueName) -> QueueStatus {
+    let (kind, queue) = match queue {
+        QueueName::Queue(number) => (QueueKind::Queue, Some(number as u64)),
+        QueueName::Added(serial) => (QueueKind::ForGuest, Some(serial)),
+        QueueName::Task => (QueueKind::Task, None),
+    };
+    QueueStatus { port: port.to_owned(), kind, queue, ..QueueStatus::default() }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
-    use port::{Outcome, Queue};
+    use port::{Frame, Outcome, Queue};
     use port_testing::{FakeEgress, supply};
 
     use super::*;
@@ -77,6 +122,32 @@ pub(super) mod tests {
         drop(release);
         while silent(&mut check) != [false; 2] {
             assert!(begin.elapsed() < LIMIT, "it is silent for ever");
+        }
+    }
+
+    #[test]
+    fn the_status_has_each_workers_cpu_time_and_queues() {
+        let cpu = cpus::bound().unwrap().iter().last().unwrap();
+        let config = datapath::Config { cpus: vec![cpu], ..datapath::Config::default() };
+        let datapath = Datapath::start(&config, Box::new(|_| ())).unwrap();
+        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        let ingress = supply(std::iter::from_fn(|| {
+            std::thread::sleep(Duration::from_millis(2));
+            Some(Frame::empty())
+        }));
+        datapath.attach("red", vec![Queue { ingress, egress }], Vec::new());
+        let (mut check, begin) = (WorkerCheck::default(), Instant::now());
+        loop {
+            let workers = check.read(&datapath);
+            let [worker] = &workers[..] else { panic!("{workers:?}") };
+            assert_eq!((worker.cpu, worker.node), (Some(cpu), cpus::node_of(cpu)));
+            let queue = worker.queues.first();
+            if queue.is_some_and(|queue| queue.to_string() == "red/0" && queue.load > 0.5) {
+                assert!(worker.recent.carrying > 0.5 && worker.carrying_nanoseconds > 0);
+                break;
+            }
+            assert!(begin.elapsed() < LIMIT, "it never carries: {worker:?}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }

@@ -16,6 +16,7 @@ use guard::{GuardLayer, Policy};
 use limit::{Limit, LimitLayer, Meter};
 use port::{Coalescing, Egress, Ingress, Layer, Layers, Queue, Rewrap, Task};
 use switch::{Membership, Tagging, VlanId};
+use tracing::warn;
 
 use crate::config::{Flooding, Limits, Rules};
 use crate::daemon::gate::GateLayer;
@@ -109,7 +110,11 @@ impl Wrappers {
         if egress != self.rules.limits.egress {
             self.to_port = Meter::new(egress);
         }
+        let replaces = rules.workers != self.rules.workers;
         self.rules = rules;
+        if let Some(port) = port.filter(|_| replaces) {
+            self.place(datapath, port);
+        }
         if let Some(port) = port.filter(|_| refloods) {
             self.attached(datapath, port);
         }
@@ -124,6 +129,13 @@ impl Wrappers {
         datapath.limit_floods_of(port.id(), copies);
         if let Some(mirror) = &self.role.target_of {
             datapath.aim(mirror, port);
+        }
+    }
+
+    /// Has the workers that the rules name serve the port's queues.
+    pub(super) fn place(&self, datapath: &Datapath, port: &Port) {
+        if let Err(error) = datapath.place(port, self.rules.workers.clone()) {
+            warn!(port = self.name, %error, "any worker serves the port");
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the daemon needs of every machine.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use cpus::{Available, CpuList};
 use offload::Features;
 use port::{Doorbell, Queue};
 use rustix::event::{Timespec, epoll};
@@ -140,9 +142,27 @@ fn descriptors() -> Result<String, String> {
     if guests < GUESTS { Err(found) } else { Ok(found) }
 }
 
+/// Those that this process may use, and how far they are from each other.
 fn processors() -> Result<String, String> {
-    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if count < 2 { Err(count.to_string()) } else { Ok(count.to_string()) }
+    let available = Available::read().map_err(text)?;
+    let cpus = available.allowed();
+    let isolated: CpuList = cpus.iter().filter(|cpu| available.is_isolated(*cpu)).collect();
+    let isolated = match isolated.is_empty() {
+        true => String::new(),
+        false => format!(", {isolated} of them isolated"),
+    };
+    let nodes: BTreeSet<_> = cpus.iter().filter_map(cpus::node_of).collect();
+    let nodes = if nodes.len() > 1 { format!(" on {} nodes", nodes.len()) } else { String::new() };
+    let found = format!("{} ({cpus}{isolated}){nodes}", cpus.len());
+    if cpus.len() < 2 {
+        return Err(found);
+    }
+    Ok(match cpus::distances() {
+        Some(distances) => {
+            format!("{found}; a cache line takes {distances} from the first of them to another")
+        }
+        None => format!("{found}; they are too busy to measure how far they are from each other"),
+    })
 }
 
 /// Maps what a guest has by default.

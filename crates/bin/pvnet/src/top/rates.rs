@@ -10,6 +10,7 @@ use report::CpuSplit;
 
 use super::contexts::{self, ContextRates};
 use super::view::{Column, Listed};
+use super::workers::{self, WorkerRates};
 
 /// Work and costs in an interval.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Rates {
     pub ports: Vec<PortRates>,
     /// Each context of each card.
     pub contexts: Vec<ContextRates>,
+    /// Each worker.
+    pub workers: Vec<WorkerRates>,
 }
 
 /// Frames of a port in an interval.
@@ -70,6 +73,7 @@ impl Rates {
             measured: Measured::new((), carried, &cpu),
             ports,
             contexts: contexts::between(before, after),
+            workers: workers::between(before, after),
         })
     }
 

@@ -7,6 +7,7 @@ use super::layout::{TableColumn, table};
 use super::rates::{PortRates, Rates};
 use super::screen::Size;
 use super::view::{Column, View};
+use super::workers;
 
 /// An interval as tables, followed by an empty line. A terminal of a known size gets what fits.
 pub fn text(rates: &Rates, view: &View, size: Option<Size>) -> String {
@@ -19,11 +20,12 @@ pub fn text(rates: &Rates, view: &View, size: Option<Size>) -> String {
     );
     // The longest table is the last: a low terminal cuts it off.
     let (processors, operations) = (processors(rates).to_string(), operations(rates));
-    let above = processors.lines().count() + HEAD_LINES;
+    let workers = workers::text(&rates.workers, seconds(rates), size.map(|size| size.columns));
+    let above = processors.lines().count() + workers.lines().count() + HEAD_LINES;
     let ports = ports(rates, view, size, above);
     let contexts = view.list(&rates.contexts);
     let contexts = contexts::text(&contexts, seconds(rates), size.map(|size| size.columns));
-    format!("{head}\n\n{processors}\n{ports}\n{contexts}{operations}\n")
+    format!("{head}\n\n{processors}\n{workers}{ports}\n{contexts}{operations}\n")
 }
 
 /// Lines of the view's order, of the head, around the tables and of the ports' header.

@@ -1,6 +1,6 @@
 //! `pvnet top --json`: one object per interval, on one line.
 
-use control_socket::{ContextState, PortKind, PortState, Reason, Traffic};
+use control_socket::{ContextState, PortKind, PortState, QueueStatus, Reason, Traffic};
 use document::Document;
 use hypervisor::Counted;
 use report::CpuSplit;
@@ -11,6 +11,7 @@ use serde_json::{Map, json};
 use super::contexts::ContextRates;
 use super::rates::{PortRates, Rates};
 use super::view::View;
+use super::workers::WorkerRates;
 
 /// Work and costs in an interval. What is per packet, gigabyte or call is null if there were none.
 #[derive(Serialize, JsonSchema)]
@@ -35,6 +36,8 @@ pub struct TopDocument {
     contexts: Vec<ContextRow>,
     /// The ports that are listed, in order.
     ports: Vec<PortRow>,
+    /// The workers, by number.
+    workers: Vec<WorkerRow>,
 }
 
 impl Document for TopDocument {
@@ -99,6 +102,34 @@ struct PortRow {
     batch_seconds_per_second: f64,
     /// Microseconds of that per frame from the port.
     us_per_frame: Option<f64>,
+}
+
+/// A worker.
+#[derive(Serialize, JsonSchema)]
+struct WorkerRow {
+    /// The CPU that it is bound to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<usize>,
+    /// The NUMA node of that CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<usize>,
+    /// Seconds per second in which it carried frames.
+    carrying: f64,
+    /// The same in which it looked for work.
+    polling: f64,
+    /// The same in which it slept.
+    asleep: f64,
+    /// What it serves, the busiest first.
+    queues: Vec<QueueRow>,
+}
+
+/// A queue or a task of a worker.
+#[derive(Serialize, JsonSchema)]
+struct QueueRow {
+    /// Its name: `red/0`.
+    name: String,
+    /// Seconds per second of its turns.
+    busy: f64,
 }
 
 /// A context of a card.
@@ -179,6 +210,25 @@ impl TopDocument {
             per_packet,
             contexts: contexts.iter().map(|context| ContextRow::new(rates, context)).collect(),
             ports: ports.iter().map(|port| PortRow::new(rates, port)).collect(),
+            workers: rates.workers.iter().map(|worker| WorkerRow::new(rates, worker)).collect(),
+        }
+    }
+}
+
+impl WorkerRow {
+    fn new(rates: &Rates, worker: &WorkerRates) -> Self {
+        let share = |nanoseconds: u64| rates.per_second(nanoseconds) / 1e9;
+        let queue = |(queue, busy): &(QueueStatus, u64)| QueueRow {
+            name: queue.to_string(),
+            busy: share(*busy),
+        };
+        Self {
+            cpu: worker.cpu,
+            node: worker.node,
+            carrying: share(worker.carrying),
+            polling: share(worker.polling),
+            asleep: share(worker.asleep),
+            queues: worker.queues.iter().map(queue).collect(),
         }
     }
 }

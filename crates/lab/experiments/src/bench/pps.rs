@@ -10,9 +10,9 @@ mod pair;
 use std::time::Duration;
 
 use clap::Args;
+use cpus::{CpuList, bind, bound};
 use lab::Progress;
 use report::{Benchmark, human};
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use super::common::Common;
 use super::rows::Rows;
@@ -68,16 +68,16 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
 /// Two of the CPUs that this thread may use, and all of them to restore.
 pub struct Cpus {
     two: [usize; 2],
-    all: CpuSet,
+    all: CpuList,
 }
 
 impl Cpus {
     /// Finds them.
     pub fn take_two() -> Result<Self> {
-        let all = sched_getaffinity(None::<Pid>).map_err(affinity)?;
-        let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
-        match (allowed.next(), allowed.next()) {
-            (Some(one), Some(two)) => Ok(Self { two: [one, two], all }),
+        let all = bound().map_err(|error| affinity(&error))?;
+        let allowed: Vec<_> = all.iter().take(2).collect();
+        match allowed[..] {
+            [one, two] => Ok(Self { two: [one, two], all }),
             _ => {
                 Err(Error::Failed("two CPUs are needed: one for pvnet, one for the guests".into()))
             }
@@ -89,19 +89,26 @@ impl Cpus {
         self.two[n]
     }
 
+    /// Nanoseconds that a cache line takes from one to the other.
+    pub fn distance(&self) -> Result<f64> {
+        let [one, two] = self.two;
+        let distance = cpus::distance(one, two).map_err(|error| affinity(&error))?;
+        distance.ok_or_else(|| {
+            Error::Failed(format!("CPUs {one} and {two} are too busy for a measurement"))
+        })
+    }
+
     /// Binds the calling thread and the processes that it starts.
     pub fn enter(&self, n: usize) -> Result<()> {
-        let mut one = CpuSet::new();
-        one.set(self.two[n]);
-        sched_setaffinity(None::<Pid>, &one).map_err(affinity)
+        bind(&CpuList::from_iter([self.two[n]])).map_err(|error| affinity(&error))
     }
 
     /// Lets the calling thread use all CPUs again.
     pub fn leave(&self) -> Result<()> {
-        sched_setaffinity(None::<Pid>, &self.all).map_err(affinity)
+        bind(&self.all).map_err(|error| affinity(&error))
     }
 }
 
-fn affinity(errno: rustix::io::Errno) -> Error {
-    Error::Failed(format!("binding to a CPU: {errno}"))
+fn affinity(error: &std::io::Error) -> Error {
+    Error::Failed(format!("binding to a CPU: {error}"))
 }

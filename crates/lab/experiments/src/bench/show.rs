@@ -30,8 +30,9 @@ impl From<Benchmark> for Shown {
 }
 
 impl Shown {
-    /// Prints the table and the notes.
+    /// Prints where it was measured, the table and the notes.
     pub fn print(&self) -> Result<()> {
+        output::print(&format!("{}\n\n", self.benchmark.machine.summary()))?;
         self.table.print().map_err(Error::Print)?;
         match self.notes.as_str() {
             "" => Ok(()),

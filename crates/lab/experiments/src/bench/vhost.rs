@@ -6,7 +6,6 @@
 
 mod back_end;
 mod contender;
-mod distance;
 mod dpdk;
 mod front_end;
 mod guest;
@@ -127,8 +126,8 @@ impl Testbed {
 
     fn round(&mut self, round: u32, args: &VhostArgs) -> Result<()> {
         let Self { cpus, subjects, netif, rounds, discarded, neighbours, .. } = self;
-        let distance = distance::between(cpus)?;
-        *neighbours += u32::from(distance::are_neighbours(distance));
+        let distance = cpus.distance()?;
+        *neighbours += u32::from(cpus::are_neighbours(distance));
         rounds.push(round, "one cache line, one way", "ns", "machine", distance);
         // Each round begins with another subject, and every second one goes backwards.
         let count = subjects.len();

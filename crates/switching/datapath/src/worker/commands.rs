@@ -8,7 +8,7 @@ use switch::PortId;
 use tracing::debug;
 
 use super::Worker;
-use crate::command::{Command, Removed};
+use crate::command::{Command, NewWork, Removed};
 use crate::port::{IngressId, Port};
 use crate::slot::{Entry, Slot};
 use crate::work::Work;
@@ -39,6 +39,15 @@ impl Worker {
                     if let Some(work) = self.replace_sleeping(port, queue, work) {
                         let _ = done.send(work);
                     }
+                }
+                Command::Release { number, done } => {
+                    if let Some(entry) = self.release(number) {
+                        let _ = done.send(entry);
+                    }
+                }
+                Command::TakeOver { entry, done } => {
+                    self.take_over(&entry);
+                    let _ = done.send(());
                 }
                 Command::Synchronise { port, done } => {
                     // Commands are run between turns.
@@ -72,14 +81,30 @@ impl Worker {
         true
     }
 
-    fn add(&mut self, port: Arc<Port>, work: Work, id: Option<IngressId>) {
+    fn add(&mut self, port: Arc<Port>, work: NewWork, id: Option<IngressId>) {
+        let work = work();
         debug!(worker = self.number, port = port.name(), work = work.name(), "added");
-        let entry = Arc::new(Entry::new(port, work, id));
+        self.take_over(&Arc::new(Entry::new(port, work, id)));
+    }
+
+    /// Serves a queue or a task that is new here. Its first turn comes soon, with or without an event.
+    fn take_over(&mut self, entry: &Arc<Entry>) {
         let index = self.state.add(entry.clone());
         while self.slots.len() <= index {
             self.slots.push(None);
         }
-        self.serve(index, &entry);
+        self.serve(index, entry);
+    }
+
+    /// Serves a queue no more, and hands it out for another worker. None if an earlier thread sleeps in a turn of it.
+    fn release(&mut self, number: u64) -> Option<Arc<Entry>> {
+        // What it had in hand is in its queue, and the time of its last turn is counted here.
+        self.turn_ended(Instant::now());
+        let index = self.state.find(|entry| entry.number == number).into_iter().next()?;
+        let slot = self.slots.get_mut(index)?.take()?;
+        self.state.remove(|entry| entry.number == number);
+        slot.forget_events(&self.epoll);
+        Some(slot.entry)
     }
 
     /// Serves a queue in the place of one in whose turn an earlier thread still sleeps. Returns it if there is none such.

@@ -158,3 +158,41 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
         pair.send(100);
     }
 }
+
+/// A worker for a CPU of its own.
+#[test]
+fn a_worker_that_always_polls_arms_no_queue_and_sleeps_without_one() {
+    let switch = Switch::with(&Config { always_poll: true, ..Config::default() });
+    let asleep = || switch.datapath.loads()[0].times.asleep;
+    wait_until("sleep before there is a queue", || asleep() > LONG);
+    let counts = Counts::default();
+    let ends = [0, 1].map(|n| {
+        let (sender, inner) = Sender::new();
+        let counting = Counting { inner, counts: counts.clone() };
+        plug(&switch.datapath, n, (sender, Box::new(counting)), Receiver::new())
+    });
+    let before = asleep();
+    for n in 0..20 {
+        // Long enough for any other worker to fall asleep.
+        std::thread::sleep(LONG);
+        ends[0].sender.send(frame(ends[1].mac, ends[0].mac, 100, n));
+        wait_until("a frame", || ends[1].egress.count() == n as usize + 1);
+    }
+    assert_eq!((asleep() - before, counts.read()[1]), (Duration::ZERO, 0));
+    ends.iter().for_each(|end| switch.datapath.detach(end.port.id()));
+    wait_until("sleep after the last queue", || asleep() > before);
+}
+
+/// Frames that wait for room, while nothing sleeps.
+#[test]
+fn a_worker_that_always_polls_hears_of_room() {
+    let switch = Switch::with(&Config { always_poll: true, ..Config::default() });
+    let red = plug(&switch.datapath, 0, Sender::new(), Receiver::new());
+    let blue = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(0));
+    for n in 0..8 {
+        red.sender.send(frame(blue.mac, red.mac, 100, n));
+        std::thread::sleep(LONG);
+        blue.egress.make_room(1);
+        wait_until("a frame", || blue.egress.count() == n as usize + 1);
+    }
+}

@@ -4,13 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use datapath::Sleep;
+use ::cpus::CpuList;
+use datapath::{Config, Sleep};
 use port::{Broken, Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender};
 use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region, create_memfd};
 
 use crate::common::{frame, wait_until};
+use crate::cpus::cpus_of;
 use crate::receiver::Receiver;
 use crate::{Plugged, Switch, plain, plug, refresh};
 
@@ -80,7 +82,9 @@ fn assert_once(what: &str, attempt: impl FnMut() -> bool) {
 
 #[test]
 fn neighbours_of_a_port_that_makes_a_worker_sleep_go_on() {
-    let switch = Switch::new(1);
+    let cpu = ::cpus::bound().unwrap().iter().last().unwrap();
+    let switch = Switch::with(&Config { cpus: vec![cpu], ..Config::default() });
+    let first = switch.datapath.worker_threads();
     let memory = Memory::new();
     let sleeps = Arc::<Mutex<Vec<Sleep>>>::default();
     let seen = sleeps.clone();
@@ -110,6 +114,9 @@ fn neighbours_of_a_port_that_makes_a_worker_sleep_go_on() {
         |port: &Option<Arc<datapath::Port>>| port.as_ref().map(|port| port.name().to_owned());
     assert_eq!(name(&sleep.from).as_deref(), Some("port1"));
     assert_eq!(name(&sleep.to).as_deref(), Some("port0"));
+    let next = switch.datapath.worker_threads();
+    assert_ne!(first, next);
+    assert_eq!(cpus_of(next[0]), CpuList::from_iter([cpu]), "it has the CPU of the first one");
     // The queue of the turn goes on with the new thread.
     for n in 0..100 {
         peer.sender.send(frame(blue.mac, peer.mac, 100, n));

@@ -84,6 +84,7 @@ impl Control {
             started: seconds_since_epoch(self.started),
             worker_threads: self.host.datapath.worker_threads(),
             workers,
+            moves: self.host.datapath.past_moves().iter().map(super::workers::past).collect(),
             writes_together: (self.host.config.daemon.platform == Platform::Xen)
                 .then(uplink::has_rings),
             cpu: self.stopwatch.read(),

@@ -118,6 +118,7 @@ impl Record {
             Some(device) => device.attach(datapath, &self.identity.name, queues, tasks),
             None => self.wrappers.attach(datapath, queues, tasks, coalescing),
         };
+        self.wrappers.place(datapath, &port);
         self.port = Some(port.clone());
         self.reason = None;
         if let Some(queues) = &mut self.guest_queues {

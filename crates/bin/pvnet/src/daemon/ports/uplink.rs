@@ -239,7 +239,7 @@ impl Source for Uplink {
     fn prepare(&mut self, config: &Config) -> Result<(), String> {
         if self.prepared.is_none() && self.config.nic.is_none() {
             let guests = guest_queues_of(&self.config, config);
-            let wanted = Wanted { shared: config.daemon.workers, guests };
+            let wanted = Wanted { shared: config.daemon.workers(), guests };
             self.prepared = Some(uplink_device::open(&self.config, wanted)?);
         }
         Ok(())

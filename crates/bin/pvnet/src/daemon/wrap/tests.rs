@@ -18,6 +18,7 @@ fn free() -> Rules {
         membership: None,
         flooding: Flooding::default(),
         gro: true,
+        workers: datapath::Workers::Any,
     }
 }
 

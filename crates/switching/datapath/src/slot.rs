@@ -11,11 +11,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
-use crate::loads::Busy;
 use crate::port::{IngressId, Port};
+use crate::times::Busy;
 use crate::wake_ups::WakeUps;
 use crate::work::Work;
-use crate::worker_state::WorkerState;
 
 /// Events in a row that a queue may send without work. One may be late, for frames that were
 /// taken before it came.
@@ -94,10 +93,9 @@ impl Slot {
     /// The last turn of its queue or task took so long, and had ended by `end`: counts this for `worker`, and how long batches were in
     /// the daemon.
     #[inline]
-    pub(crate) fn turn_ended(&mut self, worker: &WorkerState, took: Duration, end: Instant) {
-        worker.times.carried(took);
+    pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {
         self.entry.busy.add(took);
-        let Some(batches) = self.entry.port.batches_of(worker.number) else { return };
+        let Some(batches) = self.entry.port.batches_of(worker) else { return };
         batches.turn(took);
         if let Work::Carry { ingress, .. } = &mut *self.entry.work.lock() {
             ingress.turn_ended(took, end, |time| batches.ended(time));

@@ -351,7 +351,8 @@ impl Worker {
                     if let Some(slot) = &mut self.slots[index] {
                         slot.account.charge(took);
                         if has_worked {
-                            slot.turn_ended(&self.state, took, now);
+                            self.state.times.carried(took);
+                            slot.turn_ended(self.state.number, took, now);
                         }
                     }
                     self.ended = Some(now);
@@ -371,7 +372,8 @@ impl Worker {
         if let Some((index, began)) = self.unended.take()
             && let Some(slot) = &mut self.slots[index]
         {
-            slot.turn_ended(&self.state, now - began, now);
+            self.state.times.carried(now - began);
+            slot.turn_ended(self.state.number, now - began, now);
         }
     }
 

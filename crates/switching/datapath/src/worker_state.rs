@@ -15,9 +15,9 @@ use tracing::error;
 
 use crate::activity::Activity;
 use crate::command::Command;
-use crate::loads::Times;
 use crate::shared::Shared;
 use crate::slot::Entry;
+use crate::times::Times;
 
 /// A worker's queues and tasks, its commands, and the thread that serves them.
 pub(crate) struct WorkerState {

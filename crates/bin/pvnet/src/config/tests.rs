@@ -6,10 +6,11 @@ mod uplinks;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use guard::Sources;
+use limit::Limits;
 use offload::Features;
 
 use super::capabilities::Capabilities;
-use super::sources::Sources;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {

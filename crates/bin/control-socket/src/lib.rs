@@ -42,7 +42,10 @@ pub use batches::{BatchStatus, Histogram};
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, TableKind};
 pub use client::{capture, change, command, meter, status, worker};
 pub use counts::{Counts, Drops, Key, Operations};
+pub use gro::GroStatus;
+pub use guard::GuardStatus;
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
+pub use limit::{LimitStatus, LimitedPackets, Rates};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
@@ -60,4 +63,4 @@ pub use worker::{
     MoveReason, MoveReport, MoveStatus, QueueKind, QueueStatus, WorkerRequest, WorkerShares,
     WorkerStatus,
 };
-pub use wrappers::{GroStatus, GuardStatus, LimitStatus, LimitedPackets, Rates, VlanStatus};
+pub use wrappers::VlanStatus;

@@ -10,7 +10,8 @@ use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
 use crate::toolstack::ToolstackStatus;
 use crate::traffic::{DeviceDrops, Learning, LockWaits, Traffic};
-use crate::wrappers::{GroStatus, GuardStatus, LimitStatus, VlanStatus};
+use crate::wrappers::VlanStatus;
+use crate::{GroStatus, GuardStatus, LimitStatus};
 
 /// One port at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

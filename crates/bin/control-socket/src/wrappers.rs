@@ -1,23 +1,7 @@
-//! What lies between a port and the switch: the guard, the limits and what merges.
+//! What a port may reach.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// The sources that a guest's frames may have. In JSON: an object with a `mode`, named as in the configuration, and the
-/// `addresses`, if they are checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "mode", rename_all = "snake_case")]
-pub enum GuardStatus {
-    /// Any.
-    Off,
-    /// Its own MAC address, and any IP address.
-    Mac,
-    /// Its own MAC address, these IP addresses, and the link-local one of its MAC address.
-    Addresses {
-        /// Each an address, or a network such as `10.77.0.0/24`. May be empty.
-        addresses: Vec<String>,
-    },
-}
 
 /// What a port may reach, by the names of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -36,60 +20,12 @@ pub struct VlanStatus {
     pub isolated: bool,
 }
 
-/// What a port may carry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LimitStatus {
-    /// From the port into the switch; absent if unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ingress: Option<Rates>,
-    /// From the switch out of the port; absent if unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<Rates>,
-    /// Packets that have passed since the limits were set, counted as on a wire.
-    #[serde(default)]
-    pub packets: LimitedPackets,
-}
-
-/// Packets that have passed the limits of a port; of a direction without one, none are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LimitedPackets {
-    /// From the port into the switch.
-    pub ingress: u64,
-    /// From the switch out of the port.
-    pub egress: u64,
-}
-
-/// The most that one direction of a port carries in the long run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Rates {
-    /// Bytes of Ethernet frames; absent if unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_second: Option<u64>,
-    /// Packets; absent if unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packets_per_second: Option<u64>,
-}
-
-/// TCP segments that were merged on their way out of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct GroStatus {
-    /// Segments that were merged.
-    pub segments: u64,
-    /// The frames that they became.
-    pub frames: u64,
-}
-
-impl GroStatus {
-    pub(crate) fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use guard::GuardStatus;
+    use limit::{LimitStatus, LimitedPackets, Rates};
     use serde_json::json;
 
-    use super::*;
     use crate::{PortKind, PortState, PortStatus};
 
     #[test]

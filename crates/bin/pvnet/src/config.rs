@@ -10,7 +10,6 @@ mod edit;
 mod file;
 mod flooding;
 mod guest;
-mod limits;
 mod mirror;
 mod mirror_checks;
 mod nic;
@@ -19,7 +18,6 @@ mod port_settings;
 mod ports;
 mod read;
 mod sandbox;
-mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -43,7 +41,6 @@ pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{Guest, vif_name};
-pub use limits::Limits;
 pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
@@ -168,10 +165,14 @@ impl Config {
     fn check_workers(&self) -> Result<(), String> {
         let workers = self.daemon.workers();
         let vifs = self.guests.iter().flat_map(|guest| {
-            guest.vif_names().zip(guest.vifs.iter().map(Vif::wanted_workers)).collect::<Vec<_>>()
+            guest
+                .vif_names()
+                .zip(guest.vifs.iter().map(|vif| vif.settings.wanted_workers()))
+                .collect::<Vec<_>>()
         });
-        let uplinks = self.uplinks.iter().map(|one| (one.name.clone(), one.wanted_workers()));
-        let ports = self.ports.iter().map(|one| (one.name.clone(), one.wanted_workers()));
+        let uplinks =
+            self.uplinks.iter().map(|one| (one.name.clone(), one.settings.wanted_workers()));
+        let ports = self.ports.iter().map(|one| (one.name.clone(), one.settings.wanted_workers()));
         let mut own = Vec::new();
         for (name, wanted) in vifs.chain(uplinks).chain(ports) {
             let of_port = |reason| format!("port {name:?}: {reason}");

@@ -16,7 +16,6 @@ mod cpu;
 mod disk;
 mod error;
 mod event;
-mod gate;
 mod hotplug;
 mod interfaces;
 mod leases;

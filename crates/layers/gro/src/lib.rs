@@ -31,5 +31,5 @@ mod counters;
 mod plan;
 mod wrapper;
 
-pub use counters::{Counters, Counts};
+pub use counters::{Counters, GroStatus, METRICS};
 pub use wrapper::{GroLayer, merge};

@@ -8,7 +8,7 @@ use port::{
     Body, Broken, DropReason, Egress, EgressWrapper, Layer, Merging, Offer, Outcome, WINDOW,
 };
 
-use crate::counters::{Counters, Counts};
+use crate::counters::{Counters, GroStatus};
 use crate::plan::{Plan, is_worthwhile};
 
 /// Merges what goes to a queue, if its port takes unsegmented TCP; otherwise returns the queue as it is.
@@ -88,7 +88,7 @@ impl Merger {
         let mut merged: ArrayVec<Offer<'_>, WINDOW> =
             outputs.map(|output| plan.offer(output, offers)).collect();
         let result = deliver_whole(&mut **inner, body, &mut merged, now);
-        let mut counts = Counts::default();
+        let mut counts = GroStatus::default();
         for (output, offer) in plan.outputs.iter().zip(&merged) {
             if output.merged.is_some() && offer.outcome == Outcome::Delivered {
                 counts.frames += 1;

@@ -65,7 +65,9 @@
 mod bucket;
 mod meter;
 mod policer;
+mod settings;
 mod shaper;
+mod status;
 mod tokens;
 
 #[cfg(test)]
@@ -78,7 +80,9 @@ use port::{Egress, Ingress, Layer};
 
 pub use meter::{Limit, Meter};
 pub use policer::police;
+pub use settings::Limits;
 pub use shaper::shape;
+pub use status::{LimitStatus, LimitedPackets, METRICS, Rates};
 
 /// The limits of a port.
 pub struct LimitLayer {

@@ -143,6 +143,7 @@
 mod budget;
 mod event;
 mod lend;
+mod metric;
 mod steering;
 mod supply;
 mod wrapper;
@@ -163,6 +164,7 @@ pub use frame::{
     ScatterList, Segments, Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
+pub use metric::{Metric, whole};
 pub use steering::{SteeringCell, SteeringGuard};
 pub use supply::BufferSupply;
 pub use wrapper::{EgressWrapper, IngressWrapper};

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use control_socket::TableKind;
 use datapath::Workers;
-use guard::{Allowed, Policy};
+use guard::{Allowed, GuardMode, Policy, Sources, deserialize_allowed};
+use limit::Limits;
 use port::Coalescing;
 use serde::Deserialize;
 use switch::Membership;
@@ -17,9 +18,7 @@ use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::daemon::{group, socket_mode_if_any};
 use super::flooding::{Flooding, multicast_router};
-use super::limits::Limits;
 use super::ports::{SocketFile, SocketMode};
-use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::table::{Effort, Table, table};
 use super::text::parsed_if_any;
 

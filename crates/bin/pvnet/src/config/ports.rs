@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use guard::GuardMode;
 use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
@@ -9,7 +10,6 @@ use vhost_user::{DeviceOptions, Mode};
 
 use super::attach::{Attach, Device};
 use super::port_settings::{PortSettings, Rules};
-use super::sources::GuardMode;
 use super::table::{Effort, table};
 
 table! {

@@ -6,10 +6,11 @@ mod uplinks;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use guard::Sources;
+use limit::Limits;
 use offload::Features;
 
 use super::capabilities::Capabilities;
-use super::sources::Sources;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -103,7 +104,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     let lines = shown.lines().filter(|line| !line.starts_with("# "));
     let router: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
     assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
-    assert_eq!(config.daemon.poll(), Daemon::default().poll());
+    assert_eq!(config.daemon.poll_limit(), Daemon::default().poll_limit());
     assert_eq!(config.daemon.low_latency, Daemon::default().low_latency);
     assert_eq!(config.daemon.sandbox, Daemon::default().sandbox);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
@@ -185,14 +186,14 @@ fn the_example_for_xen_is_valid_and_shows_the_defaults() {
         (any.settings.sources(), any.settings.limit),
         (other.settings.sources(), other.settings.limit)
     );
-    assert_eq!(config.daemon.poll(), Duration::ZERO);
+    assert_eq!(config.daemon.poll_limit(), Duration::ZERO);
     let default = Xen::default();
     assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
 }
 
 #[test]
 fn workers_poll_by_default_where_guests_are_processes() {
-    let poll = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.poll();
+    let poll = |keys: &str| parse(&format!("[daemon]\n{keys}")).unwrap().daemon.poll_limit();
     assert_eq!(poll(""), poller::POLL);
     assert_eq!(poll("platform = \"xen\"\n"), Duration::ZERO);
     assert_eq!(poll("platform = \"xen\"\npoll_us = 100\n"), Duration::from_micros(100));

@@ -5,9 +5,6 @@ mod cards;
 mod drops;
 mod encode;
 mod flooding;
-mod gro;
-mod guest_copy;
-mod kept_pages;
 #[cfg(test)]
 mod packaged;
 mod ports;
@@ -19,9 +16,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use control_socket::{Learning, MeterStatus, PortStatus, Status};
+use control_socket::{
+    GuestCopyStatus, KeptPages, Learning, MappedMemory, MeterStatus, PersistentStatus, PortState,
+    PortStatus, Status,
+};
 use hypervisor::Counted;
 use machine::{Accepted, Acceptor};
+use port::{Metric, whole};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -33,7 +34,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::nics::Nics;
 use crate::daemon::thread::{spawn, spawn_for_client};
-use encode::{plain, seconds};
+use encode::{metrics, plain, seconds};
 
 /// How long a scraper may take for its whole request, and then to read the whole response.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -134,28 +135,121 @@ fn render(status: Status) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Snapshot(Status);
 
-/// A counter of every port: its name, its help, and its field of the status.
-type PortCounter = (&'static str, &'static str, fn(&PortStatus) -> u64);
+/// What is counted and measured of every port. A counter of a port is a field of its status and a row here; those of a layer are
+/// in its crate.
+const PORTS: &[Metric<PortStatus>] = &[
+    Metric::counter("pvnet_port_ingress_frames", "Frames from the port into the switch", |port| {
+        whole(port.ingress.frames)
+    }),
+    Metric::counter("pvnet_port_ingress_bytes", "Bytes from the port into the switch", |port| {
+        whole(port.ingress.bytes)
+    }),
+    Metric::counter("pvnet_port_egress_frames", "Frames from the switch out of the port", |port| {
+        whole(port.egress.frames)
+    }),
+    Metric::counter("pvnet_port_egress_bytes", "Bytes from the switch out of the port", |port| {
+        whole(port.egress.bytes)
+    }),
+    Metric::counter("pvnet_port_station_moves", "Stations that moved to the port", |port| {
+        whole(port.learning.moves)
+    }),
+    Metric::counter(
+        "pvnet_port_refused_moves",
+        "Frames whose source address another port kept",
+        |port| whole(port.learning.refused_moves),
+    ),
+    Metric::counter(
+        "pvnet_port_refused_connections",
+        "Connections to its socket while it was taken",
+        |port| whole(port.refused_connections),
+    ),
+    Metric::counter(
+        "pvnet_port_refused_addresses",
+        "Frames whose source address was not learnt",
+        |port| whole(port.learning.refused_addresses),
+    ),
+    Metric::counter(
+        "pvnet_port_gso_checksum_fixups",
+        "TCP frames from the port to be segmented whose checksum was not blank, and was made so",
+        |port| whole(port.gso_checksum_fixups),
+    ),
+    Metric::gauge("pvnet_port_up", "Whether the port carries traffic", |port| {
+        whole((port.state == PortState::Up).into())
+    }),
+];
 
-const PORT_COUNTERS: [PortCounter; 8] = [
-    ("pvnet_port_ingress_frames", "Frames from the port into the switch", |port| {
-        port.ingress.frames
+const MAPPED_MEMORY: &[Metric<MappedMemory>] = &[
+    Metric::gauge(
+        "pvnet_port_mapped_memory_bytes",
+        "Memory of a virtual machine that its front-end has mapped in the daemon, with its logs",
+        |memory| whole(memory.bytes),
+    ),
+    Metric::gauge(
+        "pvnet_port_mapped_memory_limit_bytes",
+        "The most that a front-end may have mapped in the daemon: memory_mib, and room for logs",
+        |memory| whole(memory.limit),
+    ),
+];
+
+/// A number of the pages that stay mapped, in both directions.
+fn kept(grants: &PersistentStatus, of: fn(&KeptPages) -> u64) -> Vec<(&'static str, u64)> {
+    vec![("tx", of(&grants.tx)), ("rx", of(&grants.rx))]
+}
+
+/// Guests' pages that stay mapped.
+const KEPT_PAGES: &[Metric<PersistentStatus>] = &[
+    Metric::counter("pvnet_port_grant_hits", "Look-ups of a page that found it mapped", |grants| {
+        kept(grants, |pages| pages.hits)
     }),
-    ("pvnet_port_ingress_bytes", "Bytes from the port into the switch", |port| port.ingress.bytes),
-    ("pvnet_port_egress_frames", "Frames from the switch out of the port", |port| {
-        port.egress.frames
-    }),
-    ("pvnet_port_egress_bytes", "Bytes from the switch out of the port", |port| port.egress.bytes),
-    ("pvnet_port_station_moves", "Stations that moved to the port", |port| port.learning.moves),
-    ("pvnet_port_refused_moves", "Frames whose source address another port kept", |port| {
-        port.learning.refused_moves
-    }),
-    ("pvnet_port_refused_connections", "Connections to its socket while it was taken", |port| {
-        port.refused_connections
-    }),
-    ("pvnet_port_refused_addresses", "Frames whose source address was not learnt", |port| {
-        port.learning.refused_addresses
-    }),
+    Metric::counter(
+        "pvnet_port_grant_misses",
+        "Look-ups of a page that did not find it mapped",
+        |grants| kept(grants, |pages| pages.misses),
+    ),
+    Metric::counter(
+        "pvnet_port_grant_evictions",
+        "Mapped pages that lost their place to others",
+        |grants| kept(grants, |pages| pages.evictions),
+    ),
+    Metric::gauge(
+        "pvnet_port_mapped_pages",
+        "The guest's pages that stay mapped now: the active set",
+        |grants| kept(grants, |pages| pages.mapped as u64),
+    ),
+];
+
+/// What guests copy themselves.
+const GUEST_COPIES: &[Metric<GuestCopyStatus>] = &[
+    Metric::counter(
+        "pvnet_port_guest_copy_expired",
+        "Buffers that the guest did not copy in time",
+        |copies| whole(copies.expired),
+    ),
+    Metric::counter(
+        "pvnet_port_guest_copy_hypercalls",
+        "Hypercalls in which the guest copied",
+        |copies| whole(copies.hypercalls),
+    ),
+    Metric::counter(
+        "pvnet_port_guest_copies",
+        "Copies that the guest's hypercalls did",
+        |copies| whole(copies.copies),
+    ),
+    Metric::counter(
+        "pvnet_port_guest_copied_bytes",
+        "Bytes that the guest's hypercalls copied",
+        |copies| whole(copies.bytes),
+    ),
+    Metric::counter(
+        "pvnet_port_guest_copies_refused",
+        "Copies of the guest that were refused",
+        |copies| whole(copies.refused),
+    ),
+    Metric::gauge(
+        "pvnet_port_granted_buffers",
+        "Buffers that are granted to the guest and not copied yet",
+        |copies| whole(copies.granted),
+    ),
 ];
 
 /// A counter of the switch's table: its name, its help, and its field of the status.
@@ -205,17 +299,14 @@ impl Snapshot {
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let ports = &self.0.ports;
-        for (name, help, value) in PORT_COUNTERS {
-            let kind = ConstCounter::new(0u64).metric_type();
-            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-            for port in ports {
-                let labels = [("port", port.name.as_str())];
-                ConstCounter::new(value(port)).encode(family.encode_family(&labels)?)?;
-            }
-        }
+        metrics(ports, Some, PORTS, &mut encoder)?;
+        metrics(ports, |port| port.limit.as_ref(), limit::METRICS, &mut encoder)?;
+        metrics(ports, |port| Some(&port.gro), gro::METRICS, &mut encoder)?;
+        metrics(ports, |port| port.mapped_memory.as_ref(), MAPPED_MEMORY, &mut encoder)?;
+        metrics(ports, |port| port.persistent_grants.as_ref(), KEPT_PAGES, &mut encoder)?;
+        metrics(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, &mut encoder)?;
         ports::encode(ports, &mut encoder)?;
         drops::encode(ports, &mut encoder)?;
-        gro::encode(ports, &mut encoder)?;
         batches::encode(ports, &mut encoder)?;
         self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {
@@ -228,8 +319,6 @@ impl Collector for Snapshot {
             flooding::multicast(known, &mut encoder)?;
         }
         flooding::mirrors(&self.0.mirrors, &mut encoder)?;
-        guest_copy::encode(ports, &mut encoder)?;
-        kept_pages::encode(ports, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         process::encode(&self.0, &mut encoder)
@@ -276,7 +365,7 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use control_socket::{KeptPages, PersistentStatus, PortKind, PortState, Traffic};
+    use control_socket::{GroStatus, PortKind, Traffic};
     use frame::DropReason;
 
     use super::*;
@@ -390,7 +479,8 @@ mod tests {
         let tx = KeptPages { mapped: 14, hits: 15, misses: 16, evictions: 17 };
         let rx = KeptPages { mapped: 18, ..KeptPages::default() };
         let grants = PersistentStatus { bound: 512, bytes: 32 << 12, tx, rx };
-        let port = PortStatus { persistent_grants: Some(grants), ..port };
+        let gro = GroStatus { segments: 90, frames: 2 };
+        let port = PortStatus { persistent_grants: Some(grants), gro, ..port };
         let learning = Learning { moves: 11, refused_moves: 12, refused_addresses: 13 };
         let status = Status { ports: vec![port], learning, ..Status::default() };
         let text = render(status).unwrap();
@@ -410,6 +500,8 @@ mod tests {
             "pvnet_port_grant_misses_total{port=\"red\",direction=\"tx\"} 16",
             "pvnet_port_grant_evictions_total{port=\"red\",direction=\"tx\"} 17",
             "pvnet_port_mapped_pages{port=\"red\",direction=\"rx\"} 18",
+            "pvnet_port_gro_segments_total{port=\"red\"} 90",
+            "pvnet_port_gro_frames_total{port=\"red\"} 2",
         ];
         assert_lines(&text, &lines);
     }

@@ -4,8 +4,8 @@ use control_socket::{IgnoredKey, ToolstackStatus};
 use limit::Limit;
 use xenstore::Store;
 
-use crate::config::Limits;
 use crate::daemon::backends::{Backends, VifId};
+use limit::Limits;
 
 /// The rate at which the guest may send.
 const RATE: &str = "rate";

@@ -6,20 +6,17 @@ mod tests;
 use std::sync::Arc;
 
 use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
-use control_socket::{
-    GroStatus, GuardStatus, LimitStatus, LimitedPackets, PortKind, PortState, PortStatus, Rates,
-    Reason, VlanStatus,
-};
+use control_socket::{PortKind, PortState, PortStatus, Reason, VlanStatus};
 use datapath::{Datapath, Port};
-use gro::{Counters, Counts, GroLayer};
-use guard::{GuardLayer, Policy};
-use limit::{Limit, LimitLayer, Meter};
+use gate::GateLayer;
+use gro::{Counters, GroLayer};
+use guard::{GuardLayer, GuardStatus};
+use limit::{LimitLayer, LimitStatus, Limits, Meter};
 use port::{Coalescing, Egress, Ingress, Layer, Layers, Queue, Rewrap, Task};
 use switch::{Membership, Tagging, VlanId};
 use tracing::warn;
 
-use crate::config::{Flooding, Limits, Rules};
-use crate::daemon::gate::GateLayer;
+use crate::config::{Flooding, Rules};
 use crate::daemon::mirrors::MirrorRole;
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
@@ -277,19 +274,14 @@ impl Wrappers {
     pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
         // An uplink has no guard: its frames come from many sources.
         let Rules { guard, limits, enabled, membership, .. } = &self.rules;
-        let guard = (status.kind == PortKind::Guest).then(|| guard_status(guard.as_ref()));
-        let [ingress, egress] = [limits.ingress, limits.egress].map(rates);
-        let is_limited = ingress.is_some() || egress.is_some();
-        let packets =
-            LimitedPackets { ingress: self.from_port.packets(), egress: self.to_port.packets() };
-        let limit = is_limited.then_some(LimitStatus { ingress, egress, packets });
+        let guard = (status.kind == PortKind::Guest).then(|| GuardStatus::new(guard.as_ref()));
+        let limit = LimitStatus::new(*limits, &self.from_port, &self.to_port);
         let status = match enabled {
             true => status,
             false => PortStatus { state: PortState::Down, reason: Some(Reason::SetDown), ..status },
         };
         let vlans = membership.as_ref().map(vlans);
-        let Counts { frames, segments } = self.merged.counts();
-        let gro = GroStatus { segments, frames };
+        let gro = self.merged.counts();
         PortStatus { guard, limit, vlans, gro, ..status }
     }
 }
@@ -315,15 +307,4 @@ fn vlans(Membership { tagging, isolated }: &Membership) -> VlanStatus {
             ..status
         },
     }
-}
-
-fn guard_status(policy: Option<&Policy>) -> GuardStatus {
-    let Some(policy) = policy else { return GuardStatus::Off };
-    let Some(addresses) = &policy.addresses else { return GuardStatus::Mac };
-    GuardStatus::Addresses { addresses: addresses.iter().map(ToString::to_string).collect() }
-}
-
-fn rates(limit: Limit) -> Option<Rates> {
-    let Limit { bytes_per_second, packets_per_second, .. } = limit;
-    (!limit.is_unlimited()).then_some(Rates { bytes_per_second, packets_per_second })
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 
 use control_socket::{
-    BatchStatus, CpuStatus, GuestQueueStatus, Histogram, LimitStatus, LimitedPackets, MirrorStatus,
-    PortKind, PortState, PortStatus, Rates, Reason, Status, WorkerStatus,
+    BatchStatus, CpuStatus, GuestCopyStatus, GuestQueueStatus, Histogram, KeptPages, LimitStatus,
+    LimitedPackets, MappedMemory, MirrorStatus, MulticastStatus, PersistentStatus, PortKind,
+    PortState, PortStatus, Rates, Reason, Status, WorkerStatus,
 };
 use serde_json::Value;
 
@@ -42,6 +43,14 @@ fn served() -> BTreeMap<String, Labels> {
             egress: Some(rates),
             packets: LimitedPackets::default(),
         }),
+        mapped_memory: Some(MappedMemory { bytes: 1, limit: 1 }),
+        persistent_grants: Some(PersistentStatus {
+            bound: 1,
+            bytes: 1,
+            tx: KeptPages::default(),
+            rx: KeptPages::default(),
+        }),
+        guest_copy: Some(GuestCopyStatus::default()),
         reason: Some(Reason::Stalled),
         guest_queues: vec![GuestQueueStatus::default()],
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)
@@ -59,6 +68,7 @@ fn served() -> BTreeMap<String, Labels> {
         nics: vec![nic(1)],
         cpu: Some(CpuStatus::default()),
         workers: vec![WorkerStatus::default()],
+        multicast: Some(MulticastStatus::default()),
         ..Status::default()
     });
     let text = text.unwrap();
@@ -198,6 +208,22 @@ fn every_panel_of_the_dashboard_shows_something_that_is_served() {
         }
     });
     assert!(expressions > 20, "{expressions}");
+}
+
+/// A counter is in the metrics by its row, in the status by the field that the row names, and here an operator reads what it says.
+#[test]
+fn every_metric_is_in_the_table_of_the_operations_page() {
+    let page = include_str!("../../../../../../docs/operations.md");
+    let named = |metric: &String| {
+        let histogram =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| metric.strip_suffix(end));
+        [Some(&**metric), histogram]
+            .into_iter()
+            .flatten()
+            .any(|name| page.contains(&format!("`{name}`")))
+    };
+    let missing: Vec<_> = served().into_keys().filter(|metric| !named(metric)).collect();
+    assert_eq!(missing, [""; 0]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use guard::Policy;
+use limit::{Limit, LimitedPackets, Rates};
 use port::{DropReason, Outcome};
 use port_testing::{FakeEgress, Sender};
 use wire::ethernet::MacAddr;

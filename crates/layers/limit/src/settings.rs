@@ -1,7 +1,8 @@
-//! `limit`: the rates at which a guest or an uplink may send and receive.
+//! The key `limit`: the rates at which a port may send and receive.
 
-use limit::Limit;
 use serde::Deserialize;
+
+use crate::meter::Limit;
 
 /// `limit`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

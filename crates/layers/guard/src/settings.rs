@@ -1,10 +1,13 @@
-//! `guard`: the sources that a guest's frames may have.
+//! The keys `guard` and `guard_addresses`, and what operators see of a guard.
 
 use std::net::IpAddr;
 
-use guard::{Allowed, Policy};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use wire::ethernet::MacAddr;
+
+use crate::addresses::Allowed;
+use crate::policy::Policy;
 
 /// `guard`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -35,7 +38,7 @@ impl Sources {
     ///
     /// # Errors
     /// No addresses are known, or one of `addresses` is malformed.
-    pub(super) fn new(
+    pub fn new(
         mode: Option<GuardMode>,
         allowed: &[Allowed],
         addresses: &[String],
@@ -57,6 +60,7 @@ impl Sources {
     }
 
     /// The guard's policy for a guest with this MAC address; none if nothing is checked.
+    #[must_use]
     pub fn policy(self, mac: MacAddr) -> Option<Policy> {
         let addresses = match self {
             Self::Addresses(addresses) => Some(addresses),
@@ -77,11 +81,44 @@ fn host(text: &str) -> Result<Allowed, String> {
 }
 
 /// A list of strings, each an address or a network.
-pub(super) fn deserialize_allowed<'de, D>(deserializer: D) -> Result<Vec<Allowed>, D::Error>
+///
+/// # Errors
+/// One is none.
+pub fn deserialize_allowed<'de, D>(deserializer: D) -> Result<Vec<Allowed>, D::Error>
 where
     D: serde::Deserializer<'de>,
 {
     let texts = Vec::<String>::deserialize(deserializer)?;
     let parse = |text: &String| text.parse().map_err(serde::de::Error::custom);
     texts.iter().map(parse).collect()
+}
+
+/// The sources that a guest's frames may have. In JSON: an object with a `mode`, named as in the configuration, and the
+/// `addresses`, if they are checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "mode", rename_all = "snake_case")]
+pub enum GuardStatus {
+    /// Any.
+    Off,
+    /// Its own MAC address, and any IP address.
+    Mac,
+    /// Its own MAC address, these IP addresses, and the link-local one of its MAC address.
+    Addresses {
+        /// Each an address, or a network such as `10.77.0.0/24`. May be empty.
+        addresses: Vec<String>,
+    },
+}
+
+impl GuardStatus {
+    /// What a port with this policy is checked for.
+    #[must_use]
+    pub fn new(policy: Option<&Policy>) -> Self {
+        match policy.map(|policy| &policy.addresses) {
+            None => Self::Off,
+            Some(None) => Self::Mac,
+            Some(Some(addresses)) => {
+                Self::Addresses { addresses: addresses.iter().map(ToString::to_string).collect() }
+            }
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! Frames from the port are taken out of its rings, as from a cable that is not plugged in: left there, they would be sent late, when
 //! the port is up again.
 
+#![forbid(unsafe_code)]
+
 use std::time::Duration;
 
 use port::{
@@ -14,8 +16,9 @@ use port::{
 struct Gate<S: ?Sized>(Box<S>);
 
 /// The gate of a port.
-pub(super) struct GateLayer {
-    pub(super) is_open: bool,
+pub struct GateLayer {
+    /// Whether frames pass.
+    pub is_open: bool,
 }
 
 impl Layer for GateLayer {

@@ -2,6 +2,7 @@
 //!
 //! Every byte of the scripts here is part of what the machine executes, so any change of them changes recordings.
 
+mod floor;
 mod flows;
 mod scripts;
 mod sockets;
@@ -15,6 +16,7 @@ use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
 
 use crate::error::Error;
 use crate::mark;
+use floor::Floor;
 use scripts::{CARD, CARDS, NAMESPACES};
 
 use scope_result::Domain;
@@ -34,6 +36,8 @@ enum Kind {
     Flow(Backend, Flow),
     /// A Xen host without a guest: dom0 as [`Virtio`](Self::Virtio).
     Dom0,
+    /// The same, with a program that does what pvnet cannot do without.
+    Floor(Floor),
     /// Linux on the machine itself, and TCP between two of its programs.
     Loopback,
     /// The same, between two namespaces, each with a virtio network card.
@@ -52,7 +56,7 @@ pub struct Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 42] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
@@ -239,6 +243,16 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
         },
         Self {
+            name: "floor-tx",
+            about: "a program of dom0 carries frames of 64 KiB from granted pages to a tap, and does nothing else",
+            kind: Kind::Floor(Floor::Tx),
+        },
+        Self {
+            name: "floor-rx",
+            about: "as floor-tx, and the same frames from another tap, behind a bridge, to granted pages",
+            kind: Kind::Floor(Floor::Rx),
+        },
+        Self {
             name: "virtio-dom0",
             about: "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
             kind: Kind::Dom0,
@@ -274,7 +288,7 @@ impl Workload {
 
     /// Whether a Xen host runs dom0 and no guest.
     pub fn is_dom0_alone(self) -> bool {
-        self.kind == Kind::Dom0
+        matches!(self.kind, Kind::Dom0 | Kind::Floor(_))
     }
 
     /// The interface whose frames are counted, and whose it is: dom0's or the machine's that the frames cross, or that of the guest that
@@ -282,7 +296,7 @@ impl Workload {
     pub fn counted(self) -> (Domain, &'static str) {
         match self.kind {
             Kind::Flow(_, flow) => (Domain::Xen(flows::counted(flow)), "eth0"),
-            Kind::Xen(..) | Kind::Dom0 => (Domain::Xen(0), self.interface()),
+            Kind::Xen(..) | Kind::Dom0 | Kind::Floor(_) => (Domain::Xen(0), self.interface()),
             Kind::Loopback | Kind::Virtio => (Domain::Machine, self.interface()),
         }
     }
@@ -292,13 +306,17 @@ impl Workload {
         match self.kind {
             Kind::Xen(backend, _) => backend.interface(),
             Kind::Loopback => "lo",
+            Kind::Floor(_) => floor::INTERFACE,
             Kind::Virtio | Kind::Dom0 | Kind::Flow(..) => "eth0",
         }
     }
 
     /// Whether iperf3 makes its traffic, and starts in the host or in dom0.
     fn has_client(self) -> bool {
-        !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile) | Kind::Flow(..))
+        !matches!(
+            self.kind,
+            Kind::Xen(_, Traffic::Udp | Traffic::Sendfile) | Kind::Flow(..) | Kind::Floor(_)
+        )
     }
 
     /// Whether there is a guest.
@@ -375,6 +393,11 @@ impl Workload {
                     ..batch
                 }
             }
+            Kind::Floor(floor) => Batch {
+                script: floor::script(floor, milliseconds, script),
+                programs: batch.programs.into_iter().chain([floor::program(floor)]).collect(),
+                ..batch
+            },
             Kind::Loopback => {
                 let address = "127.0.0.1";
                 let script = scripts::linux("", (self.interface(), address), milliseconds, changes);

@@ -104,7 +104,7 @@ pub(crate) fn start(frame: &Frame, buffer: usize) -> usize {
 /// Most bytes before a frame: the metadata of a device.
 const BEFORE_MAX: usize = 64;
 /// Memory for several frames at once, more than two of the longest.
-const BUFFER: usize = (2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).next_multiple_of(PAGE_SIZE);
+const BUFFER: usize = Linear::PAGES * PAGE_SIZE;
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
 
@@ -134,6 +134,9 @@ impl fmt::Debug for Linear {
 }
 
 impl Linear {
+    /// How many pages its memory has.
+    pub const PAGES: usize = (2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).div_ceil(PAGE_SIZE);
+
     /// One whose memory is from `allocate`, for example such as a hypervisor's copies reach at less cost.
     #[must_use]
     pub fn within(allocate: Arc<Allocate>) -> Self {

@@ -44,6 +44,6 @@ fn own_pages() -> Result<String, String> {
     xen::Xen::open().map_err(text)?.grant_own_pages(own).map_err(text)?;
     let limit = std::fs::read_to_string("/sys/module/xen_gntalloc/parameters/limit");
     let limit: usize = limit.map_err(text)?.trim().parse().map_err(text)?;
-    let queues = limit / xen::OWN_PAGES_OF_A_QUEUE;
+    let queues = limit / (xen::OWN_PAGES_OF_A_QUEUE + port::Linear::PAGES);
     Ok(format!("gntalloc's limit of {limit} is enough for {queues} queues of uplinks and devices"))
 }

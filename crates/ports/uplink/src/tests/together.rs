@@ -1,17 +1,21 @@
-//! Frames that are written by one call.
+//! Frames that are read or written by one call.
 
 use std::io;
 use std::time::Duration;
 
 use hypervisor::{GrantRef, Granted};
-use offload::{Features, Gso, GsoKind};
-use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, WINDOW};
+use offload::{Checksum, Features, Gso, GsoKind, vnet};
+use port::{
+    Body, Budget, DropReason, Egress, Frame, Ingress, Offer, Outcome, Piece, Received, WINDOW,
+    linearise,
+};
+use wire::headers::Headers;
 
 use super::egress::{Sender, finish, tso};
 use super::network::{in_own_network, ip};
 use super::*;
 use crate::tap::{Tap, TapOffload};
-use crate::{TapEgress, open_rings};
+use crate::{BufferOptions, Buffers, TapEgress, TapIngress, open_rings};
 
 const FEATURES: [Features; 3] = [
     Features::NONE,
@@ -133,4 +137,51 @@ fn a_tap_takes_frames_that_are_written_together() {
             assert_eq!(packets.trim(), "5");
         }
     });
+}
+
+/// A turn reads one frame, and then as many together as the turn before had, whole or not.
+#[test]
+fn frames_that_are_read_together_are_those_that_were_sent() {
+    if !with_rings() {
+        return;
+    }
+    let (platform, (tap, behind)) = (platform(), tap());
+    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
+    let buffers = Buffers::new(options).unwrap();
+    let mut ingress = TapIngress::new(platform.meter().clone(), tap, buffers);
+    // A frame of one byte is none.
+    let headers = Headers::parse(&tcp_frame(10)).unwrap();
+    let metadata = || vnet::encode(&headers, Checksum::Unknown, None);
+    for sizes in [&[7000, 1][..], &[10; 9], &[1400, 60, 1, 7000, 1, 10], &[10], &[60, 1, 7000, 60]]
+    {
+        let frames: Vec<_> = sizes.iter().map(|size| tcp_frame(*size)).collect();
+        for (frame, size) in frames.iter().zip(sizes) {
+            let bytes = if *size == 1 { &frame[..1] } else { &frame[..] };
+            send(&behind, metadata(), bytes);
+        }
+        let mut received = Received::default();
+        ingress.receive(&mut Budget::default(), &mut received).unwrap();
+        let sound = frames.iter().zip(sizes).filter(|(_, size)| **size != 1);
+        let sound: Vec<_> = sound.map(|(frame, _)| frame.clone()).collect();
+        assert_eq!(received.fresh, sound.len(), "{sizes:?}");
+        assert_eq!(received.malformed as usize, sizes.len() - sound.len());
+        assert!(ingress.is_drained());
+        let window = ingress.window();
+        let seen = window.order().iter().map(|slot| {
+            let frame = window.frame(*slot);
+            let mut whole = vec![0; frame.len as usize];
+            ingress.with_body(&mut |body| assert!(linearise(frame, body, &mut whole).is_ok()));
+            whole
+        });
+        assert!(seen.eq(sound));
+        ingress.finish(&[Outcome::Delivered; WINDOW]);
+    }
+    // What a budget leaves in the tap is not the end.
+    for _ in 0..3 {
+        send(&behind, metadata(), &tcp_frame(10));
+    }
+    ingress
+        .receive(&mut Budget::new(2 * Budget::SYSTEM_CALL, u64::MAX), &mut Received::default())
+        .unwrap();
+    assert!(!ingress.is_drained() && ingress.window().len() >= 2);
 }

@@ -156,6 +156,39 @@ impl AttackTestbed {
         run().map_err(|error| backend::explain(error, &self.backend))
     }
 
+    /// What a program of dom0 that never waits gets of the time that it and pvnet use, while the attacker floods dom0 for as long as that takes.
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn share_beside_flood(&self) -> Result<f64> {
+        let limit = ATTACK_TIMEOUT * 2;
+        let run = || {
+            let words = format!("{} --seconds {}", Class::Flood, limit.as_secs());
+            let pid = self.launch_flood(&words)?;
+            let text = self.dom0.run(&shares(self.pid), limit);
+            self.hostile.run(&format!("kill -9 {pid}; true"), COMMAND_TIMEOUT)?;
+            let text = text?;
+            let mut ticks = text.split_whitespace().map(str::parse::<f64>);
+            match (ticks.next(), ticks.next()) {
+                (Some(Ok(program)), Some(Ok(pvnet))) => Ok(program / (program + pvnet)),
+                _ => Err(unreadable("processor time", &"no two numbers", &text)),
+            }
+        };
+        run().map_err(|error| backend::explain(error, &self.backend))
+    }
+
+    /// Starts a flood, and waits until frames flow. Returns the attacker's process.
+    fn launch_flood(&self, words: &str) -> Result<u32> {
+        let script = format!(
+            "cd /run; [ -e hostile.pid ] && kill -9 \"$(cat hostile.pid)\" 2>/dev/null; : >error\n\
+             hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >report 2>error &\n\
+             echo $! >hostile.pid\n\
+             until grep -q flows error; do kill -0 $! || exit; sleep 0.05; done; cat hostile.pid"
+        );
+        let text = self.hostile.run(&script, ATTACK_TIMEOUT)?;
+        text.trim().parse().map_err(|error| unreadable("the attacker's process", &error, &text))
+    }
+
     /// Plugs an interface into the victim and unplugs it, `cycles` times.
     ///
     /// # Errors
@@ -304,6 +337,18 @@ impl Row {
             }
         }
     }
+}
+
+/// A script that runs a program which never waits, until the daemon has used a second of processor time beside it, and prints what both have used. Not until
+/// some time has passed: a machine that is busy, or emulated, gives them less of it.
+fn shares(pid: u32) -> String {
+    format!(
+        "ticks() {{ read -r line </proc/$1/stat; set -- ${{line##*) }}; shift 11; echo $(($1 + $2)); }}\n\
+         sh -c 'while :; do :; done' & busy=$!\n\
+         sleep 0.5; program=$(ticks $busy) pvnet=$(ticks {pid})\n\
+         until [ $(($(ticks {pid}) - pvnet)) -ge 100 ]; do sleep 0.2; done\n\
+         echo $(($(ticks $busy) - program)) $(($(ticks {pid}) - pvnet)); kill $busy"
+    )
 }
 
 pub(super) fn status(dom0: &Shell) -> Result<Status> {

@@ -375,6 +375,7 @@ mod tests {
         let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));
         assert!(side.ends_with("no frames were counted, so all counts are totals"));
         let (a, b) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 2)], 7));
+        let text = document::line(&diff(&a, &b)).expect("JSON");
         document::checked(&diff(&a, &b));
         assert!(text.contains(r#""what":"work","frames":1"#), "{text}");
         assert!(text.starts_with(r#"{"schema":"pvscope-diff/1","#), "{text}");

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn both_forms_have_every_workload_and_the_forms_of_ones_own() {
         let data = ListData::new();
-        document::checked(&data);
+        let value = document::checked(&data);
         let names = |list: &str| -> Vec<String> {
             let entries = value[list].as_array().unwrap().iter();
             entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()

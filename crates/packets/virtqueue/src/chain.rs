@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::memory::GuestMemory;
+use crate::memory::{Buffer, GuestMemory};
 
 /// The most buffers of a chain in each direction. Linux's drivers use up to 19 in one.
 pub const CHAIN_MAX: usize = 64;
@@ -135,15 +135,4 @@ impl Chain {
         }
         Ok(())
     }
-}
-
-/// A run of bytes of a chain that lies in one region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Buffer {
-    /// Which region of the [memory](crate::GuestMemory::regions).
-    pub region: u16,
-    /// First byte in it.
-    pub offset: u64,
-    /// Bytes, at least one.
-    pub len: u32,
 }

@@ -43,13 +43,12 @@ mod split;
 mod taken;
 mod words;
 
-pub use chain::Buffer;
 pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
 pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
 pub use events::must_notify;
 pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
-pub use memory::{GuestMemory, MemoryError, Range};
+pub use memory::{Buffer, GuestMemory, MemoryError, Range};
 pub use queue::{Mark, Queue, Shown};
 pub use ring_memory::RingMemory;

@@ -5,8 +5,18 @@ use std::sync::Arc;
 use shm::Region;
 
 use crate::RingMemory;
-use crate::chain::Buffer;
 use crate::dirty::DirtyLog;
+
+/// A run of bytes of a chain that lies in one region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffer {
+    /// Which region of the [memory](crate::GuestMemory::regions).
+    pub region: u16,
+    /// First byte in it.
+    pub offset: u64,
+    /// Bytes, at least one.
+    pub len: u32,
+}
 
 /// A range of guest addresses that one region of memory backs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

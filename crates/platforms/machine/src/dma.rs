@@ -6,15 +6,11 @@
 //! old one has no readers. New holds count in the new phase, so that the wait ends however busy
 //! the devices are (the grace period of read-copy-update, McKenney and Slingwine 1998).
 
-pub(crate) mod pages;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use hypervisor::DmaMemory;
-use shm::Region;
-
-use crate::domain::Domain;
+mod memory;
+pub(crate) mod pages;
 
 /// How long a domain waits for devices before it must keep its pages.
 const GRACE: Duration = Duration::from_secs(1);
@@ -74,32 +70,9 @@ impl Holds {
     }
 }
 
-impl DmaMemory for Domain {
-    fn region(&self) -> &Region {
-        self.memory()
-    }
-
-    fn begin(&self) -> u8 {
-        self.holds().begin()
-    }
-
-    fn end(&self, began: u8) {
-        self.holds().end(began);
-    }
-
-    fn is_revoked(&self) -> bool {
-        !self.is_alive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use hypervisor::{DmaHold, PAGE_SIZE};
-
     use super::*;
-    use crate::{Machine, MemorySize};
 
     #[test]
     fn a_grace_period_waits_only_for_earlier_holds() {
@@ -118,31 +91,5 @@ mod tests {
             assert!(waiting.join().unwrap(), "the new hold is not waited for");
             holds.end(new);
         });
-    }
-
-    #[test]
-    fn pages_that_a_device_reads_are_not_given_up() {
-        let machine = Machine::new();
-        let domain = machine.create(MemorySize::default()).unwrap();
-        let hold = DmaHold::new(domain.clone());
-        assert!(domain.decrease_reservation(100..101).is_err(), "the device still reads");
-        assert_eq!(domain.pages_out(), 0);
-        drop(hold);
-        domain.decrease_reservation(100..101).unwrap();
-    }
-
-    #[test]
-    fn a_hold_outlives_its_domain_and_is_revoked() {
-        let machine = Machine::new();
-        let domain = machine.create(MemorySize::default()).unwrap();
-        let (id, weak) = (domain.id(), Arc::downgrade(&domain));
-        let hold = DmaHold::new(domain);
-        hold.region().write(PAGE_SIZE, 7u8).unwrap();
-        assert!(!hold.is_revoked());
-        machine.destroy(id);
-        assert!(hold.is_revoked());
-        assert_eq!(hold.region().read::<u8>(PAGE_SIZE), Ok(7));
-        drop(hold);
-        assert!(weak.upgrade().is_none(), "the memory goes with the last hold");
     }
 }

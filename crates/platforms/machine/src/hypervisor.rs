@@ -18,7 +18,7 @@ use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
 use crate::exchange::transfer::{ExchangePage, transfer};
 use crate::grant_table::Access;
-use crate::guest_copy::{QueueCopies, Request, copy_for};
+use crate::guest_copy::{QueueCopies, Request, hypercall};
 use crate::memory::MemorySize;
 use crate::share::Share;
 use crate::store::StoreHub;
@@ -142,7 +142,7 @@ impl Machine {
         let guest = self.peer(guest)?;
         guest.check_ready()?;
         let copies = guest.copies().find(id).ok_or(Error::Unsupported("guest copies"))?;
-        Ok(copy_for(&copies, &guest, requests))
+        Ok(hypercall::copy(&copies, &guest, requests))
     }
 
     /// What has the pool of a guest's queue.

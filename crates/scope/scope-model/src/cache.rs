@@ -2,7 +2,7 @@
 
 use wide::{u16x8, u32x8};
 
-use crate::config::LINE;
+use crate::geometry::LINE;
 
 /// Lines of a set.
 pub const WAYS: usize = 8;

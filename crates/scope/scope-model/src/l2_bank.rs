@@ -1,7 +1,8 @@
 //! The unified L2, in all sizes.
 
 use crate::cache::{Cache, Lookup};
-use crate::config::{Config, L2_BYTES};
+use crate::config::Config;
+use crate::geometry::L2_BYTES;
 
 /// Unified L2s of every size side by side. Each sees every line that an L1 missed.
 #[derive(Clone, Debug)]

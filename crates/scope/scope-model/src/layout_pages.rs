@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use wide::u16x8;
 
-use crate::config::LAYOUTS;
+use crate::geometry::LAYOUTS;
 use crate::layout_lines::Each;
 use crate::lru_tlbs::LruTlbs;
 use crate::mapping::Mapping;
@@ -253,7 +253,7 @@ impl MovedPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tlbs::TlbSet;
+    use crate::tlb_set::TlbSet;
 
     fn numbers() -> impl Iterator<Item = u64> {
         let next = |word: &u64| {

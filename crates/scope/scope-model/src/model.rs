@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 
 use crate::cache::{Cache, Lines, WAYS};
-use crate::config::{Config, LINE, TLB_SIZES};
+use crate::config::Config;
 use crate::flush::{Flush, FlushSite};
+use crate::geometry::{LINE, TLB_SIZES};
 use crate::hot_pages::{HotPages, NO_PINS, Pins, SLOTS};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::line_id::LineId;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
 use crate::paging::Paging;
 use crate::policy::Policy;
-use crate::tlbs::{TlbSet, Tlbs};
+use crate::tlb_set::TlbSet;
+use crate::tlbs::Tlbs;
 
 /// The outcome of an access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! A whole processor that takes one access at a time.
 
 use crate::cache::Lookup;
-use crate::config::{Config, LINE};
+use crate::config::Config;
 use crate::counters::{Counters, Sweep};
 use crate::flush::{Flush, FlushSite};
+use crate::geometry::LINE;
 use crate::l2_bank::L2Bank;
 use crate::line_id::LineId;
 use crate::mapping::Side;

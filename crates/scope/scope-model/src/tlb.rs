@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::config::TLB_SIZES;
-use crate::tlbs::{TLBS, TlbSet};
+use crate::geometry::TLB_SIZES;
+use crate::tlb_set::{TLBS, TlbSet};
 
 /// The index of a page's entry, which stays the same while it is [pinned](Tlb::pin).
 pub type Entry = u32;

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::config::{Config, LINE};
+use crate::config::Config;
 use crate::flush::Flush;
+use crate::geometry::LINE;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
 use crate::paging::{PageSize, Paging, PhysicalMemory, Translation, is_uniform, walk};
-use crate::tlbs::TlbSet;
+use crate::tlb_set::TlbSet;
 
 /// Linux's map of all memory, without KASLR (`Documentation/arch/x86/x86_64/mm.rst`).
 const LINEAR_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;

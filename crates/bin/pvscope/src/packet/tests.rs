@@ -382,5 +382,5 @@ fn the_document_and_the_page_have_the_same_packet() {
     assert!(html.contains("<svg") && html.contains("xennet_tx_buf_gc"));
     let flow = Flow::new(&recording);
     let distribution = Distribution::new(&flow, Direction::Tx, &costs).expect("a complete packet");
-    let document = document::checked(&distribution.data());
+    document::checked(&distribution.data());
 }

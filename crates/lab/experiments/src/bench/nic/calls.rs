@@ -1,20 +1,19 @@
-//! A guest's hypercalls, without a process between the guest and the hypervisor.
+//! A guest's hypercalls, without a process between the guest and the hypervisor; its pages, and the card's wire.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use cdna::ContextId;
 use cdna::call::{ANSWER, Answer};
 use cdnafront::{CallError, CallEvents};
 use contexts::{Call, Contexts};
-use firmware::Card;
-use hypervisor::DomId;
+use firmware::{Card, Metadata, Sent, Wire};
+use hypervisor::{DomId, PageOwner, PageReferences, PageUser};
 use nic_bus::CardBus;
 use shm::Region;
 use zerocopy::IntoBytes as _;
-
-use super::machine::{Owner, Sink};
 
 /// The card, which a guest's call may have to wait for.
 pub type SharedCard = Arc<Mutex<Card<CardBus, Sink>>>;
@@ -61,5 +60,66 @@ impl CallEvents for Calls {
     fn wait(&mut self) -> Result<(), CallError> {
         // Every call is answered before `notify` returns.
         Err(CallError::Gone)
+    }
+}
+
+/// A domain with consecutive machine pages, none of which it gives up.
+pub struct Owner {
+    id: DomId,
+    pages: Range<u64>,
+    references: PageReferences,
+}
+
+impl Owner {
+    /// A domain with so many pages from machine page `first` on.
+    pub fn new(id: DomId, first: u64, pages: usize) -> Self {
+        let references = PageReferences::new(pages);
+        Self { id, pages: first..first + pages as u64, references }
+    }
+}
+
+impl PageOwner for Owner {
+    fn id(&self) -> DomId {
+        self.id
+    }
+
+    fn machine_pages(&self) -> Range<u64> {
+        self.pages.clone()
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn owns(&self, page: usize) -> bool {
+        (page as u64) < self.pages.end - self.pages.start
+    }
+
+    fn references(&self) -> &PageReferences {
+        &self.references
+    }
+
+    fn attach(&self, _: Weak<dyn PageUser>) {}
+}
+
+/// The wire. It counts.
+#[derive(Default)]
+pub struct Sink {
+    /// Frames that were sent.
+    pub frames: u64,
+    /// A byte of each, so that the card has to read them.
+    last: u8,
+}
+
+impl Wire for Sink {
+    #[inline]
+    fn send(&mut self, head: &[u8], _: &[u8], _: Metadata) -> Sent {
+        self.frames += 1;
+        self.last ^= head.first().copied().unwrap_or_default();
+        Sent::Sent
+    }
+
+    fn receive(&mut self, _: &mut [u8]) -> Option<(usize, Metadata)> {
+        None
     }
 }

@@ -1,9 +1,8 @@
 //! A card, the hypervisor's part and two guests in one thread: no process and no socket is between them.
 
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cdna::message::Permissions;
@@ -13,8 +12,8 @@ use cdnafront::{
 };
 use contexts::{Assignment, ContextMemory, Contexts, IommuMode, Protection, VectorConsumer};
 use firmware::regions::{RegionPages, RegionVectors};
-use firmware::{Card, Config, Next, Sent, Wire};
-use hypervisor::{DomId, PAGE_SIZE, PageOwner, PageReferences, PageUser};
+use firmware::{Card, Config, Next};
+use hypervisor::{DomId, PAGE_SIZE};
 use iommu::Geometry;
 use netdev::{Metadata, Queue as _};
 use nic_bus::CardBus;
@@ -22,7 +21,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use shm::Region;
 use wire::ethernet::MacAddr;
 
-use super::calls::{Calls, SharedCard};
+use super::calls::{Calls, Owner, SharedCard, Sink};
 use crate::bench::guest::{addressed, text, thread_cpu};
 
 /// Pages of a guest.
@@ -313,67 +312,6 @@ pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {
         if card.step(begin.elapsed()).next != Next::Now {
             break;
         }
-    }
-}
-
-/// A domain with consecutive machine pages, none of which it gives up.
-pub struct Owner {
-    id: DomId,
-    pages: Range<u64>,
-    references: PageReferences,
-}
-
-impl Owner {
-    /// A domain with so many pages from machine page `first` on.
-    pub fn new(id: DomId, first: u64, pages: usize) -> Self {
-        let references = PageReferences::new(pages);
-        Self { id, pages: first..first + pages as u64, references }
-    }
-}
-
-impl PageOwner for Owner {
-    fn id(&self) -> DomId {
-        self.id
-    }
-
-    fn machine_pages(&self) -> Range<u64> {
-        self.pages.clone()
-    }
-
-    fn is_alive(&self) -> bool {
-        true
-    }
-
-    fn owns(&self, page: usize) -> bool {
-        (page as u64) < self.pages.end - self.pages.start
-    }
-
-    fn references(&self) -> &PageReferences {
-        &self.references
-    }
-
-    fn attach(&self, _: Weak<dyn PageUser>) {}
-}
-
-/// The wire. It counts.
-#[derive(Default)]
-pub struct Sink {
-    /// Frames that were sent.
-    pub frames: u64,
-    /// A byte of each, so that the card has to read them.
-    last: u8,
-}
-
-impl Wire for Sink {
-    #[inline]
-    fn send(&mut self, head: &[u8], _: &[u8], _: firmware::Metadata) -> Sent {
-        self.frames += 1;
-        self.last ^= head.first().copied().unwrap_or_default();
-        Sent::Sent
-    }
-
-    fn receive(&mut self, _: &mut [u8]) -> Option<(usize, firmware::Metadata)> {
-        None
     }
 }
 

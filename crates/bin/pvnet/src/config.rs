@@ -1,6 +1,5 @@
 //! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
-mod attach;
 mod capabilities;
 mod coalescing;
 mod context;
@@ -24,7 +23,6 @@ mod tests;
 mod text;
 mod uplink;
 mod vif;
-mod vlans;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -33,7 +31,6 @@ use control_socket::TableKind;
 use datapath::Workers;
 use serde::Deserialize;
 
-pub use attach::{Attach, Device};
 pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Poll, Switch, Xen, default_queues};
 pub use differences::{Difference, What, differences, effort, merged};
@@ -44,11 +41,11 @@ pub use guest::{Guest, vif_name};
 pub use mirror::Mirror;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
-pub use port_settings::{PortSettings, Rules};
-pub use ports::{Port, SocketFile};
+pub use port_settings::{Attach, Device, PortSettings, PortTable, Rules, SocketFile, taking};
+pub use ports::Port;
 pub use read::Fault;
 pub use sandbox::Sandbox;
-pub use table::{Effort, PortTable, taking};
+pub use table::Effort;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 

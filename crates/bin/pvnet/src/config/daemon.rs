@@ -12,8 +12,9 @@ use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
-use super::attach::Attach;
 use super::flooding::Multicast;
+use super::port_settings::Attach;
+use super::port_settings::socket::{group, socket_mode};
 use super::sandbox::Sandbox;
 use super::table::{AT_START, Effort, table};
 use crate::log::LogFormat;
@@ -201,23 +202,6 @@ const RECORDINGS: &str = "/var/lib/pvnet";
 /// Only the daemon's user, and root.
 const SOCKET_MODE: u32 = 0o600;
 
-/// The permissions of a socket that need not be given.
-pub(super) fn socket_mode_if_any<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    socket_mode(deserializer).map(Some)
-}
-
-/// The permissions of a socket, as TOML's octal number.
-fn socket_mode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let mode = u32::deserialize(deserializer)?;
-    if mode > 0o777 {
-        let error = format!("{mode} is not a mode; write it as an octal number, such as 0o660");
-        return Err(serde::de::Error::custom(error));
-    }
-    Ok(mode)
-}
-
 /// `platform`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -228,32 +212,6 @@ pub enum Platform {
     /// Guests are domains of a Xen host; the daemon runs in dom0 or in a driver domain.
     Xen,
 }
-
-/// A group of this machine: its number, or its name.
-pub(super) fn group<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Group {
-        Number(u32),
-        Name(String),
-    }
-    let name = match Group::deserialize(deserializer)? {
-        Group::Number(number) => return Ok(Some(number)),
-        Group::Name(name) => name,
-    };
-    let groups = std::fs::read_to_string(GROUPS).map_err(serde::de::Error::custom)?;
-    let number = groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(&*name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    });
-    let unknown = || serde::de::Error::custom(format!("no group {name:?} in {GROUPS}"));
-    number.map(Some).ok_or_else(unknown)
-}
-
-/// The groups of this machine.
-const GROUPS: &str = "/etc/group";
 
 table! {
     /// `[xen]`

@@ -3,9 +3,8 @@
 use control_socket::{ChangeAction, ChangeStep, TableKind};
 use netback::RxChannel;
 
-use super::table::{
-    CARDS, Changes, Effort, PortTable, Table, changes, effort_in, in_place, taking,
-};
+use super::port_settings::{PortTable, changes, effort_in, taking};
+use super::table::{CARDS, Changes, Effort, Table, in_place};
 use super::{Config, Guest, Platform, Port, Uplink, UplinkKind, Vif};
 
 /// A table that differs.

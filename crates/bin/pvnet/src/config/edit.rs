@@ -5,7 +5,8 @@ use toml_edit::{ArrayOfTables, Decor, DocumentMut, InlineTable, Item, Table, Tab
 
 use super::context::Context;
 use super::guest::vif_name;
-use super::table::{Table as _, effort_in};
+use super::port_settings::effort_in;
+use super::table::Table as _;
 use super::{Config, EVERY_GUEST, Error, Override, Vif, differences};
 
 /// A configuration after a command.

@@ -6,8 +6,8 @@ use contexts::IommuMode;
 use nic_session::channel::Coalescing;
 use serde::Deserialize;
 
-use super::attach::check_interface;
 use super::coalescing::coalescing;
+use super::port_settings::check_interface;
 use super::table::{CARDS, Effort, table};
 
 table! {

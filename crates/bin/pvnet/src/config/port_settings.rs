@@ -1,5 +1,9 @@
 //! The keys of ports that more than one kind of table has: those of guests' interfaces, uplinks and virtual machines' ports.
 
+mod attach;
+pub(super) mod socket;
+mod vlans;
+
 use std::path::PathBuf;
 
 use control_socket::TableKind;
@@ -13,19 +17,21 @@ use switch::multicast::Router;
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 
-use super::attach::Attach;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
-use super::daemon::{group, socket_mode_if_any};
 use super::flooding::{Flooding, multicast_router};
-use super::ports::{SocketFile, SocketMode};
-use super::table::{Effort, Table, table};
+use super::table::{Changes, Effort, Table, table};
 use super::text::parsed_if_any;
 
 /// The longest path of a socket (`sun_path`, without the zero behind it).
 const SOCKET_MAX: usize = 107;
 /// The smallest MTU that IPv4 allows (RFC 791).
 const MTU_MIN: u16 = 68;
+
+pub(super) use attach::check_interface;
+pub use attach::{Attach, Device};
+pub use socket::SocketFile;
+use socket::{SocketMode, group, socket_mode_if_any};
 
 /// What it takes to change a key, by the kind of the port's table; none if that has no such key.
 #[derive(Clone, Copy)]
@@ -275,4 +281,48 @@ impl PortSettings {
             workers: self.wanted_workers()?,
         })
     }
+}
+
+/// The key under which [`read`](super::read::read) puts the keys that all ports have. Nobody writes it.
+pub(super) const SETTINGS: &str = "settings";
+
+/// The table of a port: keys of its own, and those that all ports have.
+pub trait PortTable: Table<Key = Effort> {
+    /// Which it is.
+    const KIND: TableKind;
+
+    /// The keys that all ports have.
+    fn settings(&self) -> &PortSettings;
+
+    /// The same, to change them.
+    fn settings_mut(&mut self) -> &mut PortSettings;
+}
+
+/// What it takes to change a key of a port, by the kind of its table; none if that has no such key.
+pub(super) fn effort_in<T: PortTable>(key: &str) -> Option<Effort> {
+    let own = T::key(key).filter(|_| key != SETTINGS);
+    own.or_else(|| PortSettings::key(key)?.in_table(T::KIND))
+}
+
+/// All keys of a port's table, those first that other ports have too.
+pub(super) fn keys_of<T: PortTable>() -> impl Iterator<Item = &'static str> {
+    let own = T::KEYS.iter().map(|(key, _)| *key).filter(|key| *key != SETTINGS);
+    PortSettings::keys_in(T::KIND).chain(own)
+}
+
+/// The keys of a port with other values than in `new`.
+pub(super) fn changes<T: PortTable>(old: &T, new: &T) -> Changes {
+    let own = old.differing(new).into_iter().filter(|(key, _)| *key != SETTINGS);
+    let common = old.settings().differing(new.settings()).into_iter();
+    let common = common.filter_map(|(key, known)| Some((key, known.in_table(T::KIND)?)));
+    own.chain(common).collect()
+}
+
+/// A port's table with those keys of another one that take a certain effort to change.
+pub fn taking<T: PortTable>(table: T, other: &T, effort: Effort) -> T {
+    let takes = |key: &str| effort_in::<T>(key) == Some(effort);
+    let settings = table.settings().clone().with_keys_of(other.settings(), &takes);
+    let mut taken = table.with_keys_of(other, &|key| key != SETTINGS && takes(key));
+    *taken.settings_mut() = settings;
+    taken
 }

@@ -6,10 +6,9 @@ use guard::GuardMode;
 use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
-use vhost_user::{DeviceOptions, Mode};
+use vhost_user::DeviceOptions;
 
-use super::attach::{Attach, Device};
-use super::port_settings::{PortSettings, Rules};
+use super::port_settings::{Attach, Device, PortSettings, Rules};
 use super::table::{Effort, table};
 
 table! {
@@ -36,47 +35,6 @@ table! {
 pub enum PortKind {
     /// A device of a virtual machine, over vhost-user.
     VhostUser,
-}
-
-/// `mode`: who makes the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SocketMode {
-    /// The daemon.
-    #[default]
-    Server,
-    /// The other side.
-    Client,
-}
-
-impl From<SocketMode> for Mode {
-    fn from(mode: SocketMode) -> Self {
-        match mode {
-            SocketMode::Server => Self::Server,
-            SocketMode::Client => Self::Client,
-        }
-    }
-}
-
-/// Whose the file of a socket is, which the daemon makes. Its permissions are 0600, or 0660 with a group, if absent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketFile {
-    /// Its permissions.
-    pub mode: Option<u32>,
-    /// Its group.
-    pub group: Option<u32>,
-}
-
-impl SocketFile {
-    /// Checks that the daemon makes it.
-    pub(super) fn check(self, mode: SocketMode) -> Result<(), String> {
-        match (mode, self) {
-            (SocketMode::Server, _) | (_, Self { mode: None, group: None }) => Ok(()),
-            (SocketMode::Client, _) => Err(
-                "socket_mode and socket_group are for mode = \"server\"; the other side makes this socket".into(),
-            ),
-        }
-    }
 }
 
 /// More than any process can map, in units of 1 MiB.
@@ -186,7 +144,7 @@ impl Port {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, SocketFile};
 
     const GOOD: &str =
         "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/run/vm.sock\"\n";

@@ -20,8 +20,8 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
 use super::context::Context;
 use super::guest::Guest;
-use super::port_settings::PortSettings;
-use super::table::{PortTable, SETTINGS, Table as _, effort_in, keys_of};
+use super::port_settings::{PortSettings, PortTable, SETTINGS, effort_in, keys_of};
+use super::table::Table as _;
 use super::{Config, Port, Uplink, Vif};
 
 /// What is wrong with a text, in an operator's words, and where.

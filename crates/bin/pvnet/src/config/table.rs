@@ -1,8 +1,5 @@
 //! What a table of the file has: keys, each with its documentation, its default, and what it takes to change it while the daemon runs.
 
-use super::port_settings::PortSettings;
-use control_socket::TableKind;
-
 /// What it takes to change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
@@ -61,53 +58,9 @@ pub trait Table: Clone {
     }
 }
 
-/// The key under which [`read`](super::read) puts the keys that all ports have. Nobody writes it.
-pub(super) const SETTINGS: &str = "settings";
-
-/// The table of a port: keys of its own, and those that all ports have.
-pub trait PortTable: Table<Key = Effort> {
-    /// Which it is.
-    const KIND: TableKind;
-
-    /// The keys that all ports have.
-    fn settings(&self) -> &PortSettings;
-
-    /// The same, to change them.
-    fn settings_mut(&mut self) -> &mut PortSettings;
-}
-
-/// What it takes to change a key of a port, by the kind of its table; none if that has no such key.
-pub(super) fn effort_in<T: PortTable>(key: &str) -> Option<Effort> {
-    let own = T::key(key).filter(|_| key != SETTINGS);
-    own.or_else(|| PortSettings::key(key)?.in_table(T::KIND))
-}
-
 /// A table with those keys of another one that change in place.
 pub(super) fn in_place<T: Table<Key = Effort>>(old: &T, new: &T) -> T {
     old.clone().with_keys_of(new, &|key| T::key(key) == Some(Effort::InPlace))
-}
-
-/// All keys of a port's table, those first that other ports have too.
-pub(super) fn keys_of<T: PortTable>() -> impl Iterator<Item = &'static str> {
-    let own = T::KEYS.iter().map(|(key, _)| *key).filter(|key| *key != SETTINGS);
-    PortSettings::keys_in(T::KIND).chain(own)
-}
-
-/// The keys of a port with other values than in `new`.
-pub(super) fn changes<T: PortTable>(old: &T, new: &T) -> Changes {
-    let own = old.differing(new).into_iter().filter(|(key, _)| *key != SETTINGS);
-    let common = old.settings().differing(new.settings()).into_iter();
-    let common = common.filter_map(|(key, known)| Some((key, known.in_table(T::KIND)?)));
-    own.chain(common).collect()
-}
-
-/// A port's table with those keys of another one that take a certain effort to change.
-pub fn taking<T: PortTable>(table: T, other: &T, effort: Effort) -> T {
-    let takes = |key: &str| effort_in::<T>(key) == Some(effort);
-    let settings = table.settings().clone().with_keys_of(other.settings(), &takes);
-    let mut taken = table.with_keys_of(other, &|key| key != SETTINGS && takes(key));
-    *taken.settings_mut() = settings;
-    taken
 }
 
 /// Defines a table: `NAME [what is known of a key = what that usually is] { KEY: TYPE = DEFAULT, what is known of this one; … }`.

@@ -52,7 +52,8 @@ fn shown_in_example(kind: TableKind) -> BTreeSet<&'static str> {
 /// An operator finds a line for it, with what it means; and nothing else.
 #[test]
 fn the_example_has_a_line_for_every_key() {
-    use super::table::{Table, keys_of};
+    use super::port_settings::keys_of;
+    use super::table::Table;
     fn of<T: Table>() -> BTreeSet<&'static str> {
         T::KEYS.iter().map(|(key, _)| *key).collect()
     }

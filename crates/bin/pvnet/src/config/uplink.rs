@@ -7,11 +7,10 @@ use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
 
-use super::attach::check_interface;
 use super::capabilities::Capabilities;
 use super::nic::Protection;
-use super::port_settings::Rules;
-use super::table::{Effort, changes, table};
+use super::port_settings::{Rules, changes, check_interface};
+use super::table::{Effort, table};
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

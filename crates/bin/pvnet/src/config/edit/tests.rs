@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::table::keys_of;
+use crate::config::port_settings::keys_of;
 use crate::config::{Mirror, Port, Uplink};
 
 const TEXT: &str = r#"# pvnet of this host.

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::capabilities::Capabilities;
-use super::port_settings::PortSettings;
+use super::PortSettings;
+use crate::config::capabilities::Capabilities;
 
 /// `attach`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Device {
 const NAME_MAX: usize = 15;
 impl PortSettings {
     /// Checks what a guest or virtual machine is joined to.
-    pub(super) fn check_attachment(&self, is_xen: bool) -> Result<(), String> {
+    pub(in crate::config) fn check_attachment(&self, is_xen: bool) -> Result<(), String> {
         let Self { attach, device, device_capabilities, .. } = self;
         // On Xen the default may be "device".
         let may_have_device = *attach == Some(Attach::Device) || is_xen && attach.is_none();
@@ -46,7 +46,7 @@ impl PortSettings {
 
     /// The device that a guest or virtual machine has on the host, if it has one. `default` is for those that do not say what they
     /// are joined to; `port` is the port's name where that names the device.
-    pub(super) fn device(&self, default: Attach, port: Option<&str>) -> Option<Device> {
+    pub(in crate::config) fn device(&self, default: Attach, port: Option<&str>) -> Option<Device> {
         let of_port = || port.map(|port| format!("vif-{port}"));
         (self.attach.unwrap_or(default) == Attach::Device).then(|| Device {
             name: self.device.clone().or_else(of_port),
@@ -58,7 +58,7 @@ impl PortSettings {
 
 impl Device {
     /// Checks the name, which may be made from a port's.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(in crate::config) fn check(&self) -> Result<(), String> {
         match &self.name {
             Some(name) if name.len() > NAME_MAX => Err(format!(
                 "its device {name:?} has more than {NAME_MAX} characters; set device to a shorter name"
@@ -71,7 +71,7 @@ impl Device {
 }
 
 /// Checks that the kernel can have an interface of this name.
-pub(super) fn check_interface(key: &str, name: &str) -> Result<(), String> {
+pub(in crate::config) fn check_interface(key: &str, name: &str) -> Result<(), String> {
     let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     match name.len() > NAME_MAX || name.contains(is_odd) || [".", ".."].contains(&name) {
         true => Err(format!(

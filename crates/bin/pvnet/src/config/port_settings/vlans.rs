@@ -2,7 +2,7 @@
 
 use switch::{Membership, Tagging, VlanId};
 
-use super::port_settings::PortSettings;
+use super::PortSettings;
 
 impl PortSettings {
     /// In which VLANs it is, and whether it is isolated; none for a port without that.

@@ -78,7 +78,7 @@ pub(super) fn with_overrides(text: &str, overrides: &[Override]) -> Result<Strin
 }
 
 /// The keys whose values are lists.
-const LISTS: [&str; 4] = ["addresses", "guard_addresses", "trunk", "from"];
+const LISTS: [&str; 5] = ["addresses", "guard_addresses", "trunk", "workers", "from"];
 
 /// A value in TOML, or a string if it is not TOML. A list may be written with commas.
 pub fn value_of(key: &str, text: &str) -> Value {

@@ -209,7 +209,7 @@ mod tests {
         for page in 0..PAGES {
             assert_eq!(word(SEGMENTS + page * SEGMENT + 16), 3 << 16 | 4096);
         }
-        assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS);
-        assert!(FRAME <= PAGES * 4096);
+        const { assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS) };
+        const { assert!(FRAME <= PAGES * 4096) };
     }
 }

@@ -1,6 +1,5 @@
 //! Frames from the tap.
 
-use std::cmp::Ordering;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -42,8 +41,8 @@ pub struct TapIngress {
     cost: u32,
     /// The starts of frames that are read together.
     heads: Box<[Head; READS_MAX]>,
-    /// Frames of the last turn that had some: so many may be there again.
-    frames: usize,
+    /// Frames of the last turn that had some, and their bytes: so many may be there again.
+    last: (usize, u64),
     /// Whether the device can be read by a ring.
     reads_together: bool,
     /// Whether the last turn found the end of the frames.
@@ -64,7 +63,7 @@ impl TapIngress {
             back_pressure: false,
             cost,
             heads,
-            frames: 0,
+            last: (1, 0),
             reads_together: cost == Budget::SYSTEM_CALL,
             is_drained: false,
         }
@@ -134,7 +133,10 @@ impl TapIngress {
                     unused |= 1 << slot;
                     let error = io::Error::from_raw_os_error(-result);
                     match ReadError::of(&error) {
-                        ReadError::LostFrame => received.malformed += 1,
+                        ReadError::LostFrame => {
+                            budget.charge(*cost, 0);
+                            received.malformed += 1;
+                        }
                         meaning => failure = failure.or(Some((meaning, error))),
                     }
                     continue;
@@ -160,18 +162,15 @@ impl TapIngress {
         }
     }
 
-    /// How many frames are read by the next call, in a turn that has brought so many with so many bytes. After the first as many as the last turn had,
-    /// and where there are more, twice as many each time.
-    fn next_read(&self, frames: usize, bytes: u64) -> usize {
-        if frames == 0 || !self.buffers.are_single() || !self.reads_together {
-            return 1;
-        }
-        let next = match self.frames.cmp(&frames) {
-            Ordering::Greater => self.frames - frames,
-            Ordering::Equal => 1,
-            Ordering::Less => frames,
+    /// How many frames are read by the next call, in a turn that has brought so many with so many bytes and has this budget left: at first one more than the
+    /// last turn had, so that the same call finds the end, and where there are more, twice as many each time.
+    fn next_read(&self, (frames, bytes): (usize, u64), left: Budget) -> usize {
+        let (next, (known, long)) = match frames {
+            0 => (self.last.0 + 1, self.last),
+            _ => (frames, (frames, bytes)),
         };
-        let fit = BYTES_OF_TURN.saturating_sub(bytes) / (bytes / frames as u64).max(1);
+        let fit = left.bytes().div_ceil((long / known as u64).max(1));
+        let fit = fit.min(left.work().div_ceil(self.cost).into());
         next.min(usize::try_from(fit).unwrap_or(next)).max(1)
     }
 
@@ -240,27 +239,30 @@ impl Ingress for TapIngress {
         &self.window
     }
 
-    /// Reads what is there. A frame that comes alone is one read, and one in vain.
+    /// Reads what is there. Where there are rings, a frame that comes alone is one call, which finds that it was the last, and otherwise two.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.is_drained = false;
         let before = received.fresh;
-        let most = if has_rings() { BYTES_OF_TURN } else { u64::MAX };
-        budget.within(most, u64::MAX, |budget| {
+        let limit = if has_rings() { BYTES_OF_TURN } else { u64::MAX };
+        let together =
+            self.reads_together && self.buffers.are_single() && budget.bounds_only_work();
+        let bytes = budget.within(limit, u64::MAX, |budget| {
             let most = budget.bytes();
             let mut more = true;
             while more && !budget.is_spent() {
-                let next = self.next_read(received.fresh - before, most - budget.bytes());
+                let taken = (received.fresh - before, most - budget.bytes());
+                let next = if together { self.next_read(taken, *budget) } else { 1 };
                 let ring = if next > 1 { free_ring() } else { None };
                 more = match ring {
                     Some(mut ring) => self.receive_together(&mut ring, next, received, budget)?,
                     None => self.receive_one(received, budget)?,
                 };
             }
-            Ok(())
+            Ok(most - budget.bytes())
         })?;
         let frames = received.fresh - before;
         if frames > 0 {
-            self.frames = frames;
+            self.last = (frames, bytes);
         }
         Ok(())
     }

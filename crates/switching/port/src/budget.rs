@@ -63,6 +63,13 @@ impl Budget {
         result
     }
 
+    /// Whether nothing but work is bounded. Only then may frames be taken together: of their bytes and packets a turn may exceed its budget by one frame's.
+    #[inline]
+    #[must_use]
+    pub fn bounds_only_work(self) -> bool {
+        self.bytes == u64::MAX && self.packets == u64::MAX
+    }
+
     /// The units of work that are left.
     #[inline]
     #[must_use]

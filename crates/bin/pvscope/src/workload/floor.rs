@@ -61,6 +61,11 @@ const COPY: u32 = 0xd0;
 const SEGMENTS: u32 = 0x100;
 const SEGMENT: u32 = 24;
 
+const _: () = {
+    assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS);
+    assert!(FRAME <= PAGES * 4096);
+};
+
 const ALLOC_GREF: u32 = 0x0018_4705;
 const GRANT_COPY: u32 = 0x0010_4708;
 const TUNSETIFF: u32 = 0x4004_54ca;
@@ -209,7 +214,5 @@ mod tests {
         for page in 0..PAGES {
             assert_eq!(word(SEGMENTS + page * SEGMENT + 16), 3 << 16 | 4096);
         }
-        const { assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS) };
-        const { assert!(FRAME <= PAGES * 4096) };
     }
 }

@@ -176,12 +176,20 @@ fn frames_that_are_read_together_are_those_that_were_sent() {
         assert!(seen.eq(sound));
         ingress.finish(&[Outcome::Delivered; WINDOW]);
     }
-    // What a budget leaves in the tap is not the end.
-    for _ in 0..3 {
-        send(&behind, metadata(), &tcp_frame(10));
-    }
-    ingress
-        .receive(&mut Budget::new(2 * Budget::SYSTEM_CALL, u64::MAX), &mut Received::default())
-        .unwrap();
-    assert!(!ingress.is_drained() && ingress.window().len() >= 2);
+    // What a budget leaves in the tap is not the end, and no budget is exceeded by more than a frame.
+    let mut take = |mut budget: Budget, packets: u64| {
+        for _ in 0..4 {
+            send(&behind, metadata(), &tcp_frame(10));
+        }
+        let mut received = Received::default();
+        budget.within(u64::MAX, packets, |part| ingress.receive(part, &mut received)).unwrap();
+        let taken = (received.fresh, ingress.is_drained());
+        ingress.receive(&mut Budget::default(), &mut received).unwrap();
+        ingress.finish(&[Outcome::Delivered; WINDOW]);
+        taken
+    };
+    assert_eq!(take(Budget::default(), u64::MAX), (4, true));
+    assert_eq!(take(Budget::new(2 * Budget::SYSTEM_CALL, u64::MAX), u64::MAX), (2, false));
+    assert_eq!(take(Budget::new(256, 100), u64::MAX), (2, false));
+    assert_eq!(take(Budget::default(), 1), (1, false));
 }

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 /// A wait of at least this is a pause: the frame that ends it is lone.
 const PAUSE: Duration = Duration::from_millis(2);
 /// An answer in time comes within this, while the thread sleeps.
-const SLEPT: Duration = Duration::from_micros(800);
-/// For how long the thread looks on: six wake-ups of other CPUs, and what the other side does.
-const LOOK_ON: Duration = Duration::from_micros(400);
+const SLEPT: Duration = Duration::from_micros(1500);
+/// For how long the thread looks on: half as long again as answers took lately, at least and at most. A thread in the middle of the way waits for two
+/// wake-ups of other CPUs, and the one whose program has asked for all of them.
+const LOOK_MIN: Duration = Duration::from_micros(100);
+const LOOK_MAX: Duration = Duration::from_millis(1);
 /// Looking on may take one of so many parts of the time.
 const PART: u32 = 100;
 /// The most that is saved up, for some lone frames soon after each other.
@@ -29,8 +31,11 @@ pub(crate) struct Lone {
     /// When the present wait began, and whether it is one after a lone frame.
     since: Option<Instant>,
     is_candidate: bool,
-    /// Whether it looks on now, and has done so in this wait.
+    /// Whether it looks on now, and for how long in this wait.
     looks: bool,
+    limit: Duration,
+    /// How long answers took lately.
+    answer: Duration,
     /// Whether the last wait was a pause.
     was_pause: bool,
     /// Answers in time, less those that did not come.
@@ -45,6 +50,8 @@ impl Lone {
             since: None,
             is_candidate: false,
             looks: false,
+            limit: LOOK_MIN,
+            answer: LOOK_MIN,
             was_pause: false,
             score: 0,
         }
@@ -61,7 +68,8 @@ impl Lone {
         self.saved =
             (self.saved + now.saturating_duration_since(self.counted) / PART).min(SAVED_MAX);
         self.counted = now;
-        self.looks = self.score >= START && self.saved >= LOOK_ON;
+        self.limit = (self.answer * 3 / 2).clamp(LOOK_MIN, LOOK_MAX);
+        self.looks = self.score >= START && self.saved >= self.limit;
     }
 
     /// The thread looked and found nothing. Returns whether it should look again.
@@ -70,8 +78,8 @@ impl Lone {
         if !self.looks {
             return false;
         }
-        let took = self.since.map_or(LOOK_ON, |since| now.saturating_duration_since(since));
-        if took >= LOOK_ON {
+        let took = self.since.map_or(self.limit, |since| now.saturating_duration_since(since));
+        if took >= self.limit {
             self.stop(took);
         }
         self.looks
@@ -89,10 +97,12 @@ impl Lone {
         if self.looks {
             self.stop(took);
         }
-        self.score = match took < SLEPT {
-            true => (self.score + 1).min(SCORE_MAX),
-            false => self.score.saturating_sub(1),
-        };
+        if took < SLEPT {
+            self.score = (self.score + 1).min(SCORE_MAX);
+            self.answer = (self.answer * 3 + took) / 4;
+        } else {
+            self.score = self.score.saturating_sub(1);
+        }
     }
 
     /// Looking on has taken this time.
@@ -154,12 +164,14 @@ mod tests {
     /// `ping -i 0.2`
     #[test]
     fn answers_of_lone_frames_find_the_thread_awake() {
-        let mut thread = Thread::new(Poller::new(POLL));
-        let began = thread.now;
-        let found = thread.echoes(100, MICROSECOND * 300, MILLISECOND * 200);
-        assert!(found >= 95, "{found}");
-        let part = thread.part(began);
-        assert!(part < 0.01, "{part}");
+        for answer in [50, 300, 600, 900] {
+            let mut thread = Thread::new(Poller::new(POLL));
+            let began = thread.now;
+            let found = thread.echoes(100, MICROSECOND * answer, MILLISECOND * 200);
+            assert!(found >= 90, "{answer} µs: {found}");
+            let part = thread.part(began);
+            assert!(part < 0.01, "{part}");
+        }
     }
 
     #[test]
@@ -172,7 +184,7 @@ mod tests {
             thread.echoes(20, MICROSECOND * 300, MILLISECOND * 200);
             thread.polled = Duration::ZERO;
             thread.echoes(100, pause, pause);
-            assert!(thread.polled <= LOOK_ON * u32::from(SCORE_MAX), "{:?}", thread.polled);
+            assert!(thread.polled <= LOOK_MAX * u32::from(SCORE_MAX), "{:?}", thread.polled);
         }
     }
 

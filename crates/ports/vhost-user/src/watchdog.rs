@@ -20,7 +20,7 @@ use port::Doorbell;
 use crate::doorbells::{Call, WATCHER};
 
 /// The longest time between two looks while anything is written. Half of it is the average.
-pub(crate) const PERIOD: Duration = Duration::from_millis(2);
+pub(crate) const PERIOD: Duration = Duration::from_millis(3);
 
 /// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());

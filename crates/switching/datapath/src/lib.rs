@@ -190,11 +190,6 @@ impl Datapath {
         let _ = self.shared.on_sleep.set(sink);
     }
 
-    /// Whether a port has memory that its guest can take away: workers that sleep in it are found sooner, by more looks.
-    pub fn expect_holes(&self, expects: bool) {
-        self.shared.expects_holes.store(expects, Ordering::Relaxed);
-    }
-
     /// The addresses that the switch knows.
     pub fn addresses(&self) -> Vec<switch::Entry> {
         let (ports, seconds) = (self.shared.ports(), self.shared.seconds());

@@ -1,7 +1,7 @@
 //! What the workers of a datapath share: the ports, the switch's table, the clock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -151,8 +151,6 @@ pub(crate) struct Shared {
     /// The thread that looks for workers that sleep.
     pub(crate) sleepers: Dozer,
     pub(crate) on_sleep: OnceLock<SleepSink>,
-    /// Whether a port has memory that its guest can take away.
-    pub(crate) expects_holes: AtomicBool,
 }
 
 impl Shared {
@@ -190,7 +188,6 @@ impl Shared {
             snooping: Snooping::default(),
             sleepers: Dozer::default(),
             on_sleep: OnceLock::new(),
-            expects_holes: AtomicBool::default(),
         }
     }
 

@@ -16,20 +16,17 @@ use crate::shared::{Shared, Sleep};
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
-/// How often it looks while a worker does not wait for events: where a guest can take its memory away, and where only swapping does.
-const TICK: Duration = Duration::from_micros(500);
-const LONG_TICK: Duration = Duration::from_millis(3);
+/// How often it looks while a worker does not wait for events. A look takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
+/// a worker that shares its CPU.
+const TICK: Duration = Duration::from_millis(3);
 /// How often it looks while a worker sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// A worker that sleeps at so many looks in a row, and was in that round at the look before them already, is replaced.
-const ASLEEP: u32 = 2;
+/// A worker that sleeps at so many looks in a row, in one round, is replaced.
+const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.
 const IDLE_LOOKS: u32 = 100;
-/// One look in so many asks the kernel about a worker that was in another round at the last look. It takes a system call, and a worker that makes
-/// rounds does not sleep for long.
-const SAMPLED: u32 = 6;
-/// Looks over which short sleeps are counted, and how many of those that ask the kernel must find one to make their ports suspect.
-const WINDOW: u32 = 192;
+/// Looks over which short sleeps are counted, and how many of them make their ports suspect.
+const WINDOW: u32 = 32;
 const SHORT_SLEEPS: u32 = 8;
 
 /// The thread that looks at the workers.
@@ -66,11 +63,8 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
     let is_over = || is_over.load(Ordering::SeqCst);
     let mut idle = 0;
     while !is_over() {
-        std::thread::park_timeout(match shared.expects_holes.load(Ordering::Relaxed) {
-            _ if workers.iter().any(|worker| worker.asleep > 0) => SHORT_TICK,
-            true => TICK,
-            false => LONG_TICK,
-        });
+        let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
+        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
@@ -87,10 +81,10 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
 /// What was seen of a worker.
 struct Looks {
     worker: Arc<WorkerState>,
-    /// Its round at the last look, and at how many looks it was found asleep in it.
+    /// The round in which it was last found asleep, and at how many looks.
     round: u64,
     asleep: u32,
-    /// Looks of the current [`WINDOW`], [samples](SAMPLED) of them that found it asleep, and the ports of the last one.
+    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.
     looks: u32,
     short: u32,
     ports: [Option<u64>; 2],
@@ -107,23 +101,22 @@ impl Looks {
 
     /// Looks at the worker. Returns whether it works.
     fn look(&mut self, shared: &Arc<Shared>) -> bool {
-        let is_sample = self.looks.is_multiple_of(SAMPLED);
         let seen = self.worker.with_thread(|thread| {
             let round = thread.activity.round()?;
-            let stands = self.round == round;
-            let is_asleep = (stands || is_sample) && thread.is_asleep();
-            Some((round, stands, is_asleep, thread.activity.ports()))
+            Some((round, thread.is_asleep(), thread.activity.ports()))
         });
-        let Some((round, stands, is_asleep, ports)) = seen.flatten() else {
+        let Some((round, is_asleep, ports)) = seen.flatten() else {
             self.asleep = 0;
             return false;
         };
         self.looks += 1;
-        self.round = round;
-        self.asleep = if stands && is_asleep { self.asleep + 1 } else { 0 };
         if is_asleep {
-            self.short += u32::from(is_sample);
+            self.asleep = if self.round == round { self.asleep + 1 } else { 1 };
+            self.round = round;
+            self.short += 1;
             self.ports = ports;
+        } else {
+            self.asleep = 0;
         }
         if self.asleep >= ASLEEP {
             self.asleep = 0;

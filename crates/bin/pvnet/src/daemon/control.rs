@@ -192,7 +192,6 @@ impl Control {
     fn connect(&mut self, id: PortId, queues: Vec<port::Queue>, tasks: Vec<Box<dyn port::Task>>) {
         let Some(port) = self.ports.get_mut(&id) else { return };
         port.attach(queues, tasks, &self.host.datapath);
-        self.expect_holes();
         // Before its other side hears that it is connected.
         self.teach_addresses();
         self.assign_queues();
@@ -208,16 +207,7 @@ impl Control {
         if let Some(port) = self.ports.get_mut(&id) {
             port.disconnect(why, &self.host.datapath);
         }
-        self.expect_holes();
         self.teach_addresses();
-    }
-
-    /// Says whether a guest that is connected can take its memory away under a worker.
-    fn expect_holes(&self) {
-        let owns = |port: &PluggedPort| {
-            port.record.port.is_some() && port.source.memory_in_use().is_some()
-        };
-        self.host.datapath.expect_holes(self.ports.values().any(owns));
     }
 
     /// Forgets a port, and gives back all that it has.
@@ -226,7 +216,6 @@ impl Control {
         self.release_queues_of(id);
         let Some(port) = self.ports.remove(&id) else { return };
         port.close(&self.host);
-        self.expect_holes();
         self.note_closed(id);
         self.teach_addresses();
     }

@@ -116,6 +116,9 @@ impl TapIngress {
             buffers.prepare(slot);
             slots.push(slot);
         }
+        if slots.is_empty() {
+            return Ok(false);
+        }
         let mut reads = ArrayVec::<Read<'_>, READS_MAX>::new();
         for (slot, head) in slots.iter().zip(heads.iter_mut()) {
             let (offset, len) = buffers.places(*slot).next().unwrap_or_default();
@@ -244,13 +247,14 @@ impl Ingress for TapIngress {
         self.is_drained = false;
         let before = received.fresh;
         let limit = if has_rings() { BYTES_OF_TURN } else { u64::MAX };
-        let together =
-            self.reads_together && self.buffers.are_single() && budget.bounds_only_work();
+        let may_read_together = self.buffers.are_single() && budget.bounds_only_work();
         let bytes = budget.within(limit, u64::MAX, |budget| {
             let most = budget.bytes();
             let mut more = true;
             while more && !budget.is_spent() {
                 let taken = (received.fresh - before, most - budget.bytes());
+                // The first such read finds out whether the kernel can.
+                let together = self.reads_together && may_read_together;
                 let next = if together { self.next_read(taken, *budget) } else { 1 };
                 let ring = if next > 1 { free_ring() } else { None };
                 more = match ring {

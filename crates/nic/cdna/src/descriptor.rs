@@ -33,7 +33,7 @@ pub struct Descriptor {
     pub len: u16,
     /// [`Flags`].
     pub flags: u16,
-    /// The index of the descriptor, modulo [`SEQUENCE_MODULUS`](crate::ring::SEQUENCE_MODULUS).
+    /// The index of the descriptor, modulo [`SEQUENCE_MODULUS`].
     pub seq: u32,
 }
 

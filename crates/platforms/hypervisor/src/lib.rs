@@ -1,7 +1,7 @@
 //! The hypervisor's services, as traits.
 //!
 //! A driver domain and a guest need two services: pages that another domain may use
-//! ([grants](grant)) and a doorbell ([event channels](event)). Each platform (`machine`, `xen`)
+//! ([grants](grant)) and a doorbell ([event channels](EventChannel)). Each platform (`machine`, `xen`)
 //! implements these traits once. `netback` and `netfront` are generic over them and do not know
 //! which platform they run on. Domains find each other through
 //! the store, which is crate `xenstore`.

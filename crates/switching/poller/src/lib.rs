@@ -9,7 +9,7 @@
 //! small, and gives up when polling finds nothing. An idle thread never polls.
 //!
 //! A lone frame is often answered by another one, hundreds of microseconds later, when all threads on its way have been woken up. Where that was so
-//! lately, a thread looks on for its answer ([`Lone`](lone::Lone)), for a hundredth of the time at most.
+//! lately, a thread looks on for its answer (`lone`), for a hundredth of the time at most.
 //!
 //! A thread that has a CPU to itself need not sleep at all: [`Poller::always`].
 //!

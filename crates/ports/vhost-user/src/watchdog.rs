@@ -116,24 +116,28 @@ fn pause(random: &RandomState, look: u64) -> Duration {
     Duration::from_micros(random.hash_one(look) % range)
 }
 
+/// Looks at all of them once, and refuses the calls of front-ends that have proven hostile. Returns whether nothing was written.
+fn look_at_all(watched: &mut Vec<Watched>) -> bool {
+    let mut is_quiet = true;
+    let mut hostile = Vec::new();
+    watched.retain_mut(|one| {
+        let found = one.look();
+        is_quiet &= found != Look::Written;
+        if found == Look::Full {
+            hostile.push(one.alarm.clone());
+        }
+        found != Look::Gone
+    });
+    hostile.iter().for_each(|alarm| refuse_all(watched, alarm));
+    is_quiet
+}
+
 /// Looks again and again, and sleeps while nothing is written.
 fn run() {
     let random = RandomState::new();
     for look in 0.. {
         thread::sleep(pause(&random, look));
-        let mut watched = lock();
-        let mut is_quiet = true;
-        let mut hostile = Vec::new();
-        watched.retain_mut(|one| {
-            let found = one.look();
-            is_quiet &= found != Look::Written;
-            if found == Look::Full {
-                hostile.push(one.alarm.clone());
-            }
-            found != Look::Gone
-        });
-        hostile.iter().for_each(|alarm| refuse_all(&mut watched, alarm));
-        drop(watched);
+        let is_quiet = look_at_all(&mut lock());
         if is_quiet {
             WATCHER.doze_until(|| lock().iter().any(Watched::is_written));
         }
@@ -158,8 +162,9 @@ mod tests {
         watch(&call, &alarm).unwrap();
         let write = call.begin();
         assert!(write.is_some());
-        WATCHER.wake();
-        thread::sleep(25 * PERIOD);
+        for _ in 0..25 {
+            look_at_all(&mut lock());
+        }
         let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
         assert!(call.begin().is_some(), "notifications are refused");

@@ -85,8 +85,8 @@ pub(crate) struct Worker {
     least_debt: Duration,
     /// Whether a queue slept in that round, whose next frames are announced by an event.
     sleeps: bool,
-    /// When it last looked for events.
-    looked: Instant,
+    /// When it last woke up.
+    woken: Instant,
 }
 
 impl Worker {
@@ -134,7 +134,7 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
-            looked: Instant::now(),
+            woken: Instant::now(),
         })
     }
 
@@ -259,7 +259,9 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looks, self.ended) = (Looks::new(self.looked), None);
+            // A sleep has read the clock already.
+            let looked = if timeout == Some(Duration::ZERO) { Instant::now() } else { self.woken };
+            (self.looks, self.ended) = (Looks::new(looked), None);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         // The queue of its last turn is free.
@@ -506,11 +508,11 @@ impl Worker {
             self.state.times.falls_asleep(self.carrier.now);
         }
         let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
-        self.looked = Instant::now();
         if waits {
+            self.woken = Instant::now();
             self.activity.begin_round(self.rounds);
             self.shared.sleepers.wake();
-            self.state.times.wakes(self.looked.duration_since(self.shared.started));
+            self.state.times.wakes(self.woken.duration_since(self.shared.started));
         }
         match waited {
             Ok(_) | Err(Errno::INTR) => {}

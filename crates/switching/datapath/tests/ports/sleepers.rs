@@ -125,21 +125,27 @@ fn neighbours_of_a_port_that_makes_a_worker_sleep_go_on() {
     wait_until("the peer's answers", || peer.sender.answers().len() == n as usize + 100);
 }
 
+/// A worker that is found asleep while the port leaves is found asleep in that port: whoever closes the port does not wait for the queue's lock.
 #[test]
 fn a_port_is_detached_while_a_worker_sleeps_in_its_memory() {
-    assert_once("it was detached only when the hole was made", || {
+    assert_once("it was detached only when the hole was made, or before a worker slept", || {
         let switch = Switch::new(1);
         let memory = Memory::new();
+        let (sender, sleeps) = std::sync::mpsc::channel();
+        switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
         let bad = hostile(&switch, 0, &memory);
         let peer = plain(&switch.datapath, 1);
-        memory.punch(
+        let in_time = memory.punch(
             || peer.sender.send(frame(bad.mac, peer.mac, 100, 0)),
             || {
                 wait_until("its turn", || peer.sender.turns() > 0);
                 switch.datapath.detach(bad.port.id());
                 switch.datapath.detach(peer.port.id());
             },
-        )
+        );
+        let is_it = |port: &Arc<datapath::Port>| Arc::ptr_eq(port, &bad.port);
+        in_time
+            && sleeps.try_iter().any(|sleep| sleep.has_left && sleep.to.as_ref().is_some_and(is_it))
     });
 }
 

@@ -127,33 +127,36 @@ fn improve(items: &[Item], mut places: Vec<usize>, workers: usize) -> Vec<usize>
     places
 }
 
-/// The queue of worker `from` that goes, where it goes, and the one that comes back, after which the busier one of both workers has the
+/// A queue that goes, the worker to which it goes, and the queue that comes back.
+type Step = (usize, usize, Option<usize>);
+
+/// The step away from worker `from` after which the busier one of both workers has the
 /// least. None if no step makes it less.
-fn best_step(
-    items: &[Item],
-    places: &[usize],
-    sums: &[f64],
-    from: usize,
-) -> Option<(usize, usize, Option<usize>)> {
-    let mut best = None;
-    let mut least = sums[from] * (1.0 - ROUNDING);
-    let own = (0..items.len()).filter(|n| places[*n] == from && items[*n].load > 0.0);
-    for n in own {
-        let item = items[n];
-        for to in (0..sums.len()).filter(|to| *to != from && item.may_have(*to)) {
-            let mut consider = |back: Option<usize>| {
-                let comes = back.map_or(0.0, |back| items[back].load);
-                let after = (sums[from] - item.load + comes).max(sums[to] + item.load - comes);
-                if after < least {
-                    (least, best) = (after, Some((n, to, back)));
-                }
-            };
-            consider(None);
-            let others = (0..items.len()).filter(|m| places[*m] == to && items[*m].may_have(from));
-            others.filter(|m| items[*m].load < item.load).for_each(|back| consider(Some(back)));
-        }
+///
+/// Queues are exchanged only if no single move helps: there are as many exchanges as pairs of queues, and thousands of queues would take
+/// the control thread seconds.
+fn best_step(items: &[Item], places: &[usize], sums: &[f64], from: usize) -> Option<Step> {
+    let limit = sums[from] * (1.0 - ROUNDING);
+    let after = |(n, to, back): Step| {
+        let moved = items[n].load - back.map_or(0.0, |back| items[back].load);
+        ((sums[from] - moved).max(sums[to] + moved), (n, to, back))
+    };
+    let own = || (0..items.len()).filter(|n| places[*n] == from && items[*n].load > 0.0);
+    let may_go = |n: usize, to: usize| to != from && items[n].may_have(to);
+    let moves = own().flat_map(|n| {
+        (0..sums.len()).filter(move |to| may_go(n, *to)).map(move |to| (n, to, None))
+    });
+    let exchanges = own().flat_map(|n| {
+        let comes = move |m: &usize| {
+            may_go(n, places[*m]) && items[*m].may_have(from) && items[*m].load < items[n].load
+        };
+        (0..items.len()).filter(comes).map(move |m| (n, places[m], Some(m)))
+    });
+    fn least(steps: impl Iterator<Item = (f64, Step)>, limit: f64) -> Option<Step> {
+        let helping = steps.filter(|(after, _)| *after < limit);
+        helping.min_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, step)| step)
     }
-    best
+    least(moves.map(after), limit).or_else(|| least(exchanges.map(after), limit))
 }
 
 #[cfg(test)]

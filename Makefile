@@ -21,7 +21,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,20 +39,17 @@ demo: deps build ## Show guests talking through pvnet, and measure it
 check: ## Check what changed since main: format, lints, unit tests (no installs)
 	scripts/check
 
-# One after the other, cheapest first; each step is also a target to run alone. As root, as in CI, no test may be skipped
-# for want of a program.
+# As root, as in CI, no test may be skipped for want of a program.
 test: export PVNET_TESTS ?= $(if $(filter 0,$(shell id -u)),all)
 # A short fuzz round.
 test: export PVNET_FUZZ_SECONDS ?= 4
 test: ## Run everything that CI runs
 	$(MAKE) deps
 	$(MAKE) fmt-check
-	$(MAKE) lint
 	$(MAKE) deny
 	$(MAKE) docs
-	$(MAKE) loom
-	$(MAKE) unit
-	$(MAKE) doc
+	$(MAKE) unit-build
+	scripts/beside "$(MAKE) unit" "$(MAKE) loom lint doc"
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -65,10 +62,15 @@ lint: ## Run clippy, warnings are errors; check that the fuzz targets compile
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --no-default-features --locked
 
 loom: ## Model-check the notifications of the rings, the card, the watchdog and whoever looks for sleeping workers, the IOMMU's invalidations, and the records of guarded memory
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p shm -p ring -p virtqueue -p poller -p firmware -p iommu --release --test loom
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p shm -p ring -p virtqueue -p poller -p firmware -p iommu --profile loom --test loom
 
+unit-build: ## Compile all tests
+	$(CARGO) test --workspace --all-targets --no-run
+
+# Most of them wait, so several run on each processor.
+unit: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --all-targets
 
 lab-dpdk: deps ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
 	$(CARGO) build -q -p pvnet-lab
@@ -167,8 +169,9 @@ deny: ## Check licences, duplicates and sources of the dependencies
 docs: ## Check the links between documents, the files that they name, the rows of SPECIFICATION.md, and that the product has no laboratory in it
 	$(CARGO) run -q -p xtask -- docs
 
-doc: ## Build the API documentation, warnings are errors
+doc: ## Build the API documentation, warnings are errors, and run its examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(CARGO) test --workspace --doc
 
 deb: ## Build Debian packages in out/
 	rm -f out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb

@@ -42,7 +42,7 @@ impl Words {
     fn new(has_barrier: bool, looks_again: bool) -> Arc<Self> {
         let zero = || AtomicU32::new(0);
         // Slots of the last round.
-        let sequence = [0, 1].map(|n| AtomicU32::new(n - ring::SLOTS));
+        let sequence = [0, 1].map(|n| AtomicU32::new(u32::wrapping_sub(n, ring::SLOTS)));
         // The context was enabled.
         let events = AtomicU32::new(Mailbox::Enable.event().word());
         let (producer, asleep) = (zero(), zero());

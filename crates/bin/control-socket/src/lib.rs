@@ -54,7 +54,7 @@ pub use port::{
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
-    Address, CpuStatus, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
+    Address, CpuStatus, LogEvent, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
     RecordingStatus, Status,
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};

@@ -34,6 +34,9 @@ pub struct PortStatus {
     /// Why it does not, or not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The reason as a sentence, as `pvnet status` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_text: Option<String>,
     /// The sources that the guest's frames may have; absent for an uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardStatus>,
@@ -115,6 +118,7 @@ impl PortStatus {
             device: None,
             state,
             reason: None,
+            reason_text: None,
             guard: None,
             limit: None,
             toolstack: ToolstackStatus::default(),

@@ -57,6 +57,20 @@ pub struct Status {
     /// What became of the source addresses of all ports' frames, since the start.
     #[serde(default)]
     pub learning: Learning,
+    /// The last lines of the log, the newest first: errors, warnings and notices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<LogEvent>,
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogEvent {
+    /// When it was written, in seconds since 1970.
+    pub at: u64,
+    /// `error`, `warn` or `info`.
+    pub level: String,
+    /// The message and its fields. Guests choose parts of it; control characters are escaped.
+    pub text: String,
 }
 
 /// Pages that the daemon's domain grants to itself.

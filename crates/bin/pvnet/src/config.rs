@@ -9,6 +9,7 @@ mod edit;
 mod file;
 mod flooding;
 mod guest;
+pub mod manual;
 mod mirror;
 mod mirror_checks;
 mod nic;

@@ -40,10 +40,12 @@ mod status;
 mod store_events;
 mod thread;
 mod toolstack;
+mod web;
 mod worker_check;
 mod wrap;
 mod xen;
 
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
 use datapath::Datapath;
@@ -52,7 +54,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{info, warn};
 
 use crate::config::{self, Config, ConfigFile, Loaded, Multicast, Poll};
-use crate::log::{LogLimit, OPERATOR};
+use crate::log::{Log, OPERATOR, Recent};
 use control::Control;
 use error::Error;
 use event::Event;
@@ -64,13 +66,19 @@ use port_record::PortRecord;
 use ports::{Host, PluggedPort, TABLES, of_tables};
 use reach::Reach;
 use sandbox::Sandbox;
+use status::StatusReader;
 use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
-pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Error> {
+pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
     thread::end_after_panic();
     raise_descriptor_limit();
     let config = &loaded.config;
+    // Before anything is opened that the other one has. It binds its sockets later, so this may see nothing of one that starts too.
+    let socket = config.control_socket();
+    if UnixStream::connect(&socket).is_ok() {
+        return Err(Error::Running { socket });
+    }
     if config.daemon.platform == crate::config::Platform::Xen {
         priority::raise();
     }
@@ -89,13 +97,13 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &LogLimit) -> Result<(), Erro
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.
     watch_signals(file.clone(), events.clone())?;
-    let log = log.clone();
-    spawn("log", move || log.keep_summarising())?;
+    let limit = log.limit.clone();
+    spawn("log", move || limit.keep_summarising())?;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
         config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
     };
-    let start = Start { cpus, prepared, sandbox, readiness };
+    let start = Start { cpus, prepared, sandbox, readiness, log: log.recent.clone() };
     serve(file, loaded, &platform, start, events, &inbox)?;
     info!("stopped");
     Ok(())
@@ -108,6 +116,7 @@ struct Start {
     prepared: Vec<PluggedPort>,
     sandbox: Sandbox,
     readiness: Readiness,
+    log: Recent,
 }
 
 /// Serves the guests of a platform until a signal stops it.
@@ -123,7 +132,7 @@ fn serve(
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
-    let Start { cpus, prepared, sandbox, readiness } = start;
+    let Start { cpus, prepared, sandbox, readiness, log } = start;
     let datapath = start_datapath(&config, cpus, &events)?;
     if config.daemon.platform == crate::config::Platform::Xen {
         open_rings(datapath.workers());
@@ -150,9 +159,12 @@ fn serve(
         ports.push(port.open(&host)?);
     }
     let config = &host.config;
-    let _server = server::Server::start(config, file, &host.platform, events.clone(), leases)?;
+    let path = file.path().to_owned();
+    let status = StatusReader::new(events.clone(), &host.platform, path, log);
+    let _server =
+        server::Server::start(config, file, &host.platform, &status, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
-        metrics::serve(address, events.clone(), nics)?;
+        web::serve(address, status)?;
     }
     if config.daemon.low_latency {
         low_latency::start(events.clone())?;

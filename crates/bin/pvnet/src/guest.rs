@@ -30,6 +30,7 @@ use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns;
 use crate::signals::{report_signal, stop_signal};
+use crate::start;
 use link::{Link, StackEnd};
 use links::Follow;
 use memory::Balloon;
@@ -61,7 +62,10 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
     let (signals, asked) = (stop_signal()?, report_signal()?);
-    let mut session = Session::join(socket, name, token.as_ref()).map_err(text)?;
+    let join = || Session::join(socket, name, token.as_ref());
+    let Some(mut session) = start::retry(&signals, join, JoinError::is_early).map_err(text)? else {
+        return Ok(());
+    };
     let namespace = Namespace::ensure(name).map_err(text)?;
     // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
@@ -78,8 +82,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
             break result;
         }
         warn!(guest = name, reason = result.err(), "the daemon has gone; waiting for the next one");
-        let again = || Session::join(socket, name, token.as_ref());
-        match rejoin(&signals, options.rejoin, again)? {
+        match rejoin(&signals, options.rejoin, join)? {
             Some(next) => session = next,
             None => break Ok(()),
         }
@@ -138,6 +141,13 @@ enum JoinError {
     Daemon(#[from] ConnectError),
     #[error(transparent)]
     Store(#[from] std::io::Error),
+}
+
+impl JoinError {
+    /// Whether the daemon may be about to start.
+    fn is_early(&self) -> bool {
+        matches!(self, Self::Daemon(ConnectError::NoDaemon { source, .. }) if start::is_early(source.kind()))
+    }
 }
 
 /// How often joining is tried again.

@@ -2,6 +2,7 @@
 
 mod limit;
 mod line;
+mod recent;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use line::Line;
 
 pub use limit::{LogLimit, OPERATOR};
+pub use recent::Recent;
+
+/// The log of a service.
+#[derive(Clone, Default)]
+pub struct Log {
+    /// Bounds what each guest writes into it.
+    pub limit: LogLimit,
+    /// Its last lines.
+    pub recent: Recent,
+}
 
 /// Runs a service with its log until it ends, and writes its error as the log is written.
 ///
@@ -23,11 +34,11 @@ pub use limit::{LogLimit, OPERATOR};
 /// Those of the service, if the log is text: then the caller prints it.
 pub fn serve(
     format: LogFormat,
-    service: impl FnOnce(&LogLimit) -> Result<(), String>,
+    service: impl FnOnce(&Log) -> Result<(), String>,
 ) -> Result<ExitCode, String> {
     let log = start(format);
     let result = service(&log);
-    log.summarise();
+    log.limit.summarise();
     match (format, result) {
         (_, Ok(())) => Ok(ExitCode::SUCCESS),
         (LogFormat::Text, Err(error)) => Err(error),
@@ -39,12 +50,12 @@ pub fn serve(
 }
 
 /// Starts the log.
-pub fn start(format: LogFormat) -> LogLimit {
+pub fn start(format: LogFormat) -> Log {
     let text = std::env::var(LEVELS).unwrap_or_default();
     let filter = filter(&text);
     let refused = filter.is_none().then_some(text);
     let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
-    let limit = LogLimit::default();
+    let log = Log::default();
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Line(format));
     let lines = match format {
         LogFormat::Text => lines.boxed(),
@@ -53,11 +64,12 @@ pub fn start(format: LogFormat) -> LogLimit {
             json.with_current_span(false).with_span_list(false).boxed()
         }
     };
-    tracing_subscriber::registry().with(filter).with(limit.clone()).with(lines).init();
+    let layers = tracing_subscriber::registry().with(filter).with(log.limit.clone());
+    layers.with(log.recent.clone()).with(lines).init();
     if let Some(text) = refused {
         warn!(target: OPERATOR, value = text, "{LEVELS} is not off, error, warn, info, debug or trace, or TARGET=LEVEL, or several with commas; info is used");
     }
-    limit
+    log
 }
 
 /// The variable with the levels that are written.

@@ -23,6 +23,7 @@ mod rootless;
 mod save;
 mod schema;
 mod signals;
+mod start;
 mod status;
 mod stdout;
 mod steering_rule;
@@ -70,7 +71,7 @@ struct Cli {
 enum Command {
     /// Run the driver domain until SIGINT or SIGTERM.
     Run {
-        /// The configuration; examples/pvnet.toml explains every key.
+        /// The configuration; pvnet.toml(5) explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
         /// Set a key of a guest, of one of its vifs (as `pvnet status` names it) or of an uplink, instead
@@ -222,9 +223,9 @@ enum Command {
     /// second and per packet.
     ///
     /// The daemon's meter is on while this runs. Draws in place on a terminal, otherwise one block
-    /// after the other, until Ctrl-C. Guest time is all time that is neither the daemon's nor idle; it
-    /// includes other programs. A packet is counted at ingress; a GSO frame counts once. A gigabyte is
-    /// 10⁹ bytes.
+    /// after the other, until Ctrl-C. The time of others is that of guests and of all other programs:
+    /// neither the daemon's nor idle. A packet is counted at ingress; a GSO frame counts once. A gigabyte
+    /// is 10⁹ bytes.
     Top(TopArgs),
     /// Say what this machine lacks for each feature, and what to do about it.
     ///
@@ -351,7 +352,9 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Schema(args) => schema::print(&args).map(|()| ExitCode::SUCCESS),
         Command::Manual { folder } => {
             let kinds = schema::KINDS.iter().copied();
-            let written = report::write_manual(Cli::command(), &folder, kinds);
+            let written = report::write_manual(Cli::command(), &folder, kinds).and_then(|()| {
+                std::fs::write(folder.join(config::manual::FILE), config::manual::page())
+            });
             written.map(|()| ExitCode::SUCCESS).map_err(error::text)
         }
         Command::Demo { .. } => {
@@ -365,7 +368,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
 
 /// Runs a service other than the daemon.
 fn service(log: &LogArgs, run: impl FnOnce() -> Result<(), String>) -> Result<ExitCode, String> {
-    log::serve(log.format(), |log| log.spawn().and_then(|()| run()))
+    log::serve(log.format(), |log| log.limit.spawn().and_then(|()| run()))
 }
 
 fn run(file: &ConfigFile, log: &LogArgs) -> Result<ExitCode, String> {
@@ -386,10 +389,12 @@ fn exit_code(is_complete: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_complete))
 }
 
-/// Replaces this process with the command, inside the guest's namespace.
+/// Replaces this process with the command, inside the guest's namespace. A guest that has just been started gets a moment to come up.
 fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
+    start::await_namespace(name);
     netns::enter(name)?;
+    start::await_interface();
     let [program, arguments @ ..] = command else { return Err("no command".into()) };
     let error = std::process::Command::new(program).args(arguments).exec();
     Err(format!("{program}: {error}"))
@@ -402,6 +407,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_commands_of_all_documents_are_known() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        let calls = lab::documents::calls(&root, "pvnet").unwrap();
+        let wrong = calls.iter().filter_map(|(place, words)| {
+            let error = Cli::try_parse_from(words).err()?;
+            Some(format!("{place}: {}: {error}", words.join(" ")))
+        });
+        assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
+        assert!(calls.len() > 20, "{}", calls.len());
     }
 
     #[test]

@@ -7,7 +7,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::text;
 
-fn path(name: &str) -> PathBuf {
+/// The file of a namespace.
+pub fn path(name: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(name)
 }
 

@@ -5,10 +5,11 @@ mod wire;
 
 use std::path::Path;
 
-use nic_session::card::Connection;
+use nic_session::card::{Connection, JoinError};
 
 use crate::error::text;
 use crate::signals::stop_signal;
+use crate::start;
 use process::Process;
 use wire::TapWire;
 
@@ -17,7 +18,9 @@ use wire::TapWire;
 pub fn run(name: &str, socket: &Path) -> Result<(), String> {
     // Before all else, so that a signal leaves nothing behind.
     let signals = stop_signal()?;
-    let (connection, settings) = Connection::join(socket, name).map_err(text)?;
+    let is_early = |error: &JoinError| matches!(error, JoinError::NoDaemon { source, .. } if start::is_early(source.kind()));
+    let joined = start::retry(&signals, || Connection::join(socket, name), is_early);
+    let Some((connection, settings)) = joined.map_err(text)? else { return Ok(()) };
     let wire = TapWire::open(name, &settings.wire)?;
     let mut process = Process::start(connection, &settings, wire, &signals).map_err(text)?;
     println!("card {name} is up: {} contexts, wire {}", settings.contexts, settings.wire.tap);

@@ -116,7 +116,7 @@ impl Bed {
     fn scrape(&self) -> String {
         let mut stream = TcpStream::connect(self.metrics).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text

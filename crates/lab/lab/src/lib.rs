@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+pub mod documents;
 mod fuzz;
 mod hung_disk;
 mod iperf;

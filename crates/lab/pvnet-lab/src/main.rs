@@ -108,3 +108,22 @@ fn experiment(result: experiments::Result<()>) -> ExitCode {
 fn lab(result: xenlab::Result<ExitCode>) -> ExitCode {
     lab::exit_code("pvnet-lab", result, xenlab::Error::is_interrupt)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::Cli;
+
+    #[test]
+    fn the_commands_of_all_documents_are_known() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        let calls = lab::documents::calls(&root, "pvnet-lab").unwrap();
+        let wrong = calls.iter().filter_map(|(place, words)| {
+            let error = Cli::try_parse_from(words).err()?;
+            Some(format!("{place}: {}: {error}", words.join(" ")))
+        });
+        assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
+        assert!(calls.len() > 10, "{}", calls.len());
+    }
+}

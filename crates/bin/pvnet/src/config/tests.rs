@@ -462,3 +462,38 @@ fn there_are_few_mirrors() {
     mirrors(32).unwrap();
     assert!(mirrors(33).unwrap_err().contains("more than 32 mirrors"));
 }
+
+/// What a document shows as a configuration is one. Keys alone are marked with the table that they belong to: `<!-- keys of [[port]] -->`.
+#[test]
+fn every_configuration_in_a_document_is_valid() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let blocks = lab::documents::blocks(&root).unwrap();
+    let mut configurations = 0;
+    for block in blocks.iter().filter(|block| block.language == "toml") {
+        let table = block.note.as_deref().and_then(|note| note.strip_prefix("keys of "));
+        let text = match table {
+            None => block.text.clone(),
+            Some("[[port]]") => format!(
+                "[daemon]\nworkers = 4\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"/run/pvnet/vm1.sock\"\n\
+                 mac = \"52:54:00:00:00:01\"\n{}",
+                block.text
+            ),
+            Some(other) => format!("{other}\n{}", block.text),
+        };
+        if let Err(error) = parse(&text) {
+            panic!("{}: {error}", block.place);
+        }
+        // The lines that are commented out are valid too, each alone.
+        for line in text.lines().filter(|line| line.starts_with('#') && line.contains(" = ")) {
+            if line.contains("# instead") {
+                continue;
+            }
+            let text = text.replace(line, &line[1..]);
+            // A group of another machine is none of this one.
+            let error = parse(&text).err().filter(|error| !error.contains("no group"));
+            assert_eq!(error, None, "{}: {line}", block.place);
+        }
+        configurations += 1;
+    }
+    assert!(configurations > 10, "{configurations}");
+}

@@ -16,6 +16,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Another daemon serves the folder.
+    #[error(
+        "another daemon listens at {socket}: stop it (systemctl stop pvnet), or give this one another `directory` in [daemon]"
+    )]
+    Running {
+        /// Its control socket.
+        socket: PathBuf,
+    },
     /// The system refused.
     #[error("{what}: {source}")]
     System {

@@ -1,4 +1,4 @@
-//! Prometheus metrics over HTTP: a snapshot of the status at every scrape.
+//! Prometheus metrics: a snapshot of the status at every scrape.
 
 mod batches;
 mod cards;
@@ -11,17 +11,12 @@ mod ports;
 mod process;
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use control_socket::{
     GuestCopyStatus, KeptPages, Learning, MappedMemory, MeterStatus, PersistentStatus, PortState,
     PortStatus, Status,
 };
 use hypervisor::Counted;
-use machine::{Accepted, Acceptor};
 use port::{Metric, whole};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -29,106 +24,66 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::daemon::clients::{Clients, Timed};
-use crate::daemon::error::Error;
-use crate::daemon::event::Event;
-use crate::daemon::nics::Nics;
-use crate::daemon::thread::{spawn, spawn_for_client};
 use encode::{metrics, plain, seconds};
 
-/// How long a scraper may take for its whole request, and then to read the whole response.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Scrapers at a time.
-const SCRAPERS_MAX: usize = 8;
-
-/// Where a scrape comes from.
-#[derive(Clone)]
-struct Source {
-    events: mpsc::Sender<Event>,
-    nics: Option<Arc<Nics>>,
+/// A form of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus's text format 0.0.4.
+    Text,
 }
 
-/// Serves metrics at `address` until the process ends.
-pub(super) fn serve(
-    address: SocketAddr,
-    events: mpsc::Sender<Event>,
-    nics: Option<Arc<Nics>>,
-) -> Result<(), Error> {
-    let listener =
-        TcpListener::bind(address).map_err(|source| Error::Metrics { address, source })?;
-    let source = Source { events, nics };
-    spawn("metrics", move || accept(&listener, &source, TIMEOUT))?;
-    Ok(())
-}
+impl Format {
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
 
-/// Serves each scraper on a thread, so that a slow one delays no other.
-fn accept(listener: &TcpListener, source: &Source, limit: Duration) {
-    let clients = Clients::new(SCRAPERS_MAX);
-    let mut acceptor = Acceptor::new("scrapers");
-    loop {
-        let stream = match acceptor.accept(listener) {
-            Accepted::Connection(stream) => TcpStream::from(stream),
-            Accepted::Excess(_) => continue,
-            Accepted::Stopped => return,
-        };
-        let Some(client) = clients.enter() else {
-            let body = format!("{SCRAPERS_MAX} scrapers are connected\n");
-            // This fails if the scraper has gone. Its socket is fresh, so nothing waits.
-            let _ = respond(&stream, limit, "503 Service Unavailable", "text/plain", &body);
-            continue;
-        };
-        let source = source.clone();
-        // If no thread starts, the scraper sees its connection end.
-        let _ = spawn_for_client("metrics", move || {
-            // This fails if the scraper has gone.
-            let _ = answer(&stream, &source, limit);
-            drop(client);
-        });
+    /// The metrics of a status in this form.
+    pub(super) fn render(self, status: Status) -> Result<String, fmt::Error> {
+        let open = render(status)?;
+        Ok(match self {
+            Self::OpenMetrics => open,
+            Self::Text => as_text(&open),
+        })
     }
 }
 
-fn answer(stream: &TcpStream, source: &Source, limit: Duration) -> io::Result<()> {
-    let mut line = String::new();
-    BufReader::new(Timed::new(stream, limit).take(1024)).read_line(&mut line)?;
-    let (status, kind, body) = if line.starts_with("GET /metrics ") {
-        let text = scrape(source)?;
-        ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
-    } else {
-        ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
-    };
-    respond(stream, limit, status, kind, &body)
-}
-
-fn respond(
-    stream: &TcpStream,
-    limit: Duration,
-    status: &str,
-    kind: &str,
-    body: &str,
-) -> io::Result<()> {
-    let length = body.len();
-    write!(
-        Timed::new(stream, limit),
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{body}"
-    )
-}
-
-fn scrape(source: &Source) -> io::Result<String> {
-    let (sender, receiver) = mpsc::channel();
-    let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-    source.events.send(Event::Status(sender)).map_err(gone)?;
-    let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
-    status.nics = source.nics.as_ref().map(|nics| nics.status()).unwrap_or_default();
-    render(status).map_err(io::Error::other)
-}
-
+/// The metrics of a status, in OpenMetrics.
 fn render(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot(status)));
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(body)
+}
+
+/// OpenMetrics in the older format. There a counter's help and type are those of its series, whose name has the suffix.
+fn as_text(open: &str) -> String {
+    let lines: Vec<_> = open.lines().collect();
+    let mut text = String::with_capacity(open.len());
+    fn counter(line: &str) -> Option<&str> {
+        line.strip_prefix("# TYPE ")?.strip_suffix(" counter")
+    }
+    for (number, line) in lines.iter().enumerate() {
+        if *line == "# EOF" {
+            continue;
+        }
+        let of_next = lines.get(number + 1).and_then(|next| counter(next));
+        let help = of_next
+            .and_then(|name| Some((name, line.strip_prefix("# HELP ")?.strip_prefix(name)?)));
+        match (help, counter(line)) {
+            (Some((name, help)), _) => text.extend(["# HELP ", name, "_total", help]),
+            (None, Some(name)) => text.extend(["# TYPE ", name, "_total counter"]),
+            (None, None) => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The status at one moment, as metrics.
@@ -376,68 +331,28 @@ mod tests {
         }
     }
 
-    /// A server with this limit, and what the control thread does for it.
-    fn server(limit: Duration) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (events, inbox) = mpsc::channel();
-        let source = Source { events, nics: None };
-        std::thread::spawn(move || accept(&listener, &source, limit));
-        std::thread::spawn(move || {
-            for event in inbox {
-                if let Event::Status(answer) = event {
-                    answer.send(Status::default()).unwrap();
-                }
-            }
-        });
-        address
-    }
-
-    fn scraped(address: SocketAddr) -> String {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    }
-
+    /// As `promtool check metrics` has it: each series has a help and a type under its own name.
     #[test]
-    fn a_scraper_that_trickles_delays_no_other() {
-        // Long enough that only the test's own limit can end it.
-        let address = server(Duration::from_secs(600));
-        let mut slow = TcpStream::connect(address).unwrap();
-        slow.write_all(b"G").unwrap();
-        assert!(scraped(address).contains("200 OK"));
-        slow.write_all(b"E").unwrap();
-    }
-
-    #[test]
-    fn a_scraper_that_trickles_is_closed() {
-        let address = server(Duration::from_millis(100));
-        let mut slow = TcpStream::connect(address).unwrap();
-        slow.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-        for byte in b"GET /".iter().cycle().take(1000) {
-            // The close is an end or an error, by whether a byte was on its way.
-            let sent = slow.write_all(&[*byte]);
-            match slow.read(&mut [0]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && sent.is_ok() => {}
-                _ => return,
-            }
+    fn every_series_of_the_older_format_has_a_help_and_a_type() {
+        let status = packaged::everything();
+        let text = Format::Text.render(status).unwrap();
+        let described = |kind: &str, name: &str| {
+            let start = format!("# {kind} {name} ");
+            text.lines().filter(|line| line.starts_with(&start)).count()
+        };
+        let mut counters = 0;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let histogram = ["_bucket", "_sum", "_count"];
+            let family = histogram.iter().find_map(|end| {
+                let family = name.strip_suffix(end)?;
+                text.contains(&format!("# TYPE {family} histogram\n")).then_some(family)
+            });
+            let family = family.unwrap_or(name);
+            assert_eq!([described("HELP", family), described("TYPE", family)], [1, 1], "{line}");
+            counters += usize::from(name.ends_with("_total"));
         }
-        panic!("it is still connected");
-    }
-
-    #[test]
-    fn scrapers_are_bounded() {
-        let address = server(Duration::from_secs(600));
-        let idle: Vec<_> =
-            (0..SCRAPERS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let mut late = TcpStream::connect(address).unwrap();
-        let mut text = String::new();
-        late.read_to_string(&mut text).unwrap();
-        assert!(text.contains("503") && text.contains("8 scrapers"), "{text}");
-        drop(idle);
+        assert!(counters > 30 && !text.contains("# EOF"), "{text}");
     }
 
     #[test]

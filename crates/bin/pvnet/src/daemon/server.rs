@@ -25,6 +25,7 @@ use crate::daemon::event::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
 use crate::daemon::socket_file::give_to_group;
+use crate::daemon::status::StatusReader;
 use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// Clients at a time. Captures and `pvnet top` stay connected.
@@ -64,6 +65,7 @@ impl Server {
         config: &Config,
         file: &ConfigFile,
         platform: &Arc<dyn Platform>,
+        status: &StatusReader,
         events: mpsc::Sender<Event>,
         leases: Leases,
     ) -> Result<Self, Error> {
@@ -79,7 +81,7 @@ impl Server {
         let file = file.clone();
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.
         let platform = Arc::downgrade(platform);
-        let clients = Clients::new(CLIENTS_MAX);
+        let (clients, status) = (Clients::new(CLIENTS_MAX), status.clone());
         spawn("control socket", move || {
             let mut acceptor = Acceptor::new("clients of the control socket");
             loop {
@@ -95,13 +97,13 @@ impl Server {
                     refuse(&stream, &format!("{CLIENTS_MAX} clients are connected; try later"));
                     continue;
                 };
-                let (file, platform) = (file.clone(), platform.clone());
+                let (file, platform, status) = (file.clone(), platform.clone(), status.clone());
                 let (events, leases) = (events.clone(), leases.clone());
                 // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn_for_client("control", move || {
                     // A client that has gone needs no answer.
-                    let _ = answer(&stream, &file, &platform, &events, &leases);
+                    let _ = answer(&stream, &file, &platform, &status, &events, &leases);
                     drop(client);
                 });
             }
@@ -121,6 +123,7 @@ fn answer(
     stream: &UnixStream,
     file: &ConfigFile,
     platform: &Weak<dyn Platform>,
+    status: &StatusReader,
     events: &mpsc::Sender<Event>,
     leases: &Leases,
 ) -> io::Result<()> {
@@ -130,10 +133,7 @@ fn answer(
     let mut reply = Timed::new(stream, 2 * TIMEOUT);
     match line.parse() {
         Ok(Request::Status) => {
-            let (sender, receiver) = mpsc::channel();
-            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-            events.send(Event::Status(sender)).map_err(gone)?;
-            let mut status = match receiver.recv_timeout(BUSY) {
+            let status = match status.whole(BUSY) {
                 Ok(status) => status,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let why = format!("the daemon was busy for {} s; try later", BUSY.as_secs());
@@ -141,15 +141,6 @@ fn answer(
                 }
                 Err(error) => return Err(io::Error::other(error)),
             };
-            status.config = file.path().display().to_string();
-            // Here, because the control thread must not wait for /proc.
-            if let Some(platform) = platform.upgrade() {
-                if let Some(nics) = platform.nics() {
-                    status.nics = nics.status();
-                    status.absent.retain(|guest| nics.domain(guest).is_none());
-                }
-                platform.measure(&mut status);
-            }
             reply.write_all(&serde_json::to_vec(&status)?)?;
         }
         Ok(Request::Balloon { guest, mib }) => {

@@ -1,9 +1,83 @@
-//! The status that the control socket returns.
+//! The status, which the control socket, the metrics and the live page show.
 
-use control_socket::{Address, Counts, MeterStatus, MulticastStatus, PortKind, PortStatus};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use control_socket::{
+    Address, Counts, MeterStatus, MulticastStatus, PortKind, PortStatus, Reason, Status,
+};
 use hypervisor::Meter;
 use switch::NO_VLAN;
 use switch::multicast::SnoopingCounts;
+
+use crate::daemon::event::Event;
+use crate::daemon::platform::Platform;
+use crate::log::Recent;
+
+/// Reads the daemon's status, for servers that run beside the control thread.
+#[derive(Clone)]
+pub(super) struct StatusReader {
+    events: mpsc::Sender<Event>,
+    /// Servers' threads never end, so they must not own the platform, which removes its socket when dropped.
+    platform: Weak<dyn Platform>,
+    /// The configuration's.
+    file: PathBuf,
+    log: Recent,
+}
+
+impl StatusReader {
+    pub(super) fn new(
+        events: mpsc::Sender<Event>,
+        platform: &Arc<dyn Platform>,
+        file: PathBuf,
+        log: Recent,
+    ) -> Self {
+        Self { events, platform: Arc::downgrade(platform), file, log }
+    }
+
+    /// One without a platform, whose answers come from the receiver of these events.
+    #[cfg(test)]
+    pub(super) fn without_platform(events: mpsc::Sender<Event>, log: Recent) -> Self {
+        let platform = Weak::<crate::daemon::machine::MachinePlatform>::new();
+        Self { events, platform, file: "/etc/pvnet/pvnet.toml".into(), log }
+    }
+
+    /// Everything that is counted.
+    ///
+    /// # Errors
+    /// The control thread has not answered within `limit`, or the daemon is stopping.
+    pub(super) fn counts(&self, limit: Duration) -> Result<Status, RecvTimeoutError> {
+        let (sender, receiver) = mpsc::channel();
+        let gone = |_| RecvTimeoutError::Disconnected;
+        self.events.send(Event::Status(sender)).map_err(gone)?;
+        let mut status = receiver.recv_timeout(limit)?;
+        if let Some(nics) = self.platform.upgrade().as_ref().and_then(|platform| platform.nics()) {
+            status.nics = nics.status();
+            status.absent.retain(|guest| nics.domain(guest).is_none());
+        }
+        Ok(status)
+    }
+
+    /// All of `pvnet status --json`.
+    ///
+    /// # Errors
+    /// As [`StatusReader::counts`].
+    pub(super) fn whole(&self, limit: Duration) -> Result<Status, RecvTimeoutError> {
+        let mut status = self.counts(limit)?;
+        status.config = self.file.display().to_string();
+        status.events = self.log.lines();
+        for port in &mut status.ports {
+            port.reason_text = port.reason.as_ref().map(Reason::to_string);
+        }
+        // Here, because the control thread must not wait for /proc.
+        if let Some(platform) = self.platform.upgrade() {
+            platform.measure(&mut status);
+        }
+        Ok(status)
+    }
+}
 
 /// What is known of multicast groups.
 pub(super) fn multicast(counts: SnoopingCounts) -> MulticastStatus {

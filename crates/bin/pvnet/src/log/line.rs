@@ -24,7 +24,7 @@ impl Write for Line {
         let text = String::from_utf8_lossy(message);
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let mut line = match self.0 {
-            LogFormat::Text => of_text(text),
+            LogFormat::Text => escaped(text),
             LogFormat::Json => of_json(text),
         }
         .into_owned();
@@ -39,7 +39,7 @@ impl Write for Line {
 }
 
 /// Escapes control characters, and cuts the line.
-fn of_text(text: &str) -> Cow<'_, str> {
+pub(super) fn escaped(text: &str) -> Cow<'_, str> {
     if text.len() < LINE_MAX && !text.contains(char::is_control) {
         return text.into();
     }
@@ -63,7 +63,7 @@ fn of_json(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     let Ok(mut object) = serde_json::from_str::<Map<String, Value>>(text) else {
-        return of_text(text);
+        return escaped(text);
     };
     for value in object.values_mut() {
         if let Value::String(text) = value {
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn a_message_is_one_line_without_control_characters() {
-        assert_eq!(of_text("a guest=red"), "a guest=red");
-        let forged = of_text("not connected reason=x\nERROR pvnet: \u{1b}[2Jroot");
+        assert_eq!(escaped("a guest=red"), "a guest=red");
+        let forged = escaped("not connected reason=x\nERROR pvnet: \u{1b}[2Jroot");
         assert_eq!(forged, "not connected reason=x\\nERROR pvnet: \\u{1b}[2Jroot");
         for long in ["ä".repeat(LINE_MAX), "\n".repeat(LINE_MAX)] {
-            let line = of_text(&long);
+            let line = escaped(&long);
             assert!(line.len() < LINE_MAX && line.ends_with(CUT), "{}", line.len());
         }
     }

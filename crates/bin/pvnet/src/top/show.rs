@@ -37,7 +37,7 @@ const PORTS_MIN: usize = 3;
 type Share = (&'static str, fn(&CpuSplit) -> f64);
 
 const WORK: [Share; 3] = [
-    ("guest", |split| split.guest),
+    ("others", |split| split.guest),
     ("driver domain", |split| split.driver),
     ("hypervisor", |split| split.hypervisor),
 ];
@@ -138,6 +138,8 @@ mod tests {
         let text = text(&rates, &View::default(), None);
         for line in [
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
+            // Guests cannot be told from other programs.
+            "others          1.00  50.0      1,667  1,667",
             "driver domain  0.400  20.0        667    667",
             "stolen         0.250  12.5",
             "copies                    1,200     2.00",

@@ -6,7 +6,7 @@ use capture::{Capture, Request};
 use control_socket::Status;
 use hypervisor::DomId;
 
-use crate::config::{EVERY_GUEST, Guest, Platform};
+use crate::config::{EVERY_GUEST, Guest, Nic, Platform};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
@@ -56,6 +56,14 @@ impl Control {
         if let Some(record) = ports.find(|record| record.name() == request.port) {
             return record.wrappers.capture(&request.options);
         }
+        let config = &self.host.config;
+        if let Some(guest) = config.guests.iter().find(|guest| guest.name == request.port)
+            && let [context, ..] = &guest.contexts[..]
+            && guest.vifs.is_empty()
+        {
+            let card = config.nics.iter().find(|nic| nic.name == context.nic);
+            return Err(has_a_card(guest, card));
+        }
         let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
         Err(self.host.config.guests.iter().find(is_its).map_or_else(
             || {
@@ -78,8 +86,10 @@ impl Control {
         let named = self.host.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(|guest| !has_joined(guest));
         Status {
+            // `StatusReader` knows these.
             config: String::new(),
             nics: Vec::new(),
+            events: Vec::new(),
             pid: std::process::id(),
             started: seconds_since_epoch(self.started),
             worker_threads: self.host.datapath.worker_threads(),
@@ -102,6 +112,18 @@ impl Control {
 
 fn seconds_since_epoch(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The error message for a guest whose frames do not pass the daemon.
+fn has_a_card(guest: &Guest, card: Option<&Nic>) -> String {
+    let wire = card.map_or("the wire", |card| &card.wire.tap);
+    let namespace = card.and_then(|card| card.wire.namespace.as_ref());
+    let inside = namespace.map_or_else(String::new, |name| format!("ip netns exec {name} "));
+    format!(
+        "guest {:?} has a context of a card, so its frames pass no port; those to and from outside the card are at \
+         its wire: {inside}tcpdump -i {wire}",
+        guest.name
+    )
 }
 
 /// The error message for a guest that is configured but not running.

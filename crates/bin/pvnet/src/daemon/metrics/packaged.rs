@@ -26,8 +26,8 @@ const ADDED: [&str; 2] = ["instance", "job"];
 
 type Labels = BTreeSet<String>;
 
-/// The metrics of a daemon in which everything is configured, with their labels.
-fn served() -> BTreeMap<String, Labels> {
+/// The status of a daemon in which everything is configured.
+pub(super) fn everything() -> Status {
     let histogram = Histogram { count: 1, sum: 1, buckets: [(1, 1)].into() };
     let batches = BatchStatus {
         ingress_frames: histogram.clone(),
@@ -55,13 +55,7 @@ fn served() -> BTreeMap<String, Labels> {
         guest_queues: vec![GuestQueueStatus::default()],
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)
     };
-    // A worker's thread, until this function ends.
-    let (ready, is_ready) = mpsc::channel();
-    let (_stop, until) = mpsc::channel::<()>();
-    let worker = std::thread::Builder::new().name("worker-0".to_owned());
-    let worker = worker.spawn(move || (ready.send(()), until.recv()));
-    worker.and_then(|_| is_ready.recv().map_err(std::io::Error::other)).unwrap();
-    let text = render(Status {
+    Status {
         pid: std::process::id(),
         ports: vec![port],
         mirrors: vec![MirrorStatus::default()],
@@ -70,8 +64,18 @@ fn served() -> BTreeMap<String, Labels> {
         workers: vec![WorkerStatus::default()],
         multicast: Some(MulticastStatus::default()),
         ..Status::default()
-    });
-    let text = text.unwrap();
+    }
+}
+
+/// Its metrics, with their labels.
+fn served() -> BTreeMap<String, Labels> {
+    // A worker's thread, until this function ends.
+    let (ready, is_ready) = mpsc::channel();
+    let (_stop, until) = mpsc::channel::<()>();
+    let worker = std::thread::Builder::new().name("worker-0".to_owned());
+    let worker = worker.spawn(move || (ready.send(()), until.recv()));
+    worker.and_then(|_| is_ready.recv().map_err(std::io::Error::other)).unwrap();
+    let text = render(everything()).unwrap();
     let mut served = BTreeMap::<String, Labels>::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let series = line.rsplit_once(' ').unwrap().0;

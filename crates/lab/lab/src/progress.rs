@@ -36,8 +36,16 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     InPlace,
+    Erased,
     Lines,
     Quiet,
+}
+
+impl Style {
+    /// Whether the running step is drawn.
+    fn is_drawn(self) -> bool {
+        matches!(self, Self::InPlace | Self::Erased)
+    }
 }
 
 impl Progress {
@@ -52,13 +60,24 @@ impl Progress {
         Self::to(Box::new(io::stderr()), style, steps)
     }
 
+    /// The same beside a text that says how each step ended: on a terminal only the running step is shown.
+    #[must_use]
+    pub fn erased(steps: usize, quiet: bool) -> Self {
+        let style = match (quiet, io::stderr().is_terminal()) {
+            (true, _) => Style::Quiet,
+            (false, true) => Style::Erased,
+            (false, false) => Style::Lines,
+        };
+        Self::to(Box::new(io::stderr()), style, steps)
+    }
+
     fn to(out: Box<dyn Write + Send>, style: Style, steps: usize) -> Self {
         let state = State { out, style, steps, number: 0, running: None, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: Condvar::new() });
         let drawing = Arc::clone(&shared);
         // Without the thread only the seconds stand still, which is no reason to fail.
-        let redraw = (style == Style::InPlace)
-            .then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
+        let redraw =
+            style.is_drawn().then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
         Self { shared, redraw: redraw.flatten() }
     }
 
@@ -69,6 +88,15 @@ impl Progress {
         state.number += 1;
         state.running = Some((name.into(), Instant::now()));
         state.draw();
+    }
+
+    /// Says what the running step does now, in place of its name. Its seconds count on.
+    pub fn detail(&self, name: impl Into<String>) {
+        let mut state = self.shared.lock();
+        if let Some((_, since)) = state.running.take() {
+            state.running = Some((name.into(), since));
+            state.draw();
+        }
     }
 
     /// Ends the running step, and adds its result to its line.
@@ -82,7 +110,7 @@ impl Progress {
         match state.style {
             Style::Quiet => {}
             Style::Lines => state.write(&format!("{text}\n")),
-            Style::InPlace => {
+            Style::InPlace | Style::Erased => {
                 state.write(&format!("{ERASE}{text}\n"));
                 state.draw();
             }
@@ -128,8 +156,7 @@ impl Shared {
 impl State {
     /// Draws the running step, if it is drawn in place.
     fn draw(&mut self) {
-        if let Some((name, since)) = self.running.as_ref().filter(|_| self.style == Style::InPlace)
-        {
+        if let Some((name, since)) = self.running.as_ref().filter(|_| self.style.is_drawn()) {
             let line = format!("{ERASE}{}", self.line(name, since.elapsed()));
             self.write(&line);
         }
@@ -143,6 +170,7 @@ impl State {
             Style::Quiet => {}
             Style::Lines => self.write(&format!("{line}\n")),
             Style::InPlace => self.write(&format!("{ERASE}{line}\n")),
+            Style::Erased => self.write(ERASE),
         }
     }
 
@@ -209,6 +237,12 @@ mod tests {
     #[test]
     fn a_terminal_keeps_the_last_state_of_each_line() {
         assert_eq!(printed(Style::InPlace), ["a remark", "[ 1/12] tcp 1 stream", "[ 2/12] udp"]);
+    }
+
+    #[test]
+    fn an_erased_step_leaves_nothing_on_the_terminal() {
+        let steps = printed(Style::Erased);
+        assert_eq!(steps, ["a remark", ""]);
     }
 
     #[test]

@@ -167,6 +167,8 @@ impl Demo {
                 let progress = &self.progress;
                 let step = |config: &str| progress.detail(format!("configuration {config}"));
                 let done = |mbps| progress.detail(format!("{} Mb/s", human(mbps)));
+                // Configurations are many, and their factors large.
+                let seconds = seconds.div_ceil(2);
                 findings.gains = gains(&MECHANISMS[..mechanisms], seconds, step, done)?;
             }
             Step::Kill => {

@@ -30,6 +30,8 @@ struct State {
     steps: usize,
     number: usize,
     running: Option<(String, Instant)>,
+    /// What the running step does now.
+    detail: Option<String>,
     closed: bool,
 }
 
@@ -72,7 +74,8 @@ impl Progress {
     }
 
     fn to(out: Box<dyn Write + Send>, style: Style, steps: usize) -> Self {
-        let state = State { out, style, steps, number: 0, running: None, closed: false };
+        let state =
+            State { out, style, steps, number: 0, running: None, detail: None, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: Condvar::new() });
         let drawing = Arc::clone(&shared);
         // Without the thread only the seconds stand still, which is no reason to fail.
@@ -90,13 +93,11 @@ impl Progress {
         state.draw();
     }
 
-    /// Says what the running step does now, in place of its name. Its seconds count on.
-    pub fn detail(&self, name: impl Into<String>) {
+    /// Says on a terminal what the running step does now, in place of its name. Its seconds count on.
+    pub fn detail(&self, what: impl Into<String>) {
         let mut state = self.shared.lock();
-        if let Some((_, since)) = state.running.take() {
-            state.running = Some((name.into(), since));
-            state.draw();
-        }
+        state.detail = Some(what.into());
+        state.draw();
     }
 
     /// Ends the running step, and adds its result to its line.
@@ -157,12 +158,14 @@ impl State {
     /// Draws the running step, if it is drawn in place.
     fn draw(&mut self) {
         if let Some((name, since)) = self.running.as_ref().filter(|_| self.style.is_drawn()) {
+            let name = self.detail.as_ref().unwrap_or(name);
             let line = format!("{ERASE}{}", self.line(name, since.elapsed()));
             self.write(&line);
         }
     }
 
     fn end_step(&mut self, result: &str) {
+        self.detail = None;
         let Some((name, since)) = self.running.take() else { return };
         let line = [&self.line(&name, since.elapsed()), result].join("  ");
         let line = line.trim_end();
@@ -246,6 +249,22 @@ mod tests {
     }
 
     #[test]
+    fn a_detail_is_shown_while_the_step_runs() {
+        for (style, shown) in [(Style::InPlace, true), (Style::Erased, true), (Style::Lines, false)]
+        {
+            let paper = Paper::default();
+            let progress = Progress::to(Box::new(paper.clone()), style, 2);
+            progress.step("a paper");
+            progress.detail("its first figure");
+            progress.finish();
+            let text = String::from_utf8(paper.0.lock().expect("paper").clone()).expect("text");
+            assert_eq!(text.contains("its first figure"), shown, "{style:?}: {text}");
+            let last = text.rsplit(ERASE).next().expect("text");
+            assert_eq!(last.contains("a paper"), style != Style::Erased, "{style:?}: {text}");
+        }
+    }
+
+    #[test]
     fn a_result_ends_its_step() {
         let paper = Paper::default();
         let progress = Progress::to(Box::new(paper.clone()), Style::Lines, 2);
@@ -265,6 +284,7 @@ mod tests {
             steps: 9,
             number: 3,
             running: None,
+            detail: None,
             closed: false,
         };
         assert_eq!(state.line("tcp", Duration::from_millis(4210)), "[3/9] tcp  4.2 s");

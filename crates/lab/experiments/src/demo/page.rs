@@ -73,7 +73,10 @@ fn mechanisms(page: &mut Report, gains: &[Gain]) {
     let chart = BarChart::new("Rate of a guest's stream", "Mb/s").series(["off", "on"]);
     let chart =
         gains.iter().fold(chart, |chart, gain| chart.group(gain.mechanism.label, rates(gain)));
-    page.figure(&chart, "The last two mechanisms are for receiving. Those for sending stand on each other's shoulders.");
+    page.figure(
+        &chart,
+        "Each mechanism for sending is added to the one above it. The last two are for receiving.",
+    );
     let parts = ["guest", "driver domain", "hypervisor"];
     let mut costs = StackedChart::new("Processor time of a gigabyte", "CPU s/GB", parts);
     for gain in gains {
@@ -85,7 +88,7 @@ fn mechanisms(page: &mut Report, gains: &[Gain]) {
     }
     page.figure(&costs, "Where the server CPU's time went. Shorter is cheaper.");
     page.table("Each mechanism", &show::gains(gains));
-    page.paragraph("`pvnet-lab repro menon06` measures all figures of the paper, in rounds, and compares every claim.");
+    page.paragraph("pvnet-lab repro menon06 measures all figures of the paper, in rounds, and compares every claim.");
 }
 
 /// The file's bytes over time.
@@ -104,7 +107,7 @@ fn attack(page: &mut Report, attack: &Beside) {
     page.figure(&chart, "Both guests and the hostile one share one worker.");
     let classes = Class::all().len();
     page.paragraph(&format!(
-        "`pvnet-lab bench isolation` has all {classes} classes of attack, in rounds."
+        "pvnet-lab bench isolation has all {classes} classes of attack, in rounds."
     ));
 }
 

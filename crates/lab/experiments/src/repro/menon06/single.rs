@@ -35,7 +35,7 @@ const ALL: Mechanism =
 /// The mechanisms: all of them together, those for sending one on top of the other, then those for receiving.
 pub const MECHANISMS: [Mechanism; 6] = [
     Mechanism { small: Some("high-ioc"), ..ALL },
-    mechanism("high", "large frames, checksums left open", (Figure::Five, "none", "high")),
+    mechanism("high", "TSO and checksum offload", (Figure::Five, "none", "high")),
     mechanism("ioc", "shared pages for headers", (Figure::Five, "high", "high-ioc")),
     mechanism("sp", "pages of 2 MiB", (Figure::Five, "high-ioc", "high-ioc-sp")),
     mechanism("mtu", "receive buffers of an MTU", (Figure::Eleven, DRIVER_NONE, "Driver-MTU")),

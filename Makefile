@@ -26,15 +26,23 @@ ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: ## Install missing Debian packages, and Rust where Debian has rustup
+deps: ## Install all missing Debian packages, and Rust where Debian has rustup
 	scripts/deps
+
+# Those of a group alone, which scripts/deps lists.
+deps-%:
+	scripts/deps $*
 
 build: ## Build everything, optimised
 	$(CARGO) build --workspace --release
 
-demo: deps build ## Show guests talking through pvnet, and measure it
+# The demo's programs have a folder and a profile of their own: they are compiled without LTO.
+DEMO := $(or $(CARGO_TARGET_DIR),target)/demo
+demo: PVNET := $(DEMO)/pvnet
+demo: deps-demo ## Show in a minute what pvnet does; QUICK=1 in half of it, RIVALS=1 beside passt, VDE and QEMU
+	$(CARGO) build --profile demo --locked -p pvnet -p pvnet-lab --no-default-features
 	@mkdir -p out # made by the user, so that it stays theirs when sudo writes into it
-	$(or $(ROOTLESS),$(SUDO)) $(PVNET_LAB) demo
+	$(or $(ROOTLESS),$(SUDO)) $(DEMO)/pvnet-lab demo $(if $(QUICK),--quick) $(if $(RIVALS),--rivals)
 
 check: ## Check what changed since main: format, lints, unit tests (no installs)
 	scripts/check
@@ -72,46 +80,46 @@ unit: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace --all-targets
 
-lab-dpdk: deps ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
+lab-dpdk: deps-dpdk ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
 	$(CARGO) build -q -p pvnet-lab
 	$(CARGO) test -q -p pvnet --test vhost_user -- --ignored
 
-lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
+lab-xen: deps-xen build ## Boot Xen in QEMU and connect every frontend with every backend
 	$(PVNET_LAB) xen matrix
 
-lab-xen-queues: deps build ## Boot Xen in QEMU and show how many queues guests get
+lab-xen-queues: deps-xen build ## Boot Xen in QEMU and show how many queues guests get
 	$(PVNET_LAB) xen queues
 
-lab-xen-platform: deps build ## Boot Xen in QEMU and test each Xen service that pvnet uses
+lab-xen-platform: deps-xen build ## Boot Xen in QEMU and test each Xen service that pvnet uses
 	$(CARGO) build --release -p xen --example loopback
 	$(PVNET_LAB) xen platform
 
-lab-xen-domains: deps build ## Boot Xen in QEMU and run two guests through an operator's day
+lab-xen-domains: deps-xen build ## Boot Xen in QEMU and run two guests through an operator's day
 	$(PVNET_LAB) xen domains
 
-lab-xen-guest-copy: deps build ## Boot Xen in QEMU and let guests copy frames out of pvnet's pages
+lab-xen-guest-copy: deps-xen build ## Boot Xen in QEMU and let guests copy frames out of pvnet's pages
 	$(PVNET_LAB) xen guest-copy
 
-lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
+lab-xen-hostile: deps-xen build ## Boot Xen in QEMU and let one guest attack pvnet beside another
 	$(PVNET_LAB) xen hostile
 
-lab-xen-device: deps build ## Boot Xen in QEMU and let its own scripts put guests' devices into a bridge and Open vSwitch
+lab-xen-device: deps-xen build ## Boot Xen in QEMU and let its own scripts put guests' devices into a bridge and Open vSwitch
 	@mkdir -p out
 	$(PVNET_LAB) xen device --json out/lab-xen-device.json
 
-lab-xen-clients: deps build ## Boot Xen in QEMU and serve frontends with the habits of real ones, beside netback
+lab-xen-clients: deps-xen build ## Boot Xen in QEMU and serve frontends with the habits of real ones, beside netback
 	@mkdir -p out
 	$(PVNET_LAB) xen clients --json out/lab-xen-clients.json
 
-lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
+lab-qemu: deps-qemu build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out
 	$(SUDO) $(PVNET_LAB) qemu --json out/lab-qemu.json
 
-lab-zero-copy: deps build ## Boot a machine whose network card and pvnet, inside it, share memory (AF_XDP, zero copy)
+lab-zero-copy: deps-qemu build ## Boot a machine whose network card and pvnet, inside it, share memory (AF_XDP, zero copy)
 	@mkdir -p out
 	$(SUDO) $(PVNET_LAB) qemu --zero-copy --json out/lab-zero-copy.json
 
-lab-ovn: deps build ## Put guests of two hosts' pvnet on OVN's logical switches, move one, and kill a pvnet
+lab-ovn: deps-ovn build ## Put guests of two hosts' pvnet on OVN's logical switches, move one, and kill a pvnet
 	@mkdir -p out
 	$(SUDO) $(PVNET_LAB) ovn --json out/lab-ovn.json
 
@@ -119,7 +127,7 @@ lab-ovn: deps build ## Put guests of two hosts' pvnet on OVN's logical switches,
 SCOPE_WORKLOADS := tx-udp tx-stock-basic rx-stock-basic tx-stock tx-sendfile-basic tx-sendfile tx-frontend-remap \
 	tx-frontend-header tx-frontend virtio-dom0 virtio
 
-scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, results in out/
+scope: deps-xen build ## Profile Xen hosts in QEMU beside two papers' figures, results in out/
 	@mkdir -p out/scope
 	set -e; for workload in $(SCOPE_WORKLOADS); do \
 		target/release/pvscope run $$workload --preset 2007 --flow 4000000 --out out/scope/$$workload.pvs; \
@@ -156,7 +164,7 @@ gate-xen-update: ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
 	$(CARGO) bench --manifest-path bench/Cargo.toml --target-dir target/bench
 
-bench: build ## Run all benchmarks, results in out/
+bench: deps-demo build ## Run all benchmarks, results in out/
 	scripts/bench
 
 deny: ## Check licences, duplicates and sources of the dependencies

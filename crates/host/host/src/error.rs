@@ -15,7 +15,9 @@ pub enum Error {
     )]
     NotRoot,
     /// A program that is needed is not installed.
-    #[error("{tool} not found: run `make deps`")]
+    #[error(
+        "{tool} not found: `make deps-demo` installs what the demo needs, `make deps` all that tests and labs need"
+    )]
     MissingTool {
         /// The program.
         tool: String,

@@ -5,8 +5,8 @@
 
 mod common;
 pub(crate) mod guest;
-mod idle;
-mod isolation;
+pub(crate) mod idle;
+pub(crate) mod isolation;
 mod latency;
 mod middleware;
 mod nic;

@@ -1,31 +1,49 @@
-//! `pvnet-lab demo`: two guests talk through pvnet, and then through the kernel's own bridge.
+//! `pvnet-lab demo`: what pvnet does, told in steps. Each is a sentence and a figure; a page with plots has them all.
+//!
+//! ```text
+//!  talk ── mechanisms ── kill ── attack ── ports ── idle ── cost
+//! ```
 
-mod isolation;
+mod cost;
+mod kill;
+mod links;
 mod page;
+mod ports;
+mod rivals;
 mod show;
+mod talk;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use accounting::{Carried, Measured};
-use clap::Args;
-use isolation::Links;
-use lab::{Interrupt, Offloads, Ping, Progress, Throughput, Transfer, VethBridge};
-use report::{Samples, human};
+use clap::{Args, ValueEnum};
+use lab::{Interrupt, Progress};
+use report::human;
 
-use crate::error::{Error, Result};
+use crate::bench::idle::Idle;
+use crate::bench::isolation::{Beside, Class, beside};
+use crate::error::Result;
 use crate::output;
-use crate::testbed::{
-    CASES, CONGESTION, Case, Setup, Subject, Testbed, find_pace, measure, round_trips,
-};
+use crate::repro::menon06::{Gain, MECHANISMS, gains};
+use crate::testbed::{Setup, Testbed};
 
 /// Options of the demo.
 #[derive(Args)]
 pub struct DemoArgs {
-    /// Seconds of each transfer.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    seconds: u32,
+    /// Half the time: shorter transfers, a smaller file, and only the paper's mechanisms for sending.
+    #[arg(long)]
+    quick: bool,
+    /// The steps to show [default: all].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    step: Vec<Step>,
+    /// Seconds of each transfer [default: 2; with --quick: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+    /// Install by apt-get those programs that people use in pvnet's place and that are missing: pasta, VDE's switch, QEMU.
+    ///
+    /// Without it those that are installed are shown.
+    #[arg(long)]
+    rivals: bool,
     /// Write the report to FILE, a page with plots for any browser.
     #[arg(long, value_name = "FILE", default_value = "out/demo.html")]
     report: PathBuf,
@@ -37,13 +55,66 @@ pub struct DemoArgs {
     quiet: bool,
 }
 
-/// The size of the file that is sent and compared.
-const FILE: u64 = 1 << 30;
-/// Echo requests for each address family.
-const PINGS: u32 = 10;
-const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// Round trips of a datagram.
-const ROUND_TRIPS: u32 = 5000;
+/// A step of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// Two guests talk.
+    Talk,
+    /// A paper's mechanisms, each off and on.
+    Mechanisms,
+    /// The daemon is killed in the middle of a file.
+    Kill,
+    /// A hostile guest beside good ones.
+    Attack,
+    /// A virtual machine's port and a card's context.
+    Ports,
+    /// CPU and memory while nobody sends.
+    Idle,
+    /// What isolation costs, beside the kernel's bridge and other programs.
+    Cost,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    seconds: u32,
+    /// Bytes of the file.
+    file: u64,
+    /// How many of the paper's mechanisms.
+    mechanisms: usize,
+    /// How long nobody sends.
+    idle: Duration,
+}
+
+impl Extent {
+    fn of(args: &DemoArgs) -> Self {
+        let all = Self {
+            seconds: 2,
+            file: 1 << 30,
+            mechanisms: MECHANISMS.len(),
+            idle: Duration::from_secs(2),
+        };
+        let quick =
+            Self { seconds: 1, file: 256 << 20, mechanisms: 4, idle: Duration::from_secs(1) };
+        let extent = if args.quick { quick } else { all };
+        Self { seconds: args.seconds.unwrap_or(extent.seconds), ..extent }
+    }
+}
+
+/// All results; what was not asked for is absent.
+#[derive(Default)]
+struct Findings {
+    talk: Option<talk::Talk>,
+    gains: Vec<Gain>,
+    kill: Option<kill::Kill>,
+    attack: Option<Beside>,
+    ports: Option<ports::Ports>,
+    idle: Option<Idle>,
+    cost: Option<cost::Cost>,
+}
+
+/// The pause after a transfer, for its last frames.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// Runs the demo.
 pub fn run(args: &DemoArgs) -> Result<()> {
@@ -52,186 +123,85 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     for file in [Some(&args.report), args.json.as_ref()].into_iter().flatten() {
         output::prepare(file)?;
     }
-    output::print(&format!("{INTRODUCTION}\n\n"))?;
-    let findings = Demo::start(args)?.run()?;
-    show::print(&findings)?;
+    if args.rivals {
+        rivals::install()?;
+    }
+    let is_chosen = |step: &&Step| args.step.is_empty() || args.step.contains(step);
+    let steps: Vec<Step> = Step::value_variants().iter().filter(is_chosen).copied().collect();
+    let progress = Progress::erased(steps.len(), args.quiet);
+    let mut demo = Demo { extent: Extent::of(args), progress, testbed: None };
+    let mut findings = Findings::default();
+    output::print(&show::wrapped(show::INTRODUCTION))?;
+    for (number, step) in (1..).zip(steps) {
+        output::print(&format!("\n{number}. {}\n", show::title(step)))?;
+        demo.progress.step(show::title(step));
+        demo.run(step, &mut findings)?;
+        demo.progress.done("");
+        output::print(&show::told(step, &findings))?;
+    }
     page::page(&findings).write(&args.report)?;
-    output::print(&format!("Report with plots: {}\n", args.report.display()))?;
+    output::print(&format!("\nThe page with plots: {}\n", args.report.display()))?;
     if let Some(file) = &args.json {
         show::benchmark(&findings).write(file)?;
     }
     Ok(())
 }
 
-/// Both subjects and the progress that is shown.
+/// What steps share.
 struct Demo {
+    extent: Extent,
     progress: Progress,
-    seconds: u32,
-    offloads: Offloads,
-    pvnet: Testbed,
-    bridge: VethBridge,
+    /// A daemon with two guests, for the steps that need no other; it stays until the end.
+    testbed: Option<Testbed>,
 }
 
 impl Demo {
-    fn start(args: &DemoArgs) -> Result<Self> {
-        // The start, the links, the file; pings, round trips, paces and transfers over both.
-        let switches = CASES.windows(2).filter(|pair| pair[0].offloads != pair[1].offloads);
-        let steps = 3 + 2 * (3 + CASES.len()) + switches.count();
-        let progress = Progress::new(steps, args.quiet);
-        progress.step("start pvnet with two guests, and veth + bridge");
-        let offloads = Offloads::ALL;
-        let pvnet = Testbed::start(&Setup { meter: true, offloads, ..Setup::default() })?;
-        let bridge = VethBridge::create("pvnet-veth", offloads)?;
-        Ok(Self { progress, seconds: args.seconds, offloads, pvnet, bridge })
-    }
-
-    fn subjects(&self) -> [&dyn Subject; 2] {
-        [&self.pvnet, &self.bridge]
-    }
-
-    fn run(mut self) -> Result<Findings> {
-        let links = self.links()?;
-        let [pvnet, bridge] = self.subjects();
-        let pings = [self.ping(pvnet)?, self.ping(bridge)?];
-        let rtt = [self.round_trips(pvnet)?, self.round_trips(bridge)?];
-        let (file, file_carried) = self.send_file()?;
-        let transfers = self.transfers()?;
-        Ok(Findings { links, pings, rtt, file, file_carried, transfers })
-    }
-
-    fn links(&self) -> Result<[Links; 2]> {
-        self.progress.step("look for links by which the kernel could forward");
-        let links = [self.pvnet.left(), self.pvnet.right()];
-        let [red, blue] = links.map(|end| Links::of(&end.namespace, end.device));
-        self.progress.done("none");
-        Ok([red?, blue?])
-    }
-
-    fn ping(&self, subject: &dyn Subject) -> Result<Pings> {
-        self.progress.step(format!("ping over {}, IPv4 and IPv6", subject.name()));
-        let (from, to) = (subject.left(), subject.right());
-        let ping = |address: IpAddr| lab::ping(&from.namespace, address, PINGS, PING_INTERVAL);
-        let pings = Pings { v4: ping(to.ipv4.into())?, v6: ping(to.ipv6.into())? };
-        for (ping, family) in [(&pings.v4, "IPv4"), (&pings.v6, "IPv6")] {
-            if ping.received == 0 {
-                let name = subject.name();
-                return Err(Error::Failed(format!("no reply over {name} with {family}")));
+    fn run(&mut self, step: Step, findings: &mut Findings) -> Result<()> {
+        let Extent { seconds, file, mechanisms, idle } = self.extent;
+        match step {
+            Step::Talk => {
+                let (testbed, progress) = self.testbed()?;
+                findings.talk = Some(talk::talk(testbed, seconds, |what| progress.detail(what))?);
+            }
+            Step::Mechanisms => {
+                let progress = &self.progress;
+                let step = |config: &str| progress.detail(format!("configuration {config}"));
+                let done = |mbps| progress.detail(format!("{} Mb/s", human(mbps)));
+                // Configurations are many, and their factors large.
+                let seconds = seconds.div_ceil(2);
+                findings.gains = gains(&MECHANISMS[..mechanisms], seconds, step, done)?;
+            }
+            Step::Kill => {
+                let (testbed, progress) = self.testbed()?;
+                findings.kill = Some(kill::kill(testbed, file, |what| progress.detail(what))?);
+            }
+            Step::Attack => {
+                let say = |what: &str| self.progress.detail(what);
+                findings.attack = Some(beside(Class::VirtioBrokenRings, seconds, say)?);
+            }
+            Step::Ports => {
+                findings.ports = Some(ports::ports(seconds, |what| self.progress.detail(what))?);
+            }
+            Step::Idle => {
+                let (testbed, _) = self.testbed()?;
+                Interrupt::sleep(SETTLE)?;
+                findings.idle = Some(Idle::measure(testbed, idle)?);
+            }
+            Step::Cost => {
+                let (testbed, progress) = self.testbed()?;
+                findings.cost = Some(cost::cost(testbed, seconds, |what| progress.detail(what))?);
             }
         }
-        self.progress.done(&format!("{}; {}", show::ping(&pings.v4), show::ping(&pings.v6)));
-        Ok(pings)
-    }
-
-    fn round_trips(&self, subject: &dyn Subject) -> Result<Samples> {
-        self.progress.step(format!("{ROUND_TRIPS} round trips over {}, UDP", subject.name()));
-        let times = round_trips(subject, ROUND_TRIPS)?;
-        self.progress.done(&format!("median {} µs", human(times.percentile(50.0).unwrap_or(0.0))));
-        Ok(times)
-    }
-
-    fn send_file(&self) -> Result<(Transfer, Carried)> {
-        self.progress.step("send 1 GiB over pvnet and compare by SHA-256");
-        let (from, to) = (self.pvnet.left(), self.pvnet.right());
-        let send = || lab::transfer_file(&from.namespace, &to.namespace, to.ipv4, FILE, 1);
-        let Measured { result: file, carried, .. } = measure(&self.pvnet, send)?;
-        accounted(carried, file.bytes)?;
-        self.progress.done("the same");
-        Ok((file, carried))
-    }
-
-    fn transfers(&mut self) -> Result<Vec<Pair>> {
-        let mut paces = [0; 2];
-        let mut pairs = Vec::new();
-        for case in &CASES {
-            if case.offloads != self.offloads {
-                self.switch(case)?;
-            }
-            let [pvnet, bridge] = self.subjects();
-            if case.is_udp() {
-                paces = [self.pace(pvnet, case)?, self.pace(bridge, case)?];
-            }
-            let pvnet = self.transfer(case, pvnet, paces[0])?;
-            accounted(pvnet.carried, pvnet.result.bytes)?;
-            let bridge = self.transfer(case, bridge, paces[1])?;
-            pairs.push(Pair { case, pvnet, bridge });
-        }
-        Ok(pairs)
-    }
-
-    /// Gives both subjects the offloads of a case.
-    fn switch(&mut self, case: &Case) -> Result<()> {
-        self.progress.step(format!("restart the guests for {}", case.label));
-        self.offloads = case.offloads;
-        self.pvnet.restart_guests(case.offloads)?;
-        self.bridge = VethBridge::create("pvnet-veth", case.offloads)?;
         Ok(())
     }
 
-    fn pace(&self, subject: &dyn Subject, udp: &Case) -> Result<u64> {
-        self.progress.step(format!("find the pace at which UDP arrives over {}", subject.name()));
-        let pace = find_pace(subject, udp)?;
-        self.progress.done(&format!("{} Mb/s", human(pace as f64 / 1e6)));
-        Ok(pace)
-    }
-
-    fn transfer(
-        &self,
-        case: &Case,
-        subject: &dyn Subject,
-        pace: u64,
-    ) -> Result<Measured<Throughput>> {
-        self.progress.step(format!("{}, over {}", case.label, subject.name()));
-        let measured =
-            measure(subject, || case.run(subject, self.seconds, pace, Some(CONGESTION)))?;
-        self.progress.done(&format!("{} Mb/s", human(measured.result.mbps)));
-        Ok(measured)
+    /// The two guests, started if this is the first step that needs them.
+    fn testbed(&mut self) -> Result<(&mut Testbed, &Progress)> {
+        if self.testbed.is_none() {
+            self.progress.detail("start pvnet with two guests");
+            self.testbed = Some(Testbed::start(&Setup { rejoin: true, ..Setup::default() })?);
+        }
+        let none = || crate::Error::Failed("no guests".to_owned());
+        Ok((self.testbed.as_mut().ok_or_else(none)?, &self.progress))
     }
 }
-
-/// Fails if bytes arrived that pvnet did not carry.
-fn accounted(carried: Carried, bytes: u64) -> Result<()> {
-    if carried.bytes >= bytes {
-        return Ok(());
-    }
-    let carried = carried.bytes;
-    Err(Error::Failed(format!("{bytes} bytes arrived, but pvnet carried only {carried}")))
-}
-
-/// All results.
-struct Findings {
-    links: [Links; 2],
-    /// pvnet's, then the bridge's.
-    pings: [Pings; 2],
-    /// Round trips in microseconds: pvnet's, then the bridge's.
-    rtt: [Samples; 2],
-    file: Transfer,
-    /// What pvnet carried in that time.
-    file_carried: Carried,
-    transfers: Vec<Pair>,
-}
-
-/// Echoes over both address families.
-struct Pings {
-    v4: Ping,
-    v6: Ping,
-}
-
-/// One case over both subjects.
-struct Pair {
-    case: &'static Case,
-    pvnet: Measured<Throughput>,
-    bridge: Measured<Throughput>,
-}
-
-impl Pair {
-    /// pvnet's throughput over the bridge's.
-    fn ratio(&self) -> f64 {
-        self.pvnet.result.mbps / self.bridge.result.mbps.max(f64::EPSILON)
-    }
-}
-
-/// What the demo shows, for readers.
-const INTRODUCTION: &str = "\
-Two guests, each a network namespace with its own Linux TCP/IP stack, talk through pvnet: a driver
-domain in user space that carries their frames over Xen's netif rings. For comparison, two
-namespaces of the same kind talk through the kernel's own veth and bridge.";

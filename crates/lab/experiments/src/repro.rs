@@ -4,14 +4,14 @@ mod config;
 mod copies;
 mod cpus;
 mod document;
-mod menon06;
+pub(crate) mod menon06;
 mod results;
 mod rounds;
 mod santos08;
-mod server;
+pub(crate) mod server;
 pub(crate) mod shares;
 mod transfer;
-mod willmann07;
+pub(crate) mod willmann07;
 mod xenserver7;
 
 use clap::Subcommand;

@@ -20,7 +20,7 @@ use report::Samples;
 
 use crate::error::{Error, Result};
 
-pub use case::{CASES, CONGESTION, Case, find_pace};
+pub use case::{CONGESTION, Case, find_pace};
 pub use daemon::{Daemon, Ending, ports, pvnet, this, this_program};
 pub use pvnet::{GuestKind, Setup, Testbed};
 pub use subject::Subject;

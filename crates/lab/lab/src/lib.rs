@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod arrivals;
 pub mod documents;
 mod fuzz;
 mod hung_disk;
@@ -40,5 +41,5 @@ pub use progress::Progress;
 pub use rtt::RttProbe;
 pub use steering::steer_receive;
 pub use sysctl::Sysctl;
-pub use transfer::{Transfer, transfer_file, transfer_translated_file};
+pub use transfer::{RunningTransfer, Transfer, transfer_file, transfer_translated_file};
 pub use veth::{Endpoint, VethBridge};

@@ -1,5 +1,6 @@
 //! The longest pause in traffic that is under way while something else happens, and what was lost.
 
+use crate::arrivals::Arrivals;
 use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 use host::deadline::Deadline;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Payload of a datagram. It begins with its number.
 const DATAGRAM: usize = 64;
@@ -44,7 +45,7 @@ pub struct OutageProbe {
     /// Bytes that have arrived.
     bytes: Arc<AtomicU64>,
     sender: JoinHandle<Result<u64>>,
-    receiver: JoinHandle<Result<Arrivals>>,
+    receiver: JoinHandle<Result<Datagrams>>,
 }
 
 impl OutageProbe {
@@ -59,7 +60,8 @@ impl OutageProbe {
         interval: Duration,
     ) -> Result<Self> {
         let address = address.into();
-        let receive = move |ready: &Ready, mut arrivals: Arrivals, deadline: &Deadline| {
+        let receive = move |ready: &Ready, arrivals: Arrivals, deadline: &Deadline| {
+            let mut datagrams = Datagrams { arrivals, numbers: HashSet::new(), repeated: 0 };
             let socket = UdpSocket::bind((address, 0));
             let socket = socket.map_err(Error::io(format!("cannot bind to {address}")))?;
             socket
@@ -68,11 +70,11 @@ impl OutageProbe {
             announce(ready, socket.local_addr())?;
             let mut datagram = [0; DATAGRAM];
             while let Some(length) = until_stopped(deadline.retry(|| socket.recv(&mut datagram)))? {
-                arrivals.note(length);
+                datagrams.arrivals.note(length);
                 let (number, _) = datagram.split_at(size_of::<u64>());
-                arrivals.number(number.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX));
+                datagrams.note(number.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX));
             }
-            Ok(arrivals)
+            Ok(datagrams)
         };
         let send = move |to: SocketAddr, deadline: &Deadline| {
             let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -107,7 +109,7 @@ impl OutageProbe {
             {
                 arrivals.note(length);
             }
-            Ok(arrivals)
+            Ok(Datagrams { arrivals, numbers: HashSet::new(), repeated: 0 })
         };
         let send = move |to: SocketAddr, deadline: &Deadline| {
             let stream = connect(to, deadline)?;
@@ -122,7 +124,7 @@ impl OutageProbe {
     /// datagrams it has sent.
     fn start<R, S>(from: &Namespace, to: &Namespace, receive: R, send: S) -> Result<Self>
     where
-        R: FnOnce(&Ready, Arrivals, &Deadline) -> Result<Arrivals> + Send + 'static,
+        R: FnOnce(&Ready, Arrivals, &Deadline) -> Result<Datagrams> + Send + 'static,
         S: FnOnce(SocketAddr, &Deadline) -> Result<u64> + Send + 'static,
     {
         let deadline = || Deadline::new("traffic under way", LIMIT);
@@ -158,7 +160,8 @@ impl OutageProbe {
         self.receiving.stop();
         let arrivals = join(self.receiver);
         Interrupt::check()?;
-        let Arrivals { longest, numbers, repeated, .. } = arrivals?;
+        let Datagrams { arrivals, numbers, repeated } = arrivals?;
+        let longest = arrivals.longest_pause();
         Ok(Outage { longest, lost: sent?.saturating_sub(numbers.len() as u64), repeated })
     }
 }
@@ -171,32 +174,17 @@ fn until_stopped<T>(done: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What has arrived.
+/// What has arrived, and for datagrams which; a stream has none.
 #[derive(Debug)]
-struct Arrivals {
-    bytes: Arc<AtomicU64>,
-    last: Option<Instant>,
-    longest: Duration,
+struct Datagrams {
+    arrivals: Arrivals,
     numbers: HashSet<u64>,
     repeated: u64,
 }
 
-impl Arrivals {
-    fn new(bytes: Arc<AtomicU64>) -> Self {
-        Self { bytes, last: None, longest: Duration::ZERO, numbers: HashSet::new(), repeated: 0 }
-    }
-
-    /// Notes an arrival now.
-    fn note(&mut self, length: usize) {
-        let now = Instant::now();
-        if let Some(last) = self.last.replace(now) {
-            self.longest = self.longest.max(now - last);
-        }
-        self.bytes.fetch_add(length as u64, Ordering::Relaxed);
-    }
-
+impl Datagrams {
     /// Notes which datagram it was.
-    fn number(&mut self, number: u64) {
+    fn note(&mut self, number: u64) {
         self.repeated += u64::from(!self.numbers.insert(number));
     }
 }
@@ -207,12 +195,11 @@ mod tests {
 
     #[test]
     fn datagrams_count_once() {
-        let mut arrivals = Arrivals::new(Arc::default());
+        let arrivals = Arrivals::new(Arc::default());
+        let mut datagrams = Datagrams { arrivals, numbers: HashSet::new(), repeated: 0 };
         for number in [0, 1, 1, 3] {
-            arrivals.note(DATAGRAM);
-            arrivals.number(number);
+            datagrams.note(number);
         }
-        assert_eq!((arrivals.numbers.len(), arrivals.repeated), (3, 1));
-        assert_eq!(arrivals.bytes.load(Ordering::Relaxed), 4 * DATAGRAM as u64);
+        assert_eq!((datagrams.numbers.len(), datagrams.repeated), (3, 1));
     }
 }

@@ -30,14 +30,24 @@ struct State {
     steps: usize,
     number: usize,
     running: Option<(String, Instant)>,
+    /// What the running step does now.
+    detail: Option<String>,
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     InPlace,
+    Erased,
     Lines,
     Quiet,
+}
+
+impl Style {
+    /// Whether the running step is drawn.
+    fn is_drawn(self) -> bool {
+        matches!(self, Self::InPlace | Self::Erased)
+    }
 }
 
 impl Progress {
@@ -52,13 +62,25 @@ impl Progress {
         Self::to(Box::new(io::stderr()), style, steps)
     }
 
+    /// The same beside a text that says how each step ended: on a terminal only the running step is shown.
+    #[must_use]
+    pub fn erased(steps: usize, quiet: bool) -> Self {
+        let style = match (quiet, io::stderr().is_terminal()) {
+            (true, _) => Style::Quiet,
+            (false, true) => Style::Erased,
+            (false, false) => Style::Lines,
+        };
+        Self::to(Box::new(io::stderr()), style, steps)
+    }
+
     fn to(out: Box<dyn Write + Send>, style: Style, steps: usize) -> Self {
-        let state = State { out, style, steps, number: 0, running: None, closed: false };
+        let state =
+            State { out, style, steps, number: 0, running: None, detail: None, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: Condvar::new() });
         let drawing = Arc::clone(&shared);
         // Without the thread only the seconds stand still, which is no reason to fail.
-        let redraw = (style == Style::InPlace)
-            .then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
+        let redraw =
+            style.is_drawn().then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
         Self { shared, redraw: redraw.flatten() }
     }
 
@@ -68,6 +90,13 @@ impl Progress {
         state.end_step("");
         state.number += 1;
         state.running = Some((name.into(), Instant::now()));
+        state.draw();
+    }
+
+    /// Says on a terminal what the running step does now, in place of its name. Its seconds count on.
+    pub fn detail(&self, what: impl Into<String>) {
+        let mut state = self.shared.lock();
+        state.detail = Some(what.into());
         state.draw();
     }
 
@@ -82,7 +111,7 @@ impl Progress {
         match state.style {
             Style::Quiet => {}
             Style::Lines => state.write(&format!("{text}\n")),
-            Style::InPlace => {
+            Style::InPlace | Style::Erased => {
                 state.write(&format!("{ERASE}{text}\n"));
                 state.draw();
             }
@@ -128,14 +157,15 @@ impl Shared {
 impl State {
     /// Draws the running step, if it is drawn in place.
     fn draw(&mut self) {
-        if let Some((name, since)) = self.running.as_ref().filter(|_| self.style == Style::InPlace)
-        {
+        if let Some((name, since)) = self.running.as_ref().filter(|_| self.style.is_drawn()) {
+            let name = self.detail.as_ref().unwrap_or(name);
             let line = format!("{ERASE}{}", self.line(name, since.elapsed()));
             self.write(&line);
         }
     }
 
     fn end_step(&mut self, result: &str) {
+        self.detail = None;
         let Some((name, since)) = self.running.take() else { return };
         let line = [&self.line(&name, since.elapsed()), result].join("  ");
         let line = line.trim_end();
@@ -143,6 +173,7 @@ impl State {
             Style::Quiet => {}
             Style::Lines => self.write(&format!("{line}\n")),
             Style::InPlace => self.write(&format!("{ERASE}{line}\n")),
+            Style::Erased => self.write(ERASE),
         }
     }
 
@@ -212,6 +243,28 @@ mod tests {
     }
 
     #[test]
+    fn an_erased_step_leaves_nothing_on_the_terminal() {
+        let steps = printed(Style::Erased);
+        assert_eq!(steps, ["a remark", ""]);
+    }
+
+    #[test]
+    fn a_detail_is_shown_while_the_step_runs() {
+        for (style, shown) in [(Style::InPlace, true), (Style::Erased, true), (Style::Lines, false)]
+        {
+            let paper = Paper::default();
+            let progress = Progress::to(Box::new(paper.clone()), style, 2);
+            progress.step("a paper");
+            progress.detail("its first figure");
+            progress.finish();
+            let text = String::from_utf8(paper.0.lock().expect("paper").clone()).expect("text");
+            assert_eq!(text.contains("its first figure"), shown, "{style:?}: {text}");
+            let last = text.rsplit(ERASE).next().expect("text");
+            assert_eq!(last.contains("a paper"), style != Style::Erased, "{style:?}: {text}");
+        }
+    }
+
+    #[test]
     fn a_result_ends_its_step() {
         let paper = Paper::default();
         let progress = Progress::to(Box::new(paper.clone()), Style::Lines, 2);
@@ -231,6 +284,7 @@ mod tests {
             steps: 9,
             number: 3,
             running: None,
+            detail: None,
             closed: false,
         };
         assert_eq!(state.line("tcp", Duration::from_millis(4210)), "[3/9] tcp  4.2 s");

@@ -1,5 +1,6 @@
 //! A transfer with a check of every byte.
 
+use crate::arrivals::Arrivals;
 use crate::random::Random;
 use crate::{Error, Namespace, Result};
 use host::deadline::Deadline;
@@ -7,7 +8,10 @@ use host::join;
 use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The slowest acceptable path, in bytes per second.
@@ -24,6 +28,8 @@ pub struct Transfer {
     /// From the accepted connection to the last byte. Both ends compute digests meanwhile, so it does not measure the
     /// path's speed.
     pub duration: Duration,
+    /// The longest time in which nothing arrived.
+    pub longest_pause: Duration,
     /// The digest of both ends, in hexadecimal.
     pub sha256: String,
     /// Where it comes from, as its receiver sees it.
@@ -35,6 +41,7 @@ struct Seen {
     bytes: u64,
     sha256: String,
     duration: Duration,
+    longest_pause: Duration,
     /// The address of the other end.
     peer: IpAddr,
 }
@@ -51,8 +58,7 @@ pub fn transfer_file(
     bytes: u64,
     seed: u64,
 ) -> Result<Transfer> {
-    let address = address.into();
-    transfer_translated_file(from, to, (address, address), bytes, seed)
+    RunningTransfer::start(from, to, address, bytes, seed)?.finish()
 }
 
 /// The same where a router translates addresses: `to` listens at the first of two addresses, and `from` connects to the second.
@@ -62,33 +68,96 @@ pub fn transfer_file(
 pub fn transfer_translated_file(
     from: &Namespace,
     to: &Namespace,
-    (own, address): (IpAddr, IpAddr),
+    addresses: (IpAddr, IpAddr),
     bytes: u64,
     seed: u64,
 ) -> Result<Transfer> {
-    let limit = Duration::from_secs(15 + bytes / SLOWEST);
-    let deadline = Deadline::new(format!("a transfer of {bytes} bytes to {address}"), limit);
+    RunningTransfer::start_translated(from, to, addresses, bytes, seed)?.finish()
+}
 
-    let (ready, listening) = mpsc::channel();
-    let waiting = deadline.clone();
-    let receiver = to.thread(move || {
-        let listener = listen(own)?;
-        // The receiver exists: it waits for this, or for the channel to close.
-        let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
-        receive(&accept(&listener, &waiting)?, &waiting)
-    })?;
-    let Ok(listener) = listening.recv() else {
-        return Err(join(receiver).err().unwrap_or(Error::Interrupted));
-    };
-    let destination = SocketAddr::new(address, listener.port());
+/// A transfer under way.
+#[derive(Debug)]
+pub struct RunningTransfer {
+    deadline: Deadline,
+    /// Bytes that have arrived.
+    arrived: Arc<AtomicU64>,
+    sender: JoinHandle<Result<Seen>>,
+    receiver: JoinHandle<Result<Seen>>,
+}
 
-    let sending = deadline.clone();
-    let sent = from.thread(move || send(destination, bytes, seed, &sending)).and_then(join);
-    if sent.is_err() {
-        deadline.stop();
+impl RunningTransfer {
+    /// Begins what [`transfer_file`] does.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the receiver cannot listen, or a thread not start.
+    pub fn start(
+        from: &Namespace,
+        to: &Namespace,
+        address: impl Into<IpAddr>,
+        bytes: u64,
+        seed: u64,
+    ) -> Result<Self> {
+        let address = address.into();
+        Self::start_translated(from, to, (address, address), bytes, seed)
     }
-    let received = join(receiver);
-    compare(&sent?, received?)
+
+    fn start_translated(
+        from: &Namespace,
+        to: &Namespace,
+        (own, address): (IpAddr, IpAddr),
+        bytes: u64,
+        seed: u64,
+    ) -> Result<Self> {
+        let limit = Duration::from_secs(15 + bytes / SLOWEST);
+        let deadline = Deadline::new(format!("a transfer of {bytes} bytes to {address}"), limit);
+
+        let (ready, listening) = mpsc::channel();
+        let waiting = deadline.clone();
+        let arrived = Arc::default();
+        let arrivals = Arrivals::new(Arc::clone(&arrived));
+        let receiver = to.thread(move || {
+            let listener = listen(own)?;
+            // The receiver exists: it waits for this, or for the channel to close.
+            let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
+            receive(&accept(&listener, &waiting)?, arrivals, &waiting)
+        })?;
+        let Ok(listener) = listening.recv() else {
+            return Err(join(receiver).err().unwrap_or(Error::Interrupted));
+        };
+        let destination = SocketAddr::new(address, listener.port());
+
+        let sending = deadline.clone();
+        let sender = from.thread(move || {
+            let sent = send(destination, bytes, seed, &sending);
+            if sent.is_err() {
+                sending.stop();
+            }
+            sent
+        })?;
+        Ok(Self { deadline, arrived, sender, receiver })
+    }
+
+    /// Bytes that have arrived so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ended, well or not.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.deadline.stopped() || self.receiver.is_finished()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// As [`transfer_file`].
+    pub fn finish(self) -> Result<Transfer> {
+        let sent = join(self.sender);
+        let received = join(self.receiver);
+        compare(&sent?, received?)
+    }
 }
 
 /// Listens at any free port of `address`.
@@ -149,23 +218,28 @@ fn send(to: SocketAddr, bytes: u64, seed: u64, deadline: &Deadline) -> Result<Se
     }
     stream.shutdown(Shutdown::Write).map_err(Error::io("cannot finish sending"))?;
     let sha256 = hexadecimal(&digest.finalize());
-    Ok(Seen { bytes, sha256, duration: start.elapsed(), peer: to.ip() })
+    let (duration, longest_pause) = (start.elapsed(), Duration::ZERO);
+    Ok(Seen { bytes, sha256, duration, longest_pause, peer: to.ip() })
 }
 
-fn receive(stream: &TcpStream, deadline: &Deadline) -> Result<Seen> {
+fn receive(stream: &TcpStream, mut arrivals: Arrivals, deadline: &Deadline) -> Result<Seen> {
     let start = Instant::now();
     let peer = stream.peer_addr().map_err(Error::io("cannot learn the sender's address"))?.ip();
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
-    let mut bytes = 0;
     loop {
         let count = deadline.retry(|| (&mut &*stream).read(&mut chunk))?;
         if count == 0 {
-            let sha256 = hexadecimal(&digest.finalize());
-            return Ok(Seen { bytes, sha256, duration: start.elapsed(), peer });
+            return Ok(Seen {
+                bytes: arrivals.bytes(),
+                sha256: hexadecimal(&digest.finalize()),
+                duration: start.elapsed(),
+                longest_pause: arrivals.longest_pause(),
+                peer,
+            });
         }
         digest.update(&chunk[..count]);
-        bytes += count as u64;
+        arrivals.note(count);
     }
 }
 
@@ -174,6 +248,7 @@ fn compare(sent: &Seen, received: Seen) -> Result<Transfer> {
         return Ok(Transfer {
             bytes: received.bytes,
             duration: received.duration,
+            longest_pause: received.longest_pause,
             sha256: received.sha256,
             source: received.peer,
         });
@@ -220,6 +295,7 @@ mod tests {
             bytes,
             sha256: sha256.to_owned(),
             duration: Duration::ZERO,
+            longest_pause: Duration::ZERO,
             peer: IpAddr::from([192, 0, 2, 1]),
         };
         assert!(compare(&seen(5, "aa"), seen(5, "aa")).is_ok());

@@ -13,8 +13,6 @@ use experiments::bench::{self, BenchCommand};
 use experiments::demo::{self, DemoArgs};
 use experiments::load::{self, LoadCommand};
 use experiments::repro::{self, ReproCommand};
-use ovnlab::command::OvnArgs;
-use qemulab::command::QemuArgs;
 use report::SchemaArgs;
 
 /// Shows, measures and attacks pvnet: the program `pvnet` beside this one, or else in the PATH.
@@ -27,11 +25,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
+    /// Show in a minute what pvnet does: guests talk, a paper's mechanisms gain a factor, a kill -9 costs a pause, a hostile guest
+    /// gets nothing, and what isolation costs.
     ///
-    /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
-    /// veth and bridge. Measures the same transfers over both, prints a table and writes a
-    /// report with plots. Needs root. Removes everything that it created, even after an error.
+    /// Each step is a sentence and a figure; a page with plots has them all. Starts daemons and guests of its own, beside those that run.
+    /// Needs root (or `pvnet rootless`). Removes everything that it created, even after an error or Ctrl-C.
     Demo(DemoArgs),
     /// Measure pvnet, and for comparison the kernel's veth + bridge.
     ///
@@ -51,19 +49,22 @@ enum Command {
     /// Boot a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
     ///
     /// Needs no root and no virtualisation. The first run makes images from Debian's packages.
+    #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Xen(xenlab::command::Command),
     /// Boot virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and do with them
     /// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
     ///
     /// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
-    Qemu(QemuArgs),
+    #[cfg(feature = "hosts")]
+    Qemu(qemulab::command::QemuArgs),
     /// Start OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and do
     /// with them what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed. A
     /// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
     ///
     /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
-    Ovn(OvnArgs),
+    #[cfg(feature = "hosts")]
+    Ovn(ovnlab::command::OvnArgs),
     /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
     Schema(SchemaArgs),
     /// Write man pages, completions of bash, zsh and fish, and the schemas of JSON documents into a folder.
@@ -80,8 +81,11 @@ fn main() -> ExitCode {
         Command::Bench(command) => experiment(bench::run(&command)),
         Command::Load(command) => experiment(load::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),
+        #[cfg(feature = "hosts")]
         Command::Xen(command) => lab(xenlab::command::run(&command)),
+        #[cfg(feature = "hosts")]
         Command::Qemu(args) => lab(qemulab::command::run(&args)),
+        #[cfg(feature = "hosts")]
         Command::Ovn(args) => lab(ovnlab::command::run(&args)),
         Command::Schema(args) => print(args.text(schema::kinds())),
         Command::Manual { folder } => {
@@ -104,7 +108,8 @@ fn experiment(result: experiments::Result<()>) -> ExitCode {
     lab::exit_code("pvnet-lab", result, experiments::Error::is_interrupt)
 }
 
-/// The same of a lab.
+/// The same of a lab with whole hosts.
+#[cfg(feature = "hosts")]
 fn lab(result: xenlab::Result<ExitCode>) -> ExitCode {
     lab::exit_code("pvnet-lab", result, xenlab::Error::is_interrupt)
 }

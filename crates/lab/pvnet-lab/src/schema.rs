@@ -4,7 +4,11 @@ use document::Kind;
 
 /// All kinds of documents.
 pub fn kinds() -> impl Iterator<Item = Kind> + Clone {
-    experiments::DOCUMENTS.iter().chain(xenlab::command::DOCUMENTS).copied()
+    #[cfg(feature = "hosts")]
+    let of_hosts = xenlab::command::DOCUMENTS;
+    #[cfg(not(feature = "hosts"))]
+    let of_hosts: &[Kind] = &[];
+    experiments::DOCUMENTS.iter().chain(of_hosts).copied()
 }
 
 #[cfg(test)]

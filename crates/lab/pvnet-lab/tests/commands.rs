@@ -102,6 +102,73 @@ fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
     assert!(idle["median"].as_f64().unwrap() > 0.0, "{idle}");
 }
 
+/// Network namespaces that a process made and has left.
+fn namespaces_of(pid: u32) -> Vec<String> {
+    let mut command = lab::command("ip").unwrap();
+    command.arg("netns");
+    let list = lab::run(command, LIMIT).unwrap();
+    let made = format!("-{pid}-");
+    list.lines().filter(|line| line.contains(&made)).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_demo_tells_what_it_measured() {
+    if !able(&["iperf3", "ping", "ethtool"]) {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let [json, page] = ["demo.json", "demo.html"].map(|name| folder.path().join(name));
+    let mut command = pvnet_lab();
+    command.args(["demo", "--quick", "--step", "talk,kill,attack,ports,idle,cost"]);
+    command.arg("--json").arg(&json).arg("--report").arg(&page);
+    let mut demo = Process::capture(command).unwrap();
+    demo.succeed(3 * LIMIT).unwrap();
+    let told = demo.stdout();
+    for words in ["The kernel has no link", "SHA-256", "disabled its port: \"", "wall between"] {
+        assert!(told.contains(words), "{words:?} is not in {told}");
+    }
+    let report = checked("bench", &std::fs::read_to_string(json).unwrap());
+    let rows = report["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("no row {name} in {report}"))
+    };
+    assert!(row("kill-pause")["median"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(row("kill-pause")["sha256"].as_str().map(str::len), Some(64), "{report}");
+    assert!(row("attack-disabled")["median"].as_f64() > Some(0.0), "{report}");
+    let streams =
+        ["talk-tcp", "attack-tcp/during", "ports-vhost-user", "ports-card", "cost-tcp/veth-bridge"];
+    for name in streams {
+        assert!(row(name)["median"].as_f64() > Some(1.0), "{name}: {report}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.matches("<figure>").count() >= 4, "{page}");
+    assert_eq!(namespaces_of(demo.pid()), [""; 0]);
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing() {
+    if !able(&["iperf3", "ping", "ethtool"]) {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let page = folder.path().join("demo.html");
+    let mut command = pvnet_lab();
+    command.args(["demo", "--step", "kill", "--report"]).arg(&page);
+    command.env("TMPDIR", folder.path());
+    let mut demo = Process::capture(command).unwrap();
+    // Its daemon's folder is there: it has begun.
+    let begun = std::time::Instant::now();
+    while std::fs::read_dir(folder.path()).unwrap().next().is_none() {
+        assert!(begun.elapsed() < LIMIT, "{}", demo.stderr());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(demo.stop().unwrap().code(), Some(130), "{}", demo.stderr());
+    assert!(demo.stderr().contains("nothing is left running"), "{}", demo.stderr());
+    assert_eq!(namespaces_of(demo.pid()), [""; 0]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_paper_is_repeated_and_compared_with_its_numbers() {
     if !able(&["iperf3", "ping", "ethtool"]) {
@@ -133,8 +200,5 @@ fn a_paper_is_repeated_and_compared_with_its_numbers() {
     assert!(high["ratio_to_none"].as_f64() > Some(0.0), "{high}");
     assert!(global["mbps"].is_null() && global["not_measurable"].is_string(), "{global}");
     assert!(std::fs::read_to_string(html).unwrap().contains("<figure>"));
-    let mut namespaces = lab::command("ip").unwrap();
-    namespaces.arg("netns");
-    let client = format!("pvnet-client-{}-", repro.pid());
-    assert!(!lab::run(namespaces, LIMIT).unwrap().contains(&client));
+    assert_eq!(namespaces_of(repro.pid()), [""; 0]);
 }

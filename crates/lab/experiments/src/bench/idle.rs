@@ -33,25 +33,42 @@ pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     let testbed = Testbed::start(&Setup::default())?;
     // Memory is resident only after its first use, so the daemon works first.
     progress.step("let the guests talk for a second");
-    if let Some(case) = Case::find("tcp-1") {
-        case.run(&testbed, 1, 0, None)?;
-    }
+    Case::TCP.run(&testbed, 1, 0, None)?;
     Interrupt::sleep(PAUSE)?;
     let mut rows = Rows::default();
     for round in 0..rounds {
         progress.step(format!("round {} of {rounds}", round + 1));
+        let idle = Idle::measure(&testbed, Duration::from_secs(args.seconds.into()))?;
+        rows.push("idle-cpu", "%", idle.daemon);
+        rows.push("idle-cpu-guests", "%", idle.guests);
+        rows.push("idle-rss", "MiB", idle.rss);
+        progress.done(&format!("{} % of a core", human(idle.daemon)));
+    }
+    Ok(rows.finish("idle"))
+}
+
+/// What processes use while nothing is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    /// The daemon's share of a CPU, in per cent.
+    pub daemon: f64,
+    /// That of both guests.
+    pub guests: f64,
+    /// The daemon's resident memory, in MiB.
+    pub rss: f64,
+}
+
+impl Idle {
+    /// Reads what they use for this long.
+    pub fn measure(testbed: &Testbed, duration: Duration) -> Result<Self> {
         let guests = testbed.guests();
         let processes = [&[testbed.pid()], &*guests].concat();
         let meter = CpuMeter::start(&processes, Children::Ignored)?;
-        Interrupt::sleep(Duration::from_secs(args.seconds.into()))?;
+        Interrupt::sleep(duration)?;
         let usage = meter.read()?;
-        let percent = 100.0 * usage.cpus(usage.of(testbed.pid()));
-        rows.push("idle-cpu", "%", percent);
-        let of_guests: f64 = guests.iter().map(|pid| 100.0 * usage.cpus(usage.of(*pid))).sum();
-        rows.push("idle-cpu-guests", "%", of_guests);
-        let rss = Rss::of(testbed.pid())?;
-        rows.push("idle-rss", "MiB", rss.bytes as f64 / f64::from(1 << 20));
-        progress.done(&format!("{} % of a core", human(percent)));
+        let percent = |pid: u32| 100.0 * usage.cpus(usage.of(pid));
+        let rss = Rss::of(testbed.pid())?.bytes as f64 / f64::from(1 << 20);
+        let guests = guests.into_iter().map(percent).sum();
+        Ok(Self { daemon: percent(testbed.pid()), guests, rss })
     }
-    Ok(rows.finish("idle"))
 }

@@ -5,6 +5,7 @@
 //!   └──── 200 Mb/s ──► hostile               only to a slow receiver
 //! ```
 
+mod beside;
 mod class;
 mod hostile;
 mod measure;
@@ -21,7 +22,8 @@ use super::common::Common;
 use super::show::Shown;
 use crate::error::Result;
 use crate::testbed::GuestKind;
-use class::Class;
+pub use beside::{Beside, beside};
+pub use class::Class;
 pub use hostile::{HostileArgs, run as hostile_guest};
 use measure::{Sample, measure};
 use order::Order;

@@ -1,129 +1,330 @@
-//! The findings for a terminal, and for programs.
+//! The findings as sentences for a terminal, and as rows for programs.
 
 use lab::Ping;
-use report::{Benchmark, CpuSplit, Row, Samples, Stats, Table, human};
+use report::{Benchmark, Row, Samples, Stats, Table, human};
 
-use super::isolation::Links;
-use super::{Findings, Pair};
-use crate::error::{Error, Result};
-use crate::output;
+use super::cost::{Compared, Cost};
+use super::kill::Kill;
+use super::links::Links;
+use super::ports::Ports;
+use super::talk::Talk;
+use super::{Findings, Step};
+use crate::bench::idle::Idle;
+use crate::bench::isolation::Beside;
+use crate::repro::menon06::Gain;
 
-/// `210 µs (180–302)`, with what was lost.
-pub fn ping(ping: &Ping) -> String {
-    let us = |time: std::time::Duration| human(time.as_secs_f64() * 1e6);
-    let times = match &ping.rtt {
-        Some(rtt) => format!("{} µs ({}–{})", us(rtt.avg), us(rtt.min), us(rtt.max)),
-        None => "no reply".to_owned(),
+/// What the demo is about.
+pub const INTRODUCTION: &str = "\
+pvnet is a driver domain in user space: it carries frames between guests that do not trust each other. The guests here are network \
+namespaces, each with its own unmodified Linux TCP/IP stack behind an interface whose rings pvnet serves.";
+
+/// Columns of a line of text.
+const WIDTH: usize = 100;
+const INDENT: &str = "   ";
+
+/// What a step shows, before it is measured.
+pub fn title(step: Step) -> &'static str {
+    match step {
+        Step::Talk => "Two guests talk through shared rings",
+        Step::Mechanisms => "Each mechanism of Menon, Cox and Zwaenepoel (2006), off and on",
+        Step::Kill => "kill -9 of pvnet in the middle of a file",
+        Step::Attack => "A hostile virtual machine beside two guests, on the same worker",
+        Step::Ports => "A virtual machine's port, and a context of a network card",
+        Step::Idle => "Nobody sends",
+        Step::Cost => "What isolation costs",
+    }
+}
+
+/// What a step found, for a terminal.
+pub fn told(step: Step, findings: &Findings) -> String {
+    let told = match step {
+        Step::Talk => findings.talk.as_ref().map(|talk| wrapped(&self::talk(talk))),
+        Step::Mechanisms => (!findings.gains.is_empty()).then(|| {
+            let lead = wrapped(&mechanisms(&findings.gains));
+            lead + &indented(&gains(&findings.gains).render(false))
+        }),
+        Step::Kill => findings.kill.as_ref().map(|kill| wrapped(&self::kill(kill))),
+        Step::Attack => findings.attack.as_ref().map(|attack| wrapped(&self::attack(attack))),
+        Step::Ports => findings.ports.as_ref().map(|ports| wrapped(&self::ports(ports))),
+        Step::Idle => findings.idle.as_ref().map(|idle| wrapped(&self::idle(idle))),
+        Step::Cost => findings
+            .cost
+            .as_ref()
+            .map(|cost| wrapped(&self::cost(cost)) + &indented(&compared(cost).render(false))),
     };
-    match ping.sent.saturating_sub(ping.received) {
-        0 => times,
-        lost => format!("{times}, {lost} of {} lost", ping.sent),
-    }
+    told.unwrap_or_default()
 }
 
-/// Prints what was found.
-pub fn print(findings: &Findings) -> Result<()> {
-    output::print(&format!("\n{}\n\n", proofs(findings).join("\n")))?;
-    times(findings).print().map_err(Error::Print)?;
-    output::print("\n")?;
-    table(&findings.transfers).print().map_err(Error::Print)?;
-    output::print(&format!("{NOTE}\n\n"))
+/// How two guests talk.
+pub fn talk(talk: &Talk) -> String {
+    let [v4, v6] = talk.pings.each_ref().map(ping);
+    let [red, blue] = talk.links.each_ref();
+    let links = |links: &Links| format!("{} has {}", links.namespace, links.links.join(" and "));
+    format!(
+        "Ping takes {v4} (IPv4) and {v6} (IPv6), a datagram and its answer {}, and a TCP stream has {}. The kernel has no link between \
+         them ({}; {}), and pvnet's ports counted all {} MB.",
+        micros(&talk.rtt, 50.0),
+        gbps(talk.tcp.result.mbps),
+        links(red),
+        links(blue),
+        human(talk.tcp.carried.bytes as f64 / 1e6)
+    )
 }
 
-const NOTE: &str = "\
-Frames are counted where they enter the switch or bridge; a GSO frame counts once. s/GB are CPU
-seconds per 10⁹ bytes received; time that is neither the daemon's nor idle counts as guest. TSO
-needs checksums and scatter/gather, so it is off whenever one of them is. UDP is sent at the pace at
-which the most arrives.";
-
-/// The proof that pvnet carried the frames, and that the bytes arrived unchanged.
-pub fn proofs(findings: &Findings) -> [String; 2] {
-    let [red, blue] = findings.links.each_ref();
-    let has = |links: &Links| format!("{} has {}", links.namespace, links.links.join(" and "));
-    [
-        format!("{}, {}: no link by which the kernel could forward.", has(red), has(blue)),
-        format!(
-            "1 GiB arrived as it was sent (SHA-256 {}…); pvnet's ports counted {} bytes in {} frames.",
-            &findings.file.sha256[..16],
-            human(findings.file_carried.bytes as f64),
-            human(findings.file_carried.frames as f64)
-        ),
-    ]
+/// The mechanisms together.
+pub fn mechanisms(gains: &[Gain]) -> String {
+    let all = gains.iter().find(|gain| gain.mechanism.key == "all");
+    let factor = all.and_then(Gain::factor).map_or("?".to_owned(), human);
+    let paper = all.and_then(|gain| gain.paper).map_or(String::new(), |paper| {
+        format!(" In the paper, on a machine of 2006, it is {}.", human(paper))
+    });
+    format!(
+        "A guest and its driver domain share one CPU, as in the paper. With all mechanisms for sending the guest's stream is {factor} times \
+         as fast as with none.{paper}"
+    )
 }
 
-/// Times, and what UDP lost.
-pub fn times(findings: &Findings) -> Table {
-    let mut table = Table::new().left("").right("pvnet").right("veth + bridge");
-    let mut row = |name: &str, cells: [String; 2]| {
-        let [pvnet, bridge] = cells;
-        table.row([name.to_owned(), pvnet, bridge]);
-    };
-    row("ping, IPv4", findings.pings.each_ref().map(|pings| ping(&pings.v4)));
-    row("ping, IPv6", findings.pings.each_ref().map(|pings| ping(&pings.v6)));
-    for (name, percent) in [("UDP round trip, median", 50.0), ("UDP round trip, p99", 99.0)] {
-        let time = |times: &Samples| human(times.percentile(percent).unwrap_or(0.0));
-        row(name, findings.rtt.each_ref().map(|times| format!("{} µs", time(times))));
-    }
-    if let Some(pair) = findings.transfers.iter().find(|pair| pair.case.is_udp()) {
-        let lost = [&pair.pvnet, &pair.bridge].map(|measured| measured.result.lost_percent);
-        row("UDP transfer, lost", lost.map(|percent| format!("{} %", human(percent))));
-    }
-    table
+/// What became of the file.
+pub fn kill(kill: &Kill) -> String {
+    let transfer = &kill.transfer;
+    format!(
+        "Nothing arrived for {} ms, with the start of the next pvnet and TCP's retransmission in it. Then the file of {} MiB went on over the \
+         same connection, and arrived as it was sent: SHA-256 {}… at both ends.",
+        human(transfer.longest_pause.as_secs_f64() * 1e3),
+        transfer.bytes >> 20,
+        &transfer.sha256[..16]
+    )
 }
 
-/// The transfers, a row for each subject: what was carried, and its cost in CPU s/GB.
-pub fn table(transfers: &[Pair]) -> Table {
-    let mut table = Table::new()
-        .left("transfer")
-        .left("over")
-        .right("Mb/s")
-        .right("ratio")
-        .right("packets/s")
-        .right("guest s/GB")
-        .right("driver dom.")
-        .right("hypervisor")
-        .right("idle");
-    for pair in transfers {
-        let subjects = [
-            (pair.case.label, "pvnet", &pair.pvnet, human(pair.ratio())),
-            ("", "veth + bridge", &pair.bridge, String::new()),
-        ];
-        for (label, over, measured, ratio) in subjects {
-            let CpuSplit { guest, driver, hypervisor, idle } =
-                measured.per_gigabyte(measured.result.bytes);
-            let parts = [guest, driver, hypervisor, idle].map(|part| format!("{part:.2}"));
-            let rates = [measured.result.mbps, measured.frames_per_second()].map(human);
-            let [mbps, frames] = rates;
-            let cells = [label.to_owned(), over.to_owned(), mbps, ratio, frames];
-            table.row(cells.into_iter().chain(parts));
+/// What the hostile guest got, and what its neighbours kept.
+pub fn attack(attack: &Beside) -> String {
+    let Beside { idle, attack, reason } = attack;
+    format!(
+        "It broke its rings {} times, and each time pvnet disabled its port: \"{reason}\". The guests' stream had {} before and {} \
+         meanwhile ({} %); the 99th percentile of their round trips was {} and {}.",
+        attack.operations,
+        gbps(idle.mbps),
+        gbps(attack.mbps),
+        percent(attack.mbps, idle.mbps),
+        time(idle.p99),
+        time(attack.p99)
+    )
+}
+
+/// The streams through the other doors.
+pub fn ports(ports: &Ports) -> String {
+    format!(
+        "Between two virtual machines' ports (vhost-user, driven by pvnet's own virtio driver) a TCP stream has {}. From a guest's own context \
+         of a card to the wire it has {}, in frames of the MTU, and the daemon used {:.1} % of a CPU meanwhile: it only assigns contexts.",
+        gbps(ports.machines.mbps),
+        gbps(ports.card.mbps),
+        100.0 * ports.daemon
+    )
+}
+
+/// What idleness costs.
+pub fn idle(idle: &Idle) -> String {
+    format!(
+        "The daemon with two connected guests used {:.1} % of a CPU, and has {} MiB of memory. Its workers sleep; a switch that polls uses a \
+         whole CPU.",
+        idle.daemon,
+        human(idle.rss)
+    )
+}
+
+/// What the comparison says.
+pub fn cost(cost: &Cost) -> String {
+    let [pvnet, bridge, ..] = &cost.compared[..] else { return String::new() };
+    let missing = match &cost.missing[..] {
+        [] => String::new(),
+        missing => {
+            format!(" Not shown: {}. --rivals installs what is missing.", missing.join("; "))
         }
+    };
+    format!(
+        "The same stream over the kernel's bridge is {} times as fast: it has no wall between guests, passes pages by reference and copies a byte \
+         twice. pvnet checks all that a guest writes and copies a byte five times.{missing}",
+        human(bridge.tcp.result.mbps / pvnet.tcp.result.mbps.max(f64::EPSILON))
+    )
+}
+
+/// A row for each mechanism.
+pub fn gains(gains: &[Gain]) -> Table {
+    let table = Table::new().left("mechanism").right("off Mb/s").right("on Mb/s");
+    let mut table = table.right("factor").right("in the paper");
+    let factor = |factor: Option<f64>| factor.map_or("–".to_owned(), |it| format!("× {it:.2}"));
+    for gain in gains {
+        let rates = gain.samples.as_ref().map(|samples| samples.each_ref().map(|s| human(s.mbps)));
+        let [off, on] = rates.unwrap_or_else(|| ["–".to_owned(), "–".to_owned()]);
+        let label = gain.mechanism.label.to_owned();
+        table.row([label, off, on, factor(gain.factor()), factor(gain.paper)]);
     }
     table
+}
+
+/// A row for each that was compared.
+pub fn compared(cost: &Cost) -> Table {
+    let table = Table::new().left("over").left("between the guests").right("TCP Mb/s");
+    let mut table = table.right("CPU s/GB").right("round trip µs").right("p99");
+    for one in &cost.compared {
+        let rtt = |percent| human(one.rtt.percentile(percent).unwrap_or(0.0));
+        let rate = human(one.tcp.result.mbps);
+        let cpu = format!("{:.2}", one.cpu());
+        table.row([one.label.into(), one.wall.into(), rate, cpu, rtt(50.0), rtt(99.0)]);
+    }
+    table
+}
+
+/// The mean of a ping, with what was lost.
+fn ping(ping: &Ping) -> String {
+    let time = ping.rtt.map_or("?".to_owned(), |rtt| self::time(rtt.avg.as_secs_f64() * 1e6));
+    match ping.sent.saturating_sub(ping.received) {
+        0 => time,
+        lost => format!("{time}, {lost} of {} lost", ping.sent),
+    }
+}
+
+fn gbps(mbps: f64) -> String {
+    format!("{} Gb/s", human(mbps / 1e3))
+}
+
+fn micros(samples: &Samples, percent: f64) -> String {
+    time(samples.percentile(percent).unwrap_or(0.0))
+}
+
+/// A time in microseconds, in the unit that it is read in.
+pub fn time(us: f64) -> String {
+    if us < 1000.0 { format!("{} µs", human(us)) } else { format!("{} ms", human(us / 1e3)) }
+}
+
+/// A share in whole per cent.
+pub fn percent(part: f64, whole: f64) -> String {
+    format!("{:.0}", 100.0 * part / whole.max(f64::EPSILON))
+}
+
+/// Text in lines, indented.
+pub fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::from(INDENT));
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines += line.trim_end();
+            lines.push('\n');
+            INDENT.clone_into(&mut line);
+        }
+        line += word;
+        line.push(' ');
+    }
+    lines + line.trim_end() + "\n"
+}
+
+/// Lines, indented.
+fn indented(lines: &str) -> String {
+    lines.lines().map(|line| format!("{INDENT}{line}\n")).collect()
 }
 
 /// The findings as benchmark rows of one round.
 pub fn benchmark(findings: &Findings) -> Benchmark {
     let mut benchmark = Benchmark::new("demo");
-    for pair in &findings.transfers {
-        for (over, measured) in [("pvnet", &pair.pvnet), ("veth-bridge", &pair.bridge)] {
-            let result = &measured.result;
-            let name = format!("{}/{over}", pair.case.key);
-            let row = Row::new(name, "Mb/s", Stats::single(result.mbps)).with_cpu(measured.cpu);
-            let row = row.with("frames_per_second", measured.frames_per_second());
-            benchmark.rows.push(match pair.case.is_udp() {
-                true => row.with("lost_percent", result.lost_percent),
-                false => row.with("retransmits", result.retransmits),
-            });
-        }
-        let case = pair.case.key;
-        benchmark.compare(&format!("{case}/pvnet"), &format!("{case}/veth-bridge"));
+    let row = |name: &str, unit: &str, value: f64| Row::new(name, unit, Stats::single(value));
+    let rows = &mut benchmark.rows;
+    let trips = |name: &str, rtt: &Samples| {
+        let percentile = |percent| rtt.percentile(percent).unwrap_or(0.0);
+        [("rtt-p50", 50.0), ("rtt-p99", 99.0)]
+            .map(|(of, percent)| row(&format!("{of}/{name}"), "µs", percentile(percent)))
+    };
+    if let Some(talk) = &findings.talk {
+        rows.push(row("talk-tcp", "Mb/s", talk.tcp.result.mbps).with_cpu(talk.tcp.cpu));
+        rows.extend(trips("talk", &talk.rtt));
     }
-    for (name, percent) in [("rtt-p50", 50.0), ("rtt-p99", 99.0)] {
-        for (over, times) in ["pvnet", "veth-bridge"].into_iter().zip(&findings.rtt) {
-            let time = Stats::single(times.percentile(percent).unwrap_or(0.0));
-            benchmark.rows.push(Row::new(format!("{name}/{over}"), "µs", time));
+    for gain in &findings.gains {
+        let Some([off, on]) = &gain.samples else { continue };
+        for (state, sample) in [("off", off), ("on", on)] {
+            let name = format!("{}/{state}", gain.mechanism.key);
+            rows.push(row(&name, "Mb/s", sample.mbps).with_cpu(sample.cpu));
         }
-        benchmark.compare(&format!("{name}/pvnet"), &format!("{name}/veth-bridge"));
+        if let (Some(row), Some(paper)) = (rows.last_mut(), gain.paper) {
+            row.extra.insert("paper_factor".to_owned(), paper.into());
+        }
+    }
+    if let Some(Kill { transfer, .. }) = &findings.kill {
+        let pause = row("kill-pause", "ms", transfer.longest_pause.as_secs_f64() * 1e3);
+        rows.push(pause.with("bytes", transfer.bytes).with("sha256", transfer.sha256.clone()));
+    }
+    if let Some(Beside { idle, attack, reason }) = &findings.attack {
+        let seen = [("before", idle), ("during", attack)];
+        rows.extend(seen.map(|(when, it)| row(&format!("attack-tcp/{when}"), "Mb/s", it.mbps)));
+        rows.extend(seen.map(|(when, it)| row(&format!("attack-p99/{when}"), "µs", it.p99)));
+        let broken = row("attack-disabled", "times", attack.operations as f64);
+        rows.push(broken.with("reason", reason.clone()));
+    }
+    if let Some(ports) = &findings.ports {
+        rows.push(row("ports-vhost-user", "Mb/s", ports.machines.mbps));
+        rows.push(row("ports-card", "Mb/s", ports.card.mbps).with("daemon_cpus", ports.daemon));
+    }
+    if let Some(idle) = &findings.idle {
+        rows.push(row("idle-cpu", "%", idle.daemon));
+        rows.push(row("idle-rss", "MiB", idle.rss));
+    }
+    let compared: &[Compared] = findings.cost.as_ref().map_or(&[], |cost| &cost.compared);
+    for one in compared {
+        let tcp = row(&format!("cost-tcp/{}", one.key), "Mb/s", one.tcp.result.mbps);
+        rows.push(tcp.with_cpu(one.tcp.cpu).with("cpu_s_per_gb", one.cpu()));
+        rows.extend(trips(one.key, &one.rtt));
+    }
+    for gain in &findings.gains {
+        let key = gain.mechanism.key;
+        benchmark.compare(&format!("{key}/on"), &format!("{key}/off"));
+    }
+    for what in ["attack-tcp", "attack-p99"] {
+        benchmark.compare(&format!("{what}/during"), &format!("{what}/before"));
+    }
+    for one in compared {
+        benchmark.compare(&format!("cost-tcp/{}", one.key), "cost-tcp/pvnet");
     }
     benchmark
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use lab::Transfer;
+
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_and_indented() {
+        let text = wrapped(&"word ".repeat(40));
+        assert!(text.lines().all(|line| line.starts_with("   word") && line.len() <= WIDTH));
+        assert_eq!(text.split_whitespace().count(), 40);
+        assert!(text.ends_with("word\n"));
+    }
+
+    #[test]
+    fn a_step_that_was_not_asked_for_tells_and_counts_nothing() {
+        let findings = Findings::default();
+        let steps = <Step as clap::ValueEnum>::value_variants();
+        assert!(steps.iter().all(|step| told(*step, &findings).is_empty()));
+        assert!(benchmark(&findings).rows.is_empty());
+    }
+
+    #[test]
+    fn the_killed_daemon_has_its_pause_and_the_files_digest() {
+        let transfer = Transfer {
+            bytes: 256 << 20,
+            duration: Duration::from_secs(1),
+            longest_pause: Duration::from_micros(23_400),
+            sha256: "0123456789abcdef00".to_owned(),
+            source: Ipv4Addr::LOCALHOST.into(),
+        };
+        let kill = Some(Kill { transfer, arrived: Vec::new(), at: 0.5 });
+        let findings = Findings { kill, ..Findings::default() };
+        let text = told(Step::Kill, &findings);
+        assert!(text.contains("23.4 ms") && text.contains("256 MiB"), "{text}");
+        assert!(text.contains("0123456789abcdef…"), "{text}");
+        let benchmark = benchmark(&findings);
+        let row = benchmark.row("kill-pause").unwrap();
+        assert_eq!((row.stats.median, &row.extra["sha256"]), (23.4, &"0123456789abcdef00".into()));
+    }
 }

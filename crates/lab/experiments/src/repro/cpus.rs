@@ -29,6 +29,11 @@ impl Cpus {
         Ok(Self::among(&lab::cpus()?, lab::share_a_core))
     }
 
+    /// Any: for what need not be told apart.
+    pub fn any() -> Self {
+        Self { server: None, driver: None, client: None, note: None }
+    }
+
     /// The client gets the first, which serves most of the machine's interrupts.
     fn among(all: &[usize], share_a_core: impl Fn(usize, usize) -> bool) -> Self {
         let (client, others) = match all {

@@ -10,6 +10,7 @@ mod paper;
 mod plan;
 mod rows;
 mod show;
+mod single;
 mod topology;
 
 use clap::Args;
@@ -26,6 +27,7 @@ use measure::{Sample, measure};
 use paper::Figure;
 use plan::{Key, Planned, keys, plan, superpages};
 use rows::Measurements;
+pub use single::{Gain, MECHANISMS, gains};
 use topology::Topology;
 
 /// Options of `menon06`.

@@ -70,6 +70,8 @@ pub struct Willmann07Args {
 const RATE_MBPS: u32 = 500;
 /// The paper tuned its NICs' coalescing for the best results (§5.1).
 const COALESCE_US: u32 = 2000;
+/// The same where latency counts too.
+const UNHURRIED_US: u32 = 50;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.
 const FRAME: u64 = 1514;
 const PAYLOAD: u64 = 1448;
@@ -129,6 +131,13 @@ pub fn configurations() -> Vec<String> {
     let (rate_mbps, coalesce_us) = (RATE_MBPS, COALESCE_US);
     let machine = Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps, coalesce_us };
     config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
+}
+
+/// A server with one guest, whose only interface is a context of a card that nothing slows down. What the guest sends is cut into
+/// frames by the card.
+pub fn on_a_card() -> Result<Server> {
+    let network = Network { nics: 1, rate_mbps: 0, coalesce_us: UNHURRIED_US };
+    Server::start(Config::CdnaTso, 1, network, &Cpus::any())
 }
 
 /// Measures everything. All servers with the same number of guests run at once.

@@ -4,18 +4,14 @@ use lab::{Iperf, Offloads, Throughput, Traffic};
 
 use super::subject::Subject;
 
-/// One transfer.
+/// One transfer, from left to right.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// Its name in rows.
     pub key: &'static str,
-    /// Its name for readers.
-    pub label: &'static str,
     /// Offloads of both ends.
     pub offloads: Offloads,
     protocol: Protocol,
-    /// Whether the right end sends.
-    reverse: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,49 +27,23 @@ const DATAGRAM: u16 = 1448;
 /// sends at a pace of its choice.
 pub const CONGESTION: &str = "cubic";
 
-/// All transfers. Those with the same offloads follow each other.
-pub const CASES: [Case; 9] = [
-    Case::tcp("tcp-1", "TCP, 1 stream", 1),
-    Case::tcp("tcp-1-back", "TCP, 1 stream, back", 1).reversed(),
-    Case::tcp("tcp-4", "TCP, 4 streams", 4),
-    Case::tcp("tcp-4-back", "TCP, 4 streams, back", 4).reversed(),
-    Case {
-        key: "udp",
-        label: "UDP, 1448 bytes",
-        offloads: Offloads::ALL,
-        protocol: Protocol::Udp,
-        reverse: false,
-    },
-    Case::tcp("tcp-1-no-tso", "TCP, no TSO", 1).with(Offloads { tso: false, ..Offloads::ALL }),
-    // TSO needs both of the others, so it is off with each of them.
-    Case::tcp("tcp-1-no-csum", "TCP, no checksums", 1).with(Offloads {
-        tso: false,
-        csum: false,
-        ..Offloads::ALL
-    }),
-    Case::tcp("tcp-1-no-sg", "TCP, no scatter/gather", 1).with(Offloads {
-        tso: false,
-        sg: false,
-        ..Offloads::ALL
-    }),
-    Case::tcp("tcp-1-no-offload", "TCP, no offload", 1).with(Offloads::NONE),
+/// All transfers.
+const CASES: [Case; 4] = [
+    Case::TCP,
+    Case::tcp("tcp-4", 4),
+    Case { key: "udp", offloads: Offloads::ALL, protocol: Protocol::Udp },
+    Case { key: "tcp-1-no-offload", offloads: Offloads::NONE, ..Case::TCP },
 ];
 
 impl Case {
-    const fn tcp(key: &'static str, label: &'static str, streams: u32) -> Self {
-        let protocol = Protocol::Tcp { streams };
-        Self { key, label, offloads: Offloads::ALL, protocol, reverse: false }
+    /// One TCP stream with all offloads.
+    pub const TCP: Self = Self::tcp("tcp-1", 1);
+
+    const fn tcp(key: &'static str, streams: u32) -> Self {
+        Self { key, offloads: Offloads::ALL, protocol: Protocol::Tcp { streams } }
     }
 
-    const fn reversed(self) -> Self {
-        Self { reverse: true, ..self }
-    }
-
-    const fn with(self, offloads: Offloads) -> Self {
-        Self { offloads, ..self }
-    }
-
-    /// The case of that name among [`CASES`].
+    /// The case of that name.
     pub fn find(key: &str) -> Option<&'static Self> {
         CASES.iter().find(|case| case.key == key)
     }
@@ -102,7 +72,7 @@ impl Case {
             Protocol::Tcp { streams } => Traffic::Tcp { streams },
             Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM, burst: 0 },
         };
-        Iperf { reverse: self.reverse, traffic, congestion, ..tcp }.run()
+        Iperf { traffic, congestion, ..tcp }.run()
     }
 }
 

@@ -125,14 +125,6 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Ends both guests and starts them again with other offloads.
-    pub fn restart_guests(&mut self, offloads: Offloads) -> Result<()> {
-        self.guests.clear();
-        // The daemon refuses a second guest of a name until it has removed the first.
-        self.wait("the guests' end", |status, _| status.absent.len() == 2)?;
-        self.start_guests(offloads)
-    }
-
     /// Ends the daemon and starts it again, under guests that must [outlive](Setup::rejoin) it. They may still be away on
     /// return.
     pub fn restart_daemon(&mut self, ending: Ending) -> Result<()> {

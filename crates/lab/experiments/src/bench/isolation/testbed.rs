@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control_socket::join_socket;
+use control_socket::{Reason, join_socket};
 use lab::{Interrupt, Namespace, Process, TempDir};
 use serde_json::Value;
 use wire::ethernet::MacAddr;
@@ -100,6 +100,27 @@ impl Attacked {
             }
             Interrupt::sleep(POLL)?;
         }
+    }
+
+    /// Lets it attack until its port is disabled, and returns why.
+    pub fn why_disabled(&mut self) -> Result<String> {
+        self.order(Order::Attack)?;
+        let start = Instant::now();
+        let why = loop {
+            let status = self.testbed.status()?;
+            let port = status.ports.into_iter().find(|port| port.name == NAME);
+            if let Some(Reason::Disabled(why)) = port.and_then(|port| port.reason) {
+                break why;
+            }
+            if start.elapsed() > OBEY {
+                let what = "the end of the hostile guest's port".to_owned();
+                return Err(Error::Late { what, limit: OBEY, said: self.hostile.stderr() });
+            }
+            // It starts anew some milliseconds later.
+            Interrupt::sleep(Duration::from_millis(1))?;
+        };
+        self.order(Order::Idle)?;
+        Ok(why)
     }
 
     /// The daemon's process and the hostile guest's.

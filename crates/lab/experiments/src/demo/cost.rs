@@ -1,0 +1,71 @@
+//! What isolation costs: the same traffic over pvnet, the kernel's own bridge, and what people use in pvnet's place.
+
+use accounting::Measured;
+use lab::{Offloads, Throughput, VethBridge};
+use report::Samples;
+
+use super::rivals::{RIVALS, RunningRival};
+use crate::error::Result;
+use crate::testbed::{CONGESTION, Case, Subject, Testbed, measure, round_trips};
+
+/// Round trips of a datagram.
+const ROUND_TRIPS: u32 = 1000;
+
+/// All that were compared, pvnet first and the kernel's bridge next.
+pub struct Cost {
+    /// In the order in which they were measured.
+    pub compared: Vec<Compared>,
+    /// Programs that are not installed, or do not start here; why.
+    pub missing: Vec<String>,
+}
+
+/// The traffic over one of them.
+pub struct Compared {
+    /// Its name for readers.
+    pub label: &'static str,
+    /// Its name in rows.
+    pub key: &'static str,
+    /// What is between the guests.
+    pub wall: &'static str,
+    /// A TCP stream.
+    pub tcp: Measured<Throughput>,
+    /// Round trips in microseconds.
+    pub rtt: Samples,
+}
+
+impl Compared {
+    /// CPU seconds per 10⁹ bytes, of whoever used them.
+    pub fn cpu(&self) -> f64 {
+        let cost = self.tcp.per_gigabyte(self.tcp.result.bytes);
+        cost.guest + cost.driver + cost.hypervisor
+    }
+}
+
+/// Measures all of them.
+pub fn cost(pvnet: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Cost> {
+    let compare = |label, wall, subject: &dyn Subject| -> Result<Compared> {
+        step(label);
+        let tcp = measure(subject, || Case::TCP.run(subject, seconds, 0, Some(CONGESTION)))?;
+        let rtt = round_trips(subject, ROUND_TRIPS)?;
+        Ok(Compared { label, key: subject.name(), wall, tcp, rtt })
+    };
+    let mut compared = vec![compare("pvnet", "a process that checks and copies", pvnet)?];
+    let bridge = VethBridge::create("pvnet-veth", Offloads::ALL)?;
+    compared.push(compare("the kernel's bridge", "none: one kernel", &bridge)?);
+    drop(bridge);
+    let mut missing = Vec::new();
+    for rival in &RIVALS {
+        if !rival.is_installed() {
+            missing.push(format!("{} is not installed", rival.label));
+            continue;
+        }
+        let measured = RunningRival::start(rival)
+            .and_then(|running| compare(rival.label, rival.wall, &running));
+        match measured {
+            Ok(measured) => compared.push(measured),
+            Err(error) if error.is_interrupt() => return Err(error),
+            Err(error) => missing.push(format!("{}: {error}", rival.label)),
+        }
+    }
+    Ok(Cost { compared, missing })
+}

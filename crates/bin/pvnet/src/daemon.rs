@@ -144,7 +144,9 @@ fn serve(
     let nics = platform.nics().cloned();
     let limits = Arc::new(Limits::of_this_process());
     let (platform, reach) = (platform.clone(), Reach::everywhere());
-    let mut host = Host { config, platform, datapath, limits, events: events.clone(), reach };
+    let (events_of_ports, front_ends) = (events.clone(), Arc::default());
+    let mut host =
+        Host { config, platform, datapath, limits, front_ends, events: events_of_ports, reach };
     let open = |port: PluggedPort| port.open(&host);
     let mut ports = prepared.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let _nics = match &nics {

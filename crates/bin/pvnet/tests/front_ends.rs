@@ -1,4 +1,4 @@
-//! Why a virtual machine's port carries nothing, as `pvnet status` says it.
+//! Why a virtual machine's port carries nothing, as `pvnet status` says it; and who is cut off, and with what else.
 
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod testbed;
@@ -9,8 +9,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use hypervisor::EventChannel as _;
 use lab::TempDir;
+use netfront::Frontend as NetFrontend;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::Value;
 use testbed::{Testbed, pvnet, wait};
@@ -18,6 +21,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::{Frontend, VhostUserFrontend as _};
 use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
+use xenstore::{Client, Store};
 
 /// A daemon with one port of one pair of rings.
 struct Bed {
@@ -200,6 +204,23 @@ fn serve_rings(front: &mut Frontend) -> [EventFd; 2] {
     })
 }
 
+/// Makes holes in a memory until somebody is cut off for it. A worker that looks at a ring in such a moment sleeps until the hole is made.
+fn make_holes(file: impl AsFd + Sync, kick: impl Fn(), is_cut_off: impl Fn() -> bool) {
+    for _ in 0..8 {
+        fallocate(&file, FallocateFlags::empty(), 0, HOLE).unwrap();
+        std::thread::scope(|scope| {
+            let hole = scope.spawn(|| fallocate(&file, PUNCH, 0, HOLE).unwrap());
+            while !hole.is_finished() {
+                kick();
+                std::thread::yield_now();
+            }
+        });
+        if is_cut_off() {
+            break;
+        }
+    }
+}
+
 #[test]
 fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
     let bed = Bed::start("");
@@ -209,23 +230,133 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
     let kicks = serve_rings(&mut front);
     wait("its rings", || bed.port()["state"] == "up");
     let is_cut_off = || bed.port()["reason"]["code"] == "disabled";
-    // A worker that looks at the ring in such a moment sleeps until the hole is made.
-    for _ in 0..8 {
-        fallocate(&file, FallocateFlags::empty(), 0, HOLE).unwrap();
-        std::thread::scope(|scope| {
-            let hole = scope.spawn(|| fallocate(&file, PUNCH, 0, HOLE).unwrap());
-            while !hole.is_finished() {
-                kicks.iter().for_each(|kick| kick.write(1).unwrap());
-                std::thread::yield_now();
-            }
-        });
-        if is_cut_off() {
-            break;
-        }
-    }
+    make_holes(&file, || kicks.iter().for_each(|kick| kick.write(1).unwrap()), is_cut_off);
     let why = bed.until("disabled");
     assert!(why.contains("hole") && why.contains("add the port again"), "{why}");
     assert!(UnixStream::connect(bed.socket()).is_err(), "its socket is closed");
+}
+
+/// Serves rings at a connection that another process has made, in a process of its own: that which [`front_end_process`] starts.
+#[test]
+fn front_end() {
+    if std::env::var_os(FRONT_END).is_none() {
+        return;
+    }
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let mut front = Frontend::from_stream(stream, 2);
+    let file = sparse(1);
+    assert!(share(&front, &file, 1));
+    let _kicks = serve_rings(&mut front);
+    loop {
+        std::thread::park();
+    }
+}
+
+const FRONT_END: &str = "PVNET_TEST_FRONT_END";
+
+/// A process that speaks at a connection that this one has made, as QEMU does at one of its manager's.
+fn front_end_process(socket: &PathBuf) -> Speaker {
+    let stream = UnixStream::connect(socket).unwrap();
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "front_end"]).env(FRONT_END, "1");
+    command.stdin(std::os::fd::OwnedFd::from(stream)).stdout(std::process::Stdio::null());
+    Speaker(command.spawn().unwrap())
+}
+
+/// Ends its process.
+struct Speaker(std::process::Child);
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn all_ports_of_a_hostile_front_ends_process_are_cut_off_and_those_of_others_go_on() {
+    let folder = TempDir::new().unwrap();
+    let sockets = ["vm0", "vm1", "vm2"].map(|name| folder.path().join(name));
+    let port = |socket: &PathBuf| {
+        let name = socket.file_name().unwrap();
+        format!(
+            "[[port]]\nname = {name:?}\nkind = \"vhost-user\"\nsocket = {socket:?}\nguard = \"off\"\n"
+        )
+    };
+    let testbed = Testbed::start(0, &sockets.each_ref().map(port).concat());
+    let status = |number: usize| testbed.status()["ports"][number].clone();
+    let until_up = |number: usize| wait("its rings", || status(number)["state"] == "up");
+    // This process has two ports, and the third one's connection too, at which another process speaks.
+    let _neighbour = front_end_process(&sockets[2]);
+    until_up(2);
+    let file = sparse(HOLE >> 20);
+    let mut fronts = [0, 1].map(|n| Frontend::connect(&sockets[n], 2).unwrap());
+    let kicks = fronts.each_mut().map(|front| {
+        assert!(share(front, &file, HOLE >> 20));
+        serve_rings(front)
+    });
+    [0, 1].map(until_up);
+    let is_cut_off = |number: usize| status(number)["reason"]["code"] == "disabled";
+    let kicks: Vec<_> = kicks.into_iter().flatten().collect();
+    let kick = || kicks.iter().for_each(|kick| kick.write(1).unwrap());
+    make_holes(&file, kick, || is_cut_off(0) || is_cut_off(1));
+    let culprit = usize::from(is_cut_off(1));
+    let other = 1 - culprit;
+    wait("the end of its other port", || status(other)["state"] == "down");
+    wait("the reason", || status(other)["reason"]["code"] == "frontend_gone");
+    let why = status(other)["reason"]["detail"].to_string();
+    let named = format!("vm{culprit}");
+    assert!(why.contains("as long as it lives") && why.contains("hole"), "{why}");
+    assert!(why.contains(&named) && why.contains(&std::process::id().to_string()), "{why}");
+    assert_eq!(status(2)["state"], "up", "what its manager has connected is not its own");
+    // It comes again.
+    let front = Frontend::connect(&sockets[other], 2).unwrap();
+    assert!(front.get_features().is_err(), "it is refused");
+    wait("the reason", || status(other)["reason"]["detail"].to_string().contains(&named));
+    // Another process is not refused.
+    let _next = front_end_process(&sockets[other]);
+    until_up(other);
+    assert!(UnixStream::connect(&sockets[culprit]).is_err(), "its own socket is closed");
+    assert_eq!(status(2)["state"], "up");
+}
+
+#[test]
+fn a_process_guest_that_makes_holes_under_a_worker_is_cut_off() {
+    let guest = |name: &str, lines: &str| format!("[[guest]]\nname = {name:?}\n{lines}");
+    let balloon = format!("balloon = true\nmemory_mib = {}\n", HOLE >> 20);
+    let testbed = Testbed::start(0, &(guest("red", &balloon) + &guest("blue", "")));
+    let join = |name| machine::join(&testbed.folder().join("machine.sock"), name);
+    let connect = |name| {
+        let (machine, store) = join(name).unwrap();
+        let store: Arc<dyn Store> = Arc::new(Client::new(store).unwrap());
+        let config = netfront::Config::default();
+        let path = machine::toolstack::device_path(0);
+        let (frontend, queues) = NetFrontend::connect(&machine, store, &path, &config).unwrap();
+        (machine, frontend, queues)
+    };
+    let status = |name: &str| {
+        let status = testbed.status();
+        let ports = status["ports"].as_array().unwrap().clone();
+        let named = |port: &Value| port["name"].as_str().is_some_and(|own| own.starts_with(name));
+        ports.into_iter().find(named).unwrap_or_default()
+    };
+    let is_up = |name: &str| status(name)["state"] == "up";
+    let _blue = connect("blue");
+    let (machine, frontend, queues) = connect("red");
+    wait("both", || is_up("red") && is_up("blue"));
+    // A worker that looks at the ring in such a moment sleeps until the hole is made.
+    let event = queues[0].tx.event();
+    let is_cut_off = || status("red")["reason"]["code"] == "disabled";
+    make_holes(machine.memory(), || event.notify().unwrap(), is_cut_off);
+    wait("disabled", is_cut_off);
+    let why = status("red")["reason"]["detail"].to_string();
+    assert!(why.contains("hole") && why.contains("added again"), "{why}");
+    assert!(is_up("blue"));
+    // Another process of its name is the same guest.
+    drop((machine, frontend, queues));
+    wait("its end", || status("red").is_null());
+    let refused = join("red").map(drop).unwrap_err().to_string();
+    assert!(refused.contains("refused") && refused.contains("hole"), "{refused}");
 }
 
 #[test]

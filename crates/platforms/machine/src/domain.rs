@@ -141,6 +141,14 @@ impl Domain {
         self.fd.as_fd()
     }
 
+    /// How many bytes the file behind its memory has now; none if the guest cannot make holes in it.
+    #[must_use]
+    pub fn memory_in_use(&self) -> Option<u64> {
+        let blocks = rustix::fs::fstat(&self.fd).ok().filter(|_| !self.size.sealed)?.st_blocks;
+        // Blocks of 512 bytes, whatever the file system's are.
+        u64::try_from(blocks).ok().map(|blocks| blocks * 512)
+    }
+
     /// All of its memory.
     #[inline]
     pub(crate) fn memory(&self) -> &Region {

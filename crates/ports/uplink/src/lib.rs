@@ -37,7 +37,8 @@ pub use rings::{has_rings, open_rings, try_ring};
 pub use steering::{Steering, SteeringError};
 pub use xdp::{
     Xdp, XdpCounts, XdpError, XdpIngress, XdpNic, XdpNicEgress, XdpNicError, XdpNicIngress,
-    XdpNicQueue, XdpNicSocket, XdpNicWatch, XdpSocket, XdpSocketError,
+    XdpNicQueue, XdpNicReceiver, XdpNicSender, XdpNicSocket, XdpNicWatch, XdpSocket,
+    XdpSocketError,
 };
 
 #[cfg(test)]

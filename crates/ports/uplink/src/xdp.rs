@@ -29,9 +29,9 @@ use frame::LONGEST;
 
 pub use guest::ingress::{XdpCounts, XdpIngress};
 pub use guest::{XdpSocket, XdpSocketError};
-pub use nic::egress::XdpNicEgress;
+pub use nic::egress::{XdpNicEgress, XdpNicSender};
 pub use nic::error::XdpNicError;
-pub use nic::ingress::XdpNicIngress;
+pub use nic::ingress::{XdpNicIngress, XdpNicReceiver};
 pub use nic::watch::XdpNicWatch;
 pub use nic::{XdpNic, XdpNicQueue, XdpNicSocket};
 

@@ -1,6 +1,6 @@
 //! Whole messages of the other side, in however many pieces they come, within a time.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use shm::{Received, Sender};
 
 /// Bytes of a message's header: request, flags, length of the payload.
 pub(crate) const HEADER_LEN: usize = 12;
@@ -19,6 +17,10 @@ pub(crate) const HEADER_LEN: usize = 12;
 pub(crate) const PAYLOAD_MAX: usize = 4096;
 /// The most descriptors of a message, likewise.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
+
+// One too many is noticed.
+const _: () = assert!(shm::DESCRIPTORS_MAX > DESCRIPTORS_MAX);
+
 /// How long after its first byte a message must be whole, and how long the front-end may take to read a reply.
 pub(crate) const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
 /// How long after it connected a front-end must send its first message. Later ones may come at any time.
@@ -69,6 +71,10 @@ pub struct Message {
     pub(crate) bytes: Vec<u8>,
     /// Descriptors that belong to it.
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// Who sent its end, if the socket says it.
+    pub(crate) sender: Option<Sender>,
+    /// Whether nothing was there at some time after the message before it: it was sent after that one was received.
+    pub(crate) was_waited_for: bool,
 }
 
 impl Message {
@@ -77,7 +83,7 @@ impl Message {
     pub fn new(request: u32, flags: u32, payload: &[u8], descriptors: Vec<OwnedFd>) -> Self {
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let header = [request, flags, len].map(u32::to_le_bytes).concat();
-        Self { bytes: [&header, payload].concat(), descriptors }
+        Self { bytes: [&header, payload].concat(), descriptors, ..Self::default() }
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -129,6 +135,8 @@ pub struct Channel {
     first_limit: Option<Duration>,
     /// What has come of a message whose rest an event was waited for together with.
     begun: Option<(Message, Option<Instant>)>,
+    /// Whether nothing was there at some time since the last message came.
+    was_empty: bool,
 }
 
 impl Channel {
@@ -138,7 +146,7 @@ impl Channel {
     /// The system's.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, first_limit: Some(FIRST_LIMIT), begun: None })
+        Ok(Self { socket, first_limit: Some(FIRST_LIMIT), begun: None, was_empty: false })
     }
 
     /// Waits for the next message. An event of `stop` ends the wait; what has come of the message is kept for the next one.
@@ -153,6 +161,7 @@ impl Channel {
             let got = message.bytes.len();
             if got == wanted {
                 self.first_limit = None;
+                message.was_waited_for = std::mem::take(&mut self.was_empty);
                 return Ok(message);
             }
             match receive_some(&self.socket, &mut message, wanted - got) {
@@ -161,6 +170,7 @@ impl Channel {
                 Ok(_) if got == 0 => until = Some(Instant::now() + MESSAGE_LIMIT),
                 Ok(_) => {}
                 Err(ChannelError::System(error)) if is_retry(&error) => {
+                    self.was_empty |= got == 0 && error.kind() == io::ErrorKind::WouldBlock;
                     let waited = wait(&self.socket, PollFlags::IN, stop, until);
                     if matches!(waited, Err(ChannelError::Stopped)) {
                         self.begun = Some((message, until));
@@ -189,6 +199,18 @@ impl Channel {
     ) -> Result<Message, ChannelError> {
         self.first_limit = Some(limit);
         self.receive(stop)
+    }
+
+    /// Looks whether nothing is there.
+    pub(crate) fn look(&mut self) {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        self.was_empty |= matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0));
+    }
+
+    /// Waits for so long, unless there is an event of `stop` or the other side goes. Returns whether it waited.
+    pub(crate) fn pause(&self, time: Duration, stop: BorrowedFd<'_>) -> bool {
+        let until = Some(Instant::now() + time);
+        time.is_zero() || matches!(wait(&self.socket, PollFlags::empty(), stop, until), Ok(false))
     }
 
     /// Sends a message. An event of `stop` ends the wait for room.
@@ -263,28 +285,23 @@ pub(crate) fn receive_some(
     message: &mut Message,
     most: usize,
 ) -> Result<usize, ChannelError> {
-    // A kernel that has more descriptors than fit closes them.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX + 1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let start = message.bytes.len();
     message.bytes.resize(start + most, 0);
-    let mut parts = [IoSliceMut::new(&mut message.bytes[start..])];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut parts, &mut ancillary, flags);
+    let received = shm::receive(socket, &mut message.bytes[start..]);
     message.bytes.truncate(start + received.as_ref().map_or(0, |received| received.bytes));
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
-            message.descriptors.extend(descriptors);
+    let Received { bytes, descriptors, sender } = match received {
+        Ok(received) => received,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            return Err(ChannelError::Gone);
         }
-    }
+        Err(error) => return Err(error.into()),
+    };
+    message.descriptors.extend(descriptors);
+    message.sender = sender.or(message.sender);
     if message.descriptors.len() > DESCRIPTORS_MAX {
         return Err(ChannelError::TooManyDescriptors);
     }
-    match received {
-        Ok(received) => Ok(received.bytes),
-        Err(Errno::CONNRESET) => Err(ChannelError::Gone),
-        Err(error) => Err(error.into()),
-    }
+    Ok(bytes)
 }
 
 /// Sends bytes and descriptors, as many as there is room for. Returns how many bytes.

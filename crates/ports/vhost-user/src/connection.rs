@@ -4,14 +4,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hypervisor::Pace;
-use port::Doorbell;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use crate::channel::ChannelError;
+use crate::processes::Alarm;
 use crate::requests::Requests;
 use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
+use hypervisor::Pace;
 
 /// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -21,8 +19,8 @@ const STARTS: u32 = 128;
 /// Starts per second after that.
 const STARTS_PER_SECOND: u32 = 10;
 
-/// Why a session ends whose front-end blocked a worker, or was about to.
-const BLOCKED: &str = "the front-end filled an eventfd, which blocks whoever writes to it";
+/// Why a front-end is not served that waits for no answer.
+const UNKNOWN: &str = "the front-end waits for no answer, so nobody can say which process it is";
 
 /// Why a front-end has gone that had agreed on nothing.
 fn turned_down(queues: u16) -> String {
@@ -37,7 +35,7 @@ fn turned_down(queues: u16) -> String {
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether the front-end filled an eventfd to block a worker, which none does by mistake: it must not come again.
+    /// Whether the front-end held up a worker by what none does by mistake: nobody may come again to this port.
     pub is_hostile: bool,
 }
 
@@ -53,10 +51,9 @@ impl Session {
             Ok((events, requests)) => serve(&session, requests, &alarm, (&events, &renewal)),
             Err(error) => error.to_string(),
         };
-        let is_hostile = has_rung(&alarm);
+        let (why, is_hostile) = alarm.verdict().unwrap_or((why, false));
         let mut session = lock(&session);
         let why = match why {
-            _ if is_hostile => BLOCKED.into(),
             why if why == ChannelError::Gone.to_string() && session.was_turned_down() => {
                 turned_down(session.options.queues)
             }
@@ -74,13 +71,13 @@ impl Session {
 fn serve(
     session: &Mutex<Session>,
     mut requests: Requests,
-    alarm: &Doorbell,
+    alarm: &Arc<Alarm>,
     (events, renewal): (&Events, &Renewal),
 ) -> String {
     let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
     // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
     // could reset its device to get calls that are not refused yet.
-    while !has_rung(alarm) {
+    while !alarm.has_rung() {
         if renewal.take()
             && let Err(why) = lock(session).renew()
         {
@@ -94,7 +91,10 @@ fn serve(
         // Messages are answered while a start waits. Rings that stop were started before, so stops need no pace of their own.
         let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
             starts.count(1, Instant::now());
-            lock(session).serve_ready()
+            match alarm.is_accountable() {
+                true => lock(session).serve_ready(),
+                false => Err(UNKNOWN.to_owned()),
+            }
         } else if !pending && pause.is_some_and(is_settled) {
             lock(session).look();
             Ok(())
@@ -109,13 +109,7 @@ fn serve(
             return lock(session).error.take().unwrap_or(why);
         }
     }
-    BLOCKED.into()
-}
-
-/// Whether a doorbell has rung.
-fn has_rung(doorbell: &Doorbell) -> bool {
-    let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
+    ChannelError::Stopped.to_string()
 }
 
 #[cfg(test)]
@@ -151,9 +145,9 @@ mod tests {
         // VHOST_USER_GET_FEATURES, version 1, without a payload.
         let get_features = [1u32, 1, 0].map(u32::to_le_bytes).concat();
         front.write_all(&get_features).unwrap();
-        session.alarm.ring();
+        session.alarm.prove("it is hostile");
         let Ended { why, is_hostile } = session.run(stream);
-        assert!(is_hostile, "{why}");
+        assert!(is_hostile && why == "it is hostile", "{why}");
         let mut answer = Vec::new();
         front.read_to_end(&mut answer).unwrap_or_default();
         assert!(answer.is_empty(), "{answer:x?}");

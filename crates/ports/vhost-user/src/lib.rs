@@ -37,6 +37,7 @@ mod listener;
 mod memory;
 mod memory_files;
 mod position;
+mod processes;
 mod requests;
 mod session;
 mod singles;
@@ -55,6 +56,7 @@ pub use listener::{Mode, Socket, session_pace};
 pub use memory::MapError;
 pub use memory_files::MemoryFiles;
 pub use position::Position;
+pub use processes::{Alarm, Processes, REFUSED_MAX};
 pub use session::renewal::Renewal;
 pub use session::watch::Condition;
 pub use session::{Device, Session};
@@ -64,6 +66,7 @@ pub mod shared {
     pub use crate::channel::{Channel, ChannelError, Message};
     pub use crate::features::bit;
     pub use crate::header::{accept, describe};
+    pub use crate::processes::Alarm;
     pub use crate::singles::write;
     pub use crate::watchdog::watch;
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use hypervisor::Pace;
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use seqpacket::remove_socket;
 
@@ -67,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// The next connection. Waits for one that is accepted, but not for a listener with a full queue.
+    /// The next connection, whose messages say who sent them. Waits for one that is accepted, but not for a listener with a full queue.
     ///
     /// # Errors
     /// The system's.
@@ -94,6 +95,8 @@ fn listens(sockets: &str, path: &Path) -> bool {
 /// Makes the socket's file, and listens.
 fn listen(path: &Path, prepare: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Connections have it from here: what is sent before one is accepted has a sender too.
+    set_socket_passcred(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // Until it listens, connections are refused.
     let listening = prepare(path).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
@@ -111,6 +114,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let stream = UnixStream::from(socket);
+    // Not before: the kernel would give it a name. What is sent until then has no sender, and what comes later has one.
+    set_socket_passcred(&stream, true)?;
     stream.set_nonblocking(false)?;
     Ok(stream)
 }

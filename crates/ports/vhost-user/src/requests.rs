@@ -59,6 +59,13 @@ impl Requests {
         let mut message = message.map_err(|error| error.to_string())?;
         let descriptors = u32::try_from(message.descriptors.len()).unwrap_or(u32::MAX);
         self.pace.count(1 + descriptors, Instant::now());
+        let alarm = lock(&self.session).alarm();
+        let wait = alarm.hear(message.sender, message.was_waited_for)?;
+        if !self.channel.pause(wait, stop.as_fd()) {
+            return Err(ChannelError::Gone.to_string());
+        }
+        // Before an answer: whoever waits for it has sent nothing else.
+        self.channel.look();
         let answer = extension::answer(&mut lock(&self.session), &mut message);
         let handled = match answer {
             Some(Ok(None)) => return Ok(()),
@@ -82,7 +89,7 @@ impl Requests {
 
     /// Gives a message to the handler.
     fn handle(&mut self, message: &Message) -> Result<(), String> {
-        let Message { bytes, descriptors } = message;
+        let Message { bytes, descriptors, .. } = message;
         // Nothing else is in the socket, so there is room for one message.
         let sent = send_some(&self.inner, bytes, descriptors).map_err(|error| error.to_string())?;
         debug_assert_eq!(sent, bytes.len());

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::Meter;
-use port::{Doorbell, Queue};
+use port::Queue;
 use shm::Region;
 use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
 use wire::ethernet::MacAddr;
@@ -22,6 +22,7 @@ use crate::guest_tx::GuestTx;
 use crate::inflight::Inflight;
 use crate::link::Link;
 use crate::memory_files::MemoryFiles;
+use crate::processes::{Alarm, Processes};
 use crate::vring::Vring;
 use crate::watchdog;
 use renewal::Renewal;
@@ -79,8 +80,8 @@ pub struct Session {
     pub(crate) mtu: u16,
     pub(crate) link: Arc<Link>,
     pub(crate) announcement: Arc<Announcement>,
-    /// Rung when the front-end had filled an eventfd, to block a worker.
-    pub(crate) alarm: Arc<Doorbell>,
+    /// Rung when the front-end, or another one of its process, has proven hostile.
+    pub(crate) alarm: Arc<Alarm>,
     pub(crate) device: Arc<dyn Device>,
     meter: Arc<Meter>,
     /// The pairs of rings that are served.
@@ -113,7 +114,7 @@ impl Session {
         device: Arc<dyn Device>,
         meter: Arc<Meter>,
     ) -> io::Result<Self> {
-        let alarm = Arc::new(Doorbell::new()?);
+        let alarm = Alarm::new()?;
         let rings = new_rings(options, &alarm)?;
         Ok(Self {
             options,
@@ -173,6 +174,22 @@ impl Session {
     #[must_use]
     pub fn renewed_by(self, renewal: Arc<Renewal>) -> Self {
         Self { renewal, ..self }
+    }
+
+    /// The same at a port of this name, whose front-end's process is cut off with all its sessions if it proves hostile.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn with_blame(self, processes: Arc<Processes>, port: &str) -> io::Result<Self> {
+        let alarm = Alarm::of(Some((processes, port)))?;
+        let rings = new_rings(self.options, &alarm)?;
+        Ok(Self { alarm, rings, ..self })
+    }
+
+    /// What ends the session when its front-end has proven hostile.
+    #[must_use]
+    pub fn alarm(&self) -> Arc<Alarm> {
+        self.alarm.clone()
     }
 
     /// Forgets the rings.
@@ -288,7 +305,7 @@ impl Session {
     }
 }
 
-fn new_rings(options: DeviceOptions, alarm: &Arc<Doorbell>) -> io::Result<Vec<Vring>> {
+fn new_rings(options: DeviceOptions, alarm: &Arc<Alarm>) -> io::Result<Vec<Vring>> {
     let rings = (0..2 * options.queues).map(|_| Vring::new());
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
     rings.iter().try_for_each(|ring| watchdog::watch(&ring.call, alarm))?;

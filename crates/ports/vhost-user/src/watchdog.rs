@@ -4,8 +4,8 @@
 //! after it was checked, and fill its counter. The next write of a worker would then wait for ever, and with it every port that
 //! the worker serves. No system call writes to an eventfd without regard to that flag, so eventfds that are written are watched.
 //!
-//! At the first proof, all descriptors of that front-end are refused: if each had to be found full by a look of its own, one with many
-//! rings would hold its neighbours up once for each of them.
+//! At the first proof, all descriptors of that front-end's process are refused, in all its sessions: if each had to be found full by a look of
+//! its own, one with many rings or ports would hold its neighbours up once for each of them.
 //!
 //! A full counter under a write is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the
 //! looks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
@@ -15,9 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use port::Doorbell;
-
 use crate::doorbells::{Call, WATCHER};
+use crate::processes::Alarm;
 
 /// The longest time between two looks while anything is written. Half of it is the average.
 pub(crate) const PERIOD: Duration = Duration::from_millis(3);
@@ -32,7 +31,7 @@ static THREAD: OnceLock<JoinHandle<()>> = OnceLock::new();
 struct Watched {
     call: Weak<Call>,
     /// Rung when the counter was full. The calls of one front-end have the same alarm, and no others have it.
-    alarm: Weak<Doorbell>,
+    alarm: Weak<Alarm>,
     /// Writes that had begun at the last look.
     writes: u64,
 }
@@ -68,14 +67,24 @@ impl Watched {
     }
 }
 
-/// Refuses all calls of the front-end that has this alarm, which has proven hostile, and frees whoever writes to one of them.
-fn refuse_all(watched: &mut Vec<Watched>, alarm: &Weak<Doorbell>) {
-    let calls = watched.extract_if(.., |one| one.alarm.ptr_eq(alarm));
+/// Why a session ends whose front-end blocked a worker, or was about to.
+pub(crate) const BLOCKED: &str =
+    "the front-end filled an eventfd, which blocks whoever writes to it";
+
+/// Refuses all calls of the front-end that has this alarm, which has proven hostile, and of the other sessions of its process; and frees whoever
+/// writes to one of them.
+fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>) {
+    let alarm = culprit.upgrade();
+    let is_its = |one: &Watched| match (&alarm, one.alarm.upgrade()) {
+        (Some(culprit), Some(own)) => own.shares_blame(culprit),
+        _ => one.alarm.ptr_eq(culprit),
+    };
+    let calls = watched.extract_if(.., |one| is_its(one));
     let calls: Vec<_> = calls.filter_map(|one| one.call.upgrade()).collect();
     // All of them first: a worker that is freed goes on to the next ring at once.
     calls.iter().for_each(|call| call.refuse());
-    if let Some(alarm) = alarm.upgrade() {
-        alarm.ring();
+    if let Some(alarm) = &alarm {
+        alarm.prove(BLOCKED);
     }
     // A counter that had room a moment ago may be filled under its write, and nobody looks any more.
     for call in calls.into_iter().filter(|call| call.write_under_way().is_some()) {
@@ -88,12 +97,12 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Watches the writes to a call until it is dropped. When its counter was full, `alarm` is rung, no call with this alarm takes any
-/// more notifications, and workers that are blocked by one of them are freed. Each front-end has an alarm of its own.
+/// Watches the writes to a call until it is dropped. When its counter was full, `alarm` is rung, no call with this alarm or with one of the same
+/// process takes any more notifications, and workers that are blocked by one of them are freed. Each session has an alarm of its own.
 ///
 /// # Errors
 /// The process is out of threads.
-pub fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
+pub fn watch(call: &Arc<Call>, alarm: &Arc<Alarm>) -> std::io::Result<()> {
     let mut watched = lock();
     if THREAD.get().is_none() {
         let thread = thread::Builder::new().name("eventfd-watch".into()).spawn(run)?;
@@ -150,13 +159,15 @@ mod tests {
 
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use rustix::fs::OFlags;
+    use shm::Sender;
 
     use super::*;
+    use crate::processes::Processes;
 
     /// A worker may lose its CPU within a write. Its front-end did nothing.
     #[test]
     fn a_write_that_lasts_while_there_is_room_is_left_alone() {
-        let (call, alarm) = (Arc::<Call>::default(), Arc::new(Doorbell::new().unwrap()));
+        let (call, alarm) = (Arc::<Call>::default(), Alarm::new().unwrap());
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         call.set(Some(fd.try_clone().unwrap().into())).unwrap();
         watch(&call, &alarm).unwrap();
@@ -171,7 +182,7 @@ mod tests {
     }
 
     /// Calls that are watched, each with its eventfd.
-    fn watched(alarm: &Arc<Doorbell>) -> (Arc<Call>, File) {
+    fn watched(alarm: &Arc<Alarm>) -> (Arc<Call>, File) {
         let call = Arc::<Call>::default();
         let fd = File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         call.set(Some(fd.try_clone().unwrap())).unwrap();
@@ -179,11 +190,25 @@ mod tests {
         (call, fd)
     }
 
-    /// Were each refused for its own full counter only, a front-end would hold its neighbours up once for each ring.
+    /// A session of this process at a port, in which it has answered.
+    fn own_session(processes: &Arc<Processes>) -> Arc<Alarm> {
+        let alarm = Alarm::of(Some((processes.clone(), "vm"))).unwrap();
+        let process = i32::try_from(std::process::id()).unwrap();
+        for was_waited_for in [false, true] {
+            let user = rustix::process::geteuid().as_raw();
+            alarm.hear(Some(Sender { process, user }), was_waited_for).unwrap();
+        }
+        alarm
+    }
+
+    /// Were each refused for its own full counter only, a front-end would hold its neighbours up once for each ring, and once for each port.
     #[test]
-    fn the_first_full_counter_of_a_front_end_is_the_last_that_anybody_waits_for() {
-        let [alarm, neighbours] = [(); 2].map(|()| Arc::new(Doorbell::new().unwrap()));
+    fn the_first_full_counter_of_a_process_is_the_last_that_anybody_waits_for() {
+        let processes = Arc::default();
+        let [alarm, second] = [(); 2].map(|()| own_session(&processes));
+        let neighbours = Alarm::new().unwrap();
         let rings: Vec<_> = (0..16).map(|_| watched(&alarm)).collect();
+        let (of_second, _other) = watched(&second);
         let (neighbour, _fd) = watched(&neighbours);
         for (_, fd) in &rings {
             rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -198,6 +223,8 @@ mod tests {
         for (call, _) in &rings {
             assert!(call.begin().is_none(), "somebody would wait once more");
         }
+        assert!(of_second.begin().is_none(), "by its next session somebody would wait once more");
+        assert!(second.has_rung());
         assert!(neighbour.begin().is_some(), "a neighbour is taken for hostile");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use port::Doorbell;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::Call;
-use vhost_user::shared::watch;
+use vhost_user::shared::{Alarm, watch};
 
 use crate::messages::RingDescriptors;
 
@@ -21,7 +21,7 @@ pub(crate) struct Notifier {
 
 impl Notifier {
     /// Makes both, and the back-end's descriptors of them. `alarm` rings if a write to the back-end's blocks.
-    pub(crate) fn new(alarm: &Arc<Doorbell>) -> io::Result<(Self, RingDescriptors)> {
+    pub(crate) fn new(alarm: &Arc<Alarm>) -> io::Result<(Self, RingDescriptors)> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let theirs: OwnedFd = eventfd(0, flags)?;
         let kick = Arc::<Call>::default();

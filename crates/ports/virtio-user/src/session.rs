@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use hypervisor::Meter;
-use port::{Doorbell, FRAME_MAX, Queue};
+use port::{FRAME_MAX, Queue};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use vhost_user::shared::{Channel, bit};
+use vhost_user::shared::{Alarm, Channel, bit};
 use virtqueue::burst::BurstDriver;
 
 use crate::error::Error;
@@ -36,7 +36,7 @@ const _: () = assert!(WHOLE as usize >= FRAME_MAX + 12 && SENT as usize > port::
 pub struct Session {
     channel: Channel,
     /// Rung when a worker had to be freed from a write to an eventfd.
-    alarm: Arc<Doorbell>,
+    alarm: Arc<Alarm>,
     agreed: Agreed,
     /// Freed when the connection is over.
     _memory: SharedMemory,
@@ -54,7 +54,7 @@ pub fn connect(
     stop: BorrowedFd<'_>,
 ) -> Result<(Session, Vec<Queue>), Error> {
     let mut channel = Channel::new(stream)?;
-    let alarm = Arc::new(Doorbell::new()?);
+    let alarm = Alarm::new()?;
     let mut messages = Messages::new(&mut channel, stop);
     let agreed = agree(&mut messages, options)?;
     let parts = agreed.has(bit::MRG_RXBUF);

@@ -116,21 +116,35 @@ fn read_token(path: &Path) -> io::Result<Token> {
 pub(super) struct GuestList {
     settings: Arc<RwLock<AdmissionSettings>>,
     present: Present,
+    /// Guests of the configuration that have proven hostile, and by what.
+    refused: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl GuestList {
     /// Nobody has joined yet.
     pub(super) fn new(settings: AdmissionSettings) -> Self {
-        Self { settings: Arc::new(settings.into()), present: Present::default() }
+        let (present, refused) = (Present::default(), Arc::default());
+        Self { settings: Arc::new(settings.into()), present, refused }
     }
 
     fn settings(&self) -> RwLockReadGuard<'_, AdmissionSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Other guests may join from now on. Those that have joined stay.
+    /// Other guests may join from now on. Those that have joined stay. One that was refused may join when it was away from the configuration.
     pub(super) fn replace(&self, settings: AdmissionSettings) {
+        lock(&self.refused).retain(|name, _| settings.guests.contains_key(name));
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// A guest was found to do this on purpose: it must not join again.
+    pub(super) fn refuse(&self, name: &str, what: &str) {
+        lock(&self.refused).insert(name.to_owned(), what.to_owned());
+    }
+
+    /// What a guest is refused for.
+    pub(super) fn refused(&self, name: &str) -> Option<String> {
+        lock(&self.refused).get(name).cloned()
     }
 
     /// Ends the session of a guest, if it has joined.
@@ -140,6 +154,10 @@ impl GuestList {
             session.end();
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Admits guests, creates their devices and announces them to the control thread.
@@ -305,6 +323,12 @@ impl Toolstack for Admission {
         let card_queues = settings.card_queues.get(&config.name).copied().unwrap_or_default();
         let (queues, guests, ports) = (settings.queues, settings.guests.len(), settings.ports);
         drop(settings);
+        if let Some(what) = self.guests.refused(&config.name) {
+            return Err(format!(
+                "guest {:?} is refused: {what}; take it out of the configuration, `pvnet reload`, and add it again",
+                config.name
+            ));
+        }
         let name = self.guests.present.enter(&config.name, applicant.process)?;
         let size = memory_size(&config, queues, self.nics.reaches(&config.name));
         let cost = Cost::of(&config, queues, size.exchange_pages, card_queues);

@@ -10,7 +10,7 @@ use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
 use netback::{GrantReuse, RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
-use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget};
+use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget, REFUSED_MAX};
 use wire::netif::header_channel;
 
 use crate::config::{Attach, Guest, Port, Vif};
@@ -49,9 +49,9 @@ const CARD_QUEUE_MAPPINGS: usize = 2 * CONTEXT_MAPPINGS + CARD_QUEUE_THREADS * T
 const PORT_THREADS: usize = 2;
 /// Descriptors of such a port: its socket, and what stops its thread.
 const PORT_DESCRIPTORS: usize = 2;
-/// Descriptors of a session: its connection with a copy, what ends it and its watch, the channel back to the front-end, a message's, and the
-/// files of what is mapped.
-const SESSION_DESCRIPTORS: usize = 8 + 32 + MAPPINGS_MAX;
+/// Descriptors of a session: its connection with a copy, what ends it and its watch, the process that speaks and its successor, the channel back
+/// to the front-end, a message's, and the files of what is mapped.
+const SESSION_DESCRIPTORS: usize = 10 + 32 + MAPPINGS_MAX;
 /// Descriptors of a ring: the front-end's two with a successor of one that a worker writes to, and what waits for them, twice while rings
 /// are made anew.
 const VRING_DESCRIPTORS: usize = 3 + 2 * 2;
@@ -59,8 +59,8 @@ const VRING_DESCRIPTORS: usize = 3 + 2 * 2;
 const FRONT_ENDS_PART: u64 = 2;
 /// The address space of a process where /proc does not say how large it is: that of `x86_64`.
 const ADDRESS_SPACE: u64 = 1 << 47;
-/// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics.
-const OWN: Counts = Counts { mappings: 1024, descriptors: 256, threads: 96 };
+/// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics, processes that are refused.
+const OWN: Counts = Counts { mappings: 1024, descriptors: 256 + REFUSED_MAX, threads: 96 };
 
 /// Amounts of the resources that the kernel limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -469,7 +469,7 @@ mod tests {
                 ["26 mappings", "16 are left", "vm.max_map_count", "sysctl -w"],
             ),
             (
-                Counts { descriptors: 300, ..DEFAULT },
+                Counts { descriptors: 300 + REFUSED_MAX, ..DEFAULT },
                 ["22 descriptors", "14 are left", "RLIMIT_NOFILE", "LimitNOFILE"],
             ),
             (
@@ -556,8 +556,11 @@ mod tests {
 
     #[test]
     fn what_ports_may_take_beyond_the_limits_is_named() {
-        let limits =
-            limits_of(Counts { mappings: 1240 + 80, descriptors: 300 + 150, threads: 107 });
+        let limits = limits_of(Counts {
+            mappings: 1240 + 80,
+            descriptors: 300 + 150 + REFUSED_MAX,
+            threads: 107,
+        });
         let fits = port("memory_mib = 67108864\n");
         let few = PortsCost::of(&[port("")]);
         assert_eq!(limits.shortages(few), Vec::<String>::new());
@@ -566,7 +569,7 @@ mod tests {
         let parts = [
             "148 mappings",
             "96 are there",
-            "244 descriptors",
+            "248 descriptors",
             "164 are there",
             "4 threads",
             "67108864 MiB can",

@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 
 use control_socket::Status;
-use hypervisor::{DomId, Meter, Metered};
+use hypervisor::{DomId, Hypervisor as _, Meter, Metered};
 use machine::toolstack::set_memory_target;
 use machine::{DRIVER_DOMAIN, Listener, Machine};
 use netback::{Anonymous, Offered, VifError};
@@ -111,6 +111,18 @@ impl Platform for MachinePlatform {
 
     fn end_guest(&self, name: &str) {
         self.guests.end(name);
+    }
+
+    fn refuse_guest(&self, name: &str, what: &str) {
+        self.guests.refuse(name, what);
+    }
+
+    fn refused_guest(&self, name: &str) -> Option<String> {
+        self.guests.refused(name)
+    }
+
+    fn memory_in_use(&self, domain: DomId) -> Option<u64> {
+        self.machine.peer(domain).ok()?.memory_in_use()
     }
 
     /// Writes the node that the guest's balloon watches.

@@ -106,6 +106,24 @@ pub(super) trait Platform: Send + Sync {
         let _ = name;
     }
 
+    /// A guest was found to do this on purpose: it must not join again, if this daemon decides about that, until it is added to the
+    /// configuration again.
+    fn refuse_guest(&self, name: &str, what: &str) {
+        let _ = (name, what);
+    }
+
+    /// What a guest is refused for.
+    fn refused_guest(&self, name: &str) -> Option<String> {
+        let _ = name;
+        None
+    }
+
+    /// How many bytes a guest's memory has now; none if the guest cannot take memory out of it while it is in use.
+    fn memory_in_use(&self, domain: DomId) -> Option<u64> {
+        let _ = domain;
+        None
+    }
+
     /// Sets how much memory the guest `name`, which is `domain`, should have.
     ///
     /// # Errors

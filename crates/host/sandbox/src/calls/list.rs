@@ -107,6 +107,8 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_tgkill,
+    // Who speaks for a front-end, and whether it lives.
+    libc::SYS_pidfd_open,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -164,7 +166,6 @@ pub(super) const PROGRAMS: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_wait4,
     libc::SYS_waitid,
-    libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
     libc::SYS_kill,
     libc::SYS_setpgid,

@@ -17,7 +17,7 @@ use crate::sys::bpf;
 use crate::tap::TapQueue;
 use crate::{
     BufferOptions, Buffers, TapEgress, TapIngress, Xdp, XdpNic, XdpNicEgress, XdpNicError,
-    XdpNicIngress, XdpNicSocket, XdpNicWatch, packet,
+    XdpNicIngress, XdpNicReceiver, XdpNicSender, XdpNicSocket, XdpNicWatch, packet,
 };
 
 /// Buffers of a queue for frames that come in.
@@ -85,6 +85,8 @@ fn whole(sender: &Sender, bytes: &[u8]) -> Frame {
 /// One queue of the NIC.
 struct Queue {
     socket: Arc<XdpNicSocket>,
+    receiver: XdpNicReceiver,
+    sender: XdpNicSender,
     ingress: XdpNicIngress,
     egress: XdpNicEgress,
 }
@@ -95,8 +97,9 @@ fn take_over() -> (Vec<Queue>, XdpNicWatch) {
     let meter = platform().meter().clone();
     let queues = queues.into_iter().map(|queue| {
         let socket = queue.socket();
-        let (ingress, egress) = queue.split(&meter).unwrap();
-        Queue { socket, ingress, egress }
+        let (receiver, sender) = queue.split(&meter).unwrap();
+        let (ingress, egress) = (receiver.ingress(), sender.egress());
+        Queue { socket, receiver, sender, ingress, egress }
     });
     (queues.collect(), watch)
 }
@@ -160,6 +163,45 @@ fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
         }
         let dropped: u64 = queues.iter().map(|queue| queue.socket.dropped()).sum();
         assert_eq!(dropped, 0);
+    });
+}
+
+/// A worker that sleeps in a guest's memory has frames and buffers of a queue in its hands. Other sides serve the queue meanwhile, and when it wakes
+/// up nothing is lost to the queue.
+#[test]
+fn other_sides_take_the_places_of_those_in_which_workers_sleep() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let Queue { receiver, sender, ingress: mut asleep, egress: mut sending, .. } =
+            queues.remove(0);
+        outside.send(&bytes(60, 0));
+        let deadline = Instant::now() + LIMIT;
+        while asleep.window().is_empty() {
+            assert!(Instant::now() < deadline);
+            let mut received = port::Received::default();
+            asleep.receive(&mut port::Budget::default(), &mut received).unwrap();
+        }
+        sending.fall_asleep(port::WINDOW);
+        let (mut ingress, mut egress) = (receiver.ingress(), sender.egress());
+        // More than there are buffers, each way.
+        for number in 1..RX_BUFFERS + 100 {
+            let frame = bytes(60, number);
+            outside.send(&frame);
+            assert_eq!(take(&mut ingress), [(frame.clone(), false)]);
+            let from = Sender::new(&platform(), &frame);
+            let whole = whole(&from, &frame);
+            let mut offers = [Offer::new(&whole)];
+            egress.deliver(Body::Regions(&from.regions), &mut offers, Duration::ZERO).unwrap();
+            assert_eq!(offers[0].outcome, Outcome::Delivered, "frame {number}");
+            assert_eq!(outside.take(1), [frame]);
+        }
+        let filled = ingress.filled();
+        drop(asleep);
+        assert_eq!(ingress.filled(), filled + 1, "the buffer of the frame in hand");
+        let free = egress.free();
+        sending.wake_up();
+        assert_eq!(egress.free(), free + port::WINDOW);
     });
 }
 

@@ -28,9 +28,9 @@ use crate::steering::program;
 use crate::sys;
 use crate::sys::bpf::{self, Map, MapType, ProgramType};
 
-use egress::XdpNicEgress;
+use egress::XdpNicSender;
 use error::XdpNicError;
-use ingress::XdpNicIngress;
+use ingress::XdpNicReceiver;
 use watch::XdpNicWatch;
 
 /// Buffers for frames that come in, of each socket: as many as NICs have in a ring.
@@ -215,15 +215,15 @@ impl XdpNicQueue {
         self.socket.clone()
     }
 
-    /// Its two sides.
+    /// What makes its two sides.
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub fn split(self, meter: &Arc<Meter>) -> io::Result<(XdpNicIngress, XdpNicEgress)> {
+    pub fn split(self, meter: &Arc<Meter>) -> io::Result<(XdpNicReceiver, XdpNicSender)> {
         let Self { socket, memory, fill, rx, tx, completion } = self;
-        let ingress = XdpNicIngress::new(socket.clone(), memory.clone(), fill, rx);
-        let egress = XdpNicEgress::new(socket, memory, tx, completion, meter)?;
-        Ok((ingress, egress))
+        let receiver = XdpNicReceiver::new(socket.clone(), memory.clone(), fill, rx);
+        let sender = XdpNicSender::new(socket, memory, tx, completion, meter)?;
+        Ok((receiver, sender))
     }
 }
 

@@ -197,11 +197,6 @@ impl TxRing {
         self.0.push(frame);
     }
 
-    /// Whether frames were added that the kernel does not see.
-    pub(super) fn has_unpublished(&self) -> bool {
-        self.0.load(self.0.producer) != self.0.index
-    }
-
     /// The kernel sees what was added.
     pub(super) fn publish(&self) {
         self.0.announce(self.0.producer);

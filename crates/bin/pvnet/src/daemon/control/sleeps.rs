@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_socket::Reason;
 use datapath::{Port, Sleep};
 use tracing::warn;
 
@@ -18,6 +17,9 @@ const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Memory must shrink by so much meanwhile: what a balloon gives up in that time is less.
 const HOLE: u64 = 4 << 20;
+
+/// What is said of the culprit.
+const HOLE_MADE: &str = "its memory was taken away while a worker used it, which slept until the kernel had freed it (a hole in the memory's file)";
 
 impl Control {
     /// A worker slept in the memory of a guest.
@@ -35,17 +37,27 @@ impl Control {
         let culprit = if *has_left { None } else { self.shrinking(&suspects) };
         if let Some(PluggedPort { record, source }) = culprit.and_then(|id| self.ports.get_mut(&id))
         {
-            let why = "its front-end took memory away while a worker used it, which slept until the kernel had freed it (a hole in the \
-                       memory's file); add the port again to let it come back";
-            warn!(port = record.name(), why, "its socket is closed until the port is added again");
-            source.hang_up(false);
-            let id = record.identity.id;
-            self.disconnect(id, Reason::Disabled(why.to_owned()));
+            warn!(port = record.name(), why = HOLE_MADE, "it is cut off until it is added again");
+            let (id, why) = (record.identity.id, source.condemn(HOLE_MADE));
+            self.disconnect(id, why);
+            self.disconnect_condemned();
         }
         for id in suspects.into_iter().filter(|id| culprit != Some(*id) && *is_replaced) {
             if let Some(PluggedPort { record, source }) = self.ports.get_mut(&id) {
                 source.renew(record, &self.host.datapath);
             }
+        }
+    }
+
+    /// Drops the queues of the other ports of the culprit's process or guest, without waiting for their sessions' threads.
+    fn disconnect_condemned(&mut self) {
+        let of_port = |(id, port): (&PortId, &PluggedPort)| {
+            port.record.port.as_ref()?;
+            Some((*id, port.source.condemned()?))
+        };
+        let condemned: Vec<_> = self.ports.iter().filter_map(of_port).collect();
+        for (id, why) in condemned {
+            self.disconnect(id, why);
         }
     }
 

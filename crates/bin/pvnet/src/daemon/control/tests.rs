@@ -125,7 +125,8 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let datapath = Datapath::start(&datapath::Config::default(), Box::new(|_| ())).unwrap();
     let (events, _) = mpsc::channel();
     let (limits, reach) = (Arc::new(Limits::of_this_process()), Reach::everywhere());
-    let host = Host { config, platform: platform.clone(), datapath, limits, events, reach };
+    let (platform, front_ends) = (platform.clone(), Arc::default());
+    let host = Host { config, platform, datapath, limits, front_ends, events, reach };
     Control::new(host, String::new(), Vec::new(), PortRecord::open(folder.path()))
 }
 

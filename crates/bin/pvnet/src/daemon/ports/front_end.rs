@@ -10,8 +10,8 @@ use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
 use vhost_user::{
-    Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Renewal, Session, Socket,
-    session_pace,
+    Alarm, Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Processes, Renewal, Session,
+    Socket, session_pace,
 };
 
 use super::port_event::{FrontEndChange, PortEvent};
@@ -30,6 +30,10 @@ pub(super) struct FrontEnds {
     renewal: Arc<Renewal>,
     /// The files of the present session's memory.
     files: Arc<MemoryFiles>,
+    /// Ends the present session at once.
+    alarm: Mutex<Option<Arc<Alarm>>>,
+    /// Those of all ports' front-ends.
+    processes: Arc<Processes>,
     /// Of this process.
     limits: Arc<Limits>,
     connections: Connections,
@@ -37,7 +41,11 @@ pub(super) struct FrontEnds {
 
 impl FrontEnds {
     /// Front-ends of a port, of which none has come yet.
-    pub(super) fn new(settings: Port, limits: Arc<Limits>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(
+        settings: Port,
+        processes: Arc<Processes>,
+        limits: Arc<Limits>,
+    ) -> io::Result<Arc<Self>> {
         let budget = MemoryBudget::new(settings.memory(), limits.front_ends().clone());
         let (settings, connections) = (Mutex::new(Arc::new(settings)), Connections::new()?);
         Ok(Arc::new(Self {
@@ -45,6 +53,8 @@ impl FrontEnds {
             budget,
             files: Arc::default(),
             renewal: Renewal::new()?,
+            alarm: Mutex::default(),
+            processes,
             limits,
             connections,
         }))
@@ -74,6 +84,27 @@ impl FrontEnds {
     /// Has the present session serve its rings anew, with mappings that no sleeping worker knows.
     pub(super) fn renew(&self) {
         self.renewal.ask();
+    }
+
+    /// The present front-end has proven hostile: its session ends, no other begins, and its process is refused at all ports.
+    pub(super) fn condemn(&self, what: &str) {
+        if let Some(alarm) = self.alarm() {
+            alarm.prove(what);
+        }
+        self.stop();
+    }
+
+    /// Why the present session must end, if it must.
+    pub(super) fn condemned(&self) -> Option<String> {
+        self.alarm()?.why()
+    }
+
+    fn alarm(&self) -> Option<Arc<Alarm>> {
+        self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_alarm(&self, alarm: Option<Arc<Alarm>>) {
+        *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
     }
 
     /// Ends the present session.
@@ -113,10 +144,14 @@ impl FrontEnds {
             let refused = refused(&name);
             let device = Arc::new(Messenger { settings, events: events.clone() });
             let session = held.as_ref().map_err(String::clone).and_then(|_| {
-                Session::new(options, device, meter.clone()).map_err(|error| error.to_string())
+                let session = Session::new(options, device, meter.clone());
+                let session =
+                    session.and_then(|session| session.with_blame(self.processes.clone(), &name));
+                session.map_err(|error| error.to_string())
             });
             let ended = match session {
                 Ok(session) => {
+                    self.set_alarm(Some(session.alarm()));
                     let session = session.of_device(mac, link.clone()).within(self.budget.clone());
                     let session =
                         session.showing(self.files.clone()).renewed_by(self.renewal.clone());
@@ -127,6 +162,7 @@ impl FrontEnds {
             };
             drop(held);
             self.connections.end();
+            self.set_alarm(None);
             let Ended { why, is_hostile } = ended;
             events.tell(PortEvent::FrontEnd(FrontEndChange::Ended(why.clone())));
             warn!(port = name, why, "its front-end's session has ended");
@@ -188,7 +224,7 @@ mod tests {
     fn serve(mode: Mode, folder: &TempDir) -> (Arc<FrontEnds>, std::thread::JoinHandle<()>) {
         let socket = Socket::open(mode, &folder.path().join("vm"), |_| Ok(())).unwrap();
         let limits = Arc::new(Limits::of_this_process());
-        let front_ends = FrontEnds::new(settings(), limits).unwrap();
+        let front_ends = FrontEnds::new(settings(), Arc::default(), limits).unwrap();
         let served = front_ends.clone();
         let (events, _inbox) = std::sync::mpsc::channel();
         let events = PortEvents { port: PortId::Machine(1), events };

@@ -6,6 +6,7 @@ use control_socket::{PortKind, Reason, TableKind};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::{Coalescing, Queue, Task};
+use vhost_user::Processes;
 use xenstore::Store;
 
 use super::device::GuestDevice;
@@ -27,6 +28,8 @@ pub(in crate::daemon) struct Host {
     pub(in crate::daemon) platform: Arc<dyn Platform>,
     pub(in crate::daemon) datapath: Datapath,
     pub(in crate::daemon) limits: Arc<Limits>,
+    /// Those of virtual machines.
+    pub(in crate::daemon) front_ends: Arc<Processes>,
     pub(in crate::daemon) events: mpsc::Sender<Event>,
     /// Where the daemon may make sockets.
     pub(in crate::daemon) reach: Reach,

@@ -130,6 +130,17 @@ pub(in crate::daemon) trait Source: Send {
         let _ = may_return;
     }
 
+    /// Its other side, which can take memory away, was found to do this on purpose: it is cut off. Returns what is to be said of it.
+    fn condemn(&mut self, what: &str) -> Reason {
+        self.hang_up(false);
+        Reason::Disabled(what.to_owned())
+    }
+
+    /// What is to be said if its other side is cut off, because of what its process or guest did, here or at another port.
+    fn condemned(&self) -> Option<Reason> {
+        None
+    }
+
     /// Whether its other side stays connected when the daemon ends, for the next one.
     fn outlives_the_daemon(&self, host: &Host) -> bool {
         let _ = host;

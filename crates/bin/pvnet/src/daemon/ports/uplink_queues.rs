@@ -9,7 +9,10 @@ use port::{Egress, Ingress, Queue};
 use tracing::{info, warn};
 use uplink::packet::SocketDrops;
 use uplink::tap::TapQueue;
-use uplink::{BufferOptions, Buffers, TapEgress, TapIngress, XdpNic, XdpNicSocket, XdpNicWatch};
+use uplink::{
+    BufferOptions, Buffers, TapEgress, TapIngress, XdpNic, XdpNicReceiver, XdpNicSender,
+    XdpNicSocket, XdpNicWatch,
+};
 
 use super::uplink_device::Shared;
 use crate::config::{ReceiveBuffers, Uplink, UplinkKind};
@@ -24,35 +27,39 @@ pub(super) fn shared(
 ) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     match shared {
         Shared::Taps(taps) => of_taps(uplink, taps, spare, services),
-        Shared::Nic(nic) => {
-            let (queues, watch) = of_nic(uplink, nic, &services.meter)?;
-            Ok((queues, watch, Handles::default()))
-        }
+        Shared::Nic(nic) => of_nic(uplink, nic, &services.meter),
     }
 }
 
-/// Handles of an uplink's queues, for a side in the place of one in which a worker sleeps. A NIC that is taken over has none.
-#[derive(Default)]
-pub(super) struct Handles {
-    taps: Vec<Arc<TapQueue>>,
-    services: Option<DeviceServices>,
+/// Handles of an uplink's queues, for a side in the place of one in which a worker sleeps.
+pub(super) enum Handles {
+    Taps(Vec<Arc<TapQueue>>, DeviceServices),
+    Nic(Vec<(XdpNicReceiver, XdpNicSender)>),
 }
 
 impl Handles {
     /// Another ingress side of a queue.
     pub(super) fn ingress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Ingress>> {
-        let tap = self.taps.get(queue)?.clone();
-        let services = self.services.as_ref()?;
-        let buffers = buffers(uplink, 1, 0, &*services.memory).ok()?.pop()?;
-        Some(Box::new(TapIngress::new(services.meter.clone(), tap, buffers)))
+        match self {
+            Self::Taps(taps, services) => {
+                let tap = taps.get(queue)?.clone();
+                let buffers = buffers(uplink, 1, 0, &*services.memory).ok()?.pop()?;
+                Some(Box::new(TapIngress::new(services.meter.clone(), tap, buffers)))
+            }
+            Self::Nic(queues) => Some(Box::new(queues.get(queue)?.0.ingress())),
+        }
     }
 
     /// Another egress side of a queue.
     pub(super) fn egress(&self, uplink: &Uplink, queue: usize) -> Option<Box<dyn Egress>> {
-        let tap = self.taps.get(queue)?.clone();
-        let features = uplink.capabilities.features();
-        let DeviceServices { meter, memory } = self.services.as_ref()?;
-        Some(Box::new(TapEgress::new(meter.clone(), tap, features).within(memory.clone())))
+        match self {
+            Self::Taps(taps, DeviceServices { meter, memory }) => {
+                let (tap, features) = (taps.get(queue)?.clone(), uplink.capabilities.features());
+                let egress = TapEgress::new(meter.clone(), tap, features);
+                Some(Box::new(egress.within(memory.clone())))
+            }
+            Self::Nic(queues) => Some(Box::new(queues.get(queue)?.1.egress())),
+        }
     }
 }
 
@@ -78,11 +85,15 @@ fn of_taps(
         let ingress = Box::new(TapIngress::new(meter.clone(), tap, buffers));
         Queue { egress: Box::new(egress), ingress }
     };
-    let handles = Handles { taps: taps.clone(), services: Some(services.clone()) };
+    let handles = Handles::Taps(taps.clone(), services.clone());
     Ok((taps.into_iter().zip(buffers).map(queue).collect(), watch, handles))
 }
 
-fn of_nic(uplink: &Uplink, nic: XdpNic, meter: &Arc<Meter>) -> io::Result<(Vec<Queue>, Watch)> {
+fn of_nic(
+    uplink: &Uplink,
+    nic: XdpNic,
+    meter: &Arc<Meter>,
+) -> io::Result<(Vec<Queue>, Watch, Handles)> {
     let XdpNic { queues, watch, in_driver } = nic;
     let sockets: Vec<_> = queues.iter().map(uplink::XdpNicQueue::socket).collect();
     let zero_copy = sockets.iter().filter(|socket| socket.is_zero_copy()).count();
@@ -93,12 +104,13 @@ fn of_nic(uplink: &Uplink, nic: XdpNic, meter: &Arc<Meter>) -> io::Result<(Vec<Q
         zero_copy,
         "is taken over by AF_XDP: the host's network stack gets none of its frames"
     );
-    let queue = |queue: uplink::XdpNicQueue| {
-        let (ingress, egress) = queue.split(meter)?;
-        Ok(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
-    };
-    let queues = queues.into_iter().map(queue).collect::<io::Result<_>>()?;
-    Ok((queues, Watch::Nic { watch, sockets }))
+    let split = queues.into_iter().map(|queue| queue.split(meter));
+    let handles = split.collect::<io::Result<Vec<_>>>()?;
+    let queues = handles.iter().map(|(receiver, sender)| Queue {
+        ingress: Box::new(receiver.ingress()),
+        egress: Box::new(sender.egress()),
+    });
+    Ok((queues.collect(), Watch::Nic { watch, sockets }, Handles::Nic(handles)))
 }
 
 /// What is seen of a device beside its frames.

@@ -1,5 +1,7 @@
 //! The interfaces of guests, which a toolstack makes: their queues come from a backend.
 
+use std::sync::Arc;
+
 use control_socket::{
     IgnoredKey, PortKind, PortState, PortStatus, Reason, TableKind, ToolstackStatus,
 };
@@ -14,12 +16,12 @@ use super::plugged::PluggedPort;
 use super::port_event::{PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
 use super::source::Source;
-use crate::config::{Config, Effort, Guest, Platform, Rules, Vif, default_queues, taking};
+use crate::config::{self, Config, Effort, Guest, Rules, Vif, default_queues, taking};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::NewInterface;
 use crate::daemon::interfaces::Interfaces;
-use crate::daemon::platform::Backend;
+use crate::daemon::platform::{Backend, Platform};
 
 /// A guest's interface.
 struct Interface {
@@ -31,6 +33,7 @@ struct Interface {
     /// Its settings, the same way, with the toolstack's addresses.
     vif: Vif,
     backend: Box<dyn Backend>,
+    platform: Arc<dyn Platform>,
     /// Whether an uplink may put frames into its buffers.
     lends: bool,
     /// What became of what the toolstack wants of it.
@@ -61,7 +64,8 @@ pub(in crate::daemon) fn adopt(
         }
     };
     let toolstack = ToolstackStatus::default();
-    let mut interface = Interface { id, name, guest, vif, backend, lends, toolstack };
+    let platform = host.platform.clone();
+    let mut interface = Interface { id, name, guest, vif, backend, platform, lends, toolstack };
     let rules = interface.rules_of(&interface.vif, host)?;
     let (id, name, kind) = (PortId::Vif(id), interface.name.clone(), PortKind::Guest);
     let identity = Identity { id, table: TableKind::Guest, name, kind };
@@ -109,6 +113,10 @@ impl Interface {
     }
 
     fn frontend_changed(&mut self, port: &mut Record, host: &Host) -> Transition {
+        // As long as its guest is there, its reason says why.
+        if self.condemned().is_some() {
+            return Transition::None;
+        }
         if self.waits_for_script(port, host) {
             return Transition::None;
         }
@@ -166,7 +174,7 @@ impl Source for Interface {
     fn write_running(&self, config: &mut Config) {
         match config.guests.iter_mut().find(|guest| guest.name == self.guest.name) {
             Some(guest) => *guest = self.guest.clone(),
-            None if config.daemon.platform == Platform::Xen => {
+            None if config.daemon.platform == config::Platform::Xen => {
                 config.guests.push(self.guest.clone());
             }
             None => {}
@@ -181,8 +189,8 @@ impl Source for Interface {
     fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String> {
         let Some(new) = host.config.guest(&self.guest.name) else { return Ok(()) };
         let index = match host.config.daemon.platform {
-            Platform::Machine => self.id.handle as usize,
-            Platform::Xen => 0,
+            config::Platform::Machine => self.id.handle as usize,
+            config::Platform::Xen => 0,
         };
         let Some(of_new) = new.vifs.get(index) else { return Ok(()) };
         let mut guest = Guest { uid: new.uid, token_file: new.token_file, ..self.guest.clone() };
@@ -258,6 +266,27 @@ impl Source for Interface {
     fn lends(&self) -> bool {
         self.lends
     }
+
+    fn memory_in_use(&self) -> Option<u64> {
+        self.platform.memory_in_use(self.id.domain)
+    }
+
+    /// All interfaces of its guest are cut off: they have one memory.
+    fn condemn(&mut self, what: &str) -> Reason {
+        self.platform.refuse_guest(&self.guest.name, what);
+        refused(what)
+    }
+
+    fn condemned(&self) -> Option<Reason> {
+        self.platform.refused_guest(&self.guest.name).map(|what| refused(&what))
+    }
+}
+
+/// Why an interface is cut off.
+fn refused(what: &str) -> Reason {
+    Reason::Disabled(format!(
+        "{what}; its guest may come back when it was taken out of the configuration and added again"
+    ))
 }
 
 /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.

@@ -214,7 +214,7 @@ impl Source for VirtualMachine {
         };
         let device = port.device().map(open_device).transpose();
         record.device = device.map_err(|reason| record.failed(reason))?;
-        let front_ends = FrontEnds::new(port.clone(), host.limits.clone());
+        let front_ends = FrontEnds::new(port.clone(), host.front_ends.clone(), host.limits.clone());
         let front_ends = front_ends.map_err(Error::system("open a port"))?;
         let link = Arc::<Link>::default();
         link.set(settings.enabled);
@@ -284,6 +284,17 @@ impl Source for VirtualMachine {
             Some(open) => open.front_ends.stop(),
             None => {}
         }
+    }
+
+    fn condemn(&mut self, what: &str) -> Reason {
+        if let Some(open) = &self.open {
+            open.front_ends.condemn(what);
+        }
+        Reason::Disabled(format!("{what}; add the port again to let it come back"))
+    }
+
+    fn condemned(&self) -> Option<Reason> {
+        self.open.as_ref()?.front_ends.condemned().map(Reason::FrontendGone)
     }
 
     /// Its device may be gone, or there again.

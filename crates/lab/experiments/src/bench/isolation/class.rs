@@ -82,6 +82,10 @@ pub enum Class {
     VirtioHoles,
     /// The same, where the bodies of their broadcasts and the buffers that red's 200 Mb/s fill are (the queues of all who exchange frames with them).
     VirtioSharedHoles,
+    /// As `virtio-full-calls`, with another process for each port.
+    VirtioForkedCalls,
+    /// As `virtio-holes`, with another process for each port.
+    VirtioForkedHoles,
 }
 
 impl Class {
@@ -111,7 +115,7 @@ impl Class {
 
     /// Whether it makes holes in a virtual machine's memory, which cost time in the kernel wherever they are made.
     pub fn makes_holes(self) -> bool {
-        matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles)
+        matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles | Self::VirtioForkedHoles)
     }
 
     /// Whether an uplink sends to the hostile guest, which takes nothing.
@@ -138,7 +142,7 @@ impl Class {
             Self::HoardedCopies => "rx = \"guest-copy\"\n",
             Self::EmptyQueue => "rx = \"direct\"\n",
             Self::VirtioSparseMemory => "memory_mib = 65536\n",
-            Self::VirtioFullCalls => "queues = 16\n",
+            Self::VirtioFullCalls | Self::VirtioForkedCalls => "queues = 16\n",
             _ => "",
         }
     }
@@ -146,7 +150,11 @@ impl Class {
     /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
     pub fn ports(self) -> usize {
         match self {
-            Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles => 128,
+            Self::VirtioFullCalls
+            | Self::VirtioHoles
+            | Self::VirtioSharedHoles
+            | Self::VirtioForkedCalls
+            | Self::VirtioForkedHoles => 128,
             _ => 1,
         }
     }

@@ -35,6 +35,9 @@ trait Attacker {
 
 /// Joins, and follows orders until killed.
 pub fn run(args: &HostileArgs) -> Result<()> {
+    if let Some(port) = args.alone {
+        return virtio::forks::child(args, port).map_err(Error::Failed);
+    }
     match attack(args.class) {
         Attack::Netif(round) => {
             let attacker = netif::Attacker::join(args).map_err(Error::Failed)?;
@@ -119,6 +122,7 @@ fn attack(class: Class) -> Attack {
         Class::VirtioFullCalls => Attack::Virtio(vm::rings::full_calls),
         Class::VirtioHoles => Attack::Virtio(vm::memory::own),
         Class::VirtioSharedHoles => Attack::Virtio(vm::memory::shared),
+        Class::VirtioForkedCalls | Class::VirtioForkedHoles => Attack::Virtio(vm::forks::attack),
     }
 }
 

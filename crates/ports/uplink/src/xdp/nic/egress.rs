@@ -1,6 +1,6 @@
 //! Frames for the wire of a NIC that is taken over.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hypervisor::{Counted, Meter, PAGE_SIZE};
@@ -27,7 +27,7 @@ const _: () = assert!(TX_BUFFERS > SEGMENTS as u32, "else a frame would wait for
 const KERNELS_BATCH: u32 = 32;
 const TOO_LARGE: Outcome = Outcome::Dropped(DropReason::TooLarge);
 
-/// The write side of a queue. The NIC has no offloads for AF_XDP, so all frames are finished here.
+/// A write side of a queue. The NIC has no offloads for AF_XDP, so all frames are finished here.
 pub struct XdpNicEgress {
     wire: Wire,
     finisher: Finisher,
@@ -36,32 +36,50 @@ pub struct XdpNicEgress {
     /// Whether a batch of this call could not be copied: trying again with each frame behind it would copy most of them many times.
     copies_singly: bool,
     supply: BufferSupply,
-    /// Announces buffers after a frame was left waiting.
-    room: Arc<Doorbell>,
+    /// Whether a frame was left waiting.
     waits: bool,
     /// At the queue while it is full: the kernel announces neither buffers that come back nor that it takes frames again.
     looks: Looks,
     /// Segments that were made in this call.
     cut: usize,
-    meter: Arc<Meter>,
 }
 
-/// The buffers and rings of frames that go out.
-struct Wire {
-    socket: Arc<XdpNicSocket>,
-    /// One region.
-    memory: Arc<[Region]>,
+/// The rings of frames that go out. They are locked for moments only, never while a frame is copied: a worker may sleep then in the memory of a
+/// guest, and another handle serves the queue.
+struct Rings {
     tx: TxRing,
     completion: CompletionRing,
     /// Buffers that hold no frame. The last one is used next: it is in the cache.
     free: Vec<u64>,
-    /// The MTU in this call, in bytes.
-    mtu: usize,
     /// Buffers that came back since the beginning.
     sent: u64,
 }
 
-impl XdpNicEgress {
+/// Makes write sides of a queue.
+#[derive(Clone)]
+pub struct XdpNicSender {
+    socket: Arc<XdpNicSocket>,
+    /// One region.
+    memory: Arc<[Region]>,
+    rings: Arc<Mutex<Rings>>,
+    room: Arc<Doorbell>,
+    meter: Arc<Meter>,
+}
+
+/// What one write side has of the queue's buffers in a call.
+struct Wire {
+    queue: XdpNicSender,
+    /// Taken from the free ones. The last one is used next.
+    taken: Vec<u64>,
+    /// Frames that are to be sent.
+    filled: Vec<Descriptor>,
+    /// The MTU in this call, in bytes.
+    mtu: usize,
+    /// Buffers that had come back when that was last looked at.
+    sent: u64,
+}
+
+impl XdpNicSender {
     pub(super) fn new(
         socket: Arc<XdpNicSocket>,
         memory: Arc<[Region]>,
@@ -72,19 +90,49 @@ impl XdpNicEgress {
         let first = u64::from(RX_BUFFERS);
         let buffers = first..first + u64::from(TX_BUFFERS);
         let free = buffers.map(|n| n * PAGE_SIZE as u64).collect();
-        let note = meter.clone();
-        Ok(Self {
-            wire: Wire { socket, memory, tx, completion, free, mtu: 0, sent: 0 },
-            finisher: Finisher::new(Features::NONE, move |what, n| note.note(what, n)),
+        let rings = Arc::new(Mutex::new(Rings { tx, completion, free, sent: 0 }));
+        Ok(Self { socket, memory, rings, room: Arc::new(Doorbell::new()?), meter: meter.clone() })
+    }
+
+    /// A write side: the only one that is used, but for one in which a worker sleeps.
+    #[must_use]
+    pub fn egress(&self) -> XdpNicEgress {
+        let (meter, sent) = (self.meter.clone(), self.rings().sent);
+        let (taken, filled) = (Vec::new(), Vec::new());
+        XdpNicEgress {
+            wire: Wire { queue: self.clone(), taken, filled, mtu: 0, sent },
+            finisher: Finisher::new(Features::NONE, move |what, n| meter.note(what, n)),
             linear: Linear::default(),
             copies_singly: false,
             supply: BufferSupply::default(),
-            room: Arc::new(Doorbell::new()?),
             waits: false,
             looks: Looks::new(),
             cut: 0,
-            meter: meter.clone(),
-        })
+        }
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl XdpNicEgress {
+    /// What it has in its hands in the middle of a call with so many frames, in which a worker falls asleep.
+    #[cfg(test)]
+    pub(crate) fn fall_asleep(&mut self, frames: usize) {
+        self.wire.begin(frames);
+    }
+
+    /// Buffers that hold no frame, and that nobody has taken.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.wire.queue.rings().free.len()
+    }
+
+    /// The end of that call.
+    #[cfg(test)]
+    pub(crate) fn wake_up(&mut self) {
+        self.wire.end();
     }
 
     /// Sends the first of these frames, or has it wait.
@@ -112,7 +160,7 @@ impl XdpNicEgress {
 
     /// Whether there are so many buffers. Looks for them if it is worth it.
     fn has_room(&mut self, buffers: usize, now: Duration) -> bool {
-        self.wire.free.len() >= buffers || self.finds_room(buffers, now)
+        self.wire.take(buffers) || self.finds_room(buffers, now)
     }
 
     #[cold]
@@ -121,7 +169,7 @@ impl XdpNicEgress {
             return false;
         }
         self.look(now);
-        let has_room = self.wire.free.len() >= buffers;
+        let has_room = self.wire.take(buffers);
         if has_room {
             self.looks.renew();
         }
@@ -147,7 +195,7 @@ impl XdpNicEgress {
         let frame = offers[0].frame;
         if self.linear.is_empty() {
             if let Some(list) = ScatterList::of(frame, body) {
-                self.meter.note(Counted::DriverBytes, frame.len.into());
+                self.wire.queue.meter.note(Counted::DriverBytes, frame.len.into());
                 return self.wire.gather(list.all());
             }
             if !self.copies_singly {
@@ -163,13 +211,13 @@ impl XdpNicEgress {
 
     /// Copies the frames at the beginning that are sent as they are, in one batch.
     fn copy_run(&mut self, body: Body<'_>, offers: &[Offer<'_>]) {
-        let Self { finisher, linear, meter, wire, .. } = self;
+        let Self { finisher, linear, wire, .. } = self;
         let is_sent_so = |frame: &&Frame| {
             let beyond = frame.headers.l3_offset.into();
             finisher.need(frame) == Need::Nothing && !wire.is_too_long(frame.len as usize, beyond)
         };
         let frames = offers.iter().map(|offer| offer.frame).take_while(is_sent_so);
-        meter.note(Counted::DriverBytes, linear.fill(frames, body));
+        wire.queue.meter.note(Counted::DriverBytes, linear.fill(frames, body));
     }
 
     /// Sends the next segments of a frame, as many as this call may, or has it wait.
@@ -211,7 +259,7 @@ impl XdpNicEgress {
 
     /// Whether something is to be done that nothing announces.
     fn is_held_up(&self) -> bool {
-        self.waits || self.supply.is_stalled() || self.wire.tx.needs_wakeup()
+        self.waits || self.supply.is_stalled() || self.wire.queue.rings().tx.needs_wakeup()
     }
 }
 
@@ -226,10 +274,9 @@ impl Egress for XdpNicEgress {
         self.copies_singly = false;
         self.cut = 0;
         // All frames of the call go by the same one.
-        self.wire.mtu = self.wire.socket.mtu() as usize;
-        // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
-        if self.wire.free.len() < TX_BUFFERS as usize / 2 {
-            self.reclaim(now);
+        self.wire.mtu = self.wire.queue.socket.mtu() as usize;
+        if self.wire.begin(offers.len()) {
+            self.supply.delivered(self.wire.sent, now);
         }
         for n in 0..offers.len() {
             let outcome = self.offer(body, &offers[n..], now);
@@ -239,10 +286,7 @@ impl Egress for XdpNicEgress {
                 break;
             }
         }
-        // Those that were dropped are no reason for a system call.
-        if self.wire.tx.has_unpublished() {
-            self.wire.publish();
-        }
+        self.wire.end();
         Ok(())
     }
 
@@ -258,15 +302,15 @@ impl Egress for XdpNicEgress {
         if self.looks.are_due(now) {
             self.look(now);
         }
-        if self.waits && self.wire.free.len() >= SEGMENTS.into() {
+        if self.waits && self.wire.queue.rings().free.len() >= SEGMENTS.into() {
             self.waits = false;
-            self.room.ring();
+            self.wire.queue.room.ring();
         }
         self.is_held_up().then(|| self.looks.due())
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {
-        Some(self.room.clone())
+        Some(self.wire.queue.room.clone())
     }
 
     fn is_stalled(&self) -> bool {
@@ -281,13 +325,41 @@ impl Wire {
         len > PAGE_SIZE || len.saturating_sub(beyond) > self.mtu
     }
 
+    /// A call begins, with so many frames. Returns whether it has looked for buffers that came back.
+    fn begin(&mut self, frames: usize) -> bool {
+        let rings = &mut *self.queue.rings();
+        // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
+        let reclaims = rings.free.len() < TX_BUFFERS as usize / 2;
+        if reclaims {
+            rings.reclaim();
+            self.sent = rings.sent;
+        }
+        rings.give(frames, &mut self.taken);
+        reclaims
+    }
+
+    /// The call ends: its frames are sent, and buffers that it did not need go back.
+    fn end(&mut self) {
+        // Those that were dropped are no reason for a system call.
+        if !self.filled.is_empty() {
+            self.publish();
+        }
+        self.queue.rings().free.append(&mut self.taken);
+    }
+
+    /// Whether it has so many buffers, or gets them.
+    fn take(&mut self, buffers: usize) -> bool {
+        if self.taken.len() < buffers {
+            self.queue.rings().give(buffers, &mut self.taken);
+        }
+        self.taken.len() >= buffers
+    }
+
     /// Takes the buffers of frames that were sent.
     fn reclaim(&mut self) {
-        while let Some(address) = self.completion.take() {
-            // The kernel returns what it was given.
-            self.free.push(address & !(PAGE_SIZE as u64 - 1));
-            self.sent += 1;
-        }
+        let mut rings = self.queue.rings();
+        rings.reclaim();
+        self.sent = rings.sent;
     }
 
     /// Sends private bytes.
@@ -297,10 +369,10 @@ impl Wire {
 
     /// Copies a frame, of a page at most, into a buffer, which the kernel gets with the next [`publish`](Self::publish).
     fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = Piece<'a>>) -> Result<(), Outcome> {
-        let Some(buffer) = self.free.last().copied() else {
+        let Some(buffer) = self.taken.last().copied() else {
             return Err(Outcome::Dropped(DropReason::NoRoom));
         };
-        let memory = &self.memory[0];
+        let memory = &self.queue.memory[0];
         // An offset in memory that is mapped here.
         let start = usize::try_from(buffer).unwrap_or(usize::MAX);
         let mut len = 0;
@@ -326,26 +398,46 @@ impl Wire {
             memory.zero(start + len, SHORTEST - len).map_err(|_| Outcome::SourceFault)?;
             len = SHORTEST;
         }
-        self.free.pop();
+        self.taken.pop();
         // At most a page.
-        self.tx.push(Descriptor::new(buffer, u32::try_from(len).unwrap_or(u32::MAX)));
+        self.filled.push(Descriptor::new(buffer, u32::try_from(len).unwrap_or(u32::MAX)));
         Ok(())
     }
 
     /// The kernel sends what was pushed.
     fn publish(&mut self) {
-        self.tx.publish();
-        self.kick();
+        let Self { queue, filled, .. } = self;
+        let mut rings = queue.rings();
+        filled.drain(..).for_each(|frame| rings.tx.push(frame));
+        rings.tx.publish();
+        rings.kick(&queue.socket);
+    }
+}
+
+impl Rings {
+    /// Takes the buffers of frames that were sent.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.completion.take() {
+            // The kernel returns what it was given.
+            self.free.push(address & !(PAGE_SIZE as u64 - 1));
+            self.sent += 1;
+        }
+    }
+
+    /// Gives buffers, as far as there are some, until there are so many.
+    fn give(&mut self, buffers: usize, taken: &mut Vec<u64>) {
+        let missing = buffers.saturating_sub(taken.len()).min(self.free.len());
+        taken.extend(self.free.drain(self.free.len() - missing..));
     }
 
     /// Tells the kernel of frames, if it wants to be told: where it copies, once for each batch of its own.
-    fn kick(&self) {
+    fn kick(&self, socket: &XdpNicSocket) {
         for _ in 0..TX_BUFFERS / KERNELS_BATCH {
             if !self.tx.needs_wakeup() {
                 return;
             }
             let before = self.tx.position();
-            let sent = rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT);
+            let sent = rustix::net::send(socket, &[], SendFlags::DONTWAIT);
             if sent != Err(Errno::AGAIN) || self.tx.position() == before {
                 // It looks by itself, or is told again later.
                 return;

@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use crate::bench::isolation::class::Class;
 
 /// Options of the hostile guest.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct HostileArgs {
     /// What it does.
     #[arg(long)]
@@ -28,4 +28,7 @@ pub struct HostileArgs {
     /// Addresses that the attack uses: other guests' or the uplink's.
     #[arg(long, value_name = "MAC")]
     pub target: Vec<MacAddr>,
+    /// Attacks once, at its port of this number, and ends.
+    #[arg(long, value_name = "N")]
+    pub alone: Option<usize>,
 }

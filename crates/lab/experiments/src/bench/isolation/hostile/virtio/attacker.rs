@@ -25,16 +25,22 @@ pub struct Attacker {
     place: usize,
     /// The last of its ports that it used: the first is that of the present machine.
     port: usize,
+    /// What it was started with.
+    pub args: HostileArgs,
 }
 
 impl Attacker {
     /// Connects to the port.
     pub fn join(args: &HostileArgs) -> Result<Self, String> {
-        let socket = args.socket.clone();
-        let mut attacker =
-            Self { socket, mac: args.mac, machine: None, round: 0, place: 0, port: 0 };
+        let mut attacker = Self::after(args, 0);
         attacker.machine()?;
         Ok(attacker)
+    }
+
+    /// One that is not connected, and has used its ports up to this one.
+    pub fn after(args: &HostileArgs, port: usize) -> Self {
+        let (socket, mac, args) = (args.socket.clone(), args.mac, args.clone());
+        Self { socket, mac, machine: None, round: 0, place: 0, port, args }
     }
 
     /// The machine; connects again if it has gone.

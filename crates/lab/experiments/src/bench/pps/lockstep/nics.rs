@@ -193,8 +193,11 @@ fn queues(kind: NicKind, meter: &Arc<Meter>) -> Result<(Vec<Queue>, Option<XdpNi
         NicKind::Xdp => {
             let XdpNic { queues, watch, .. } = XdpNic::open(near, false).map_err(text)?;
             let queues = queues.into_iter().map(|queue| {
-                let (ingress, egress) = queue.split(meter).map_err(text)?;
-                Ok::<_, String>(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
+                let (receiver, sender) = queue.split(meter).map_err(text)?;
+                Ok::<_, String>(Queue {
+                    ingress: Box::new(receiver.ingress()),
+                    egress: Box::new(sender.egress()),
+                })
             });
             Ok((queues.collect::<Result<_, _>>()?, Some(watch)))
         }

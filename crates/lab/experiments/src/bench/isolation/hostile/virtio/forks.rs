@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::attacker::Attacker;
 use super::{memory, rings};
 use crate::bench::guest::text;
-use crate::bench::isolation::class::Class;
 use crate::bench::isolation::hostile::HostileArgs;
 use crate::testbed::this;
 

@@ -111,9 +111,7 @@ fn namespaces_of(pid: u32) -> Vec<String> {
 
 #[test]
 fn the_demo_tells_what_it_measured() {
-    if !able(&["iperf3", "ping", "ethtool"]) {
-        return;
-    }
+    requires!("iperf3", "ping", "ethtool");
     let folder = TempDir::new().unwrap();
     let [json, page] = ["demo.json", "demo.html"].map(|name| folder.path().join(name));
     let mut command = pvnet_lab();
@@ -146,9 +144,7 @@ fn the_demo_tells_what_it_measured() {
 
 #[test]
 fn an_interrupted_demo_leaves_nothing() {
-    if !able(&["iperf3", "ping", "ethtool"]) {
-        return;
-    }
+    requires!("iperf3", "ping", "ethtool");
     let folder = TempDir::new().unwrap();
     let page = folder.path().join("demo.html");
     let mut command = pvnet_lab();

@@ -5,10 +5,12 @@
 //! store come first. Run with `cargo fuzz run --sanitizer none netfront`.
 #![no_main]
 
+#[path = "../../crates/ports/netfront/tests/hostile/store.rs"]
+mod store;
+
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hypervisor::{Hypervisor, Port};
@@ -16,100 +18,12 @@ use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
 use netfront::{Config, Frontend, Queue, Received, TxBuffer};
 use offload::{Checksum, Gso, GsoKind};
-use rustix::event::{EventfdFlags, eventfd};
 use shm::{Piece, Region};
-use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
+
+use store::Keys;
 
 const PAGE: usize = 4096;
 const RSP_PROD: usize = 8;
-
-/// A store with the backend's keys as the input has them. The backend follows the frontend's
-/// states at once.
-struct Keys {
-    offered: [u8; 4],
-    written: Mutex<HashMap<String, String>>,
-    never: OwnedFd,
-}
-
-impl Keys {
-    fn number(&self, key: &str) -> u32 {
-        self.written.lock().unwrap().get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
-    }
-}
-
-impl Store for Keys {
-    fn read(&self, _: Option<TransactionId>, path: &str) -> Result<String, StoreError> {
-        let [queues, split, a, b] = self.offered;
-        let connected = self.number("device/state") == 4;
-        Ok(match path {
-            "device/backend" => "backend".into(),
-            "device/backend-id" => "0".into(),
-            "device/mac" => "02:00:00:00:00:01".into(),
-            "backend/state" => if connected { "4" } else { "2" }.into(),
-            "backend/multi-queue-max-queues" => queues.to_string(),
-            "backend/feature-split-event-channels" => (split & 1).to_string(),
-            "backend/rx-guest-copies" if b == 0 => return Err(StoreError::NotFound(path.into())),
-            // Each offer by itself, or any text for all.
-            _ if b == 0 => (a >> (path.bytes().fold(0, u8::wrapping_add) % 8) & 1).to_string(),
-            _ => String::from_utf8_lossy(&[a, b]).into(),
-        })
-    }
-
-    fn write(&self, _: Option<TransactionId>, path: &str, value: &str) -> Result<(), StoreError> {
-        self.written.lock().unwrap().insert(path.into(), value.into());
-        Ok(())
-    }
-
-    fn remove(&self, _: Option<TransactionId>, path: &str) -> Result<(), StoreError> {
-        self.written.lock().unwrap().remove(path);
-        Ok(())
-    }
-
-    fn mkdir(&self, _: Option<TransactionId>, _: &str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn directory(&self, _: Option<TransactionId>, path: &str) -> Result<Vec<String>, StoreError> {
-        Err(StoreError::NotFound(path.into()))
-    }
-
-    fn permissions(&self, _: Option<TransactionId>, path: &str) -> Result<Permissions, StoreError> {
-        Err(StoreError::NotFound(path.into()))
-    }
-
-    fn set_permissions(
-        &self,
-        _: Option<TransactionId>,
-        path: &str,
-        _: &Permissions,
-    ) -> Result<(), StoreError> {
-        Err(StoreError::Denied(path.into()))
-    }
-
-    fn begin(&self) -> Result<TransactionId, StoreError> {
-        Err(StoreError::Conflict)
-    }
-
-    fn end(&self, _: TransactionId, _: bool) -> Result<(), StoreError> {
-        Err(StoreError::Conflict)
-    }
-
-    fn watch(&self, _: &str, _: &str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn unwatch(&self, _: &str, _: &str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn event(&self) -> Result<Option<WatchEvent>, StoreError> {
-        Ok(None)
-    }
-
-    fn event_fd(&self) -> BorrowedFd<'_> {
-        self.never.as_fd()
-    }
-}
 
 /// What lasts from one input to the next.
 struct World {
@@ -131,7 +45,7 @@ impl World {
 
     /// Where the page lies that a key grants.
     fn ring(&self, keys: &Keys, key: &str) -> usize {
-        let gref = keys.number(key) as usize;
+        let gref = keys.number(key).unwrap_or(0) as usize;
         self.memory.read::<u32>(gref * 8 + 4).unwrap() as usize * PAGE
     }
 }
@@ -150,10 +64,21 @@ fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
+/// What the backend offers under a key.
+fn offer([queues, split, a, b]: [u8; 4], key: &str) -> Option<String> {
+    Some(match key {
+        "multi-queue-max-queues" => queues.to_string(),
+        "feature-split-event-channels" => (split & 1).to_string(),
+        "rx-guest-copies" if b == 0 => return None,
+        // Each offer by itself, or any text for all.
+        _ if b == 0 => (a >> (key.bytes().fold(0, u8::wrapping_add) % 8) & 1).to_string(),
+        _ => String::from_utf8_lossy(&[a, b]).into(),
+    })
+}
+
 fn run(world: &World, mut input: &[u8]) {
     let Some(offered) = take(&mut input) else { return };
-    let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let keys = Arc::new(Keys { offered, written: Mutex::default(), never });
+    let keys = Arc::new(Keys::new(move |key| offer(offered, key)));
     // Nobody would answer on a control ring.
     let config =
         Config { timeout: Duration::from_secs(5), persistent_grants: false, ..Config::default() };
@@ -165,7 +90,7 @@ fn run(world: &World, mut input: &[u8]) {
     };
     // Bound, so that offers do not pile up.
     for key in ["event-channel", "event-channel-tx", "event-channel-rx"] {
-        let port = Port(keys.number(&format!("device/{key}")));
+        let port = Port(keys.number(&format!("device/{key}")).unwrap_or(0));
         let _ = world.machine.bind_interdomain(&world.domain, port);
     }
     let tx = world.ring(&keys, "device/tx-ring-ref");

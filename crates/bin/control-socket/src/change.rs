@@ -110,59 +110,34 @@ pub struct ChangeStep {
     pub reverts_command: bool,
 }
 
-/// The kind of a table of the configuration.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum TableKind {
-    /// The daemon's own settings.
-    Daemon,
-    /// The switch's.
-    Switch,
-    /// Those of platform `xen`.
-    Xen,
-    /// A guest, with its interfaces.
-    Guest,
-    /// A way out of the switch.
-    Uplink,
-    /// A virtual machine's network device.
-    Port,
-    /// Ports whose frames are copied.
-    Mirror,
-    /// A card with contexts.
-    Nic,
+named::named! {
+    /// The kind of a table of the configuration.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TableKind {
+        /// The daemon's own settings.
+        Daemon => "daemon",
+        /// The switch's.
+        Switch => "switch",
+        /// Those of platform `xen`.
+        Xen => "xen",
+        /// A guest, with its interfaces.
+        Guest => "guest",
+        /// A way out of the switch.
+        Uplink => "uplink",
+        /// A virtual machine's network device.
+        Port => "port",
+        /// Ports whose frames are copied.
+        Mirror => "mirror",
+        /// A card with contexts.
+        Nic => "nic",
+    }
 }
 
 impl TableKind {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Daemon,
-        Self::Switch,
-        Self::Xen,
-        Self::Guest,
-        Self::Uplink,
-        Self::Port,
-        Self::Mirror,
-        Self::Nic,
-    ];
     /// Those that are ports, or have some.
     pub const PORTS: [Self; 3] = [Self::Guest, Self::Uplink, Self::Port];
-
-    /// Its name in the file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Daemon => "daemon",
-            Self::Switch => "switch",
-            Self::Xen => "xen",
-            Self::Guest => "guest",
-            Self::Uplink => "uplink",
-            Self::Port => "port",
-            Self::Mirror => "mirror",
-            Self::Nic => "nic",
-        }
-    }
 
     /// The kind of this name.
     #[must_use]

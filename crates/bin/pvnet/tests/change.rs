@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use lab::{Namespace, Process};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{LIMIT, PING_PAUSE, Testbed, able, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, requires, wait};
 
 const PORT: u16 = 7777;
 /// The pause between two datagrams.
@@ -135,9 +135,7 @@ fn assert_in_time(arrivals: &[(u32, Instant)], windows: [&[(Instant, Instant)]; 
 
 #[test]
 fn ports_that_do_not_change_lose_no_frame_and_are_not_late() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(3, "workers = 1\nsandbox = \"devices\"");
     (0..3).for_each(|guest| testbed.join(guest, &[]));
     testbed.ping(0, 1);
@@ -194,9 +192,7 @@ fn worker_of(testbed: &Testbed, port: &str) -> usize {
 
 #[test]
 fn queues_get_other_workers_and_lose_no_frame() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 2\nrebalance = \"off\"");
     (0..2).for_each(|guest| testbed.join(guest, &["--queues", "1"]));
     testbed.ping(0, 1);
@@ -247,9 +243,7 @@ fn queues_get_other_workers_and_lose_no_frame() {
 
 #[test]
 fn operators_add_set_and_remove_guests() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(3, "workers = 1");
     let [red, blue, green] =
         [0, 1, 2].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
@@ -327,9 +321,7 @@ fn operators_add_set_and_remove_guests() {
 
 #[test]
 fn what_is_saved_is_what_runs_and_the_rest_of_the_file_stays() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start(2, "workers = 1");
     testbed.join(0, &[]);
     let [red, blue] = [0, 1].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
@@ -369,9 +361,7 @@ fn what_is_saved_is_what_runs_and_the_rest_of_the_file_stays() {
 
 #[test]
 fn what_a_guest_agreed_on_changes_when_it_connects_again() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1");
     testbed.join(0, &["--rejoin", "30", "--queues", "2"]);
     testbed.join(1, &[]);
@@ -411,9 +401,7 @@ fn what_a_guest_agreed_on_changes_when_it_connects_again() {
 
 #[test]
 fn uplinks_and_virtual_machines_ports_come_and_go() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let testbed = Testbed::start(0, "workers = 1\nsandbox = \"devices\"");
     let outside = Namespace::create("pvt").unwrap();
     let namespace = format!("namespace={}", outside.name());
@@ -460,9 +448,7 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
 
 #[test]
 fn a_daemon_that_cannot_open_devices_any_more_says_what_to_do() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let testbed = Testbed::start(0, "workers = 1\nsandbox = \"full\"");
     let add = ["port", "add", "uplink", "name=up", "tap=up0"];
     let error = change(&testbed, &add).unwrap_err();
@@ -476,9 +462,7 @@ fn a_daemon_that_cannot_open_devices_any_more_says_what_to_do() {
 /// What a dry run says of a socket is what becomes of it.
 #[test]
 fn a_dry_run_knows_which_folders_the_sandbox_allows() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let testbed = Testbed::start(0, "workers = 1");
     let elsewhere = lab::TempDir::new().unwrap();
     for (folder, name) in [(testbed.folder(), "in"), (elsewhere.path(), "out")] {
@@ -503,9 +487,7 @@ fn a_dry_run_knows_which_folders_the_sandbox_allows() {
 /// Whoever takes such a daemon over does not reach the sockets of the host's services.
 #[test]
 fn a_daemon_without_clients_connects_to_no_socket() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let testbed = Testbed::start(0, "workers = 1");
     let socket = format!("socket={}", testbed.folder().join("vm.sock").display());
     let port = ["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &*socket];
@@ -529,9 +511,7 @@ fn a_daemon_without_clients_connects_to_no_socket() {
 
 #[test]
 fn many_clients_at_once_do_not_stop_the_daemon() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(1, "workers = 1");
     testbed.join(0, &[]);
     let socket = testbed.folder().join("control.sock");

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lab::documents::{Block, blocks, commands};
-use lab::{Process, TempDir, able};
+use lab::{Process, TempDir, requires};
 
 /// For all of a block's commands.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -225,9 +225,7 @@ fn before(block: &Block, before: &Before, folder: &Path) -> String {
 
 #[test]
 fn blocks_work_as_they_stand() {
-    if !able(&["ping", "unshare", "timeout"]) {
-        return;
-    }
+    requires!("ping", "unshare", "timeout");
     let mut pasted = 0;
     for block in shell_blocks() {
         let Some((.., Paste(earlier))) = row(&block).map(|row| &BLOCKS[row]) else { continue };

@@ -13,7 +13,7 @@ use machine::MachineGuest;
 use nic_session::channel::GuestEnd;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, pvnet, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, pvnet, requires, wait};
 
 const MIB: u64 = 1 << 20;
 /// The address of the stack at the other end of the wire.
@@ -107,9 +107,7 @@ impl Bed {
 
 #[test]
 fn every_protection_carries_between_guests_and_to_the_wire() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for (protection, name) in [
         ("\"none\"", "none"),
         ("\"hypervisor\"", "hypervisor"),
@@ -153,9 +151,7 @@ fn every_protection_carries_between_guests_and_to_the_wire() {
 
 #[test]
 fn guests_lose_their_links_with_the_card_and_get_them_back_with_the_next() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for protection in ["\"hypervisor\"", "{ iommu = \"strict\" }"] {
         let mut bed = Bed::start(2, &format!("protection = {protection}"));
         bed.testbed.join(0, &[]);
@@ -196,9 +192,7 @@ fn guests_lose_their_links_with_the_card_and_get_them_back_with_the_next() {
 
 #[test]
 fn a_guest_that_is_killed_under_load_leaves_nothing_behind() {
-    if !able(&["ping", "iperf3"]) {
-        return;
-    }
+    requires!("ping", "iperf3");
     let protections =
         ["\"none\"", "\"hypervisor\"", "{ iommu = \"static\" }", "{ iommu = \"deferred\" }"];
     for protection in protections {
@@ -230,9 +224,7 @@ fn a_guest_that_is_killed_under_load_leaves_nothing_behind() {
 
 #[test]
 fn a_context_that_is_revoked_is_down_until_its_guest_starts_again() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut bed = Bed::start(2, "");
     let red = bed.testbed.guests[0].namespace.name().to_owned();
     let revoke = |bed: &Bed, card: &str, guest: &str| {
@@ -262,9 +254,7 @@ fn a_context_that_is_revoked_is_down_until_its_guest_starts_again() {
 
 #[test]
 fn a_card_that_does_not_answer_is_not_waited_for_long() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut bed = Bed::start(1, "");
     bed.testbed.join(0, &[]);
     bed.ping_peer(0);
@@ -283,9 +273,7 @@ fn a_card_that_does_not_answer_is_not_waited_for_long() {
 
 #[test]
 fn a_card_that_cannot_be_is_told_the_next_step() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let run = |mut command: std::process::Command, name: &str| {
         command.arg(name);
         let mut process = Process::capture(command).unwrap();
@@ -307,9 +295,7 @@ fn a_card_that_cannot_be_is_told_the_next_step() {
 
 #[test]
 fn a_vif_and_contexts_are_interfaces_of_one_guest() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let context = "[[guest.context]]\nnic = \"card0\"\nmac = \"02:00:00:00:09:01\"\n\
                    addresses = [\"10.77.9.1/24\"]\n";
     let mut bed = Bed::start_each(2, "", |guest| if guest == 0 { context } else { "" });
@@ -324,9 +310,7 @@ fn a_vif_and_contexts_are_interfaces_of_one_guest() {
 
 #[test]
 fn a_guest_without_a_vif_has_a_balloon_and_keeps_what_its_card_uses() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for protection in ["\"hypervisor\"", "{ iommu = \"strict\" }"] {
         let lines = |_| "nic = \"card0\"\nmemory_mib = 64\nballoon = true\n";
         let mut bed = Bed::start_each(2, &format!("protection = {protection}"), lines);
@@ -367,9 +351,7 @@ const ASSIGNMENTS_PER_SECOND: f64 = 2.0;
 
 #[test]
 fn a_guest_that_asks_for_its_context_without_end_is_answered_at_a_pace() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let bed = Bed::start(1, "");
     let (_guest, channel) = bed.hostile(0);
     let (start, times) = (Instant::now(), REQUESTS + 50);
@@ -383,9 +365,7 @@ fn a_guest_that_asks_for_its_context_without_end_is_answered_at_a_pace() {
 /// Each time the daemon makes files and the card maps them, which serves others meanwhile.
 #[test]
 fn a_guest_that_opens_and_closes_its_context_without_end_does_so_at_a_pace() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for protection in ["\"hypervisor\"", "{ iommu = \"static\" }"] {
         let mut bed = Bed::start(3, &format!("protection = {protection}"));
         bed.testbed.join(0, &[]);
@@ -405,9 +385,7 @@ fn a_guest_that_opens_and_closes_its_context_without_end_does_so_at_a_pace() {
 
 #[test]
 fn a_guest_ends_with_its_daemon() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut bed = Bed::start(1, "");
     bed.testbed.join(0, &[]);
     let daemon = Pid::from_raw(bed.testbed.daemon.pid().cast_signed()).unwrap();
@@ -417,9 +395,7 @@ fn a_guest_ends_with_its_daemon() {
 
 #[test]
 fn guests_on_netback_reach_the_card_through_the_driver_domains_context() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for protection in ["\"none\"", "{ iommu = \"deferred\" }"] {
         reach_the_card_through_the_driver_domain(protection);
     }

@@ -6,7 +6,7 @@ mod testbed;
 use std::time::Duration;
 
 use lab::{Namespace, OutageProbe, Process};
-use testbed::{LIMIT, Testbed, able, wait};
+use testbed::{LIMIT, Testbed, requires, wait};
 
 /// Bytes that take longer than a restart, and fewer than a late one leaves time for.
 const BYTES: u64 = 256 << 20;
@@ -28,9 +28,7 @@ fn restart(testbed: &mut Testbed) {
 
 #[test]
 fn a_connection_outlives_a_daemon_that_is_killed_or_stopped() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1");
     for guest in 0..2 {
         testbed.join(guest, &["--rejoin", "30"]);
@@ -63,9 +61,7 @@ fn a_connection_outlives_a_daemon_that_is_killed_or_stopped() {
 #[test]
 fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
     const ROUNDS: usize = 3;
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start(2, "workers = 1");
     for guest in 0..2 {
         testbed.join(guest, &["--rejoin", "30"]);
@@ -88,9 +84,7 @@ fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
 /// It may be killed at any step of a guest's return, and the guest waits for the next one.
 #[test]
 fn a_guest_survives_daemons_that_are_killed_while_it_joins_them() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1");
     for guest in 0..2 {
         testbed.join(guest, &["--rejoin", "30"]);
@@ -106,9 +100,7 @@ fn a_guest_survives_daemons_that_are_killed_while_it_joins_them() {
 
 #[test]
 fn without_the_option_a_guest_ends_with_its_daemon() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(1, "workers = 1");
     testbed.join(0, &[]);
     testbed.daemon.kill().unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use lab::{Process, TempDir};
-use testbed::{LIMIT, Testbed, able, pvnet, wait};
+use testbed::{LIMIT, Testbed, pvnet, requires, wait};
 
 /// The lines of every thread of a process that begin with `key`.
 fn of_threads(pid: u32, key: &str) -> Vec<String> {
@@ -31,9 +31,7 @@ fn assert_all(pid: u32, key: &str, value: &str) {
 
 #[test]
 fn a_daemon_gives_up_what_it_does_not_need_and_carries_frames() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 2");
     testbed.daemon.says("ready", LIMIT).unwrap();
     testbed.join(0, &[]);
@@ -50,9 +48,7 @@ fn a_daemon_gives_up_what_it_does_not_need_and_carries_frames() {
 
 #[test]
 fn groups_get_the_sockets_of_a_daemon_without_capabilities() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let group = rustix::process::getgid().as_raw() + 1;
     let keys = format!("control_group = {group}\njoin_group = {}", group + 1);
     let mut testbed = Testbed::start(1, &keys);
@@ -66,9 +62,7 @@ fn groups_get_the_sockets_of_a_daemon_without_capabilities() {
 
 #[test]
 fn a_daemon_without_a_sandbox_keeps_its_rights() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start(1, "sandbox = \"off\"");
     testbed.daemon.says("ready", LIMIT).unwrap();
     assert_all(testbed.daemon.pid(), "Seccomp:", "0");

@@ -17,15 +17,13 @@ mod virtio_user;
 mod wrappers;
 
 use lab::{Process, TempDir};
-use testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, pvnet, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, pvnet, requires, wait};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn guests_reach_each_other_with_any_offloads() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1");
     let all: &[&str] = &[];
     let none: &[&str] = &["--no-tso", "--no-csum", "--no-sg"];
@@ -51,9 +49,7 @@ fn guests_reach_each_other_with_any_offloads() {
 
 #[test]
 fn every_io_channel_carries_with_any_interface() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for (tx, rx) in [("remap", "copy"), ("header", "flip"), ("remap", "flip")] {
         for interface in ["high", "basic"] {
             let lines = format!("tx = \"{tx}\"\nrx = \"{rx}\"\ninterface = \"{interface}\"\n");
@@ -77,9 +73,7 @@ fn every_io_channel_carries_with_any_interface() {
 
 #[test]
 fn queues_and_workers_share_the_work() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 2");
     testbed.join(0, &["--queues", "2"]);
     testbed.join(1, &["--queues", "2", "--one-event-channel"]);
@@ -95,9 +89,7 @@ fn queues_and_workers_share_the_work() {
 
 #[test]
 fn a_guest_reaches_hosts_behind_an_uplink() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     // The daemon's namespace is the outside.
     let [outside, inside] = [(); 2].map(|()| lab::Namespace::create("pvt").unwrap());
     let folder = TempDir::new().unwrap();
@@ -135,9 +127,7 @@ fn a_guest_reaches_hosts_behind_an_uplink() {
 
 #[test]
 fn a_guest_that_is_killed_is_freed_and_no_other_guest_is_affected() {
-    if !able(&["ping", "iperf3"]) {
-        return;
-    }
+    requires!("ping", "iperf3");
     let mut testbed = Testbed::start(3, "workers = 1");
     let daemon = testbed.daemon.pid();
     let (red, blue, green) = (0, 1, 2);
@@ -175,9 +165,7 @@ fn endless_traffic(testbed: &Testbed, from: usize, to: usize) -> [Process; 2] {
 
 #[test]
 fn nothing_stays_behind_a_daemon_and_its_guests() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(1, "workers = 1");
     testbed.join(0, &[]);
     // A guest whose namespace does not exist creates it, and removes it.
@@ -220,9 +208,7 @@ fn a_wrong_configuration_is_refused_with_the_line() {
 
 #[test]
 fn an_unknown_guest_gets_the_list_of_names() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let testbed = Testbed::start(1, "workers = 1");
     let mut command = testbed.command("guest");
     command.arg("mallory");
@@ -241,9 +227,7 @@ fn an_unknown_guest_gets_the_list_of_names() {
 
 #[test]
 fn status_shows_ports_and_addresses() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1\nmeter = true");
     assert_eq!(testbed.status()["absent"].as_array().unwrap().len(), 2);
     testbed.join(0, &[]);
@@ -277,9 +261,7 @@ fn few_large_pages_are_free() -> bool {
 
 #[test]
 fn a_guest_gives_memory_back_and_takes_it_again() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     // In its sandbox the daemon does not know what the guest has mapped.
     let daemon = "workers = 1\nsandbox = \"off\"";
     let mut testbed = Testbed::start_with(2, daemon, "huge_pages = true\nballoon = true\n");
@@ -338,9 +320,7 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
 
 #[test]
 fn top_meters_for_as_long_as_it_runs() {
-    if !able(&["ping", "iperf3"]) {
-        return;
-    }
+    requires!("ping", "iperf3");
     let mut testbed = Testbed::start(2, "workers = 1");
     testbed.join(0, &[]);
     testbed.join(1, &[]);
@@ -385,9 +365,7 @@ fn top_meters_for_as_long_as_it_runs() {
 
 #[test]
 fn tshark_finds_every_segments_checksum_correct() {
-    if !able(&["tshark"]) {
-        return;
-    }
+    requires!("tshark");
     let mut testbed = Testbed::start(2, "workers = 1");
     // pvnet must segment and checksum for the second guest what the first sends in one piece.
     testbed.join(0, &[]);

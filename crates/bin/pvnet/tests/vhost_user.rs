@@ -12,10 +12,10 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use inflight::{Machine, Stream};
-use lab::{Process, TempDir};
+use lab::{Process, TempDir, able};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{Testbed, able, holdings, wait};
+use testbed::{Testbed, holdings, requires, wait};
 
 /// Frames that must have come from each port.
 const FRAMES: u64 = 2000;
@@ -222,9 +222,7 @@ fn signal(process: &mut Process, signal: Signal) {
 
 #[test]
 fn dpdk_drives_rings_of_every_layout() {
-    if !able(&["dpdk-testpmd"]) {
-        return;
-    }
+    requires!("dpdk-testpmd");
     let modes = [Mode::PvnetListens, Mode::TestpmdListens];
     let bed = Bed::start(&modes);
     // Each pair of choices is in one of them.
@@ -243,9 +241,7 @@ fn dpdk_drives_rings_of_every_layout() {
 #[test]
 #[ignore = "some minutes: make lab-dpdk"]
 fn dpdk_drives_all_layouts_there_are() {
-    if !able(&["dpdk-testpmd"]) {
-        return;
-    }
+    requires!("dpdk-testpmd");
     let modes = [Mode::PvnetListens, Mode::TestpmdListens];
     let bed = Bed::start(&modes);
     for n in 0..16u8 {
@@ -375,9 +371,7 @@ fn descriptors(pid: u32) -> BTreeMap<String, usize> {
 #[test]
 fn a_front_end_that_is_killed_in_the_middle_of_traffic_leaves_nothing() {
     const TIMES: usize = 20;
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let sockets = TempDir::new().unwrap();
     let ports = [0, 1].map(|n| {
         let socket = sockets.path().join(n.to_string());

@@ -10,7 +10,7 @@ use ::report::{Table, human};
 use clap::Args;
 use document::Document;
 use schemars::JsonSchema;
-use scope_model::{Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_model::{Counters, L2_BYTES, Policy, TLB_ENTRIES};
 use scope_result::{Recording, Work};
 use serde::Serialize;
 
@@ -258,7 +258,7 @@ fn tlb(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
     let of = |side: &Summary<'_>, policy: usize, size: usize| {
         side.per_frame((side.sweep.itlb[policy][size] + side.sweep.dtlb[policy][size]) as f64)
     };
-    let changes = POLICIES.iter().flat_map(|policy| {
+    let changes = Policy::ALL.iter().flat_map(|policy| {
         TLB_ENTRIES.iter().enumerate().map(move |(size, entries)| {
             let names = vec![policy.name().to_owned(), entries.to_string()];
             Change::new(names, of(a, *policy as usize, size), of(b, *policy as usize, size))

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use scope_model::{Config, Costs, L2_BYTES, POLICIES, Policy, Preset, TLB_ENTRIES};
+use scope_model::{Config, Costs, L2_BYTES, Policy, Preset, TLB_ENTRIES};
 
 use crate::error::{Error, Result};
 
@@ -88,7 +88,7 @@ fn preset(name: &str) -> std::result::Result<Preset, String> {
 /// Parses the name of a policy.
 pub fn policy(name: &str) -> std::result::Result<Policy, String> {
     Policy::named(name).ok_or_else(|| {
-        let names = POLICIES.map(Policy::name).join(", ");
+        let names = Policy::ALL.map(Policy::name).join(", ");
         format!("no policy of this name: use one of {names}")
     })
 }

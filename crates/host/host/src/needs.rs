@@ -18,6 +18,19 @@ pub fn able(programs: &[&str]) -> bool {
     needed(preflight(programs)).is_some()
 }
 
+/// Returns from a test that makes namespaces and uses these programs, where it cannot run.
+///
+/// # Panics
+/// As [`needed`](crate::needed).
+#[macro_export]
+macro_rules! requires {
+    ($($program:expr),*) => {
+        if !$crate::able(&[$($program),*]) {
+            return;
+        }
+    };
+}
+
 /// What a test needs, or none if it is missing. The test then returns at once: it is skipped, and standard error says
 /// why.
 ///

@@ -26,7 +26,8 @@ mod veth;
 
 pub use host::{
     Children, CpuMeter, CpuUsage, Error, Interrupt, Namespace, Process, Result, TempDir,
-    ThreadTime, able, command, exit_code, needed, preflight, run, thread_times, user_time,
+    ThreadTime, able, command, exit_code, needed, preflight, requires, run, thread_times,
+    user_time,
 };
 
 pub use affinity::{cpus, on_cpu, share_a_core};

@@ -2,7 +2,7 @@
 
 use lab::{
     Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, OutageProbe, RttProbe, VethBridge,
-    able, ping, run, transfer_file,
+    ping, requires, run, transfer_file,
 };
 use std::time::Duration;
 
@@ -11,9 +11,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_namespace_lives_as_long_as_its_value() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let first = Namespace::create(PREFIX).expect("create");
     let second = Namespace::create(PREFIX).expect("create");
     assert_ne!(first.name(), second.name());
@@ -29,9 +27,7 @@ fn a_namespace_lives_as_long_as_its_value() {
 
 #[test]
 fn programs_and_threads_run_inside() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let namespace = Namespace::create(PREFIX).expect("create");
     let mut identify = namespace.exec("ip").expect("ip");
     identify.args(["netns", "identify"]);
@@ -49,9 +45,7 @@ fn programs_and_threads_run_inside() {
 
 #[test]
 fn connections_begin_with_the_namespaces_congestion_control() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let namespace = Namespace::create(PREFIX).expect("create");
     let read = || {
         let path = "/proc/sys/net/ipv4/tcp_congestion_control";
@@ -68,9 +62,7 @@ fn connections_begin_with_the_namespaces_congestion_control() {
 
 #[test]
 fn the_bridge_carries_both_families_and_checked_bytes() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
     for address in [right.ipv4.into(), std::net::IpAddr::from(right.ipv6)] {
@@ -93,9 +85,7 @@ fn the_bridge_carries_both_families_and_checked_bytes() {
 
 #[test]
 fn round_trips_are_timed() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
     let probe = RttProbe::new(&left.namespace, &right.namespace, right.ipv4, 100);
@@ -110,9 +100,7 @@ fn round_trips_are_timed() {
 
 #[test]
 fn a_probe_to_an_address_that_is_not_there_fails_with_the_cause() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
     let elsewhere = [192, 0, 2, 1];
@@ -126,9 +114,7 @@ fn a_probe_to_an_address_that_is_not_there_fails_with_the_cause() {
 
 #[test]
 fn iperf_runs_both_ways_over_tcp_and_udp() {
-    if !able(&["iperf3"]) {
-        return;
-    }
+    requires!("iperf3");
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
     let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, 1);
@@ -150,9 +136,7 @@ fn iperf_runs_both_ways_over_tcp_and_udp() {
 
 #[test]
 fn a_stream_by_sendfile_runs_on_chosen_cpus() {
-    if !able(&["iperf3"]) {
-        return;
-    }
+    requires!("iperf3");
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
     let [first, last] = {
@@ -176,9 +160,7 @@ fn a_stream_by_sendfile_runs_on_chosen_cpus() {
 
 #[test]
 fn an_iperf_server_that_cannot_listen_says_why() {
-    if !able(&["iperf3"]) {
-        return;
-    }
+    requires!("iperf3");
     let namespace = Namespace::create(PREFIX).expect("create");
     let error =
         Iperf::tcp(&namespace, &namespace, [192, 0, 2, 1], 1).run().expect_err("no such address");
@@ -187,9 +169,7 @@ fn an_iperf_server_that_cannot_listen_says_why() {
 
 #[test]
 fn offloads_are_switched_off_everywhere_on_the_way() {
-    if !able(&["ethtool"]) {
-        return;
-    }
+    requires!("ethtool");
     let bridge = VethBridge::create(PREFIX, Offloads::NONE).expect("bridge");
     let ends = [
         (&bridge.left.namespace, "eth0"),
@@ -216,9 +196,7 @@ fn offloads_are_switched_off_everywhere_on_the_way() {
 
 #[test]
 fn an_outage_is_as_long_as_the_path_was_down() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let testbed = VethBridge::create(PREFIX, Offloads::ALL).expect("create");
     let [from, to] = [&testbed.left, &testbed.right];
     let probes: [fn(&lab::Endpoint, &lab::Endpoint) -> lab::Result<OutageProbe>; 2] = [

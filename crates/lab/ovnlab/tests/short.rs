@@ -18,9 +18,7 @@ fn steps() -> Result<Vec<Step>> {
 
 #[test]
 fn guests_of_two_hosts_are_ports_of_a_logical_switch_and_outlive_their_pvnet() {
-    if !lab::able(&["ethtool", "ping", "nstat"]) {
-        return;
-    }
+    lab::requires!("ethtool", "ping", "nstat");
     let steps = steps().unwrap_or_else(|error| panic!("{error}"));
     assert!(steps.len() == 7 && steps.iter().all(|step| step.passed), "{steps:#?}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lab::{Process, TempDir, able};
+use lab::{Process, TempDir, requires};
 use serde_json::Value;
 
 /// A time limit far above the duration of any step.
@@ -82,9 +82,7 @@ fn the_report_of_a_bench_is_as_its_schema_says() {
 
 #[test]
 fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
-    if !able(&["iperf3", "ping"]) {
-        return;
-    }
+    requires!("iperf3", "ping");
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("isolation.json");
     let mut command = pvnet_lab();
@@ -113,9 +111,7 @@ fn namespaces_of(pid: u32) -> Vec<String> {
 
 #[test]
 fn the_demo_tells_what_it_measured() {
-    if !able(&["iperf3", "ping", "ethtool"]) {
-        return;
-    }
+    requires!("iperf3", "ping", "ethtool");
     let folder = TempDir::new().unwrap();
     let [json, page] = ["demo.json", "demo.html"].map(|name| folder.path().join(name));
     let mut command = pvnet_lab();
@@ -148,9 +144,7 @@ fn the_demo_tells_what_it_measured() {
 
 #[test]
 fn an_interrupted_demo_leaves_nothing() {
-    if !able(&["iperf3", "ping", "ethtool"]) {
-        return;
-    }
+    requires!("iperf3", "ping", "ethtool");
     let folder = TempDir::new().unwrap();
     let page = folder.path().join("demo.html");
     let mut command = pvnet_lab();
@@ -171,9 +165,7 @@ fn an_interrupted_demo_leaves_nothing() {
 
 #[test]
 fn a_paper_is_repeated_and_compared_with_its_numbers() {
-    if !able(&["iperf3", "ping", "ethtool"]) {
-        return;
-    }
+    requires!("iperf3", "ping", "ethtool");
     let folder = TempDir::new().unwrap();
     let [json, html] = ["menon06.json", "menon06.html"].map(|name| folder.path().join(name));
     let mut command = pvnet_lab();

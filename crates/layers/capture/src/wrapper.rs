@@ -32,13 +32,7 @@ impl CaptureIngress {
 }
 
 impl IngressWrapper for CaptureIngress {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn finish(&mut self, outcomes: &Outcomes) {
         if self.recorder.is_active() {
@@ -67,13 +61,7 @@ impl CaptureEgress {
 }
 
 impl EgressWrapper for CaptureEgress {
-    fn inner(&self) -> &dyn Egress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Egress);
 
     fn deliver(
         &mut self,

@@ -274,9 +274,7 @@ fn a_first_file_takes_no_older_ones_place_before_it_has_packets() {
 
 /// Runs an ignored test of this file in a mount namespace of its own.
 fn run_where_it_may_mount(test: &str) {
-    if !lab::able(&["unshare", "mount"]) {
-        return;
-    }
+    lab::requires!("unshare", "mount");
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     command.arg("--mount").arg(program).args(["--exact", test, "--ignored"]);

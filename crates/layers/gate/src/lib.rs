@@ -40,13 +40,7 @@ impl Layer for GateLayer {
 }
 
 impl IngressWrapper for Gate<dyn Ingress> {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.0
-    }
+    port::wraps!(0: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.0.receive(budget, received)?;
@@ -59,13 +53,7 @@ impl IngressWrapper for Gate<dyn Ingress> {
 }
 
 impl EgressWrapper for Gate<dyn Egress> {
-    fn inner(&self) -> &dyn Egress {
-        &*self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.0
-    }
+    port::wraps!(0: Egress);
 
     fn deliver(
         &mut self,

@@ -49,13 +49,7 @@ struct Merger {
 }
 
 impl EgressWrapper for Merger {
-    fn inner(&self) -> &dyn Egress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Egress);
 
     fn deliver(
         &mut self,

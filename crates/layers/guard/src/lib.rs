@@ -132,13 +132,7 @@ fn refuse(received: &mut Received, slot: u8, reason: DropReason) {
 }
 
 impl IngressWrapper for Guard {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.inner.receive(budget, received)?;

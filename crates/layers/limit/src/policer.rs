@@ -24,13 +24,7 @@ pub(crate) struct Policer {
 }
 
 impl EgressWrapper for Policer {
-    fn inner(&self) -> &dyn Egress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Egress);
 
     fn deliver(
         &mut self,

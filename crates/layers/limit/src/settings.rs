@@ -19,7 +19,7 @@ pub struct Limits {
 /// One direction, as in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Direction {
+struct DirectionLimits {
     /// 10⁶ bits per second.
     mbps: Option<u64>,
     /// Packets per second.
@@ -36,11 +36,11 @@ const PACKETS_MAX: u64 = 1_000_000_000;
 const BURST_KIB_MAX: u64 = 1 << 20;
 const BURST_PACKETS_MAX: u64 = 1 << 20;
 
-impl TryFrom<Direction> for Limit {
+impl TryFrom<DirectionLimits> for Limit {
     type Error = String;
 
-    fn try_from(direction: Direction) -> Result<Self, String> {
-        let Direction { mbps, packets, burst_kib, burst_packets } = direction;
+    fn try_from(direction: DirectionLimits) -> Result<Self, String> {
+        let DirectionLimits { mbps, packets, burst_kib, burst_packets } = direction;
         for (key, value, max) in [
             ("mbps", mbps, MBPS_MAX),
             ("packets", packets, PACKETS_MAX),
@@ -75,5 +75,5 @@ fn limit<'de, D>(deserializer: D) -> Result<Limit, D::Error>
 where
     D: serde::Deserializer<'de>,
 {
-    Direction::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
+    DirectionLimits::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
 }

@@ -66,13 +66,7 @@ impl<C: Fn() -> Instant> Shaper<C> {
 }
 
 impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         let now = self.member.meter.time((self.clock)());

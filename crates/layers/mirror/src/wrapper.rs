@@ -54,13 +54,7 @@ impl Layer for MirrorLayer {
 }
 
 impl IngressWrapper for Mirrored<dyn Ingress> {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     /// Copies the frames that are about to leave the window: their bodies can still be read.
     fn finish(&mut self, outcomes: &Outcomes) {
@@ -85,13 +79,7 @@ impl IngressWrapper for Mirrored<dyn Ingress> {
 }
 
 impl EgressWrapper for Mirrored<dyn Egress> {
-    fn inner(&self) -> &dyn Egress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Egress);
 
     fn deliver(
         &mut self,

@@ -7,6 +7,8 @@
 
 use core::ops::BitOr;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 /// Bytes of a context page.
 pub const PAGE_LEN: usize = 4096;
 /// Mailboxes of a context; each is a `u32`, the first one at offset 0.
@@ -50,45 +52,34 @@ impl ContextId {
     }
 }
 
-/// What the mailboxes mean. Numbers without a name are not used; their events are ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Mailbox {
-    /// The index after the last TX descriptor.
-    TxProducer = 0,
-    /// The index after the last RX descriptor.
-    RxProducer = 1,
-    /// [`Enable`]'s flags.
-    Enable = 2,
-    /// Interrupt after so many sent frames; 0: only by time.
-    TxFrames = 3,
-    /// Interrupt so many microseconds after a sent frame; 0: only by number.
-    TxMicros = 4,
-    /// As [`TxFrames`](Self::TxFrames), for received frames.
-    RxFrames = 5,
-    /// As [`TxMicros`](Self::TxMicros), for received frames.
-    RxMicros = 6,
-    /// With [`Enable::ONE_SHOT`]: a TX consumer index, the one that the guest has seen or a later one. It arms one
-    /// interrupt for what comes after it; [`TxFrames`](Self::TxFrames) and [`TxMicros`](Self::TxMicros) count from there.
-    TxSeen = 7,
-    /// As [`TxSeen`](Self::TxSeen), for RX.
-    RxSeen = 8,
+named::each! {
+    /// What the mailboxes mean. Numbers without a name are not used; their events are ignored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum Mailbox {
+        /// The index after the last TX descriptor.
+        TxProducer = 0,
+        /// The index after the last RX descriptor.
+        RxProducer = 1,
+        /// [`Enable`]'s flags.
+        Enable = 2,
+        /// Interrupt after so many sent frames; 0: only by time.
+        TxFrames = 3,
+        /// Interrupt so many microseconds after a sent frame; 0: only by number.
+        TxMicros = 4,
+        /// As [`TxFrames`](Self::TxFrames), for received frames.
+        RxFrames = 5,
+        /// As [`TxMicros`](Self::TxMicros), for received frames.
+        RxMicros = 6,
+        /// With [`Enable::ONE_SHOT`]: a TX consumer index, the one that the guest has seen or a later one. It arms one
+        /// interrupt for what comes after it; [`TxFrames`](Self::TxFrames) and [`TxMicros`](Self::TxMicros) count from there.
+        TxSeen = 7,
+        /// As [`TxSeen`](Self::TxSeen), for RX.
+        RxSeen = 8,
+    }
 }
 
 impl Mailbox {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::TxProducer,
-        Self::RxProducer,
-        Self::Enable,
-        Self::TxFrames,
-        Self::TxMicros,
-        Self::RxFrames,
-        Self::RxMicros,
-        Self::TxSeen,
-        Self::RxSeen,
-    ];
-
     /// Its offset in the context page.
     #[inline]
     #[must_use]
@@ -192,6 +183,51 @@ impl BitOr for Enable {
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+}
+
+/// Why a frame of a context, or for it, was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum DropReason {
+    /// Received: too few RX descriptors.
+    NoDescriptors = 0,
+    /// To be sent: the offload that it asks for contradicts its headers, or the card does not have it.
+    Offload = 1,
+    /// To be sent: another source address than the context's.
+    FalseSource = 2,
+    /// To be sent: the wire refused it, as being too long.
+    Wire = 3,
+    /// To be sent: to the context itself, or to a group that no bridge forwards (pause, spanning tree, LACP, LLDP).
+    NotForwarded = 4,
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = 5;
+}
+
+/// The counters of a context since it was assigned.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Statistics {
+    /// Frames sent, before segmentation.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Times that the context was put into an interrupt vector.
+    pub interrupts: u64,
+    /// Mailbox events.
+    pub events: u64,
+    /// Faults: 0 or 1.
+    pub faults: u64,
+    /// Dropped frames, by [`DropReason`].
+    pub drops: [u64; DropReason::COUNT],
 }
 
 #[cfg(test)]

@@ -4,47 +4,35 @@ use core::fmt;
 
 use crate::{ContextId, Direction};
 
-/// What a context's guest, or its memory, did wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Reason {
-    /// The producer index claims more descriptors than the ring holds.
-    ProducerAhead = 1,
-    /// The producer index went back.
-    ProducerBackwards = 2,
-    /// A descriptor is stale, or others are missing before it.
-    Sequence = 3,
-    /// A descriptor has no buffer and is no offload's.
-    Length = 4,
-    /// A descriptor of an offload that does not exist, or inside a frame.
-    Offload = 5,
-    /// A frame has too many buffers, or no end.
-    Chain = 6,
-    /// A frame is longer than [`FRAME_MAX`](crate::descriptor::FRAME_MAX) or shorter than its Ethernet header.
-    FrameLength = 7,
-    /// The address is outside the machine's memory.
-    Outside = 8,
-    /// The IOMMU has no translation for the address.
-    Unmapped = 9,
-    /// The IOMMU's translation forbids this access.
-    Forbidden = 10,
+named::each! {
+    /// What a context's guest, or its memory, did wrong.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u32)]
+    pub enum Reason {
+        /// The producer index claims more descriptors than the ring holds.
+        ProducerAhead = 1,
+        /// The producer index went back.
+        ProducerBackwards = 2,
+        /// A descriptor is stale, or others are missing before it.
+        Sequence = 3,
+        /// A descriptor has no buffer and is no offload's.
+        Length = 4,
+        /// A descriptor of an offload that does not exist, or inside a frame.
+        Offload = 5,
+        /// A frame has too many buffers, or no end.
+        Chain = 6,
+        /// A frame is longer than [`FRAME_MAX`](crate::descriptor::FRAME_MAX) or shorter than its Ethernet header.
+        FrameLength = 7,
+        /// The address is outside the machine's memory.
+        Outside = 8,
+        /// The IOMMU has no translation for the address.
+        Unmapped = 9,
+        /// The IOMMU's translation forbids this access.
+        Forbidden = 10,
+    }
 }
 
 impl Reason {
-    /// All of them, in ascending order of their numbers.
-    pub const ALL: [Self; 10] = [
-        Self::ProducerAhead,
-        Self::ProducerBackwards,
-        Self::Sequence,
-        Self::Length,
-        Self::Offload,
-        Self::Chain,
-        Self::FrameLength,
-        Self::Outside,
-        Self::Unmapped,
-        Self::Forbidden,
-    ];
-
     /// The reason of this number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {

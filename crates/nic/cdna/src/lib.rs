@@ -25,14 +25,12 @@ pub mod fault;
 pub mod layout;
 pub mod message;
 pub mod ring;
-pub mod statistics;
 pub mod vectors;
 
 pub use completion::{RxCompletion, Status};
-pub use context::{ContextId, Enable, Events, Mailbox};
+pub use context::{ContextId, DropReason, Enable, Events, Mailbox, Statistics};
 pub use descriptor::{Descriptor, Flags, Offload};
 pub use fault::{Fault, Reason};
 pub use layout::{Announcement, Field, Layout};
 pub use message::{Command, Report};
 pub use ring::Direction;
-pub use statistics::{DropReason, Statistics};

@@ -11,8 +11,8 @@
 use wire::ethernet::MacAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::context::Statistics;
 use crate::layout::Announcement;
-use crate::statistics::Statistics;
 use crate::{ContextId, Direction, Fault, Reason};
 
 /// What a context may do.

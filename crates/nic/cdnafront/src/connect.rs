@@ -9,15 +9,15 @@ use offload::Features;
 use port::Event;
 use wire::ethernet::MacAddr;
 
-use crate::call::Hypercalls;
+use crate::call_page::Hypercalls;
 use crate::device::{Interface, Queue, Release};
 use crate::egress::ContextEgress;
 use crate::ingress::ContextIngress;
 use crate::lent::{Leftover, LentIngress, Loan};
-use crate::memory::Memory;
+use crate::pages::Memory;
 use crate::pages::{Pages, Wake};
-use crate::publish::{Direct, Enqueue, MapEach, Publish};
 use crate::ring::Ring;
+use crate::ring::{Direct, Enqueue, MapEach, Publish};
 use crate::rx::RxRing;
 use crate::tx::TxRing;
 

@@ -13,7 +13,7 @@ use shm::Piece;
 use wire::ethernet::MacAddr;
 
 use crate::fault::Fault;
-use crate::memory::Memory;
+use crate::pages::Memory;
 use crate::pages::{Pages, Wake};
 use crate::rx::{Received, RxRing};
 use crate::tx::TxRing;

@@ -7,7 +7,7 @@ use port::Event;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 
-use crate::call::CallError;
+use crate::call_page::CallError;
 use crate::call_page::CallEvents;
 
 /// An event of which every notification can be read: from an eventfd, or as a message of a socket. The descriptor does

@@ -2,7 +2,7 @@
 
 use cdna::Direction;
 
-use crate::call::CallError;
+use crate::call_page::CallError;
 
 /// The card wrote what cannot be, or the hypervisor refused a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -23,7 +23,6 @@
 
 #![forbid(unsafe_code)]
 
-mod call;
 mod call_page;
 mod connect;
 mod device;
@@ -32,14 +31,12 @@ mod event;
 mod fault;
 mod ingress;
 mod lent;
-mod memory;
 mod pages;
-mod publish;
 mod ring;
 mod rx;
 mod tx;
 
-pub use call::{BATCH, CallError, Hypercalls};
+pub use call_page::{BATCH, CallError, Hypercalls};
 pub use call_page::{CallEvents, CallPage};
 pub use connect::{Access, Coalescing, Config, Context, open, open_lent, open_port};
 pub use device::{Interface, Queue, Release};
@@ -48,6 +45,6 @@ pub use event::{CallChannel, FdEvent};
 pub use fault::Fault;
 pub use ingress::ContextIngress;
 pub use lent::{Leftover, LentCounts, LentIngress, Loan};
-pub use memory::{Memory, RX_PAGES, TX_PAGES};
 pub use pages::Pages;
+pub use pages::{Memory, RX_PAGES, TX_PAGES};
 pub use rx::Received;

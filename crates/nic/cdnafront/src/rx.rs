@@ -16,9 +16,9 @@ use netdev::Metadata;
 use offload::{Checksum, Gso};
 use shm::Piece;
 
-use crate::call::BATCH;
+use crate::call_page::BATCH;
 use crate::fault::Fault;
-use crate::memory::{Memory, RX_PAGES};
+use crate::pages::{Memory, RX_PAGES};
 use crate::ring::Ring;
 
 /// The fewest buffers that are posted together while at least half of the ring is full, without a call of the

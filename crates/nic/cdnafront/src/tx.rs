@@ -19,9 +19,9 @@ use netdev::{Buffer, Burst, Metadata, Refused};
 use offload::{Checksum, Gso};
 use shm::{OutOfBounds, Piece, Region};
 
-use crate::call::BATCH;
+use crate::call_page::BATCH;
 use crate::fault::Fault;
-use crate::memory::{Memory, TX_PAGES};
+use crate::pages::{Memory, TX_PAGES};
 use crate::ring::Ring;
 
 /// Pages in use at most.

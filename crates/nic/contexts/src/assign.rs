@@ -7,7 +7,7 @@ use cdna::ring::RINGS_LEN;
 use hypervisor::PageOwner;
 use shm::{OutOfBounds, Region};
 
-use crate::protection::Protection;
+use crate::state::Protection;
 
 /// A card that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,8 +12,8 @@ use iommu::Ticket;
 use crate::assign::{AssignError, Assignment, ContextMemory};
 use crate::enqueue::{BadConsumer, Ring};
 use crate::mapping::Mappings;
-use crate::protection::Protection;
 use crate::refusal::Refusal;
+use crate::state::Protection;
 use crate::state::{Reason, State};
 use crate::writer::Writer;
 

@@ -1,5 +1,6 @@
 //! The contexts of one card.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -9,7 +10,6 @@ use hypervisor::{DomId, PageOwner, PageUser};
 
 use crate::assign::{AssignError, Assignment, Unsupported};
 use crate::context::Context;
-use crate::faults::{FaultLog, FaultRecord};
 use crate::refusal::Refusal;
 use crate::state::{ContextStatus, Ended, Reason, State};
 use crate::writer::Writer;
@@ -258,5 +258,36 @@ impl<O: PageOwner> PageUser for Contexts<O> {
                 context.restore(pages.clone());
             }
         }
+    }
+}
+
+/// Faults that are kept: the newest.
+pub const FAULTS_KEPT: usize = 64;
+
+/// A fault, and whose it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRecord {
+    /// The domain that had the context.
+    pub owner: DomId,
+    /// Which assignment of it.
+    pub generation: u32,
+    /// What the card found.
+    pub fault: Fault,
+}
+
+/// The newest faults, and how many there were.
+#[derive(Debug, Default)]
+pub(crate) struct FaultLog {
+    pub(crate) newest: VecDeque<FaultRecord>,
+    pub(crate) total: u64,
+}
+
+impl FaultLog {
+    pub(crate) fn record(&mut self, record: FaultRecord) {
+        self.total += 1;
+        if self.newest.len() == FAULTS_KEPT {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(record);
     }
 }

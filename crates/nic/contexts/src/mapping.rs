@@ -14,8 +14,8 @@ use iommu::{
 };
 use shm::{OutOfBounds, Region};
 
-use crate::protection::IommuMode;
 use crate::refusal::{EntryError, Refusal};
+use crate::state::IommuMode;
 
 /// The most pages of one call.
 pub const CALL_PAGES: u32 = 1024;

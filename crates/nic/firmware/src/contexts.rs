@@ -9,8 +9,8 @@ use wire::ethernet::MacAddr;
 
 use crate::bus::{Bus, ContextPages, VectorPage};
 use crate::context::Context;
-use crate::events::EventVectors;
 use crate::finish::{Form, finish};
+use crate::interrupts::EventVectors;
 use crate::interrupts::Interrupts;
 use crate::phy::Metadata;
 use crate::stations::Stations;

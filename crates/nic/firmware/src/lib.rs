@@ -27,7 +27,6 @@ mod card;
 mod coalesce;
 mod context;
 mod contexts;
-mod events;
 mod fetch;
 mod finish;
 mod gather;

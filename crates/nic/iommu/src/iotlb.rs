@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::entry::Entry;
+use crate::table::Entry;
 
 /// The size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl Iotlb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Permission;
+    use crate::table::Permission;
 
     fn entry(page: u32) -> Entry {
         Entry::new(u64::from(page) + 1000, Permission::Read).unwrap()

@@ -18,21 +18,19 @@
 
 #![forbid(unsafe_code)]
 
-mod entry;
 mod invalidation;
-mod invalidator;
 mod iotlb;
 mod mapper;
 mod responder;
 mod table;
 mod translator;
 
-pub use entry::{Access, Entry, MACHINE_PAGES, Permission};
 pub use invalidation::{ANSWERS_LEN, Barrier, Index, Invalidation, RegionInvalidation, Request};
-pub use invalidator::{Invalidator, Ticket};
+pub use invalidation::{Invalidator, Ticket};
 pub use iotlb::{Geometry, Iotlb, IotlbCount};
 pub use mapper::{Flush, MapError, Mapper, UnmapError};
 pub use responder::{Responder, Transfer};
+pub use table::{Access, Entry, MACHINE_PAGES, Permission};
 pub use table::{ReadTable, RegionTable, WriteTable, table_len};
 pub use translator::{Fault, FaultKind, Translator};
 

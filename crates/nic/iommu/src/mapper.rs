@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::entry::Entry;
 use crate::invalidation::{Invalidation, Request};
-use crate::invalidator::{Invalidator, Ticket};
+use crate::invalidation::{Invalidator, Ticket};
+use crate::table::Entry;
 use crate::table::WriteTable;
 
 /// When the card is asked to forget unmapped pages.

@@ -1,10 +1,10 @@
 //! The card's side: from an I/O virtual address to a machine address.
 
 use crate::PAGE_SIZE;
-use crate::entry::Access;
 use crate::invalidation::Invalidation;
 use crate::iotlb::{Geometry, Iotlb, IotlbCount};
 use crate::responder::{Responder, Transfer};
+use crate::table::Access;
 use crate::table::ReadTable;
 
 /// Why an address was not translated.

@@ -8,7 +8,7 @@ use rustix::net::Shutdown;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::Settings;
-use crate::join::{Answer, Join, VERSION};
+use crate::card::{Answer, Join, VERSION};
 use crate::message::{ToCard, ToDaemon};
 
 /// How long a connection may take to say which card it is.

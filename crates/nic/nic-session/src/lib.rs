@@ -28,6 +28,4 @@ pub mod files;
 pub mod host;
 pub mod message;
 
-mod join;
-
 pub use message::{Settings, WireSettings};

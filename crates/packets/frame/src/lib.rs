@@ -13,10 +13,8 @@
 mod body;
 mod finish;
 mod gather;
-mod lent;
 mod linear;
 mod outcome;
-mod piece;
 mod scatter;
 mod steering;
 mod tail;
@@ -32,12 +30,12 @@ use wire::toeplitz;
 use wire::{Layer, ParseError};
 
 pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
+pub use body::{LENT_MAX, Lent};
 pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
-pub use lent::{LENT_MAX, Lent};
+pub use gather::{Piece, Place};
 pub use linear::{Allocate, Bounce, Linear, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
-pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};
 pub use steering::{FlowHash, HashInput, Steering};
 pub use tail::{Run, TAIL_MAX, Tail};

@@ -2,90 +2,45 @@
 
 use crate::Frame;
 
-/// Why a frame that came in on a port, or was meant for it, went nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DropReason {
-    /// It must not be forwarded: its destination is on its ingress port, or is a link-local group; or its port must not query multicast
-    /// groups, or gets copies of other ports only.
-    NotForwarded,
-    /// Its headers are truncated, or contradict themselves or the offload asked for.
-    Malformed,
-    /// It could not be read from, or written to, a guest's memory.
-    MemoryFault,
-    /// The egress port had no room, and the frame was flooded: such frames do not wait.
-    NoRoom,
-    /// The egress port is stalled: frames no longer wait for it.
-    Stalled,
-    /// It is longer than the egress port can take.
-    TooLarge,
-    /// The egress port is gone or disabled.
-    PortGone,
-    /// Its source MAC address is not its port's.
-    SpoofedMac,
-    /// It is ARP and claims an address that is not its port's.
-    SpoofedArp,
-    /// Its IPv4 source address is not its port's.
-    SpoofedIpv4,
-    /// Its IPv6 source address is not its port's, or its neighbour discovery claims another's.
-    SpoofedIpv6,
-    /// Its port has used up its rate.
-    RateLimit,
-    /// It was flooded, and its port has used up what it may flood.
-    Storm,
-    /// An operator has set its port down.
-    SetDown,
-    /// Its VLAN is none of its port's, or it would leave with a tag of another one.
-    Vlan,
-    /// It is for a multicast group that its receiver does not want.
-    NotWanted,
-    /// It is for a station that is not known, and there is no other port that it could be flooded to.
-    NoPort,
-}
-
-impl DropReason {
-    /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 17] = [
-        Self::NotForwarded,
-        Self::Malformed,
-        Self::MemoryFault,
-        Self::NoRoom,
-        Self::Stalled,
-        Self::TooLarge,
-        Self::PortGone,
-        Self::SpoofedMac,
-        Self::SpoofedArp,
-        Self::SpoofedIpv4,
-        Self::SpoofedIpv6,
-        Self::RateLimit,
-        Self::Storm,
-        Self::SetDown,
-        Self::Vlan,
-        Self::NotWanted,
-        Self::NoPort,
-    ];
-
-    /// The reason's name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotForwarded => "not_forwarded",
-            Self::Malformed => "malformed",
-            Self::MemoryFault => "memory_fault",
-            Self::NoRoom => "no_room",
-            Self::Stalled => "stalled",
-            Self::TooLarge => "too_large",
-            Self::PortGone => "port_gone",
-            Self::SpoofedMac => "spoofed_mac",
-            Self::SpoofedArp => "spoofed_arp",
-            Self::SpoofedIpv4 => "spoofed_ipv4",
-            Self::SpoofedIpv6 => "spoofed_ipv6",
-            Self::RateLimit => "rate_limit",
-            Self::Storm => "storm",
-            Self::SetDown => "set_down",
-            Self::Vlan => "vlan",
-            Self::NotWanted => "not_wanted",
-            Self::NoPort => "no_port",
-        }
+named::named! {
+    /// Why a frame that came in on a port, or was meant for it, went nowhere.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum DropReason {
+        /// It must not be forwarded: its destination is on its ingress port, or is a link-local group; or its port must not query multicast
+        /// groups, or gets copies of other ports only.
+        NotForwarded => "not_forwarded",
+        /// Its headers are truncated, or contradict themselves or the offload asked for.
+        Malformed => "malformed",
+        /// It could not be read from, or written to, a guest's memory.
+        MemoryFault => "memory_fault",
+        /// The egress port had no room, and the frame was flooded: such frames do not wait.
+        NoRoom => "no_room",
+        /// The egress port is stalled: frames no longer wait for it.
+        Stalled => "stalled",
+        /// It is longer than the egress port can take.
+        TooLarge => "too_large",
+        /// The egress port is gone or disabled.
+        PortGone => "port_gone",
+        /// Its source MAC address is not its port's.
+        SpoofedMac => "spoofed_mac",
+        /// It is ARP and claims an address that is not its port's.
+        SpoofedArp => "spoofed_arp",
+        /// Its IPv4 source address is not its port's.
+        SpoofedIpv4 => "spoofed_ipv4",
+        /// Its IPv6 source address is not its port's, or its neighbour discovery claims another's.
+        SpoofedIpv6 => "spoofed_ipv6",
+        /// Its port has used up its rate.
+        RateLimit => "rate_limit",
+        /// It was flooded, and its port has used up what it may flood.
+        Storm => "storm",
+        /// An operator has set its port down.
+        SetDown => "set_down",
+        /// Its VLAN is none of its port's, or it would leave with a tag of another one.
+        Vlan => "vlan",
+        /// It is for a multicast group that its receiver does not want.
+        NotWanted => "not_wanted",
+        /// It is for a station that is not known, and there is no other port that it could be flooded to.
+        NoPort => "no_port",
     }
 }
 

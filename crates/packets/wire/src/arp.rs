@@ -2,7 +2,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::bytes::{be16, read, set_be16, view, write};
+use crate::bytes::{be16, field_types, read, set_be16, view, write};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::{EtherType, MacAddr};
 
@@ -13,7 +13,6 @@ mod field {
     pub const HARDWARE: usize = 0;
     pub const PROTOCOL: usize = 2;
     pub const LENGTHS: usize = 4;
-    pub const OPERATION: usize = 6;
     pub const SENDER_MAC: usize = 8;
     pub const SENDER_IP: usize = 14;
     pub const TARGET_MAC: usize = 18;
@@ -27,6 +26,10 @@ const ADDRESS_LENGTHS: [u8; 2] = [6, 4];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operation(pub u16);
 
+field_types! {
+    Operation: |bytes| Operation(u16::from_be_bytes(bytes)), |operation: Operation| operation.0.to_be_bytes();
+}
+
 impl Operation {
     /// Who has the target's IP address?
     pub const REQUEST: Self = Self(1);
@@ -36,7 +39,18 @@ impl Operation {
 
 view! {
     /// A view of a packet.
-    Packet
+    Packet {
+        /// Operation.
+        operation, set_operation: Operation = 6,
+        /// Hardware address of the sender.
+        sender_mac: MacAddr = field::SENDER_MAC,
+        /// IP address of the sender.
+        sender_ip: Ipv4Addr = field::SENDER_IP,
+        /// Hardware address of the target; not meaningful in a request.
+        target_mac: MacAddr = field::TARGET_MAC,
+        /// IP address of the target.
+        target_ip: Ipv4Addr = field::TARGET_IP,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -57,36 +71,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
         Ok(Self { buffer })
     }
-
-    /// Operation.
-    #[inline]
-    pub fn operation(&self) -> Operation {
-        Operation(be16(self.buffer.as_ref(), field::OPERATION))
-    }
-
-    /// Hardware address of the sender.
-    #[inline]
-    pub fn sender_mac(&self) -> MacAddr {
-        MacAddr(read(self.buffer.as_ref(), field::SENDER_MAC))
-    }
-
-    /// IP address of the sender.
-    #[inline]
-    pub fn sender_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::from(read(self.buffer.as_ref(), field::SENDER_IP))
-    }
-
-    /// Hardware address of the target; not meaningful in a request.
-    #[inline]
-    pub fn target_mac(&self) -> MacAddr {
-        MacAddr(read(self.buffer.as_ref(), field::TARGET_MAC))
-    }
-
-    /// IP address of the target.
-    #[inline]
-    pub fn target_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::from(read(self.buffer.as_ref(), field::TARGET_IP))
-    }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
@@ -97,12 +81,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         set_be16(bytes, field::HARDWARE, HARDWARE_ETHERNET);
         set_be16(bytes, field::PROTOCOL, EtherType::IPV4.0);
         write(bytes, field::LENGTHS, ADDRESS_LENGTHS);
-    }
-
-    /// Sets the operation.
-    #[inline]
-    pub fn set_operation(&mut self, operation: Operation) {
-        set_be16(self.buffer.as_mut(), field::OPERATION, operation.0);
     }
 
     /// Sets the hardware and IP address of the sender.

@@ -2,6 +2,8 @@
 //!
 //! The views check a buffer's length once, in `new_checked`, so that these functions cannot fail.
 
+use core::net::{Ipv4Addr, Ipv6Addr};
+
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<&[u8; N]> {
     bytes.get(at..)?.first_chunk()
@@ -39,9 +41,43 @@ pub(crate) fn set_be32(bytes: &mut [u8], at: usize, value: u32) {
     write(bytes, at, value.to_be_bytes());
 }
 
-/// Declares a view, under the name that follows its documentation.
+/// A value that a view reads and writes as it lies on the wire.
+pub(crate) trait Field: Sized {
+    fn read(bytes: &[u8], at: usize) -> Self;
+    fn write(self, bytes: &mut [u8], at: usize);
+}
+
+/// Says how types lie on the wire: from bytes, and to bytes.
+macro_rules! field_types {
+    ($($type:ty: $from:expr, $to:expr;)*) => {$(
+        impl $crate::bytes::Field for $type {
+            #[inline]
+            fn read(bytes: &[u8], at: usize) -> Self {
+                $from($crate::bytes::read(bytes, at))
+            }
+
+            #[inline]
+            fn write(self, bytes: &mut [u8], at: usize) {
+                $crate::bytes::write(bytes, at, $to(self));
+            }
+        }
+    )*};
+}
+
+field_types! {
+    u8: u8::from_be_bytes, u8::to_be_bytes;
+    u16: u16::from_be_bytes, u16::to_be_bytes;
+    u32: u32::from_be_bytes, u32::to_be_bytes;
+    Ipv4Addr: Ipv4Addr::from_octets, |address: Ipv4Addr| address.octets();
+    Ipv6Addr: Ipv6Addr::from_octets, |address: Ipv6Addr| address.octets();
+}
+
+/// Declares a view, under the name that follows its documentation, and its fields: where each lies, and the functions that
+/// read and set it.
 macro_rules! view {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$meta:meta])* $get:ident $(, $set:ident)?: $type:ty = $at:expr,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name<T> {
@@ -60,8 +96,27 @@ macro_rules! view {
             pub fn into_inner(self) -> T {
                 self.buffer
             }
+
+            $(
+                $(#[$meta])*
+                #[inline]
+                pub fn $get(&self) -> $type {
+                    $crate::bytes::Field::read(self.buffer.as_ref(), $at)
+                }
+            )*
+        }
+
+        impl<T: AsRef<[u8]> + AsMut<[u8]>> $name<T> {
+            $($(
+                #[doc = concat!("Sets what [`", stringify!($get), "`](Self::", stringify!($get), ") reads.")]
+                #[inline]
+                pub fn $set(&mut self, value: $type) {
+                    $crate::bytes::Field::write(value, self.buffer.as_mut(), $at);
+                }
+            )?)*
         }
     };
 }
 
+pub(crate) use field_types;
 pub(crate) use view;

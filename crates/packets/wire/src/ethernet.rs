@@ -6,7 +6,7 @@ use core::str::FromStr;
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::{be16, read, set_be16, view, write};
+use crate::bytes::{field_types, view};
 use crate::error::{Layer, ParseError, checked_len};
 
 /// Bytes of an untagged Ethernet header.
@@ -33,6 +33,10 @@ pub const VLAN_TAG_LEN: usize = 4;
 )]
 #[repr(transparent)]
 pub struct MacAddr(pub [u8; 6]);
+
+field_types! {
+    MacAddr: MacAddr, |address: MacAddr| address.0;
+}
 
 impl MacAddr {
     /// `ff:ff:ff:ff:ff:ff`.
@@ -106,6 +110,10 @@ fn hex_byte(group: &str) -> Option<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(pub u16);
 
+field_types! {
+    EtherType: |bytes| EtherType(u16::from_be_bytes(bytes)), |ethertype: EtherType| ethertype.0.to_be_bytes();
+}
+
 impl EtherType {
     /// IPv4.
     pub const IPV4: Self = Self(0x0800);
@@ -132,15 +140,16 @@ impl fmt::Display for EtherType {
     }
 }
 
-mod field {
-    pub const DST: usize = 0;
-    pub const SRC: usize = 6;
-    pub const ETHERTYPE: usize = 12;
-}
-
 view! {
     /// A view of a frame without preamble and frame check sequence.
-    Frame
+    Frame {
+        /// Destination address.
+        dst, set_dst: MacAddr = 0,
+        /// Source address.
+        src, set_src: MacAddr = 6,
+        /// EtherType of the header: a VLAN tag's, if there is one.
+        ethertype, set_ethertype: EtherType = 12,
+    }
 }
 
 impl<T: AsRef<[u8]>> Frame<T> {
@@ -154,24 +163,6 @@ impl<T: AsRef<[u8]>> Frame<T> {
         Ok(Self { buffer })
     }
 
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> MacAddr {
-        MacAddr(read(self.buffer.as_ref(), field::DST))
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> MacAddr {
-        MacAddr(read(self.buffer.as_ref(), field::SRC))
-    }
-
-    /// EtherType of the header: a VLAN tag's, if there is one.
-    #[inline]
-    pub fn ethertype(&self) -> EtherType {
-        EtherType(be16(self.buffer.as_ref(), field::ETHERTYPE))
-    }
-
     /// Everything after the header: the tag first, if there is one.
     #[inline]
     pub fn payload(&self) -> &[u8] {
@@ -180,24 +171,6 @@ impl<T: AsRef<[u8]>> Frame<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
-    /// Sets the destination address.
-    #[inline]
-    pub fn set_dst(&mut self, address: MacAddr) {
-        write(self.buffer.as_mut(), field::DST, address.0);
-    }
-
-    /// Sets the source address.
-    #[inline]
-    pub fn set_src(&mut self, address: MacAddr) {
-        write(self.buffer.as_mut(), field::SRC, address.0);
-    }
-
-    /// Sets the EtherType.
-    #[inline]
-    pub fn set_ethertype(&mut self, ethertype: EtherType) {
-        set_be16(self.buffer.as_mut(), field::ETHERTYPE, ethertype.0);
-    }
-
     /// Everything after the header.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {

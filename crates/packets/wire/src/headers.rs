@@ -4,18 +4,18 @@
 //! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
 //! [`Headers`] and the copy, never the guest's bytes again.
 
-mod link;
 mod transport;
 
 use core::ops::Range;
 
-pub use transport::Transport;
-
-use crate::error::ParseError;
-use crate::ethernet::EtherType;
-use crate::{ipv4, ipv6, tcp, toeplitz, udp};
-use link::LinkHeader;
 use transport::TransportHeader;
+
+use crate::bytes::{array, be16};
+use crate::error::{Layer, ParseError};
+use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
+use crate::{ipv4, ipv6, tcp, toeplitz, udp};
+
+pub use transport::Transport;
 
 /// The most bytes of a frame that a parse reads: offsets are `u8`.
 pub const MAX_LEN: usize = u8::MAX as usize;
@@ -163,6 +163,37 @@ impl Headers {
 #[expect(clippy::cast_possible_truncation, reason = "offsets lie in a header cut to MAX_LEN bytes")]
 const fn offset(at: usize) -> u8 {
     at as u8
+}
+
+/// How many VLAN tags a parse skips. Behind them, IPv4 and TCP with options of every length still fit the 128 bytes that a backend copies.
+const MAX_VLAN_TAGS: usize = 8;
+
+/// The Ethernet header with its tags.
+struct LinkHeader {
+    ethertype: EtherType,
+    vlan: Option<u16>,
+    len: usize,
+}
+
+impl LinkHeader {
+    #[inline]
+    fn parse(header: &[u8]) -> Result<Self, ParseError> {
+        let ethernet: &[u8; HEADER_LEN] =
+            array(header, 0).ok_or(ParseError::Truncated(Layer::Ethernet))?;
+        let ethertype = EtherType(be16(ethernet, 12));
+        let mut link = Self { ethertype, vlan: None, len: HEADER_LEN };
+        for _ in 0..MAX_VLAN_TAGS {
+            if !link.ethertype.is_vlan() {
+                break;
+            }
+            let tag: &[u8; VLAN_TAG_LEN] =
+                array(header, link.len).ok_or(ParseError::Truncated(Layer::Vlan))?;
+            link.vlan.get_or_insert(be16(tag, 0));
+            link.ethertype = EtherType(be16(tag, 2));
+            link.len += VLAN_TAG_LEN;
+        }
+        Ok(link)
+    }
 }
 
 #[cfg(test)]

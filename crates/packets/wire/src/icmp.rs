@@ -1,6 +1,6 @@
 //! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): the common header, and echo.
 
-use crate::bytes::{be16, set_be16, view};
+use crate::bytes::view;
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
 
@@ -10,9 +10,6 @@ pub const HEADER_LEN: usize = 8;
 mod field {
     pub const KIND: usize = 0;
     pub const CODE: usize = 1;
-    pub const CHECKSUM: usize = 2;
-    pub const IDENT: usize = 4;
-    pub const SEQ: usize = 6;
 }
 
 /// The IP version of a message: the two number their messages differently, and only IPv6's checksum
@@ -27,7 +24,18 @@ pub enum Version {
 
 view! {
     /// A view of a message: header and payload. The buffer ends the payload.
-    Packet
+    Packet {
+        /// Type.
+        kind: u8 = field::KIND,
+        /// Code.
+        code: u8 = field::CODE,
+        /// Checksum.
+        checksum, set_checksum: u16 = 2,
+        /// Identifier, if this is an echo.
+        ident, set_ident: u16 = 4,
+        /// Sequence number, if this is an echo.
+        seq, set_seq: u16 = 6,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -39,36 +47,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
         checked_len(buffer.as_ref(), HEADER_LEN, Layer::Icmp)?;
         Ok(Self { buffer })
-    }
-
-    /// Type.
-    #[inline]
-    pub fn kind(&self) -> u8 {
-        self.buffer.as_ref()[field::KIND]
-    }
-
-    /// Code.
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.buffer.as_ref()[field::CODE]
-    }
-
-    /// Checksum.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::CHECKSUM)
-    }
-
-    /// Identifier, if this is an echo.
-    #[inline]
-    pub fn ident(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::IDENT)
-    }
-
-    /// Sequence number, if this is an echo.
-    #[inline]
-    pub fn seq(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::SEQ)
     }
 
     /// Everything after the header.
@@ -98,24 +76,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         let bytes = self.buffer.as_mut();
         bytes[field::KIND] = kind;
         bytes[field::CODE] = code;
-    }
-
-    /// Sets the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
-    }
-
-    /// Sets an echo's identifier.
-    #[inline]
-    pub fn set_ident(&mut self, ident: u16) {
-        set_be16(self.buffer.as_mut(), field::IDENT, ident);
-    }
-
-    /// Sets an echo's sequence number.
-    #[inline]
-    pub fn set_seq(&mut self, seq: u16) {
-        set_be16(self.buffer.as_mut(), field::SEQ, seq);
     }
 
     /// Computes the checksum; `pseudo` as in [`Packet::verify_checksum`].

@@ -2,10 +2,16 @@
 
 use core::fmt;
 
+use crate::bytes::field_types;
+
 /// The protocol above IP: IPv4's protocol field, IPv6's next header (IANA "Assigned Internet
 /// Protocol Numbers").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Protocol(pub u8);
+
+field_types! {
+    Protocol: |[byte]: [u8; 1]| Protocol(byte), |protocol: Protocol| [protocol.0];
+}
 
 impl Protocol {
     /// IPv6 hop-by-hop options.

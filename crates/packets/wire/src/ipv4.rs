@@ -3,7 +3,7 @@
 use core::net::Ipv4Addr;
 use core::ops::Range;
 
-use crate::bytes::{be16, read, set_be16, view, write};
+use crate::bytes::{be16, set_be16, view};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ip::Protocol;
@@ -16,15 +16,7 @@ pub const ADDRESSES: Range<usize> = 12..20;
 
 mod field {
     pub const VERSION_IHL: usize = 0;
-    pub const TRAFFIC_CLASS: usize = 1;
-    pub const TOTAL_LEN: usize = 2;
-    pub const IDENT: usize = 4;
     pub const FRAGMENT: usize = 6;
-    pub const TTL: usize = 8;
-    pub const PROTOCOL: usize = 9;
-    pub const CHECKSUM: usize = 10;
-    pub const SRC: usize = 12;
-    pub const DST: usize = 16;
 }
 
 const DONT_FRAG: u16 = 0x4000;
@@ -33,7 +25,24 @@ const FRAG_OFFSET: u16 = 0x1fff;
 
 view! {
     /// A view of a packet: header, options and payload.
-    Packet
+    Packet {
+        /// Differentiated services code point and explicit congestion notification.
+        traffic_class, set_traffic_class: u8 = 1,
+        /// Bytes of header and payload.
+        total_len, set_total_len: u16 = 2,
+        /// Identification.
+        ident, set_ident: u16 = 4,
+        /// Time to live.
+        ttl, set_ttl: u8 = 8,
+        /// Protocol of the payload.
+        protocol, set_protocol: Protocol = 9,
+        /// Header checksum.
+        checksum, set_checksum: u16 = 10,
+        /// Source address.
+        src, set_src: Ipv4Addr = 12,
+        /// Destination address.
+        dst, set_dst: Ipv4Addr = 16,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -79,24 +88,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         usize::from(self.buffer.as_ref()[field::VERSION_IHL] & 0xf) * 4
     }
 
-    /// Differentiated services code point and explicit congestion notification.
-    #[inline]
-    pub fn traffic_class(&self) -> u8 {
-        self.buffer.as_ref()[field::TRAFFIC_CLASS]
-    }
-
-    /// Bytes of header and payload.
-    #[inline]
-    pub fn total_len(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::TOTAL_LEN)
-    }
-
-    /// Identification.
-    #[inline]
-    pub fn ident(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::IDENT)
-    }
-
     #[inline]
     fn fragment_field(&self) -> u16 {
         be16(self.buffer.as_ref(), field::FRAGMENT)
@@ -126,36 +117,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.fragment_field() & (MORE_FRAGS | FRAG_OFFSET) != 0
     }
 
-    /// Time to live.
-    #[inline]
-    pub fn ttl(&self) -> u8 {
-        self.buffer.as_ref()[field::TTL]
-    }
-
-    /// Protocol of the payload.
-    #[inline]
-    pub fn protocol(&self) -> Protocol {
-        Protocol(self.buffer.as_ref()[field::PROTOCOL])
-    }
-
-    /// Header checksum.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::CHECKSUM)
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> Ipv4Addr {
-        Ipv4Addr::from(read(self.buffer.as_ref(), field::SRC))
-    }
-
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv4Addr {
-        Ipv4Addr::from(read(self.buffer.as_ref(), field::DST))
-    }
-
     /// Options with their padding.
     #[inline]
     pub fn options(&self) -> &[u8] {
@@ -182,60 +143,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.buffer.as_mut()[field::VERSION_IHL] = 0x40 | ((len / 4) & 0xf);
     }
 
-    /// Sets code point and congestion notification.
-    #[inline]
-    pub fn set_traffic_class(&mut self, class: u8) {
-        self.buffer.as_mut()[field::TRAFFIC_CLASS] = class;
-    }
-
-    /// Sets the bytes of header and payload.
-    #[inline]
-    pub fn set_total_len(&mut self, len: u16) {
-        set_be16(self.buffer.as_mut(), field::TOTAL_LEN, len);
-    }
-
-    /// Sets the identification.
-    #[inline]
-    pub fn set_ident(&mut self, ident: u16) {
-        set_be16(self.buffer.as_mut(), field::IDENT, ident);
-    }
-
     /// Sets the fragmentation flags and the offset in bytes, a multiple of 8.
     #[inline]
     pub fn set_fragment(&mut self, dont_frag: bool, more_frags: bool, offset: u16) {
         let dont_frag = if dont_frag { DONT_FRAG } else { 0 };
         let more_frags = if more_frags { MORE_FRAGS } else { 0 };
         set_be16(self.buffer.as_mut(), field::FRAGMENT, dont_frag | more_frags | (offset / 8));
-    }
-
-    /// Sets the time to live.
-    #[inline]
-    pub fn set_ttl(&mut self, ttl: u8) {
-        self.buffer.as_mut()[field::TTL] = ttl;
-    }
-
-    /// Sets the protocol of the payload.
-    #[inline]
-    pub fn set_protocol(&mut self, protocol: Protocol) {
-        self.buffer.as_mut()[field::PROTOCOL] = protocol.0;
-    }
-
-    /// Sets the header checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
-    }
-
-    /// Sets the source address.
-    #[inline]
-    pub fn set_src(&mut self, address: Ipv4Addr) {
-        write(self.buffer.as_mut(), field::SRC, address.octets());
-    }
-
-    /// Sets the destination address.
-    #[inline]
-    pub fn set_dst(&mut self, address: Ipv4Addr) {
-        write(self.buffer.as_mut(), field::DST, address.octets());
     }
 
     /// Computes the header checksum; the header's length must be set.

@@ -3,7 +3,7 @@
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
-use crate::bytes::{array, be16, be32, read, set_be16, set_be32, view, write};
+use crate::bytes::{array, be16, be32, set_be32, view};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
 use crate::ip::Protocol;
@@ -20,11 +20,6 @@ pub const MAX_EXTENSIONS: usize = 8;
 
 mod field {
     pub const VERSION_CLASS_FLOW: usize = 0;
-    pub const PAYLOAD_LEN: usize = 4;
-    pub const NEXT_HEADER: usize = 6;
-    pub const HOP_LIMIT: usize = 7;
-    pub const SRC: usize = 8;
-    pub const DST: usize = 24;
 }
 
 /// The link-local address that a host with this MAC address gives itself (RFC 4291, appendix A).
@@ -111,7 +106,18 @@ fn pass_extension(at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError
 
 view! {
     /// A view of a packet: fixed header, extension headers and payload.
-    Packet
+    Packet {
+        /// Bytes after the fixed header, extension headers included.
+        payload_len, set_payload_len: u16 = 4,
+        /// The first extension header, or the protocol of the payload.
+        next_header, set_next_header: Protocol = 6,
+        /// Hop limit.
+        hop_limit, set_hop_limit: u8 = 7,
+        /// Source address.
+        src, set_src: Ipv6Addr = 8,
+        /// Destination address.
+        dst, set_dst: Ipv6Addr = 24,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -160,36 +166,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.first_word() & 0xf_ffff
     }
 
-    /// Bytes after the fixed header, extension headers included.
-    #[inline]
-    pub fn payload_len(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::PAYLOAD_LEN)
-    }
-
-    /// The first extension header, or the protocol of the payload.
-    #[inline]
-    pub fn next_header(&self) -> Protocol {
-        Protocol(self.buffer.as_ref()[field::NEXT_HEADER])
-    }
-
-    /// Hop limit.
-    #[inline]
-    pub fn hop_limit(&self) -> u8 {
-        self.buffer.as_ref()[field::HOP_LIMIT]
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> Ipv6Addr {
-        Ipv6Addr::from(read::<16>(self.buffer.as_ref(), field::SRC))
-    }
-
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv6Addr {
-        Ipv6Addr::from(read::<16>(self.buffer.as_ref(), field::DST))
-    }
-
     /// The payload, as long as the payload length says, extension headers included.
     #[inline]
     pub fn payload(&self) -> &[u8] {
@@ -212,36 +188,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn set_class_and_label(&mut self, class: u8, label: u32) {
         let word = 6 << 28 | u32::from(class) << 20 | label & 0xf_ffff;
         set_be32(self.buffer.as_mut(), field::VERSION_CLASS_FLOW, word);
-    }
-
-    /// Sets the bytes after the fixed header.
-    #[inline]
-    pub fn set_payload_len(&mut self, len: u16) {
-        set_be16(self.buffer.as_mut(), field::PAYLOAD_LEN, len);
-    }
-
-    /// Sets the first extension header or the protocol of the payload.
-    #[inline]
-    pub fn set_next_header(&mut self, next: Protocol) {
-        self.buffer.as_mut()[field::NEXT_HEADER] = next.0;
-    }
-
-    /// Sets the hop limit.
-    #[inline]
-    pub fn set_hop_limit(&mut self, limit: u8) {
-        self.buffer.as_mut()[field::HOP_LIMIT] = limit;
-    }
-
-    /// Sets the source address.
-    #[inline]
-    pub fn set_src(&mut self, address: Ipv6Addr) {
-        write(self.buffer.as_mut(), field::SRC, address.octets());
-    }
-
-    /// Sets the destination address.
-    #[inline]
-    pub fn set_dst(&mut self, address: Ipv6Addr) {
-        write(self.buffer.as_mut(), field::DST, address.octets());
     }
 
     /// The payload; its length must be set.

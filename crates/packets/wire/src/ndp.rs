@@ -2,13 +2,17 @@
 
 use core::net::Ipv6Addr;
 
-use crate::bytes::{read, view, write};
+use crate::bytes::{field_types, read, view, write};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
 
 /// The ICMPv6 type of a neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
+
+field_types! {
+    Kind: |[byte]: [u8; 1]| Kind(byte), |kind: Kind| [kind.0];
+}
 
 impl Kind {
     /// A host asks for routers.
@@ -117,7 +121,12 @@ impl<'a> Iterator for Options<'a> {
 
 view! {
     /// A view of a message: from the ICMPv6 header to the last option, where the buffer ends.
-    Packet
+    Packet {
+        /// Type.
+        kind: Kind = field::KIND,
+        /// The flags of a neighbour advertisement.
+        flags: Flags = field::FLAGS,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -135,18 +144,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
         checked_len(bytes, kind.fixed_len(), Layer::Ndp)?;
         Ok(Self { buffer })
-    }
-
-    /// Type.
-    #[inline]
-    pub fn kind(&self) -> Kind {
-        Kind(self.buffer.as_ref()[field::KIND])
-    }
-
-    /// The flags of a neighbour advertisement.
-    #[inline]
-    pub fn flags(&self) -> Flags {
-        Flags(self.buffer.as_ref()[field::FLAGS])
     }
 
     /// The address that a solicitation asks for or an advertisement claims, or a redirect's first
@@ -167,6 +164,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
 /// What a neighbour advertisement says of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
+
+field_types! {
+    Flags: |[byte]: [u8; 1]| Flags(byte), |flags: Flags| [flags.0];
+}
 
 impl Flags {
     /// The sender is a router.

@@ -2,7 +2,7 @@
 
 use core::ops::BitOr;
 
-use crate::bytes::{be16, be32, set_be16, set_be32, view};
+use crate::bytes::{field_types, view};
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
 
@@ -13,20 +13,16 @@ pub const HEADER_LEN: usize = 20;
 pub const CHECKSUM_OFFSET: u16 = 16;
 
 mod field {
-    pub const SRC_PORT: usize = 0;
-    pub const DST_PORT: usize = 2;
-    pub const SEQ: usize = 4;
-    pub const ACK: usize = 8;
     pub const DATA_OFFSET: usize = 12;
-    pub const FLAGS: usize = 13;
-    pub const WINDOW: usize = 14;
-    pub const CHECKSUM: usize = super::CHECKSUM_OFFSET as usize;
-    pub const URGENT: usize = 18;
 }
 
 /// The eight control bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
+
+field_types! {
+    Flags: |[byte]: [u8; 1]| Flags(byte), |flags: Flags| [flags.0];
+}
 
 #[expect(missing_docs, reason = "the names are the protocol's own")]
 impl Flags {
@@ -68,7 +64,24 @@ impl BitOr for Flags {
 view! {
     /// A view of a segment: header, options and payload. TCP has no length field: the payload ends
     /// with the buffer.
-    Packet
+    Packet {
+        /// Source port.
+        src_port, set_src_port: u16 = 0,
+        /// Destination port.
+        dst_port, set_dst_port: u16 = 2,
+        /// Sequence number.
+        seq, set_seq: u32 = 4,
+        /// Acknowledgment number.
+        ack, set_ack: u32 = 8,
+        /// Control bits.
+        flags, set_flags: Flags = 13,
+        /// Window, not scaled.
+        window, set_window: u16 = 14,
+        /// Checksum.
+        checksum, set_checksum: u16 = CHECKSUM_OFFSET as usize,
+        /// Urgent pointer.
+        urgent, set_urgent: u16 = 18,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -86,58 +99,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(packet)
     }
 
-    /// Source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::SRC_PORT)
-    }
-
-    /// Destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::DST_PORT)
-    }
-
-    /// Sequence number.
-    #[inline]
-    pub fn seq(&self) -> u32 {
-        be32(self.buffer.as_ref(), field::SEQ)
-    }
-
-    /// Acknowledgment number.
-    #[inline]
-    pub fn ack(&self) -> u32 {
-        be32(self.buffer.as_ref(), field::ACK)
-    }
-
     /// Bytes of the header with its options.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.buffer.as_ref()[field::DATA_OFFSET] >> 4) * 4
-    }
-
-    /// Control bits.
-    #[inline]
-    pub fn flags(&self) -> Flags {
-        Flags(self.buffer.as_ref()[field::FLAGS])
-    }
-
-    /// Window, not scaled.
-    #[inline]
-    pub fn window(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::WINDOW)
-    }
-
-    /// Checksum.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::CHECKSUM)
-    }
-
-    /// Urgent pointer.
-    #[inline]
-    pub fn urgent(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::URGENT)
     }
 
     /// Options with their padding.
@@ -166,59 +131,11 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Sets the source port.
-    #[inline]
-    pub fn set_src_port(&mut self, port: u16) {
-        set_be16(self.buffer.as_mut(), field::SRC_PORT, port);
-    }
-
-    /// Sets the destination port.
-    #[inline]
-    pub fn set_dst_port(&mut self, port: u16) {
-        set_be16(self.buffer.as_mut(), field::DST_PORT, port);
-    }
-
-    /// Sets the sequence number.
-    #[inline]
-    pub fn set_seq(&mut self, seq: u32) {
-        set_be32(self.buffer.as_mut(), field::SEQ, seq);
-    }
-
-    /// Sets the acknowledgment number.
-    #[inline]
-    pub fn set_ack(&mut self, ack: u32) {
-        set_be32(self.buffer.as_mut(), field::ACK, ack);
-    }
-
     /// Sets the header's length in bytes, a multiple of 4 from 20 to 60, and the reserved bits to
     /// 0.
     #[inline]
     pub fn set_header_len(&mut self, len: u8) {
         self.buffer.as_mut()[field::DATA_OFFSET] = (len / 4) << 4;
-    }
-
-    /// Sets the control bits.
-    #[inline]
-    pub fn set_flags(&mut self, flags: Flags) {
-        self.buffer.as_mut()[field::FLAGS] = flags.0;
-    }
-
-    /// Sets the window.
-    #[inline]
-    pub fn set_window(&mut self, window: u16) {
-        set_be16(self.buffer.as_mut(), field::WINDOW, window);
-    }
-
-    /// Sets the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
-    }
-
-    /// Sets the urgent pointer.
-    #[inline]
-    pub fn set_urgent(&mut self, urgent: u16) {
-        set_be16(self.buffer.as_mut(), field::URGENT, urgent);
     }
 
     /// Computes the checksum over `pseudo` (the pseudo-header's sum), header and payload.

@@ -1,6 +1,6 @@
 //! UDP (RFC 768).
 
-use crate::bytes::{be16, set_be16, view};
+use crate::bytes::view;
 use crate::checksum::Sum;
 use crate::error::{Layer, ParseError, checked_len};
 
@@ -10,16 +10,19 @@ pub const HEADER_LEN: usize = 8;
 /// Where the checksum lies: `csum_offset`.
 pub const CHECKSUM_OFFSET: u16 = 6;
 
-mod field {
-    pub const SRC_PORT: usize = 0;
-    pub const DST_PORT: usize = 2;
-    pub const LEN: usize = 4;
-    pub const CHECKSUM: usize = super::CHECKSUM_OFFSET as usize;
-}
-
 view! {
     /// A view of a datagram: header and payload.
-    Packet
+    Packet {
+        /// Source port.
+        src_port, set_src_port: u16 = 0,
+        /// Destination port.
+        dst_port, set_dst_port: u16 = 2,
+        /// Bytes of header and payload.
+        #[expect(clippy::len_without_is_empty, reason = "a header field; no datagram is empty")]
+        len, set_len: u16 = 4,
+        /// Checksum; 0 means that the packet has none, which only IPv4 allows.
+        checksum, set_checksum: u16 = CHECKSUM_OFFSET as usize,
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -35,31 +38,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
             len if (HEADER_LEN..=available).contains(&len) => Ok(packet),
             _ => Err(ParseError::Length(Layer::Udp)),
         }
-    }
-
-    /// Source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::SRC_PORT)
-    }
-
-    /// Destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::DST_PORT)
-    }
-
-    /// Bytes of header and payload.
-    #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "a header field; no datagram is empty")]
-    pub fn len(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::LEN)
-    }
-
-    /// Checksum; 0 means that the packet has none, which only IPv4 allows.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::CHECKSUM)
     }
 
     /// The payload, as long as the length field says.
@@ -82,30 +60,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Sets the source port.
-    #[inline]
-    pub fn set_src_port(&mut self, port: u16) {
-        set_be16(self.buffer.as_mut(), field::SRC_PORT, port);
-    }
-
-    /// Sets the destination port.
-    #[inline]
-    pub fn set_dst_port(&mut self, port: u16) {
-        set_be16(self.buffer.as_mut(), field::DST_PORT, port);
-    }
-
-    /// Sets the bytes of header and payload.
-    #[inline]
-    pub fn set_len(&mut self, len: u16) {
-        set_be16(self.buffer.as_mut(), field::LEN, len);
-    }
-
-    /// Sets the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
-    }
-
     /// Computes the checksum over `pseudo` (the pseudo-header's sum), header and payload; the
     /// length must be set.
     #[inline]

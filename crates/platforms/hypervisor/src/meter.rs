@@ -12,120 +12,65 @@ pub struct Meter {
     nanoseconds: AtomicU64,
 }
 
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Counted {
-    /// Hypercalls for frames: batches of grant copies, of mappings and of page transfers, and
-    /// events. Work without a grant needs no hypercall.
-    Hypercalls,
-    /// Batches of copies.
-    CopyBatches,
-    /// Copies.
-    Copies,
-    /// Bytes copied by the hypervisor.
-    CopiedBytes,
-    /// Packet bytes that the driver domain copied without the hypervisor, into and out of its
-    /// buffers. Headers are not counted.
-    DriverBytes,
-    /// Granted pages mapped into the driver domain.
-    Maps,
-    /// Places whose granted pages were unmapped.
-    Unmaps,
-    /// Granted pages that a device fetched from without a mapping.
-    DmaMaps,
-    /// Pages transferred to a guest.
-    Transfers,
-    /// Pages zeroed before they were used again.
-    PagesZeroed,
-    /// Events sent to guests.
-    Notifications,
-    /// Events not sent, because the guest had not asked for one.
-    Suppressed,
-    /// Segments cut in software.
-    Segments,
-    /// Look-ups of a guest's page that found it mapped: persistent grants and grant caches.
-    GrantHits,
-    /// Look-ups of a guest's page that did not find it there.
-    GrantMisses,
-    /// Of those, look-ups that found another page, because the guest had ended the grant meanwhile.
-    GrantStale,
-    /// Pages whose places in a grant cache others got.
-    GrantEvictions,
-    /// Buffers of the driver domain that were granted to guests, for them to copy.
-    BuffersGranted,
-    /// Hypercalls by which guests copied out of such buffers.
-    GuestHypercalls,
-    /// Copies that those hypercalls did.
-    GuestCopies,
-    /// Bytes that those copies had.
-    GuestCopiedBytes,
-    /// Nanoseconds that those hypercalls took. They are the guest's, not the driver domain's, and
-    /// not in [`nanoseconds`](Meter::nanoseconds).
-    GuestCopyNanoseconds,
-    /// Frames whose bodies a device put into buffers that the receiving guest had posted.
-    DirectFrames,
+named::named! {
+    /// What is counted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(usize)]
+    pub enum Counted {
+        /// Hypercalls for frames: batches of grant copies, of mappings and of page transfers, and
+        /// events. Work without a grant needs no hypercall.
+        Hypercalls => "hypercalls",
+        /// Batches of copies.
+        CopyBatches => "copy_batches",
+        /// Copies.
+        Copies => "copies",
+        /// Bytes copied by the hypervisor.
+        CopiedBytes => "copied_bytes",
+        /// Packet bytes that the driver domain copied without the hypervisor, into and out of its
+        /// buffers. Headers are not counted.
+        DriverBytes => "driver_bytes",
+        /// Granted pages mapped into the driver domain.
+        Maps => "maps",
+        /// Places whose granted pages were unmapped.
+        Unmaps => "unmaps",
+        /// Granted pages that a device fetched from without a mapping.
+        DmaMaps => "dma_maps",
+        /// Pages transferred to a guest.
+        Transfers => "transfers",
+        /// Pages zeroed before they were used again.
+        PagesZeroed => "pages_zeroed",
+        /// Events sent to guests.
+        Notifications => "notifications",
+        /// Events not sent, because the guest had not asked for one.
+        Suppressed => "suppressed",
+        /// Segments cut in software.
+        Segments => "segments",
+        /// Look-ups of a guest's page that found it mapped: persistent grants and grant caches.
+        GrantHits => "grant_hits",
+        /// Look-ups of a guest's page that did not find it there.
+        GrantMisses => "grant_misses",
+        /// Of those, look-ups that found another page, because the guest had ended the grant meanwhile.
+        GrantStale => "grant_stale",
+        /// Pages whose places in a grant cache others got.
+        GrantEvictions => "grant_evictions",
+        /// Buffers of the driver domain that were granted to guests, for them to copy.
+        BuffersGranted => "buffers_granted",
+        /// Hypercalls by which guests copied out of such buffers.
+        GuestHypercalls => "guest_hypercalls",
+        /// Copies that those hypercalls did.
+        GuestCopies => "guest_copies",
+        /// Bytes that those copies had.
+        GuestCopiedBytes => "guest_copied_bytes",
+        /// Nanoseconds that those hypercalls took. They are the guest's, not the driver domain's, and
+        /// not in [`nanoseconds`](Meter::nanoseconds).
+        GuestCopyNanoseconds => "guest_copy_nanoseconds",
+        /// Frames whose bodies a device put into buffers that the receiving guest had posted.
+        DirectFrames => "direct_frames",
+    }
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
-
-    /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 23] = [
-        Self::Hypercalls,
-        Self::CopyBatches,
-        Self::Copies,
-        Self::CopiedBytes,
-        Self::DriverBytes,
-        Self::Maps,
-        Self::Unmaps,
-        Self::DmaMaps,
-        Self::Transfers,
-        Self::PagesZeroed,
-        Self::Notifications,
-        Self::Suppressed,
-        Self::Segments,
-        Self::GrantHits,
-        Self::GrantMisses,
-        Self::GrantStale,
-        Self::GrantEvictions,
-        Self::BuffersGranted,
-        Self::GuestHypercalls,
-        Self::GuestCopies,
-        Self::GuestCopiedBytes,
-        Self::GuestCopyNanoseconds,
-        Self::DirectFrames,
-    ];
-
-    /// The name in metrics and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hypercalls => "hypercalls",
-            Self::CopyBatches => "copy_batches",
-            Self::Copies => "copies",
-            Self::CopiedBytes => "copied_bytes",
-            Self::DriverBytes => "driver_bytes",
-            Self::Maps => "maps",
-            Self::Unmaps => "unmaps",
-            Self::DmaMaps => "dma_maps",
-            Self::Transfers => "transfers",
-            Self::PagesZeroed => "pages_zeroed",
-            Self::Notifications => "notifications",
-            Self::Suppressed => "suppressed",
-            Self::Segments => "segments",
-            Self::GrantHits => "grant_hits",
-            Self::GrantMisses => "grant_misses",
-            Self::GrantStale => "grant_stale",
-            Self::GrantEvictions => "grant_evictions",
-            Self::BuffersGranted => "buffers_granted",
-            Self::GuestHypercalls => "guest_hypercalls",
-            Self::GuestCopies => "guest_copies",
-            Self::GuestCopiedBytes => "guest_copied_bytes",
-            Self::GuestCopyNanoseconds => "guest_copy_nanoseconds",
-            Self::DirectFrames => "direct_frames",
-        }
-    }
 }
 
 impl Meter {

@@ -2,41 +2,31 @@
 
 use std::fmt;
 
-/// Where one end of a device stands, as the decimal number in its `state` key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum XenbusState {
-    /// The toolstack has made the node.
-    Initialising = 1,
-    /// The backend has written its features and waits for the frontend.
-    InitWait = 2,
-    /// The frontend has written its rings.
-    Initialised = 3,
-    /// This end carries traffic.
-    Connected = 4,
-    /// This end is going away.
-    Closing = 5,
-    /// This end has released everything that belongs to the other.
-    Closed = 6,
-    /// The frontend changes its features (XDP headroom).
-    Reconfiguring = 7,
-    /// The backend has taken the change.
-    Reconfigured = 8,
+named::each! {
+    /// Where one end of a device stands, as the decimal number in its `state` key.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum XenbusState {
+        /// The toolstack has made the node.
+        Initialising = 1,
+        /// The backend has written its features and waits for the frontend.
+        InitWait = 2,
+        /// The frontend has written its rings.
+        Initialised = 3,
+        /// This end carries traffic.
+        Connected = 4,
+        /// This end is going away.
+        Closing = 5,
+        /// This end has released everything that belongs to the other.
+        Closed = 6,
+        /// The frontend changes its features (XDP headroom).
+        Reconfiguring = 7,
+        /// The backend has taken the change.
+        Reconfigured = 8,
+    }
 }
 
 impl XenbusState {
-    /// Every state, in order of its number.
-    pub const ALL: [Self; 8] = [
-        Self::Initialising,
-        Self::InitWait,
-        Self::Initialised,
-        Self::Connected,
-        Self::Closing,
-        Self::Closed,
-        Self::Reconfiguring,
-        Self::Reconfigured,
-    ];
-
     /// Reads a `state` key. Anything but a known number is none: the other end may write nonsense.
     pub fn parse(text: &str) -> Option<Self> {
         let number: u8 = text.trim().parse().ok()?;

@@ -58,7 +58,7 @@ struct Table<H: Hypervisor> {
 }
 
 /// The right to map and unmap pages. While this lives, batches use grant copies.
-pub(crate) struct Change<'a, H: Hypervisor> {
+pub(crate) struct TableChange<'a, H: Hypervisor> {
     grants: &'a PersistentGrants<H>,
     table: RwLockWriteGuard<'a, Table<H>>,
 }
@@ -118,14 +118,14 @@ impl<H: Hypervisor> PersistentGrants<H> {
 
     /// Locks the table for a change. None while batches use the pages: then the caller must try
     /// again, and succeeds once these batches have ended.
-    pub(crate) fn change(&self) -> Option<Change<'_, H>> {
+    pub(crate) fn change(&self) -> Option<TableChange<'_, H>> {
         let table = match self.table.try_write() {
             Ok(table) => Some(table),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
         self.wanted.store(table.is_none(), Ordering::Relaxed);
-        table.map(|table| Change { grants: self, table })
+        table.map(|table| TableChange { grants: self, table })
     }
 
     fn is_in_use(&self, place: u16) -> bool {
@@ -141,7 +141,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
     }
 }
 
-impl<H: Hypervisor> Change<'_, H> {
+impl<H: Hypervisor> TableChange<'_, H> {
     /// Maps pages, all or none. The error is the status for the frontend.
     pub(crate) fn add(&mut self, entries: &[GrefMapping]) -> Result<(), u32> {
         let table = &mut *self.table;
@@ -202,7 +202,7 @@ impl<H: Hypervisor> Change<'_, H> {
     }
 }
 
-impl<H: Hypervisor> Drop for Change<'_, H> {
+impl<H: Hypervisor> Drop for TableChange<'_, H> {
     fn drop(&mut self) {
         let Table { free, writable, .. } = &*self.table;
         let mapped = self.grants.bound() - free.len();

@@ -16,37 +16,25 @@ use wire::ethernet::MacAddr;
 /// meanwhile. Within the kernel they wait for milliseconds at most.
 pub const REST: Duration = Duration::from_secs(1);
 
-/// Why a frame of a guest's queue was read into the driver domain's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Copied {
-    /// The guest has posted too few buffers.
-    NoBuffers,
-    /// The queue has not yet shown that it gets this guest's frames, or has shown that it gets others'.
-    Unproven,
-    /// The guest's interface lacks an offload that frames of this tap may need, or that this frame or one before it that still waits
-    /// needs; or it takes responses in order only.
-    Interface,
-    /// Nobody has the queue.
-    Unassigned,
+named::named! {
+    /// Why a frame of a guest's queue was read into the driver domain's buffers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(usize)]
+    pub enum Copied {
+        /// The guest has posted too few buffers.
+        NoBuffers => "no_buffers",
+        /// The queue has not yet shown that it gets this guest's frames, or has shown that it gets others'.
+        Unproven => "unproven",
+        /// The guest's interface lacks an offload that frames of this tap may need, or that this frame or one before it that still waits
+        /// needs; or it takes responses in order only.
+        Interface => "interface",
+        /// Nobody has the queue.
+        Unassigned => "unassigned",
+    }
 }
 
 impl Copied {
     const COUNT: usize = Self::ALL.len();
-
-    /// All reasons.
-    pub const ALL: [Self; 4] = [Self::NoBuffers, Self::Unproven, Self::Interface, Self::Unassigned];
-
-    /// The name in metrics and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoBuffers => "no_buffers",
-            Self::Unproven => "unproven",
-            Self::Interface => "interface",
-            Self::Unassigned => "unassigned",
-        }
-    }
 }
 
 /// What came through a queue, since the daemon started.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost_event::EventCounts;
 use crate::geometry::{L2_SIZES, TLB_SIZES};
-use crate::policy::POLICIES;
+use crate::policy::Policy;
 use crate::tlb_set::TlbSet;
 
 /// Counts of one piece of code, or of many, for the processor of a [`Config`](crate::Config).
@@ -117,9 +117,9 @@ pub struct Sweep {
     /// Lines of data that each L2 missed.
     pub l2d: [u64; L2_SIZES],
     /// Misses of each ITLB, by policy and size.
-    pub itlb: [[u64; TLB_SIZES]; POLICIES.len()],
+    pub itlb: [[u64; TLB_SIZES]; Policy::ALL.len()],
     /// Misses of each DTLB, by policy and size.
-    pub dtlb: [[u64; TLB_SIZES]; POLICIES.len()],
+    pub dtlb: [[u64; TLB_SIZES]; Policy::ALL.len()],
 }
 
 impl Sweep {

@@ -58,7 +58,7 @@ pub use mapping::{Mapping, PAGE_SLOTS, Side};
 pub use model::{Model, Outcome};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use piece::Piece;
-pub use policy::{POLICIES, Policy};
+pub use policy::Policy;
 pub use preset::Preset;
 pub use processor::Processor;
 pub use streams::Streams;

@@ -2,65 +2,40 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a TLB treats global pages, address spaces and large pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Policy {
-    /// As the processor does: a new CR3 removes everything but global pages and, with PCID, entries of other contexts.
-    #[default]
-    Real,
-    /// No page is global.
-    NoGlobal,
-    /// Only the hypervisor's pages are global, regardless of their page tables (Chadha §4.2), and its context switch keeps
-    /// them. An upper bound of what a global bit for the hypervisor saves: no context switch has to flush its pages.
-    GlobalHypervisor,
-    /// Every entry has the tag of its page tables (ASID, VPID): neither a new CR3 nor the hypervisor's context switch removes
-    /// anything. An upper bound of what tags save: there are more tags than page tables, and none is ever recycled early.
-    Tagged,
-    /// As the processor does, with the kernel's linear map in pages of 2 MiB wherever nothing has broken a block up (Menon
-    /// 2006 §5.4).
-    Superpages,
-    /// As `Superpages`, with the pages that break blocks up kept together: the grouping allocator.
-    GroupedSuperpages,
-    /// Kernels' pages are global like the hypervisor's, and everything is flushed when another domain runs (Menon 2006 §5.3.2);
-    /// idling in between flushes nothing. An upper bound of what global pages save in guests: a domain keeps all of its
-    /// kernel's pages until then, and never unmaps one.
-    GuestGlobal,
-    /// As `GuestGlobal`, with the large pages of `GroupedSuperpages`: the paper's SP-GP.
-    GuestGlobalSuperpages,
+named::named! {
+    /// How a TLB treats global pages, address spaces and large pages.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[repr(u8)]
+    pub enum Policy {
+        /// As the processor does: a new CR3 removes everything but global pages and, with PCID, entries of other contexts.
+        #[default]
+        Real => "real",
+        /// No page is global.
+        NoGlobal => "no-global",
+        /// Only the hypervisor's pages are global, regardless of their page tables (Chadha §4.2), and its context switch keeps
+        /// them. An upper bound of what a global bit for the hypervisor saves: no context switch has to flush its pages.
+        GlobalHypervisor => "global-hypervisor",
+        /// Every entry has the tag of its page tables (ASID, VPID): neither a new CR3 nor the hypervisor's context switch removes
+        /// anything. An upper bound of what tags save: there are more tags than page tables, and none is ever recycled early.
+        Tagged => "tagged",
+        /// As the processor does, with the kernel's linear map in pages of 2 MiB wherever nothing has broken a block up (Menon
+        /// 2006 §5.4).
+        Superpages => "superpages",
+        /// As `Superpages`, with the pages that break blocks up kept together: the grouping allocator.
+        GroupedSuperpages => "grouped-superpages",
+        /// Kernels' pages are global like the hypervisor's, and everything is flushed when another domain runs (Menon 2006 §5.3.2);
+        /// idling in between flushes nothing. An upper bound of what global pages save in guests: a domain keeps all of its
+        /// kernel's pages until then, and never unmaps one.
+        GuestGlobal => "guest-global",
+        /// As `GuestGlobal`, with the large pages of `GroupedSuperpages`: the paper's SP-GP.
+        GuestGlobalSuperpages => "guest-global-superpages",
+    }
 }
-
-/// All policies, in the order of their numbers.
-pub const POLICIES: [Policy; 8] = [
-    Policy::Real,
-    Policy::NoGlobal,
-    Policy::GlobalHypervisor,
-    Policy::Tagged,
-    Policy::Superpages,
-    Policy::GroupedSuperpages,
-    Policy::GuestGlobal,
-    Policy::GuestGlobalSuperpages,
-];
 
 impl Policy {
     /// The policy of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        POLICIES.into_iter().find(|policy| policy.name() == name)
-    }
-
-    /// The policy's name in results.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Real => "real",
-            Self::NoGlobal => "no-global",
-            Self::GlobalHypervisor => "global-hypervisor",
-            Self::Tagged => "tagged",
-            Self::Superpages => "superpages",
-            Self::GroupedSuperpages => "grouped-superpages",
-            Self::GuestGlobal => "guest-global",
-            Self::GuestGlobalSuperpages => "guest-global-superpages",
-        }
+        Policy::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }

@@ -1,10 +1,10 @@
 //! Sets of modelled TLBs.
 
 use crate::geometry::TLB_SIZES;
-use crate::policy::{POLICIES, Policy};
+use crate::policy::Policy;
 
 /// The number of TLBs for one page size of one side: every size under every policy.
-pub const TLBS: usize = TLB_SIZES * POLICIES.len();
+pub const TLBS: usize = TLB_SIZES * Policy::ALL.len();
 
 /// A set of TLBs, one bit each. The bits of a policy are neighbours, the smallest TLB first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

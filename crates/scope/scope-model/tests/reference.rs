@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Cache, LINE, LineId, Mapping, Model, Outcome, POLICIES, PageSize, Paging, Policy, Preset, Side,
+    Cache, LINE, LineId, Mapping, Model, Outcome, PageSize, Paging, Policy, Preset, Side,
     TLB_ENTRIES, TLB_SIZES, Tlb, TlbSet, WAYS,
 };
 
@@ -51,7 +51,7 @@ fn policies_of(key: u64, choice: u64) -> TlbSet {
 }
 
 fn policies(bits: u64) -> TlbSet {
-    let chosen = POLICIES.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
+    let chosen = Policy::ALL.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
     chosen.fold(TlbSet::NONE, |mask, (_, policy)| mask.union(TlbSet::of(*policy)))
 }
 
@@ -72,7 +72,7 @@ proptest! {
     #[test]
     fn every_tlb_hits_as_a_separate_one_would(steps in prop::collection::vec(step(), 1..3000)) {
         let mut tlbs = Tlb::new(TLB_ENTRIES, TlbSet::ALL);
-        let mut naive: Vec<Lru> = (0..TLB_SIZES * POLICIES.len())
+        let mut naive: Vec<Lru> = (0..TLB_SIZES * Policy::ALL.len())
             .map(|n| Lru::new(TLB_ENTRIES[n % TLB_SIZES].into()))
             .collect();
         let has = |mask: TlbSet, n: usize| mask.0 & (1 << n) != 0;

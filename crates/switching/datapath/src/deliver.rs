@@ -16,7 +16,7 @@ use crate::port::Port;
 use crate::probes;
 use crate::route::{Route, Routes};
 use crate::steer::Steer;
-use crate::tags::{self, Change};
+use crate::tags::{self, TagAction};
 use crate::targets::{Targets, admit};
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
@@ -310,9 +310,9 @@ impl Carrier {
         let (mut slots, mut offers) = (Slots::new(), ArrayVec::<_, WINDOW>::new());
         for (slot, change) in &changes {
             let frame = match change {
-                Change::Keep => window.frame(*slot),
-                Change::Changed(place) => &changed[*place],
-                Change::Refused(_) => continue,
+                TagAction::Keep => window.frame(*slot),
+                TagAction::Changed(place) => &changed[*place],
+                TagAction::Refused(_) => continue,
             };
             slots.push(*slot);
             offers.push(Offer::new(frame));
@@ -323,10 +323,10 @@ impl Carrier {
         };
         // Behind one that is sent in parts, refused ones come again too.
         let next = slots.get(done.frames);
-        let is_next = |(slot, _): &(u8, Change)| Some(slot) == next;
+        let is_next = |(slot, _): &(u8, TagAction)| Some(slot) == next;
         let frames = changes.iter().position(is_next).unwrap_or(group.len());
         for (slot, change) in &changes[..frames] {
-            if let Change::Refused(reason) = change {
+            if let TagAction::Refused(reason) = change {
                 to.add_drops(*reason, 1);
                 each(*slot, Outcome::Dropped(*reason));
             }

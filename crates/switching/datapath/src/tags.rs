@@ -5,7 +5,7 @@ use switch::{Membership, TagChange};
 
 /// What happens to a frame before it leaves by a port.
 #[derive(Clone, Copy)]
-pub(crate) enum Change {
+pub(crate) enum TagAction {
     /// It leaves as it is.
     Keep,
     /// This one of the changed frames leaves in its place.
@@ -21,19 +21,19 @@ pub(crate) fn change(
     window: &Window,
     slot: u8,
     changed: &mut Vec<Frame>,
-) -> Change {
+) -> TagAction {
     let frame = window.frame(slot);
     // It was routed, so its port may send it.
-    let Some(domain) = from.domain_of(frame) else { return Change::Refused(DropReason::Vlan) };
+    let Some(domain) = from.domain_of(frame) else { return TagAction::Refused(DropReason::Vlan) };
     let frame = match to.change(domain, frame) {
-        TagChange::Keep => return Change::Keep,
-        TagChange::Refuse => return Change::Refused(DropReason::Vlan),
+        TagChange::Keep => return TagAction::Keep,
+        TagChange::Refuse => return TagAction::Refused(DropReason::Vlan),
         TagChange::Pop => frame.without_tag(),
         TagChange::Push => match frame.with_tag(domain) {
             Some(frame) => frame,
-            None => return Change::Refused(DropReason::TooLarge),
+            None => return TagAction::Refused(DropReason::TooLarge),
         },
     };
     changed.push(frame);
-    Change::Changed(changed.len() - 1)
+    TagAction::Changed(changed.len() - 1)
 }

@@ -165,6 +165,20 @@ impl<W: EgressWrapper> Egress for W {
     }
 }
 
+/// The methods by which a wrapper leads to the side that it is around: its field of this name, a box.
+#[macro_export]
+macro_rules! wraps {
+    ($field:tt: $side:ident) => {
+        fn inner(&self) -> &dyn $crate::$side {
+            &*self.$field
+        }
+
+        fn inner_mut(&mut self) -> &mut dyn $crate::$side {
+            &mut *self.$field
+        }
+    };
+}
+
 /// Both sides are stripped the same way.
 macro_rules! strip {
     ($side:ident) => {

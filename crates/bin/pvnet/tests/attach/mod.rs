@@ -7,7 +7,7 @@ use lab::{Namespace, Process};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, Testbed, able, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, requires, wait};
 
 /// The host's own address, on the bridge.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
@@ -76,9 +76,7 @@ impl Bed {
 /// offloads reach each other and the host.
 #[test]
 fn guests_with_devices_reach_each_other_over_a_bridge() {
-    if !able(&["ping", "ip", "tshark"]) {
-        return;
-    }
+    requires!("ping", "ip", "tshark");
     let mut bed = Bed::start(3);
     assert!(bed.link("vif1").contains("fe:ff:ff:ff:ff:ff"), "{}", bed.link("vif1"));
     assert!(bed.link("vif1").contains("NO-CARRIER"), "its guest is not there");
@@ -113,9 +111,7 @@ fn guests_with_devices_reach_each_other_over_a_bridge() {
 /// Rules of the host's own tools hold.
 #[test]
 fn an_operators_rules_hold_at_a_device() {
-    if !able(&["ping", "ip", "tc", "bridge"]) {
-        return;
-    }
+    requires!("ping", "ip", "tc", "bridge");
     let mut bed = Bed::start(2);
     (0..2).for_each(|guest| bed.0.join(guest, &[]));
     let reaches = |bed: &Bed| {
@@ -148,9 +144,7 @@ fn an_operators_rules_hold_at_a_device() {
 /// with it.
 #[test]
 fn a_device_keeps_its_place_when_the_daemon_is_killed() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     let mut bed = Bed::start(1);
     bed.0.join(0, &["--rejoin", "60"]);
     bed.answers_soon(0);
@@ -170,9 +164,7 @@ fn a_device_keeps_its_place_when_the_daemon_is_killed() {
 /// A device that is set down, or deleted, says so, and nothing else breaks.
 #[test]
 fn a_device_that_is_deleted_comes_back() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let mut bed = Bed::start(2);
     (0..2).for_each(|guest| bed.0.join(guest, &[]));
     (0..2).for_each(|guest| bed.answers_soon(guest));
@@ -196,9 +188,7 @@ fn a_device_that_is_deleted_comes_back() {
 #[test]
 fn a_guest_that_takes_no_frames_delays_no_other() {
     const FLOOD: usize = 200;
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let mut bed = Bed::start(2);
     (0..2).for_each(|guest| bed.0.join(guest, &[]));
     (0..2).for_each(|guest| bed.answers_soon(guest));
@@ -232,9 +222,7 @@ fn a_guest_that_takes_no_frames_delays_no_other() {
 /// A reload makes the device of a guest that it adds, which the sandbox allows where there are such devices already.
 #[test]
 fn a_reload_adds_a_guest_with_a_device() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let mut bed = Bed::start(2);
     bed.0.join(0, &[]);
     let file = bed.0.folder().join("pvnet.toml");

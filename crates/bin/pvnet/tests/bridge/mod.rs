@@ -2,7 +2,7 @@
 
 use lab::Namespace;
 
-use crate::testbed::{LIMIT, PING_PAUSE, Testbed, able, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, requires, wait};
 
 const BRIDGE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 77, 1, 254);
 
@@ -33,9 +33,7 @@ fn members(host: &Namespace) -> String {
 
 #[test]
 fn an_uplink_joins_a_bridge_and_leaves_it() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let uplink = "[[uplink]]\nname = \"up\"\ntap = \"pvt0\"\nbridge = \"br0\"\n";
     let mut testbed = Testbed::start_in(Some(host()), 1, "workers = 1", |_| uplink);
     testbed.join(0, &[]);

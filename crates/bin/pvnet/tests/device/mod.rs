@@ -8,7 +8,7 @@ use lab::{Namespace, Offloads, Process};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{Guest, LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
+use crate::testbed::{Guest, LIMIT, PING_PAUSE, Testbed, pvnet, requires, wait};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
 
@@ -97,9 +97,7 @@ fn wait_for_queue(testbed: &Testbed, guest: usize) {
 /// All guests get the same bytes with each kind, and those with a queue of their own get them without a copy.
 #[test]
 fn a_nic_is_an_uplink() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     for (kind, lines, queues) in [
         ("macvtap", "", 0),
         ("af-packet", "", 0),
@@ -142,9 +140,7 @@ fn a_nic_is_an_uplink() {
 /// reached as before, and no frame of the first guest gets into a buffer of the second.
 #[test]
 fn the_queue_of_a_guest_that_is_killed_under_load_goes_to_another() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     for kind in ["macvtap", "af-xdp"] {
         let wire = Wire::new();
         wire.finish_checksums();
@@ -181,9 +177,7 @@ fn the_queue_of_a_guest_that_is_killed_under_load_goes_to_another() {
 /// A guest that is stopped takes none of its frames. The kernel drops those that find no buffer, and a neighbour does not notice.
 #[test]
 fn a_guest_that_takes_no_frames_delays_no_other() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     let wire = Wire::new();
     wire.finish_checksums();
     let uplink = wire.uplink("af-xdp", "queues = \"per-guest\"\n");
@@ -210,9 +204,7 @@ fn a_guest_that_takes_no_frames_delays_no_other() {
 /// A guest that changes its address is reached the ordinary way.
 #[test]
 fn a_guest_with_another_address_gets_copies() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     for kind in ["macvtap", "af-xdp"] {
         let wire = Wire::new();
         wire.finish_checksums();
@@ -234,9 +226,7 @@ fn a_guest_with_another_address_gets_copies() {
 /// What stands in the way of an uplink is in the daemon's error, with the next step.
 #[test]
 fn a_nic_that_cannot_be_an_uplink_says_why() {
-    if !able(&["ip"]) {
-        return;
-    }
+    requires!("ip");
     let wire = Wire::new();
     wire.host.ip(&["link", "add", "br0", "type", "bridge"]).unwrap();
     wire.host.ip(&["link", "set", "nic0", "master", "br0"]).unwrap();
@@ -265,9 +255,7 @@ fn a_nic_that_cannot_be_an_uplink_says_why() {
 /// No read of a macvtap, a packet socket or an AF_XDP socket says that the NIC under it was deleted.
 #[test]
 fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
-    if !able(&["ip"]) {
-        return;
-    }
+    requires!("ip");
     for (kind, device) in [("macvtap", "mvt-nic0"), ("af-packet", "nic0"), ("af-xdp", "nic0")] {
         let wire = Wire::new();
         let mut testbed = Testbed::start(1, &wire.uplink(kind, ""));
@@ -299,9 +287,7 @@ fn uplink(testbed: &Testbed) -> Value {
 /// that is killed leaves nothing behind that keeps the next one from it.
 #[test]
 fn a_nic_that_is_taken_over_is_free_again_when_the_daemon_ends() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     let wire = Wire::new();
     wire.finish_checksums();
     let of_host = Ipv4Addr::new(10, 77, 1, 253);
@@ -330,9 +316,7 @@ fn a_nic_that_is_taken_over_is_free_again_when_the_daemon_ends() {
 /// Frames of receive queues that a NIC gets after it was taken over go past pvnet, which says so.
 #[test]
 fn queues_that_a_nic_gets_later_are_reported() {
-    if !able(&["ip", "ethtool"]) {
-        return;
-    }
+    requires!("ip", "ethtool");
     let wire = Wire::new();
     let peer = ["peer", "name", "nic3", "numrxqueues", "2", "numtxqueues", "1"];
     let add = ["link", "add", "nic2", "numrxqueues", "2", "numtxqueues", "2", "type", "veth"];
@@ -356,9 +340,7 @@ fn queues_that_a_nic_gets_later_are_reported() {
 /// A guest that sends more than the wire takes has its share of the NIC's buffers, and no more.
 #[test]
 fn a_guest_that_floods_the_wire_delays_no_other() {
-    if !able(&["ping", "ip", "ethtool"]) {
-        return;
-    }
+    requires!("ping", "ip", "ethtool");
     let wire = Wire::new();
     wire.finish_checksums();
     let mut testbed = Testbed::start(2, &wire.uplink("af-xdp", ""));

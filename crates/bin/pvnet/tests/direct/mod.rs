@@ -7,7 +7,7 @@ use lab::{Namespace, Process};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{Guest, PING_PAUSE, Testbed, able, pvnet, wait};
+use crate::testbed::{Guest, PING_PAUSE, Testbed, pvnet, requires, wait};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
 
@@ -47,9 +47,7 @@ fn ping_from(outside: &Namespace, to: Ipv4Addr) {
 /// Two guests have a queue and one has none. All get the same bytes, and only the first two without a copy.
 #[test]
 fn frames_from_a_tap_go_into_the_buffers_of_guests() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     for (large, flags) in [(true, &[][..]), (false, &[]), (true, &["--no-tso"])] {
         let outside = Namespace::create("pvt").unwrap();
         let uplink = tap_uplink(&outside, &format!("large_receive = {large}\n"));
@@ -88,9 +86,7 @@ fn frames_from_a_tap_go_into_the_buffers_of_guests() {
 /// come in the queue meanwhile, and none of them reaches the second's buffers.
 #[test]
 fn the_queue_of_a_guest_that_dies_under_load_goes_to_another() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let outside = Namespace::create("pvt").unwrap();
     let uplink = tap_uplink(&outside, "guest_queues = 1\n");
     let mut testbed = Testbed::start_with(2, &uplink, "rx = \"direct\"\n");
@@ -136,9 +132,7 @@ fn the_queue_of_a_guest_that_dies_under_load_goes_to_another() {
 /// A guest that changes its address is reached the ordinary way.
 #[test]
 fn a_guest_with_another_address_gets_copies() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let outside = Namespace::create("pvt").unwrap();
     let mut testbed =
         Testbed::start_with(1, &tap_uplink(&outside, ""), "rx = \"direct\"\nguard = \"off\"\n");
@@ -156,9 +150,7 @@ fn a_guest_with_another_address_gets_copies() {
 /// Captures and limits see frames that nobody copies.
 #[test]
 fn a_limit_holds_for_frames_in_lent_buffers() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     let outside = Namespace::create("pvt").unwrap();
     let lines = "rx = \"direct\"\nlimit.egress = { packets = 500, burst_packets = 128 }\n";
     let mut testbed = Testbed::start_with(1, &tap_uplink(&outside, ""), lines);
@@ -182,9 +174,7 @@ fn a_limit_holds_for_frames_in_lent_buffers() {
 /// The same with a card, whose contexts are the queues.
 #[test]
 fn frames_from_a_card_go_into_the_buffers_of_guests() {
-    if !able(&["ping", "ip"]) {
-        return;
-    }
+    requires!("ping", "ip");
     for protection in
         ["\"hypervisor\"", "\"none\"", "{ iommu = \"static\" }", "{ iommu = \"strict\" }"]
     {

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use lab::{Namespace, Offloads};
 
 use crate::MIB;
-use crate::testbed::{LIMIT, Testbed, able, pvnet, wait};
+use crate::testbed::{LIMIT, Testbed, pvnet, requires, wait};
 
 /// Frames that the kernel of a guest has received.
 fn received(testbed: &Testbed, guest: usize) -> u64 {
@@ -38,9 +38,7 @@ fn assert_merged(testbed: &Testbed, guest: usize) {
 
 #[test]
 fn segments_of_a_guest_without_tso_are_merged_for_one_with_it() {
-    if !able(&["cat"]) {
-        return;
-    }
+    requires!("cat");
     let mut testbed = Testbed::start_each(2, "workers = 1", |guest| match guest {
         0 => "tcp_segmentation_offload = false\n",
         _ => "gro = true\n",
@@ -53,9 +51,7 @@ fn segments_of_a_guest_without_tso_are_merged_for_one_with_it() {
 
 #[test]
 fn segments_from_a_wire_are_merged_unless_the_operator_says_otherwise() {
-    if !able(&["cat", "ethtool", "ip"]) {
-        return;
-    }
+    requires!("cat", "ethtool", "ip");
     let [outside, host] = [(); 2].map(|()| Namespace::create("pvt").unwrap());
     let peer = ["peer", "name", "eth0", "netns", outside.name()];
     host.ip(&[&["link", "add", "nic0", "type", "veth"], &peer[..]].concat()).unwrap();

@@ -10,7 +10,7 @@ use control_socket::{
 };
 use serde_json::Value;
 
-use crate::testbed::{LIMIT, Testbed, able, pvnet};
+use crate::testbed::{LIMIT, Testbed, pvnet, requires};
 
 /// The schema of a document.
 fn schema(name: &str) -> Value {
@@ -39,9 +39,7 @@ fn check(name: &str, mut command: Command) -> Value {
 
 #[test]
 fn what_commands_print_is_as_their_schemas_say() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start_each(2, "workers = 1", |guest| match guest {
         0 => {
             "balloon = true\nmemory_mib = 64\nhuge_pages = true\nguard = \"addresses\"\nlimit = { egress = { mbps = 100 } }\n"

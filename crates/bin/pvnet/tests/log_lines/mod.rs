@@ -2,16 +2,14 @@
 
 use serde_json::Value;
 
-use crate::testbed::{Testbed, able};
+use crate::testbed::{Testbed, requires};
 
 /// How often a stranger asks to join. Ten lines of this kind come at once.
 const KNOCKS: u64 = 40;
 
 #[test]
 fn a_stranger_who_knocks_in_a_loop_fills_no_log_and_hides_no_guest() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start(1, "workers = 1\nlog = \"json\"");
     for _ in 0..KNOCKS {
         let mut command = testbed.command("guest");

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use capture::{Blocks, Content};
 
-use crate::testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, holdings, requires, wait};
 use crate::{change, file, status, steps};
 
 /// Answers to two pings from the first guest to another one.
@@ -19,9 +19,7 @@ fn answers(testbed: &Testbed, to: usize) -> u64 {
 
 #[test]
 fn a_guest_becomes_a_mirrors_target_and_is_put_back() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(3, "workers = 1");
     (0..3).for_each(|guest| testbed.join(guest, &[]));
     assert_eq!([answers(&testbed, 1), answers(&testbed, 2)], [2, 2]);
@@ -74,9 +72,7 @@ fn packets(file: &Path) -> (usize, bool) {
 
 #[test]
 fn mirrors_come_and_go_by_commands() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let folder = lab::TempDir::new().unwrap();
     let recordings = folder.path().join("recordings");
     std::fs::create_dir(&recordings).unwrap();
@@ -116,9 +112,7 @@ fn mirrors_come_and_go_by_commands() {
 
 #[test]
 fn a_disk_that_hangs_stops_no_command() {
-    if !able(&["unshare", "mount"]) {
-        return;
-    }
+    requires!("unshare", "mount");
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     let test = "mirrors::on_a_disk_that_hangs";

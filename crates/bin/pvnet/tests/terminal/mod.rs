@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::testbed::{LIMIT, Testbed, able, pvnet, wait};
+use crate::testbed::{LIMIT, Testbed, pvnet, requires, wait};
 
 /// A terminal with a program in it, which ends with this value.
 struct Terminal {
@@ -58,9 +58,7 @@ impl Drop for Terminal {
 
 #[test]
 fn top_sorts_filters_and_gives_the_terminal_back() {
-    if !able(&["tmux", "stty"]) {
-        return;
-    }
+    requires!("tmux", "stty");
     let mut testbed = Testbed::start(2, "workers = 1");
     testbed.join(0, &[]);
     testbed.join(1, &[]);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub use lab::able;
+pub use lab::requires;
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 

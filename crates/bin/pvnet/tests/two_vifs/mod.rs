@@ -6,7 +6,7 @@ use std::path::Path;
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
-use crate::testbed::{LIMIT, PING_PAUSE, able, pvnet, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
 
 /// The networks: the router is host 254 in each, the other guest host 1.
 const NETWORKS: [u8; 2] = [1, 2];
@@ -103,9 +103,7 @@ fn ping(from: &Namespace, to: Ipv4Addr) {
 
 #[test]
 fn a_guest_with_two_vifs_joins_two_networks() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut networks = Networks::start();
     let router = networks.router.name().to_owned();
     assert!(networks.guests[0].stdout().contains(&format!("guest {router} is up: eth0, eth1")));
@@ -149,9 +147,7 @@ fn a_guest_with_two_vifs_joins_two_networks() {
 /// Both networks are on one switch.
 #[test]
 fn an_interface_does_not_answer_for_another_ones_address() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let networks = Networks::start();
     let name = networks.router.name();
     let captures = [name.to_owned(), format!("{name}.1")].map(|port| {
@@ -185,9 +181,7 @@ fn an_interface_does_not_answer_for_another_ones_address() {
 
 #[test]
 fn options_of_a_guest_name_its_interfaces() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut networks = Networks::start();
     let router = networks.router.name().to_owned();
     let directory = networks.folder.path().to_owned();

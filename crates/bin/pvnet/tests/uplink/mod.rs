@@ -6,7 +6,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, able, pvnet, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
 
 /// The frames that crossed the tap in one direction, as tshark reads them.
 struct Captured {
@@ -148,9 +148,7 @@ impl UplinkTestbed {
 
 #[test]
 fn an_uplink_gets_only_frames_that_its_capabilities_cover() {
-    if !able(&["tshark"]) {
-        return;
-    }
+    requires!("tshark");
     let testbed = UplinkTestbed::new();
     let from_guest = format!("eth.src == {INSIDE_MAC}");
     for (set, [csum, sg, tso]) in [
@@ -188,9 +186,7 @@ fn an_uplink_gets_only_frames_that_its_capabilities_cover() {
 
 #[test]
 fn an_uplink_receives_into_the_buffers_it_is_given() {
-    if !able(&["tshark"]) {
-        return;
-    }
+    requires!("tshark");
     let testbed = UplinkTestbed::new();
     let to_guest = format!("eth.dst == {INSIDE_MAC}");
     for large in [true, false] {
@@ -219,9 +215,7 @@ fn an_uplink_receives_into_the_buffers_it_is_given() {
 
 #[test]
 fn a_guest_copies_what_comes_from_an_uplink() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let testbed = UplinkTestbed::new();
     let bytes = 16 * MIB;
     for (rx, large) in [("guest-copy", true), ("guest-copy", false), ("guest-copy-mapped", true)] {
@@ -257,9 +251,7 @@ fn a_guest_copies_what_comes_from_an_uplink() {
 /// buffers again after the time limit.
 #[test]
 fn a_guest_that_stops_copying_delays_no_other() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let testbed = UplinkTestbed::with_second_guest();
     let [mut stopped, mut daemon] = testbed.start(&["*.rx=guest-copy"]);
     let (second, address) = testbed.second.as_ref().unwrap();
@@ -288,9 +280,7 @@ fn a_guest_that_stops_copying_delays_no_other() {
 
 #[test]
 fn an_uplink_without_its_namespace_says_how_to_make_it() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let testbed = UplinkTestbed::new();
     for (set, code, parts) in [
         ("out.namespace=nowhere", 1, &["uplink out", "nowhere", "ip netns add"][..]),
@@ -310,9 +300,7 @@ fn an_uplink_without_its_namespace_says_how_to_make_it() {
 
 #[test]
 fn an_uplink_whose_tap_is_deleted_is_down_with_the_reason() {
-    if !able(&["ip"]) {
-        return;
-    }
+    requires!("ip");
     let testbed = UplinkTestbed::new();
     let [_guest, mut daemon] = testbed.start(&[]);
     assert_eq!(testbed.uplink()[0], "\"up\"");
@@ -327,9 +315,7 @@ fn an_uplink_whose_tap_is_deleted_is_down_with_the_reason() {
 
 #[test]
 fn frames_that_the_kernel_drops_before_the_daemon_reads_them_are_counted() {
-    if !able(&["ip", "ping"]) {
-        return;
-    }
+    requires!("ip", "ping");
     let testbed = UplinkTestbed::new();
     let [_guest, mut daemon] = testbed.start(&[]);
     let drops = || testbed.port("out")["device_drops"].clone();

@@ -12,7 +12,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, pvnet, requires, wait};
 
 /// Bytes that take longer than the end and the return of both daemons.
 const BYTES: u64 = 128 << 20;
@@ -80,9 +80,7 @@ fn is_up(testbed: &Testbed) -> bool {
 
 #[test]
 fn guests_of_two_daemons_reach_each_other_over_rings_of_both_layouts() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     for (uplink, port) in [
         ("", "mode = \"client\"\npacked = true\n"),
         ("mode = \"client\"\ncapabilities = \"none\"\nmtu = 1442\n", ""),
@@ -106,9 +104,7 @@ fn guests_of_two_daemons_reach_each_other_over_rings_of_both_layouts() {
 
 #[test]
 fn a_connection_outlives_either_daemon() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut bed = Bed::start("", "mode = \"client\"\npacked = true\n");
     for kills_back in [true, false] {
         let names = bed.ends().map(|(namespace, _)| namespace.name().to_owned());
@@ -137,9 +133,7 @@ fn a_connection_outlives_either_daemon() {
 
 #[test]
 fn an_uplink_is_added_and_removed_while_its_daemon_runs() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut bed = Bed::start("", "mode = \"client\"\n");
     let socket = bed._sockets.path().join("up");
     let port = |what: &[&str]| {
@@ -159,9 +153,7 @@ fn an_uplink_is_added_and_removed_while_its_daemon_runs() {
 
 #[test]
 fn a_back_end_that_breaks_its_rings_loses_its_port_and_nothing_else() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let sockets = TempDir::new().unwrap();
     let socket = sockets.path().join("up");
     let uplink =
@@ -186,9 +178,7 @@ fn a_back_end_that_breaks_its_rings_loses_its_port_and_nothing_else() {
 
 #[test]
 fn a_back_end_that_takes_no_frames_has_that_as_its_reason() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let sockets = TempDir::new().unwrap();
     let socket = sockets.path().join("up");
     let uplink =
@@ -268,9 +258,7 @@ impl Dpdk {
 
 #[test]
 fn dpdks_vhost_library_is_a_back_end() {
-    if !able(&["dpdk-testpmd"]) {
-        return;
-    }
+    requires!("dpdk-testpmd");
     type Ending = fn(&mut Process) -> lab::Result<std::process::ExitStatus>;
     // One that is killed comes again.
     let endings: [(bool, &[Ending]); 2] =

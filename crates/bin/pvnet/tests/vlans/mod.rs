@@ -5,7 +5,7 @@ use std::time::Duration;
 use lab::Namespace;
 
 use crate::change;
-use crate::testbed::{Testbed, able};
+use crate::testbed::{Testbed, requires};
 
 /// Gives a guest an interface of a VLAN, with the guest's addresses on it instead of on eth0.
 fn tag(testbed: &Testbed, guest: usize, vlan: &str) {
@@ -29,9 +29,7 @@ fn has_vlan_devices() -> bool {
 /// Where the kernel has no devices for VLANs, the second guest is one without tags too.
 #[test]
 fn linux_guests_meet_in_a_vlan_with_all_offloads() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let tags = has_vlan_devices();
     let lines = |guest| match guest {
         0 => "vlan = 10\n",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lab::{Iperf, Process};
 
-use crate::testbed::{Guest, LIMIT, Testbed, able, wait};
+use crate::testbed::{Guest, LIMIT, Testbed, requires, wait};
 
 /// A neighbour that nobody is. What is sent to it is flooded.
 const NOBODY: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 77, 1, 200), "02:00:00:00:01:c8");
@@ -46,9 +46,7 @@ fn answered(testbed: &Testbed, from: usize, to: usize) -> u64 {
 
 #[test]
 fn a_guest_that_forges_its_neighbours_mac_diverts_nothing() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let (red, blue, forger) = (0, 1, 2);
     for (lines, guarded) in [("", true), ("guard = \"off\"\n", false)] {
         let mut testbed = Testbed::start_with(3, "workers = 1", lines);
@@ -69,9 +67,7 @@ fn a_guest_that_forges_its_neighbours_mac_diverts_nothing() {
 
 #[test]
 fn a_guest_that_forges_its_neighbours_addresses_diverts_nothing() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let (red, blue, forger) = (0, 1, 2);
     for (lines, guarded) in [("", true), ("guard = \"mac\"\n", false)] {
         let mut testbed = Testbed::start_with(3, "workers = 1", lines);
@@ -117,9 +113,7 @@ fn a_guest_that_forges_its_neighbours_addresses_diverts_nothing() {
 
 #[test]
 fn a_port_carries_no_more_than_its_limit() {
-    if !able(&["iperf3"]) {
-        return;
-    }
+    requires!("iperf3");
     const MBPS: f64 = 20.0;
     let (shaped, free, policed) = (0, 1, 2);
     let lines = |guest| match guest {
@@ -162,9 +156,7 @@ fn fields(file: &Path, fields: &[&str]) -> Vec<String> {
 
 #[test]
 fn an_operator_can_forbid_captures() {
-    if !able(&[]) {
-        return;
-    }
+    requires!();
     let mut testbed = Testbed::start(1, "capture = false");
     testbed.join(0, &[]);
     let refused = lab::run(capture(&testbed, 0, &["-c", "1"]), LIMIT).unwrap_err().to_string();
@@ -173,9 +165,7 @@ fn an_operator_can_forbid_captures() {
 
 #[test]
 fn a_capture_is_a_file_that_tshark_reads() {
-    if !able(&["ping", "tshark"]) {
-        return;
-    }
+    requires!("ping", "tshark");
     let (red, blue) = (0, 1);
     let mut testbed = Testbed::start(2, "workers = 1");
     [red, blue].into_iter().for_each(|guest| testbed.join(guest, &[]));
@@ -223,9 +213,7 @@ fn a_capture_is_a_file_that_tshark_reads() {
 
 #[test]
 fn a_capture_ends_with_its_port_and_a_wrong_one_says_why() {
-    if !able(&["ping"]) {
-        return;
-    }
+    requires!("ping");
     let mut testbed = Testbed::start(2, "workers = 1");
     testbed.join(0, &[]);
     let mut endless = Process::capture(capture(&testbed, 0, &[])).unwrap();

@@ -8,45 +8,23 @@ use super::flow::{Flow, Tally, Visit};
 use super::span::Span;
 use crate::summary::{Who, plain};
 
-/// A stage, after Figure 6 of Chadha et al.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// The guest's kernel and programs, and Xen's work for them.
-    Guest,
-    /// Grants and events: their hypercalls, and the kernel functions that make them.
-    GrantAndEvent,
-    /// The switch from one domain to another.
-    Switch,
-    /// The driver domain's kernel and programs, and Xen's work for them.
-    Driver,
-    /// After delivery: buffers and grants are returned.
-    Completion,
-    /// The idle domain.
-    Idle,
-}
-
-impl Stage {
-    /// All stages in their order.
-    pub const ALL: [Self; 6] = [
-        Self::Guest,
-        Self::GrantAndEvent,
-        Self::Switch,
-        Self::Driver,
-        Self::Completion,
-        Self::Idle,
-    ];
-
-    /// The stage's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::GrantAndEvent => "grant and event",
-            Self::Switch => "switch",
-            Self::Driver => "driver domain",
-            Self::Completion => "completion",
-            Self::Idle => "idle",
-        }
+named::named! {
+    /// A stage, after Figure 6 of Chadha et al.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Stage {
+        /// The guest's kernel and programs, and Xen's work for them.
+        Guest => "guest",
+        /// Grants and events: their hypercalls, and the kernel functions that make them.
+        GrantAndEvent => "grant and event",
+        /// The switch from one domain to another.
+        Switch => "switch",
+        /// The driver domain's kernel and programs, and Xen's work for them.
+        Driver => "driver domain",
+        /// After delivery: buffers and grants are returned.
+        Completion => "completion",
+        /// The idle domain.
+        Idle => "idle",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ::report::html::{BarChart, LineChart, Report};
 use ::report::{Stats, count};
-use scope_model::{L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_model::{L2_BYTES, Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile};
 
 use super::tables::tables;
@@ -68,7 +68,7 @@ fn tlb_chart(summary: &Summary<'_>) -> Figure {
     let entries = TLB_ENTRIES.map(|entries| entries.to_string());
     let title = format!("DTLB misses {}", unit(summary));
     let chart = LineChart::new(title, "entries", "misses").steps(entries);
-    let chart = POLICIES.iter().fold(chart, |chart, policy| {
+    let chart = Policy::ALL.iter().fold(chart, |chart, policy| {
         let misses = per_frame(summary, &summary.sweep.dtlb[*policy as usize]);
         chart.values(policy.name(), misses)
     });

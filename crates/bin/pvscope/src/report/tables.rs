@@ -1,7 +1,7 @@
 //! The tables of a report.
 
 use ::report::{Table, count, human};
-use scope_model::{CostEvent, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_model::{CostEvent, Counters, L2_BYTES, Policy, TLB_ENTRIES};
 use scope_result::EventKind;
 
 use super::words::{sentence, unit};
@@ -93,7 +93,7 @@ fn tlb(summary: &Summary<'_>) -> Table {
     let mut table =
         TLB_ENTRIES.iter().fold(table, |table, entries| table.right(entries.to_string()));
     let sweep = &summary.sweep;
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         for (side, misses) in [("code", &sweep.itlb), ("data", &sweep.dtlb)] {
             let misses = misses[policy as usize];
             if misses.iter().sum::<u64>() > 0 {

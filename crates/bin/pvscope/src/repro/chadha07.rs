@@ -71,7 +71,7 @@ fn notes(recordings: &[WorkloadRecording]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use scope_model::{POLICIES, Policy, Sweep};
+    use scope_model::{Policy, Sweep};
     use scope_result::{Domain, Mode, Owner, Recording, Work};
 
     use super::super::measure::tests::two_switches;
@@ -82,7 +82,7 @@ mod tests {
     /// A recording whose curves have the shapes that the paper describes.
     fn as_in_the_paper() -> Recording {
         let mut sweep = Sweep { l2d: [900, 600, 400, 300, 100, 90, 88], ..Sweep::default() };
-        for policy in POLICIES {
+        for policy in Policy::ALL {
             let much = if policy == Policy::NoGlobal { 2 } else { 1 };
             sweep.dtlb[policy as usize] =
                 [500, 400, 300, 100, 95, 95, 95].map(|count| much * count);

@@ -18,7 +18,7 @@ use crate::repro::cpus::Cpus;
 use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
-use config::{Coalesced, LINES, Line, Placement};
+use config::{Coalesced, Line, Placement};
 pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, Stream, measure};
@@ -74,7 +74,7 @@ impl Santos08Args {
     /// The chosen lines.
     fn lines(&self) -> Vec<Line> {
         let is_chosen = |line: &Line| self.config.is_empty() || self.config.contains(line);
-        LINES.into_iter().filter(is_chosen).collect()
+        Line::ALL.into_iter().filter(is_chosen).collect()
     }
 
     /// What has to be measured. Keys of a group follow each other.
@@ -140,7 +140,7 @@ pub fn configurations() -> Vec<String> {
     let machine =
         Machine { guests: &["server"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
     let toml = |line| Coalesced { line, frames: 64, us: 18 }.toml("/run".as_ref(), &machine);
-    LINES.into_iter().filter_map(toml).collect()
+    Line::ALL.into_iter().filter_map(toml).collect()
 }
 
 /// Streams of datagrams to servers.
@@ -198,13 +198,13 @@ mod tests {
     #[test]
     fn every_measurement_is_made_once() {
         let keys = args(&["--coalesce", "6,64"]).keys();
-        assert_eq!(keys.len(), LINES.len() * 2 * 2);
+        assert_eq!(keys.len(), Line::ALL.len() * 2 * 2);
         assert!(keys.is_sorted_by_key(|key| key.coalesce));
         let few = args(&["--config", "direct,linux", "--coalesce", "8", "--size", "1500"]).keys();
         assert_eq!(few.iter().map(|key| key.line.name()).collect::<Vec<_>>(), ["linux", "direct"]);
         let placements = args(&["--cpus", "together,apart", "--coalesce", "6"]).keys();
         assert!(
-            placements.len() == LINES.len() * 4
+            placements.len() == Line::ALL.len() * 4
                 && placements.is_sorted_by_key(|key| key.placement as u8)
         );
     }

@@ -28,40 +28,30 @@ use testbed::Testbed;
 
 type StepFn = fn(&mut Testbed<'_>) -> Result<(String, bool)>;
 
-/// What is done on one host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DevicePart {
-    /// pvnet in dom0, with a Linux bridge and Open vSwitch, and an operator's tools.
-    Dom0,
-    /// pvnet in a driver domain, where `xl devd` runs the scripts.
-    DriverDomain,
-    /// PVH and HVM guests.
-    GuestTypes,
-    /// iPXE's own frontend, on pvnet and on the kernel's backend.
-    Ipxe,
-    /// pvnet beside the kernel's backend.
-    Netback,
-    /// Guests as logical ports of OVN, with pvnet in dom0.
-    Ovn,
-    /// libvirt as the toolstack, with pvnet in dom0.
-    Libvirt,
-    /// The same, with pvnet in a driver domain.
-    LibvirtDomain,
+named::each! {
+    /// What is done on one host.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DevicePart {
+        /// pvnet in dom0, with a Linux bridge and Open vSwitch, and an operator's tools.
+        Dom0,
+        /// pvnet in a driver domain, where `xl devd` runs the scripts.
+        DriverDomain,
+        /// PVH and HVM guests.
+        GuestTypes,
+        /// iPXE's own frontend, on pvnet and on the kernel's backend.
+        Ipxe,
+        /// pvnet beside the kernel's backend.
+        Netback,
+        /// Guests as logical ports of OVN, with pvnet in dom0.
+        Ovn,
+        /// libvirt as the toolstack, with pvnet in dom0.
+        Libvirt,
+        /// The same, with pvnet in a driver domain.
+        LibvirtDomain,
+    }
 }
 
 impl DevicePart {
-    /// All parts.
-    pub const ALL: [Self; 8] = [
-        Self::Dom0,
-        Self::DriverDomain,
-        Self::GuestTypes,
-        Self::Ipxe,
-        Self::Netback,
-        Self::Ovn,
-        Self::Libvirt,
-        Self::LibvirtDomain,
-    ];
-
     /// Progress steps of [`device`].
     #[must_use]
     pub fn steps(self) -> usize {

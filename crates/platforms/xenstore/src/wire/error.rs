@@ -2,87 +2,46 @@
 
 use crate::store::StoreError;
 
-/// An error's name as the store sends it (`xsd_errors`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorCode {
-    /// Malformed request.
-    Einval,
-    /// Not permitted.
-    Eacces,
-    /// Exists already.
-    Eexist,
-    /// Is a directory.
-    Eisdir,
-    /// No such node, watch or transaction.
-    Enoent,
-    /// The store is out of memory.
-    Enomem,
-    /// A quota was reached.
-    Enospc,
-    /// The store's own data is damaged.
-    Eio,
-    /// Has children.
-    Enotempty,
-    /// The store does not know this request.
-    Enosys,
-    /// Read only.
-    Erofs,
-    /// Too many transactions (the OCaml xenstored).
-    Ebusy,
-    /// The transaction conflicts with another commit.
-    Eagain,
-    /// The domain is introduced already.
-    Eisconn,
-    /// Too large: a value, a list of children, the number of watches.
-    E2big,
-    /// A quota was reached (the OCaml xenstored).
-    Equota,
+named::named! {
+    /// An error's name as the store sends it (`xsd_errors`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum ErrorCode {
+        /// Malformed request.
+        Einval => "EINVAL",
+        /// Not permitted.
+        Eacces => "EACCES",
+        /// Exists already.
+        Eexist => "EEXIST",
+        /// Is a directory.
+        Eisdir => "EISDIR",
+        /// No such node, watch or transaction.
+        Enoent => "ENOENT",
+        /// The store is out of memory.
+        Enomem => "ENOMEM",
+        /// A quota was reached.
+        Enospc => "ENOSPC",
+        /// The store's own data is damaged.
+        Eio => "EIO",
+        /// Has children.
+        Enotempty => "ENOTEMPTY",
+        /// The store does not know this request.
+        Enosys => "ENOSYS",
+        /// Read only.
+        Erofs => "EROFS",
+        /// Too many transactions (the OCaml xenstored).
+        Ebusy => "EBUSY",
+        /// The transaction conflicts with another commit.
+        Eagain => "EAGAIN",
+        /// The domain is introduced already.
+        Eisconn => "EISCONN",
+        /// Too large: a value, a list of children, the number of watches.
+        E2big => "E2BIG",
+        /// A quota was reached (the OCaml xenstored).
+        Equota => "EQUOTA",
+    }
 }
 
 impl ErrorCode {
-    /// Every error.
-    pub const ALL: [Self; 16] = [
-        Self::Einval,
-        Self::Eacces,
-        Self::Eexist,
-        Self::Eisdir,
-        Self::Enoent,
-        Self::Enomem,
-        Self::Enospc,
-        Self::Eio,
-        Self::Enotempty,
-        Self::Enosys,
-        Self::Erofs,
-        Self::Ebusy,
-        Self::Eagain,
-        Self::Eisconn,
-        Self::E2big,
-        Self::Equota,
-    ];
-
-    /// The name on the wire.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Einval => "EINVAL",
-            Self::Eacces => "EACCES",
-            Self::Eexist => "EEXIST",
-            Self::Eisdir => "EISDIR",
-            Self::Enoent => "ENOENT",
-            Self::Enomem => "ENOMEM",
-            Self::Enospc => "ENOSPC",
-            Self::Eio => "EIO",
-            Self::Enotempty => "ENOTEMPTY",
-            Self::Enosys => "ENOSYS",
-            Self::Erofs => "EROFS",
-            Self::Ebusy => "EBUSY",
-            Self::Eagain => "EAGAIN",
-            Self::Eisconn => "EISCONN",
-            Self::E2big => "E2BIG",
-            Self::Equota => "EQUOTA",
-        }
-    }
-
     /// The error of this name. For an unknown name use [`ErrorCode::Einval`], as libxenstore does.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

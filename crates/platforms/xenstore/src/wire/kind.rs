@@ -1,82 +1,59 @@
 //! Message types.
 
-/// What a message asks or answers (`enum xsd_sockmsg_type`).
-///
-/// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out, as this project neither sends nor serves
-/// them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Kind {
-    /// The names of a node's children.
-    Directory = 1,
-    /// A node's value.
-    Read = 2,
-    /// A node's permissions.
-    GetPerms = 3,
-    /// Registers a watch.
-    Watch = 4,
-    /// Removes a watch.
-    Unwatch = 5,
-    /// Starts a transaction.
-    TransactionStart = 6,
-    /// Commits or discards a transaction.
-    TransactionEnd = 7,
-    /// Makes a domain known to the store.
-    Introduce = 8,
-    /// Makes the store forget a domain.
-    Release = 9,
-    /// Where a domain's relative paths start.
-    GetDomainPath = 10,
-    /// Writes a node's value.
-    Write = 11,
-    /// Makes a node.
-    Mkdir = 12,
-    /// Removes a node and all below it.
-    Rm = 13,
-    /// Changes a node's permissions.
-    SetPerms = 14,
-    /// Unasked, from the store: a watch fired.
-    WatchEvent = 15,
-    /// From the store: the request failed.
-    Error = 16,
-    /// Whether a domain is known to the store.
-    IsDomainIntroduced = 17,
-    /// Arms `@releaseDomain` again for a domain.
-    Resume = 18,
-    /// Gives one domain the rights of another.
-    SetTarget = 19,
-    /// Drops all watches and transactions of the caller.
-    ResetWatches = 21,
-    /// A part of a list of children too long for one message.
-    DirectoryPart = 22,
+named::each! {
+    /// What a message asks or answers (`enum xsd_sockmsg_type`).
+    ///
+    /// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out, as this project neither sends nor serves
+    /// them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u32)]
+    pub enum Kind {
+        /// The names of a node's children.
+        Directory = 1,
+        /// A node's value.
+        Read = 2,
+        /// A node's permissions.
+        GetPerms = 3,
+        /// Registers a watch.
+        Watch = 4,
+        /// Removes a watch.
+        Unwatch = 5,
+        /// Starts a transaction.
+        TransactionStart = 6,
+        /// Commits or discards a transaction.
+        TransactionEnd = 7,
+        /// Makes a domain known to the store.
+        Introduce = 8,
+        /// Makes the store forget a domain.
+        Release = 9,
+        /// Where a domain's relative paths start.
+        GetDomainPath = 10,
+        /// Writes a node's value.
+        Write = 11,
+        /// Makes a node.
+        Mkdir = 12,
+        /// Removes a node and all below it.
+        Rm = 13,
+        /// Changes a node's permissions.
+        SetPerms = 14,
+        /// Unasked, from the store: a watch fired.
+        WatchEvent = 15,
+        /// From the store: the request failed.
+        Error = 16,
+        /// Whether a domain is known to the store.
+        IsDomainIntroduced = 17,
+        /// Arms `@releaseDomain` again for a domain.
+        Resume = 18,
+        /// Gives one domain the rights of another.
+        SetTarget = 19,
+        /// Drops all watches and transactions of the caller.
+        ResetWatches = 21,
+        /// A part of a list of children too long for one message.
+        DirectoryPart = 22,
+    }
 }
 
 impl Kind {
-    /// Every type, in order of its number.
-    pub const ALL: [Self; 21] = [
-        Self::Directory,
-        Self::Read,
-        Self::GetPerms,
-        Self::Watch,
-        Self::Unwatch,
-        Self::TransactionStart,
-        Self::TransactionEnd,
-        Self::Introduce,
-        Self::Release,
-        Self::GetDomainPath,
-        Self::Write,
-        Self::Mkdir,
-        Self::Rm,
-        Self::SetPerms,
-        Self::WatchEvent,
-        Self::Error,
-        Self::IsDomainIntroduced,
-        Self::Resume,
-        Self::SetTarget,
-        Self::ResetWatches,
-        Self::DirectoryPart,
-    ];
-
     /// The type with this number; none if it is unknown.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {

@@ -51,10 +51,21 @@ fn op(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Instruction {
     Instruction { code, registers: dst | src << 4, offset, immediate }
 }
 
-/// What tun asks for each frame: the queue of the destination in the map, or 0.
-pub(super) fn tap(map: RawFd) -> [Instruction; 17] {
+/// Looks for the key in a map. Register 0 then has the address of its value, or 0.
+fn look_up(map: RawFd) -> [Instruction; 5] {
     [
-        // The key on the stack: the first six bytes of the frame, and two zeroes.
+        op(LOAD_IMM64, 1, MAP_FD, 0, map),
+        op(0, 0, 0, 0, 0),
+        op(MOV64_REG, 2, STACK, 0, 0),
+        op(ADD64_IMM, 2, 0, 0, KEY.into()),
+        op(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
+    ]
+}
+
+/// Looks for the destination of a frame in a map. Without it, the two instructions that follow are left out.
+fn find_queue(map: RawFd) -> Vec<Instruction> {
+    // The key on the stack: the first six bytes of the frame, and two zeroes.
+    let key = [
         op(STORE64_IMM, STACK, 0, KEY, 0),
         op(MOV64_IMM, 2, 0, 0, 0),
         op(MOV64_REG, 3, STACK, 0, 0),
@@ -62,40 +73,28 @@ pub(super) fn tap(map: RawFd) -> [Instruction; 17] {
         op(MOV64_IMM, 4, 0, 0, 6),
         op(CALL, 0, 0, 0, SKB_LOAD_BYTES),
         op(JUMP_IF_NOT_EQUAL_IMM, 0, 0, 8, 0),
-        // The queue in the map.
-        op(LOAD_IMM64, 1, MAP_FD, 0, map),
-        op(0, 0, 0, 0, 0),
-        op(MOV64_REG, 2, STACK, 0, 0),
-        op(ADD64_IMM, 2, 0, 0, KEY.into()),
-        op(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
-        op(JUMP_IF_EQUAL_IMM, 0, 0, 2, 0),
+    ];
+    let end = [op(JUMP_IF_EQUAL_IMM, 0, 0, 2, 0)];
+    [&key[..], &look_up(map), &end].concat()
+}
+
+/// What tun asks for each frame: the queue of the destination in the map, or 0.
+pub(super) fn tap(map: RawFd) -> Vec<Instruction> {
+    let then = [
         op(LOAD32, 0, 0, 0, 0),
         op(EXIT, 0, 0, 0, 0),
         // Queue 0.
         op(MOV64_IMM, 0, 0, 0, 0),
         op(EXIT, 0, 0, 0, 0),
-    ]
+    ];
+    [&find_queue(map)[..], &then].concat()
 }
 
 /// What the interface under a macvtap runs for each frame: sets the flow hash to the queue of the destination in the map, or
 /// to `queues`. The macvtap takes the hash modulo the number of its queues; it takes a hash of 0 for none.
-pub(super) fn macvtap(map: RawFd, queues: i32) -> [Instruction; 21] {
-    [
-        op(MOV64_REG, 6, 1, 0, 0),
-        // The key on the stack, as above.
-        op(STORE64_IMM, STACK, 0, KEY, 0),
-        op(MOV64_IMM, 2, 0, 0, 0),
-        op(MOV64_REG, 3, STACK, 0, 0),
-        op(ADD64_IMM, 3, 0, 0, KEY.into()),
-        op(MOV64_IMM, 4, 0, 0, 6),
-        op(CALL, 0, 0, 0, SKB_LOAD_BYTES),
-        op(JUMP_IF_NOT_EQUAL_IMM, 0, 0, 8, 0),
-        op(LOAD_IMM64, 1, MAP_FD, 0, map),
-        op(0, 0, 0, 0, 0),
-        op(MOV64_REG, 2, STACK, 0, 0),
-        op(ADD64_IMM, 2, 0, 0, KEY.into()),
-        op(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
-        op(JUMP_IF_EQUAL_IMM, 0, 0, 2, 0),
+pub(super) fn macvtap(map: RawFd, queues: i32) -> Vec<Instruction> {
+    let context = [op(MOV64_REG, 6, 1, 0, 0)];
+    let then = [
         op(LOAD32, 2, 0, 0, 0),
         op(JUMP, 0, 0, 1, 0),
         // Queue 0.
@@ -104,13 +103,14 @@ pub(super) fn macvtap(map: RawFd, queues: i32) -> [Instruction; 21] {
         op(CALL, 0, 0, 0, SET_HASH),
         op(MOV64_IMM, 0, 0, 0, TCX_NEXT),
         op(EXIT, 0, 0, 0, 0),
-    ]
+    ];
+    [&context[..], &find_queue(map), &then].concat()
 }
 
 /// What the driver runs for each frame: one of `longest` bytes at most, whose destination the first map says to be at the
 /// queue that it came in, goes to the socket that the second map has for that queue. All others go to the network stack.
-pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> [Instruction; 30] {
-    [
+pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> Vec<Instruction> {
+    let key = [
         op(MOV64_REG, 6, 1, 0, 0),
         op(LOAD32, 2, 6, DATA, 0),
         op(LOAD32, 3, 6, DATA_END, 0),
@@ -126,11 +126,8 @@ pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> [Instruction
         op(STORE32, STACK, 4, KEY, 0),
         op(LOAD16, 4, 2, 4, 0),
         op(STORE16, STACK, 4, KEY + 4, 0),
-        op(LOAD_IMM64, 1, MAP_FD, 0, stations),
-        op(0, 0, 0, 0, 0),
-        op(MOV64_REG, 2, STACK, 0, 0),
-        op(ADD64_IMM, 2, 0, 0, KEY.into()),
-        op(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
+    ];
+    let then = [
         op(JUMP_IF_EQUAL_IMM, 0, 0, 8, 0),
         // A socket takes frames of its own queue only.
         op(LOAD32, 2, 0, 0, 0),
@@ -143,7 +140,8 @@ pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> [Instruction
         op(EXIT, 0, 0, 0, 0),
         op(MOV64_IMM, 0, 0, 0, XDP_PASS),
         op(EXIT, 0, 0, 0, 0),
-    ]
+    ];
+    [&key[..], &look_up(stations), &then].concat()
 }
 
 /// What the driver runs for each frame of a NIC that is taken over: the frame goes to the socket that the map has for the queue
@@ -162,27 +160,15 @@ pub(crate) fn xdp_all(sockets: RawFd) -> [Instruction; 6] {
 /// Sets the transmit queue of each frame to the number of its destination in the map, less one: what tests have instead of
 /// a card that steers.
 #[cfg(test)]
-pub(crate) fn queue_mapping(map: RawFd) -> [Instruction; 18] {
+pub(crate) fn queue_mapping(map: RawFd) -> Vec<Instruction> {
     /// A member of `struct __sk_buff`.
     const QUEUE_MAPPING: i16 = 12;
-    [
-        op(MOV64_REG, 6, 1, 0, 0),
-        op(STORE64_IMM, STACK, 0, KEY, 0),
-        op(MOV64_IMM, 2, 0, 0, 0),
-        op(MOV64_REG, 3, STACK, 0, 0),
-        op(ADD64_IMM, 3, 0, 0, KEY.into()),
-        op(MOV64_IMM, 4, 0, 0, 6),
-        op(CALL, 0, 0, 0, SKB_LOAD_BYTES),
-        op(JUMP_IF_NOT_EQUAL_IMM, 0, 0, 8, 0),
-        op(LOAD_IMM64, 1, MAP_FD, 0, map),
-        op(0, 0, 0, 0, 0),
-        op(MOV64_REG, 2, STACK, 0, 0),
-        op(ADD64_IMM, 2, 0, 0, KEY.into()),
-        op(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
-        op(JUMP_IF_EQUAL_IMM, 0, 0, 2, 0),
+    let context = [op(MOV64_REG, 6, 1, 0, 0)];
+    let then = [
         op(LOAD32, 2, 0, 0, 0),
         op(STORE32, 6, 2, QUEUE_MAPPING, 0),
         op(MOV64_IMM, 0, 0, 0, TCX_NEXT),
         op(EXIT, 0, 0, 0, 0),
-    ]
+    ];
+    [&context[..], &find_queue(map), &then].concat()
 }

@@ -126,9 +126,7 @@ fn datagram(to: MacAddr) -> Vec<u8> {
 
 #[test]
 fn a_machines_datagrams_go_whole_to_an_uplink_that_takes_them_and_cut_to_another() {
-    if !lab::able(&["ip"]) {
-        return;
-    }
+    lab::requires!("ip");
     let datapath = Arc::new(Datapath::start(&Config::default(), Box::new(drop)).unwrap());
     let with = Behind::new(&datapath, 1, Features::ALL);
     let without = Behind::new(&datapath, 2, Features::NETIF);

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Cache, Config, Flush, FlushSite, L2_BYTES, L2Bank, LINE, POLICIES, PageSize, Paging, Policy,
-    Preset, Side, TLB_ENTRIES, WAYS, walk,
+    Cache, Config, Flush, FlushSite, L2_BYTES, L2Bank, LINE, PageSize, Paging, Policy, Preset,
+    Side, TLB_ENTRIES, WAYS, walk,
 };
 use world::{END, GLOBAL, Memory, OTHER, PAGE, ROOT, World, flush, missed, pages, read, world};
 
@@ -55,7 +55,7 @@ fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
         for _ in 0..3 {
             (0..count).for_each(|page| read(&mut world, FIRST + page * PAGE));
         }
-        for policy in POLICIES {
+        for policy in Policy::ALL {
             for (size, entries) in TLB_ENTRIES.iter().enumerate() {
                 let fits = count <= u64::from(*entries);
                 let expected = if fits { count } else { 3 * count };
@@ -203,7 +203,7 @@ fn one_configuration_counts_the_same_as_among_all() {
 
 #[test]
 fn misses_are_counted_under_the_policy_that_is_asked_for() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let config = Config { policy, ..preset() };
         let mut world = world(pages(80, FIRST, GLOBAL), config);
         for round in 0..5 {

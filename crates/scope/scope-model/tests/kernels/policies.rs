@@ -235,7 +235,7 @@ proptest! {
     #[test]
     fn every_policy_misses_as_its_rules_say(steps in prop::collection::vec(step(), 1..1500)) {
         let mut world = world(memory(), Config::default());
-        let mut naive = [(); 2].map(|()| POLICIES.map(NaivePolicy::new));
+        let mut naive = [(); 2].map(|()| Policy::ALL.map(NaivePolicy::new));
         let mut root = ROOT;
         for step in steps {
             let next = if root == ROOT { OTHER } else { ROOT };
@@ -315,9 +315,9 @@ fn a_switch_keeps_what_a_policy_would_keep_and_an_explicit_flush_nothing() {
         let before = world.sweep.dtlb;
         read(world, XEN);
         read(world, KERNEL);
-        POLICIES.map(|policy| world.sweep.dtlb[policy as usize][3] - before[policy as usize][3])
+        Policy::ALL.map(|policy| world.sweep.dtlb[policy as usize][3] - before[policy as usize][3])
     };
-    let of = |policy: Policy, misses: [u64; POLICIES.len()]| misses[policy as usize];
+    let of = |policy: Policy, misses: [u64; Policy::ALL.len()]| misses[policy as usize];
     visit(&mut world);
     for root in [OTHER, ROOT] {
         for what in [Flush::Cr4(0), Flush::Cr3(root), Flush::Cr4(PGE)] {
@@ -331,7 +331,7 @@ fn a_switch_keeps_what_a_policy_would_keep_and_an_explicit_flush_nothing() {
     assert_eq!(of(Policy::GuestGlobal, misses), 0);
     flush(&mut world, Flush::Cr4(0));
     flush(&mut world, Flush::Cr4(PGE));
-    assert_eq!(visit(&mut world), [2; POLICIES.len()]);
+    assert_eq!(visit(&mut world), [2; Policy::ALL.len()]);
 }
 
 #[test]

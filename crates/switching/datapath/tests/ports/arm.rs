@@ -34,13 +34,7 @@ struct Log {
 }
 
 impl IngressWrapper for Later {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         let mut log = self.log.lock().unwrap();

@@ -18,13 +18,7 @@ struct SlowDrop {
 }
 
 impl IngressWrapper for SlowDrop {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 }
 
 impl Drop for SlowDrop {
@@ -68,13 +62,7 @@ fn no_frame_waits_for_a_queue_that_takes_long_to_drop() {
 struct Late(Box<dyn Ingress>);
 
 impl IngressWrapper for Late {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.0
-    }
+    port::wraps!(0: Ingress);
 
     fn receive(&mut self, _: &mut Budget, _: &mut Received) -> Result<(), Broken> {
         Ok(())

@@ -36,13 +36,7 @@ struct Where {
 }
 
 impl IngressWrapper for Where {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         *self.thread.lock().unwrap() = Some(std::thread::current().id());

@@ -33,13 +33,7 @@ struct Counting {
 }
 
 impl IngressWrapper for Counting {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn has_work(&mut self) -> bool {
         self.counts.looks.fetch_add(1, Ordering::Relaxed);

@@ -20,13 +20,7 @@ struct Counting<P> {
 }
 
 impl IngressWrapper for Counting<Box<dyn Ingress>> {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         let result = self.inner.receive(budget, received);
@@ -36,13 +30,7 @@ impl IngressWrapper for Counting<Box<dyn Ingress>> {
 }
 
 impl EgressWrapper for Counting<Box<dyn Egress>> {
-    fn inner(&self) -> &dyn Egress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Egress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Egress);
 
     fn deliver(
         &mut self,

@@ -127,13 +127,7 @@ struct ArmLog {
 }
 
 impl IngressWrapper for ArmLog {
-    fn inner(&self) -> &dyn Ingress {
-        &*self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Ingress {
-        &mut *self.inner
-    }
+    port::wraps!(inner: Ingress);
 
     fn arm(&mut self) -> Result<Armed, Broken> {
         self.armed.lock().unwrap().push(self.receiver.count());

@@ -32,7 +32,7 @@ mod kind {
 
 /// What a host says about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum GroupChange {
     Join,
     Leave,
 }
@@ -44,7 +44,7 @@ pub(super) enum Message {
     /// header.
     Query { general: Option<u32> },
     /// A host reports or leaves groups. Not `is_complete` if more of them lie behind the private header.
-    Report { changes: ArrayVec<(MacAddr, Change), RECORDS_MAX>, is_complete: bool },
+    Report { changes: ArrayVec<(MacAddr, GroupChange), RECORDS_MAX>, is_complete: bool },
 }
 
 /// The message in a frame, if it is one.
@@ -91,8 +91,8 @@ fn igmp(message: &[u8]) -> Option<Message> {
             };
             Some(Message::Query { general: is_general.then(|| tenths.div_ceil(10)) })
         }
-        kind::IGMP_V1_REPORT | kind::IGMP_V2_REPORT => Some(one(group(), Change::Join)),
-        kind::IGMP_LEAVE => Some(one(group(), Change::Leave)),
+        kind::IGMP_V1_REPORT | kind::IGMP_V2_REPORT => Some(one(group(), GroupChange::Join)),
+        kind::IGMP_LEAVE => Some(one(group(), GroupChange::Leave)),
         kind::IGMP_V3_REPORT => Some(records(message, 4, group_v4)),
         _ => None,
     }
@@ -111,15 +111,15 @@ fn mld(message: &[u8]) -> Option<Message> {
             };
             Some(Message::Query { general: is_general.then(|| millis.div_ceil(1000)) })
         }
-        kind::MLD_V1_REPORT => Some(one(group(), Change::Join)),
-        kind::MLD_DONE => Some(one(group(), Change::Leave)),
+        kind::MLD_V1_REPORT => Some(one(group(), GroupChange::Join)),
+        kind::MLD_DONE => Some(one(group(), GroupChange::Leave)),
         kind::MLD_V2_REPORT => Some(records(message, 16, group_v6)),
         _ => None,
     }
 }
 
 /// A report on one group.
-fn one(group: Option<MacAddr>, change: Change) -> Message {
+fn one(group: Option<MacAddr>, change: GroupChange) -> Message {
     let mut changes = ArrayVec::new();
     let group = group.filter(|group| !is_local(*group));
     changes.extend(group.map(|group| (group, change)));
@@ -135,8 +135,8 @@ fn records(message: &[u8], address: usize, group: impl Fn(&[u8]) -> Option<MacAd
         let Some((record, sources)) = rest.split_at_checked(4 + address) else { break };
         let count = u16::from_be_bytes([record[2], record[3]]);
         let change = match (record[0], count) {
-            (1 | 3, 0) => Some(Change::Leave),
-            (2 | 4, _) | (1 | 3 | 5, 1..) => Some(Change::Join),
+            (1 | 3, 0) => Some(GroupChange::Leave),
+            (2 | 4, _) | (1 | 3 | 5, 1..) => Some(GroupChange::Join),
             _ => None,
         };
         let group = group(&record[4..]).filter(|group| !is_local(*group));

@@ -6,7 +6,7 @@ use wire::ethernet::MacAddr;
 
 use super::age::Age;
 use super::groups::{Domain, DomainGroups, Groups, Router};
-use super::message::{Change, Message};
+use super::message::{GroupChange, Message};
 use crate::tokens::Tokens;
 use crate::{PortId, PortSet};
 
@@ -122,8 +122,8 @@ impl State {
                 let mut changed = false;
                 for (group, change) in changes {
                     match change {
-                        Change::Join => changed |= self.join(at, port, *group, now),
-                        Change::Leave => self.leave(at, port, *group, now),
+                        GroupChange::Join => changed |= self.join(at, port, *group, now),
+                        GroupChange::Leave => self.leave(at, port, *group, now),
                     }
                 }
                 if !is_complete {

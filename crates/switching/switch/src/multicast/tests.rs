@@ -7,7 +7,7 @@ use wire::ethernet::MacAddr;
 
 use super::address::Family;
 use super::groups::Domain;
-use super::message::{Change, Message, message};
+use super::message::{GroupChange, Message, message};
 use super::state::State;
 use super::*;
 
@@ -44,13 +44,13 @@ fn mld(to: [u8; 6], body: &[u8]) -> Frame {
     frame(&[&to, &[2, 0, 0, 0, 0, 1], &[0x86, 0xdd], &ip, &[58, 0, 5, 2, 0, 0, 1, 0], body])
 }
 
-fn report(changes: &[(MacAddr, Change)], is_complete: bool) -> Option<Message> {
+fn report(changes: &[(MacAddr, GroupChange)], is_complete: bool) -> Option<Message> {
     Some(Message::Report { changes: changes.iter().copied().collect(), is_complete })
 }
 
 #[test]
 fn messages_of_igmp() {
-    use Change::{Join, Leave};
+    use GroupChange::{Join, Leave};
     let of = |body: &[u8]| message(&igmp(ALL_HOSTS, body));
     let query = |general| Some(Message::Query { general });
     let [five, six] = [5, 6].map(group);
@@ -102,16 +102,16 @@ fn messages_of_mld() {
     assert_eq!(fixed(130, 10_000, &[0; 16]), Some(Message::Query { general: Some(10) }));
     assert_eq!(fixed(130, 0xffff, &[0; 16]), Some(Message::Query { general: Some(8388) }));
     assert_eq!(fixed(130, 1, &address([1, 2, 3, 4])), Some(Message::Query { general: None }));
-    assert_eq!(fixed(131, 0, &address([1, 2, 3, 4])), report(&[(mac, Change::Join)], true));
-    assert_eq!(fixed(132, 0, &address([1, 2, 3, 4])), report(&[(mac, Change::Leave)], true));
+    assert_eq!(fixed(131, 0, &address([1, 2, 3, 4])), report(&[(mac, GroupChange::Join)], true));
+    assert_eq!(fixed(132, 0, &address([1, 2, 3, 4])), report(&[(mac, GroupChange::Leave)], true));
     assert_eq!(fixed(131, 0, &address([0xff, 2, 3, 4])), report(&[], true), "a solicited node");
     assert_eq!(fixed(135, 0, &[0; 16]), None);
     let v2 = |count: u8, records: usize| {
         let record = [&[4, 0, 0, 0][..], &address([1, 2, 3, 4])].concat();
         of(&[&[143, 0, 0, 0, 0, 0, 0, count][..], &record.repeat(records)].concat())
     };
-    assert_eq!(v2(2, 2), report(&[(mac, Change::Join); 2], true));
-    assert_eq!(v2(3, 3), report(&[(mac, Change::Join); 2], false));
+    assert_eq!(v2(2, 2), report(&[(mac, GroupChange::Join); 2], true));
+    assert_eq!(v2(3, 3), report(&[(mac, GroupChange::Join); 2], false));
     // Extensions that go on behind the private header may hide a query.
     let ip = [&[0x60, 0, 0, 0, 1, 0, 0, 1][..], &[0xfe; 16], &[0xff; 16]].concat();
     let options = [&[58, 20][..], &[0; 240]].concat();
@@ -213,7 +213,7 @@ fn query(state: &mut State, from: PortId, ports: &PortSet, now: u32) {
     state.note(V4, from, &Message::Query { general: Some(10) }, ports, now);
 }
 
-fn say(state: &mut State, from: u16, changes: &[(MacAddr, Change)], now: u32) -> bool {
+fn say(state: &mut State, from: u16, changes: &[(MacAddr, GroupChange)], now: u32) -> bool {
     let message = report(changes, true).unwrap();
     state.note(V4, PortId(from), &message, &PortSet::default(), now)
 }
@@ -222,18 +222,18 @@ fn say(state: &mut State, from: u16, changes: &[(MacAddr, Change)], now: u32) ->
 fn a_group_goes_to_its_members_and_routers_once_all_were_asked() {
     let (mut state, ports) = (State::default(), (0..4).map(PortId).collect());
     state.set_router(ROUTER, Router::Always);
-    assert!(say(&mut state, 1, &[(group(1), Change::Join)], 0));
+    assert!(say(&mut state, 1, &[(group(1), GroupChange::Join)], 0));
     state.sweep(1000);
     assert_eq!(reached(&state, group(1), &ports), [0, 1, 2, 3].into(), "nobody has asked");
     for now in [2000, 2100] {
         query(&mut state, ROUTER, &ports, now);
-        say(&mut state, 1, &[(group(1), Change::Join)], now + 5);
+        say(&mut state, 1, &[(group(1), GroupChange::Join)], now + 5);
     }
     assert!(!state.sweep(2105) && state.sweep(2111));
     assert_eq!(reached(&state, group(1), &ports), [0, 1].into());
     assert_eq!(reached(&state, group(2), &ports), [0].into());
     assert_eq!(reached(&state, MacAddr([1, 0, 0x5e, 0, 0, 9]), &ports).len(), 4);
-    assert!(say(&mut state, 2, &[(group(1), Change::Join)], 2200));
+    assert!(say(&mut state, 2, &[(group(1), GroupChange::Join)], 2200));
     assert_eq!(reached(&state, group(1), &ports), [0, 1, 2].into());
     // A new port may be a member of anything.
     let more: PortSet = (0..5).map(PortId).collect();
@@ -241,7 +241,7 @@ fn a_group_goes_to_its_members_and_routers_once_all_were_asked() {
     // Two queries without an answer.
     for now in [2300, 2400] {
         query(&mut state, ROUTER, &ports, now);
-        say(&mut state, 2, &[(group(1), Change::Join)], now + 5);
+        say(&mut state, 2, &[(group(1), GroupChange::Join)], now + 5);
     }
     state.sweep(2411);
     assert_eq!(reached(&state, group(1), &ports), [0, 2].into());
@@ -266,16 +266,16 @@ fn queries_in_one_second_count_once() {
 fn a_leave_counts_for_its_port_and_can_be_answered() {
     let (mut state, ports) = asked();
     for port in [1, 2] {
-        say(&mut state, port, &[(group(1), Change::Join)], 300);
+        say(&mut state, port, &[(group(1), GroupChange::Join)], 300);
     }
-    say(&mut state, 3, &[(group(1), Change::Leave)], 301);
-    say(&mut state, 1, &[(group(1), Change::Leave)], 301);
+    say(&mut state, 3, &[(group(1), GroupChange::Leave)], 301);
+    say(&mut state, 1, &[(group(1), GroupChange::Leave)], 301);
     state.sweep(303);
     assert_eq!(reached(&state, group(1), &ports), [0, 1, 2].into());
-    say(&mut state, 1, &[(group(1), Change::Join)], 303);
+    say(&mut state, 1, &[(group(1), GroupChange::Join)], 303);
     state.sweep(400);
     assert_eq!(reached(&state, group(1), &ports), [0, 1, 2].into(), "another host behind it");
-    say(&mut state, 1, &[(group(1), Change::Leave)], 401);
+    say(&mut state, 1, &[(group(1), GroupChange::Leave)], 401);
     state.sweep(404);
     assert_eq!(reached(&state, group(1), &ports), [0, 2].into());
 }
@@ -283,27 +283,27 @@ fn a_leave_counts_for_its_port_and_can_be_answered() {
 #[test]
 fn who_exceeds_a_limit_gets_everything_and_takes_nothing() {
     let (mut state, ports) = asked();
-    say(&mut state, 1, &[(group(9999), Change::Join)], 300);
+    say(&mut state, 1, &[(group(9999), GroupChange::Join)], 300);
     // Joins as fast as it can, and then as many as it may.
     for n in 0..CHANGES_PER_SECOND * 4 + 1 {
-        say(&mut state, 2, &[(group(u16::try_from(n).unwrap()), Change::Join)], 300);
+        say(&mut state, 2, &[(group(u16::try_from(n).unwrap()), GroupChange::Join)], 300);
     }
     assert_eq!(state.counts().refused, 1);
     assert_eq!(reached(&state, group(500), &ports), [0, 2].into());
     assert_eq!(state.counts().members, 1 + GROUPS_PER_PORT);
     for n in 0..10_000 {
-        say(&mut state, 2, &[(group(n), Change::Join)], 1000 + u32::from(n));
+        say(&mut state, 2, &[(group(n), GroupChange::Join)], 1000 + u32::from(n));
     }
     assert_eq!(state.counts().members, 1 + GROUPS_PER_PORT);
     assert_eq!(reached(&state, group(9999), &ports), [0, 1, 2].into());
     // Many of its kind fill the table; others lose nothing.
     for port in 10..60 {
         for n in 0..64 {
-            say(&mut state, port, &[(group(port * 64 + n), Change::Join)], 20_000);
+            say(&mut state, port, &[(group(port * 64 + n), GroupChange::Join)], 20_000);
         }
     }
     assert_eq!(state.counts().groups, GROUPS_MAX);
-    say(&mut state, 3, &[(group(60_000), Change::Join)], 20_000);
+    say(&mut state, 3, &[(group(60_000), GroupChange::Join)], 20_000);
     assert!(reached(&state, group(60_000), &ports).contains(&3));
     state.forget(PortId(2), true);
     assert!(state.counts().groups < GROUPS_MAX);
@@ -313,7 +313,7 @@ fn who_exceeds_a_limit_gets_everything_and_takes_nothing() {
 #[test]
 fn a_report_that_goes_on_behind_the_header_has_its_port_get_everything() {
     let (mut state, ports) = asked();
-    let message = report(&[(group(1), Change::Join)], false).unwrap();
+    let message = report(&[(group(1), GroupChange::Join)], false).unwrap();
     assert!(state.note(V4, PortId(2), &message, &ports, 300));
     assert_eq!(reached(&state, group(7), &ports), [0, 2].into());
     for now in [400, 500] {
@@ -345,14 +345,14 @@ fn routers_are_learnt_where_they_may_be() {
 /// What a port does in a step.
 #[derive(Clone, Debug)]
 enum Step {
-    Say(u16, u16, Change),
+    Say(u16, u16, GroupChange),
     Truncated(u16),
     Query(u16),
     Pause(u32),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    let change = prop_oneof![3 => Just(Change::Join), 1 => Just(Change::Leave)];
+    let change = prop_oneof![3 => Just(GroupChange::Join), 1 => Just(GroupChange::Leave)];
     prop_oneof![
         6 => (0u16..4, 0u16..4, change).prop_map(|(port, group, change)| Step::Say(port, group, change)),
         1 => (1u16..4).prop_map(Step::Truncated),
@@ -401,8 +401,8 @@ proptest! {
         let mut unanswered: BTreeMap<(u16, u16), u32> = BTreeMap::new();
         for (step, sets) in steps.iter().zip(run(&steps, |_| true)) {
             match step {
-                Step::Say(port, group, Change::Join) => _ = unanswered.insert((*port, *group), 0),
-                Step::Say(port, group, Change::Leave) => _ = unanswered.remove(&(*port, *group)),
+                Step::Say(port, group, GroupChange::Join) => _ = unanswered.insert((*port, *group), 0),
+                Step::Say(port, group, GroupChange::Leave) => _ = unanswered.remove(&(*port, *group)),
                 Step::Query(0) => unanswered.values_mut().for_each(|count| *count += 1),
                 _ => {}
             }

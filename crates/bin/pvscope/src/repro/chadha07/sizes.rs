@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use report::{Claim, Unit};
-use scope_model::{L2_BYTES, POLICIES, Policy, Sweep, TLB_ENTRIES};
+use scope_model::{L2_BYTES, Policy, Sweep, TLB_ENTRIES};
 use scope_result::{Mode, Recording};
 
 use super::others::also;
@@ -251,10 +251,12 @@ pub fn global_pages(named: &WorkloadRecording, others: &[WorkloadRecording]) -> 
         .values("DTLB", per_frame(recording, &counts(|misses| misses.0)));
     let by_size = Plot::new("DTLB misses by policy", "entries", "per frame")
         .steps(TLB_ENTRIES.iter().map(ToString::to_string));
-    let by_size =
-        POLICIES.iter().filter(|policy| policies.contains(policy)).fold(by_size, |plot, policy| {
+    let by_size = Policy::ALL.iter().filter(|policy| policies.contains(policy)).fold(
+        by_size,
+        |plot, policy| {
             plot.values(policy.name(), per_frame(recording, &sweep.dtlb[*policy as usize]))
-        });
+        },
+    );
     Section::new(
         "Figure 17: a global bit for the hypervisor, transmit",
         claims,

@@ -11,28 +11,18 @@ use super::pairs::Unit;
 use crate::repro::measure::calls;
 use crate::summary::{Part, Summary, Who, function_name, plain};
 
-/// Who works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Share {
-    Guest,
-    Xen,
-    Dom0Kernel,
-    Dom0Programs,
+named::named! {
+    /// Who works.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Share {
+        Guest => "guest",
+        Xen => "xen",
+        Dom0Kernel => "dom0-kernel",
+        Dom0Programs => "dom0-programs",
+    }
 }
 
 impl Share {
-    pub const ALL: [Self; 4] = [Self::Guest, Self::Xen, Self::Dom0Kernel, Self::Dom0Programs];
-
-    /// Its name in files and documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::Xen => "xen",
-            Self::Dom0Kernel => "dom0-kernel",
-            Self::Dom0Programs => "dom0-programs",
-        }
-    }
-
     /// Whose a part of the work is. Xen's own idling is nobody's.
     fn of(part: &Part) -> Option<Self> {
         match (&part.who, part.mode) {

@@ -5,40 +5,27 @@ use std::time::Duration;
 use clap::ValueEnum;
 use contexts::{IommuMode, Protection};
 
-/// A protection of a card's contexts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Guests write descriptors, and nobody checks them.
-    None,
-    /// The hypervisor checks and writes descriptors.
-    Hypervisor,
-    /// All of the guest's pages are mapped.
-    IommuStatic,
-    /// Each buffer is mapped, and unmapped at once.
-    IommuStrict,
-    /// Each buffer is mapped, and unmapped together with others.
-    IommuDeferred,
+named::named! {
+    /// A protection of a card's contexts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub enum Kind {
+        /// Guests write descriptors, and nobody checks them.
+        None => "none",
+        /// The hypervisor checks and writes descriptors.
+        Hypervisor => "hypervisor",
+        /// All of the guest's pages are mapped.
+        IommuStatic => "iommu-static",
+        /// Each buffer is mapped, and unmapped at once.
+        IommuStrict => "iommu-strict",
+        /// Each buffer is mapped, and unmapped together with others.
+        IommuDeferred => "iommu-deferred",
+    }
 }
 
 /// The daemon's values for a deferred unmapping.
 const DEFERRED: IommuMode = IommuMode::Deferred { pages: 128, after: Duration::from_millis(10) };
 
 impl Kind {
-    /// All of them, the first without protection.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::Hypervisor, Self::IommuStatic, Self::IommuStrict, Self::IommuDeferred];
-
-    /// As `pvnet status` names it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Hypervisor => "hypervisor",
-            Self::IommuStatic => "iommu-static",
-            Self::IommuStrict => "iommu-strict",
-            Self::IommuDeferred => "iommu-deferred",
-        }
-    }
-
     /// For the hypervisor's part.
     pub const fn protection(self) -> Protection {
         match self {

@@ -12,58 +12,34 @@ use crate::repro::config;
 use crate::repro::cpus::Cpus;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
-/// How a guest receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
-    /// A stack on the wire, without a guest and a daemon.
-    Linux,
-    /// The driver domain maps nothing that stays, and gives pages away.
-    Original,
-    /// The receiving guest copies.
-    GuestCopy,
-    /// A queue of the card for the guest, into pages that stay mapped.
-    MultiqueueReuse,
-    /// The guest has a context of the card.
-    Direct,
-    /// Not in the paper: the driver domain copies from a tap's buffers, pvnet's default.
-    Copy,
-    /// Not in the paper: the kernel copies from a tap's queue for the guest into the guest's pages.
-    Steered,
-    /// Not in the paper: the driver domain copies from its context's buffers.
-    CopyFromCard,
+named::named! {
+    /// How a guest receives.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Line {
+        /// A stack on the wire, without a guest and a daemon.
+        Linux => "linux",
+        /// The driver domain maps nothing that stays, and gives pages away.
+        Original => "original",
+        /// The receiving guest copies.
+        GuestCopy => "guest-copy",
+        /// A queue of the card for the guest, into pages that stay mapped.
+        MultiqueueReuse => "multiqueue-reuse",
+        /// The guest has a context of the card.
+        Direct => "direct",
+        /// Not in the paper: the driver domain copies from a tap's buffers, pvnet's default.
+        Copy => "copy",
+        /// Not in the paper: the kernel copies from a tap's queue for the guest into the guest's pages.
+        Steered => "steered",
+        /// Not in the paper: the driver domain copies from its context's buffers.
+        CopyFromCard => "copy-from-card",
+    }
 }
 
-/// All of them.
-pub const LINES: [Line; 8] = [
-    Line::Linux,
-    Line::Original,
-    Line::GuestCopy,
-    Line::MultiqueueReuse,
-    Line::Direct,
-    Line::Copy,
-    Line::Steered,
-    Line::CopyFromCard,
-];
-
 impl Line {
-    /// Its name in rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Linux => "linux",
-            Self::Original => "original",
-            Self::GuestCopy => "guest-copy",
-            Self::MultiqueueReuse => "multiqueue-reuse",
-            Self::Direct => "direct",
-            Self::Copy => "copy",
-            Self::Steered => "steered",
-            Self::CopyFromCard => "copy-from-card",
-        }
-    }
-
     /// The line of that name.
     pub fn find(name: &str) -> Result<Self, String> {
-        let found = LINES.into_iter().find(|line| line.name() == name);
-        let names = || LINES.map(Self::name).join(", ");
+        let found = Line::ALL.into_iter().find(|line| line.name() == name);
+        let names = || Line::ALL.map(Self::name).join(", ");
         found.ok_or_else(|| format!("the lines are {}", names()))
     }
 }
@@ -197,7 +173,7 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_lines() {
-        for line in LINES {
+        for line in Line::ALL {
             assert_eq!(Line::find(line.name()), Ok(line));
         }
         assert!(Line::find("xen").unwrap_err().contains("guest-copy"));
@@ -207,7 +183,7 @@ mod tests {
     fn every_line_coalesces_where_its_interrupts_are() {
         let machine =
             Machine { guests: &["red"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
-        for line in LINES.into_iter().skip(1) {
+        for line in Line::ALL.into_iter().skip(1) {
             let text = Coalesced { line, frames: 16, us: 18 }.toml("/run".as_ref(), &machine);
             let table: toml::Table = text.unwrap().parse().unwrap();
             let guest = &table["guest"][0];

@@ -3,7 +3,7 @@
 use report::html::{LineChart, Report, StackedChart};
 use report::{Stats, Table, claims_table, human};
 
-use super::config::{LINES, Line, Placement};
+use super::config::{Line, Placement};
 use super::document::Document;
 use super::paper::{self, MTU};
 use super::rows::Row;
@@ -182,7 +182,7 @@ fn parts(document: &Document, placement: Placement, size: u16) -> StackedChart {
 fn totals(document: &Document, placement: Placement, size: u16) -> LineChart {
     let title = format!("{}, {size} bytes, {}", FIGURES[1].1, placement.name());
     let chart = LineChart::new(title, "packets per interrupt", "ns per packet");
-    LINES.into_iter().fold(chart, |chart, line| {
+    Line::ALL.into_iter().fold(chart, |chart, line| {
         let of = of_kind(document, "11", placement, size).filter(|row| row.line == line);
         let points = of.filter_map(|row| Some((f64::from(row.coalesce), row.total?.median)));
         chart.line(line.name(), points)

@@ -17,26 +17,17 @@ use super::sockets::{STATION, Station, no_ipv6};
 use super::window::{Size, batch};
 use crate::bench::guest::text;
 
-/// A kind of uplink over a NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NicKind {
-    Packet,
-    Macvtap,
-    Xdp,
+named::named! {
+    /// A kind of uplink over a NIC.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NicKind {
+        Packet => "af-packet",
+        Macvtap => "macvtap",
+        Xdp => "af-xdp",
+    }
 }
 
 impl NicKind {
-    pub const ALL: [Self; 3] = [Self::Packet, Self::Macvtap, Self::Xdp];
-
-    /// As a configuration has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Packet => "af-packet",
-            Self::Macvtap => "macvtap",
-            Self::Xdp => "af-xdp",
-        }
-    }
-
     /// The two ends of the wire.
     const fn ends(self) -> [&'static str; 2] {
         match self {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -29,7 +30,25 @@ pub fn bind(cpus: &CpuList) -> io::Result<()> {
 /// The NUMA node of a CPU; none if the kernel does not say.
 #[must_use]
 pub fn node_of(cpu: usize) -> Option<usize> {
-    let nodes = fs::read_dir("/sys/devices/system/node").ok()?.flatten();
+    node_in(Path::new("/sys"), cpu)
+}
+
+/// The NUMA node of a NIC of this network namespace; none if the kernel does not say, as of devices that are software.
+#[must_use]
+pub fn node_of_nic(name: &str) -> Option<usize> {
+    nic_node_in(Path::new("/sys"), name)
+}
+
+/// [`node_of_nic`], by what lies in `sys`.
+fn nic_node_in(sys: &Path, name: &str) -> Option<usize> {
+    // Where the firmware names no node the kernel says -1.
+    let file = sys.join("class/net").join(name).join("device/numa_node");
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// [`node_of`], by what lies in `sys`.
+fn node_in(sys: &Path, cpu: usize) -> Option<usize> {
+    let nodes = fs::read_dir(sys.join("devices/system/node")).ok()?.flatten();
     let number = |name: &str| name.strip_prefix("node")?.parse::<usize>().ok();
     nodes.filter_map(|node| Some((number(node.file_name().to_str()?)?, node.path()))).find_map(
         |(number, path)| {
@@ -56,6 +75,26 @@ mod tests {
         });
         assert_eq!(inside.join().unwrap(), [last.clone(), last]);
         assert_eq!(bound().unwrap(), all, "another thread is not");
+    }
+
+    #[test]
+    fn nodes_are_what_the_kernel_says() {
+        let sys = std::env::temp_dir().join(format!("cpus-nodes-{}", std::process::id()));
+        let write = |file: &str, text: &str| {
+            let file = sys.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        write("devices/system/node/node0/cpulist", "0-3,8\n");
+        write("devices/system/node/node1/cpulist", "4-7\n");
+        write("devices/system/node/online", "0-1\n");
+        write("class/net/near/device/numa_node", "1\n");
+        write("class/net/nowhere/device/numa_node", "-1\n");
+        let node = |cpu| node_in(&sys, cpu);
+        assert_eq!([node(0), node(8), node(5), node(9)], [Some(0), Some(0), Some(1), None]);
+        let nic = |name| nic_node_in(&sys, name);
+        assert_eq!([nic("near"), nic("nowhere"), nic("absent")], [Some(1), None, None]);
+        fs::remove_dir_all(&sys).unwrap();
     }
 
     #[test]

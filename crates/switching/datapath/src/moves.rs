@@ -180,6 +180,32 @@ impl Datapath {
         Ok(self.settle(&mut owners))
     }
 
+    /// Says which workers are near to what a port's frames lie in: on the NUMA node of its NIC. Its queues go to them now, if they may, and later to
+    /// others only if that saves more than the way there costs. Returns what has moved.
+    pub fn prefer(&self, port: &Port, near: &[usize]) -> Vec<QueueMove> {
+        let id = port.id();
+        let near = near.iter().fold(0, |bits, worker| bits | 1 << worker);
+        // Until all workers have the queues that were attached before.
+        self.ask(&self.all_workers(), |done| Command::Synchronise { port: id, done });
+        let mut owners = self.owners();
+        let Some(owner) = owners.get_mut(&id) else { return Vec::new() };
+        owner.near = Some(near);
+        let workers = owner.workers.clone();
+        let far = self.entries().into_iter().filter(|(from, entry)| {
+            entry.port.id() == id && entry.name() != QueueName::Task && near & (1 << from) == 0
+        });
+        let mut moves = Vec::new();
+        for (from, entry) in far {
+            let allowed = self.allowed(&entry, &workers) & near;
+            if allowed != 0 {
+                let to = self.placement().least_queues(allowed);
+                let moved = self.transfer(&mut owners, &entry, (from, to), MoveReason::Placed);
+                moves.extend(moved.ok());
+            }
+        }
+        moves
+    }
+
     /// A worker that could be this port's own: no other port is bound to it, and another one is left for those. Of several, the one that has
     /// the least to give away.
     fn own_worker(&self, owners: &BTreeMap<PortId, Owners>, id: PortId) -> Option<usize> {
@@ -361,11 +387,9 @@ impl Datapath {
             let workers = owners.get(&entry.port.id()).map(|owners| &owners.workers);
             let allowed =
                 workers.map(|workers| self.allowed(entry, workers)).filter(|allowed| *allowed != 0);
-            Item {
-                load: before.share(entry, now),
-                worker: *worker,
-                allowed: allowed.unwrap_or(1 << worker),
-            }
+            let near = owners.get(&entry.port.id()).and_then(|owners| owners.near);
+            let (allowed, near) = (allowed.unwrap_or(1 << worker), near.unwrap_or(u64::MAX));
+            Item::measured(before.share(entry, now), *worker, allowed, near)
         };
         let items: Vec<_> = entries.iter().map(item).collect();
         let here: Vec<_> = items.iter().map(|item| item.worker).collect();
@@ -378,7 +402,7 @@ impl Datapath {
             queue: entry.name(),
             from: item.worker,
             to: *to,
-            share: item.load,
+            share: item.load_at(item.worker),
         });
         Balance {
             busiest_before: busiest(&items, &here, workers),

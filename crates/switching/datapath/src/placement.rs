@@ -40,6 +40,8 @@ pub(crate) struct Owners {
     pub(crate) added: BTreeMap<u64, usize>,
     /// Which may have them.
     pub(crate) workers: Workers,
+    /// A bit for each that is near to what the frames lie in; none if that is unknown.
+    pub(crate) near: Option<u64>,
 }
 
 impl Owners {
@@ -79,7 +81,7 @@ impl Placement {
             worker
         });
         let tasks = tasks.collect();
-        Owners { queues, tasks, added: BTreeMap::new(), workers: Workers::Any }
+        Owners { queues, tasks, ..Owners::default() }
     }
 
     /// Places one queue, as [`place`](Self::place) does, at one of these workers.

@@ -67,6 +67,21 @@ const REST_CROWDED: u16 = 1024;
 /// After so many waits that ended in time, polling has saved more than a late look costs. Then it was somebody who came once.
 const CALM: u16 = 2 * REST_CROWDED;
 
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polling {
+    /// It polls each wait for as long as it lasts.
+    Always,
+    /// It polls where that helps, a wait in a series of round trips for at most this time; zero: never.
+    UpTo(Duration),
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self::UpTo(POLL)
+    }
+}
+
 /// The waits of a thread, and whether it polls.
 #[derive(Clone, Debug)]
 pub struct Poller {
@@ -148,6 +163,15 @@ impl Poller {
         }
     }
 
+    /// A poller of a thread that waits so.
+    #[must_use]
+    pub fn of(polling: Polling) -> Self {
+        match polling {
+            Polling::Always => Self::always(),
+            Polling::UpTo(limit) => Self::new(limit),
+        }
+    }
+
     /// A poller that polls each wait for as long as it lasts.
     #[must_use]
     pub fn always() -> Self {
@@ -159,6 +183,13 @@ impl Poller {
     #[inline]
     pub fn is_always(&self) -> bool {
         self.always
+    }
+
+    /// Whether it looks on for the answer of a lone frame.
+    #[must_use]
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.lone.is_looking()
     }
 
     /// The longest time for which a wait is polled, in a series of short ones.

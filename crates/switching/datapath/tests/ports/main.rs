@@ -22,6 +22,7 @@ mod pairs;
 mod parts;
 mod placement;
 mod polling;
+mod rebalance;
 mod receiver;
 mod rewrap;
 mod sleepers;

@@ -137,6 +137,22 @@ fn queues_go_to_the_workers_that_their_port_names() {
 }
 
 #[test]
+fn queues_go_to_near_workers_unless_their_port_names_others() {
+    let switch = Switch::new(4);
+    let (red, blue) = (wide(&switch, "red", 4), wide(&switch, "blue", 2));
+    let moved = switch.datapath.prefer(&red, &[1, 2]);
+    assert_eq!(moved.len(), 2, "{moved:?}");
+    let mut placed = workers_of(&switch, &red);
+    placed.sort_unstable();
+    assert_eq!(placed, [1, 1, 2, 2]);
+    switch.datapath.place(&blue, Workers::Of(vec![3])).unwrap();
+    assert!(switch.datapath.prefer(&blue, &[1, 2]).is_empty());
+    assert_eq!(workers_of(&switch, &blue), [3, 3]);
+    // It is a wish, and no bound.
+    switch.datapath.move_queue(&red, QueueName::Queue(0), 3).unwrap();
+}
+
+#[test]
 fn a_worker_of_its_own_serves_nobody_else() {
     let switch = Switch::new(2);
     let (red, blue) = (wide(&switch, "red", 2), wide(&switch, "blue", 2));

@@ -96,8 +96,16 @@ impl Window {
 
     /// The frames of the slots in `set`, a bit for each slot, in the order of the slots.
     #[inline]
-    pub fn in_slots(&mut self, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
-        (0u8..).zip(self.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
+    pub fn in_slots(&mut self, mut set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
+        // From bit to bit: most turns have one or two frames.
+        let (mut frames, mut next) = (self.frames.iter_mut(), 0);
+        std::iter::from_fn(move || {
+            let number = set.trailing_zeros() as usize;
+            set &= set.wrapping_sub(1);
+            let frame = frames.nth(number - next)?;
+            next = number + 1;
+            Some((slot(number), frame))
+        })
     }
 
     /// Releases the frames for which `keep` returns false. It is called in order of arrival.

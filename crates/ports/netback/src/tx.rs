@@ -245,8 +245,8 @@ impl<H: Hypervisor> TxQueue<H> {
     /// Parses the fresh frames' headers; those that are unsound are answered and released.
     fn check(&mut self, fresh: u64, unreadable: u64, received: &mut Received) {
         let mut bad = unreadable;
-        for (slot, frame) in self.window.slots_mut().iter_mut().enumerate() {
-            if fresh & (1 << slot) != 0 && !parse_headers(frame, received) {
+        for (slot, frame) in self.window.in_slots(fresh) {
+            if !parse_headers(frame, received) {
                 bad |= 1 << slot;
             }
         }

@@ -4,7 +4,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
 use port::{
-    DropReason, FRAME_MAX, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Steering, TAIL_MAX,
+    DropReason, FRAME_MAX, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, Steering,
+    TAIL_MAX,
 };
 use ring::netif::Rx;
 use ring::{RegionPage, SharedPage, Slots as _};
@@ -92,7 +93,7 @@ impl PacketShape {
     }
 
     #[inline]
-    fn extra_slots(self) -> u32 {
+    pub(super) fn extra_slots(self) -> u32 {
         let Asked { hash, headroom } = self.asked;
         u32::from(self.gso.is_some()) + u32::from(hash.is_some()) + u32::from(headroom > 0)
     }
@@ -127,6 +128,32 @@ impl PacketShape {
         }
         extras
     }
+}
+
+/// Shortest frame whose slots end where its pieces end.
+const LONG_MIN: u32 = 4 * PAGE_SIZE as u32;
+
+/// The bytes of each slot of a frame without extras; none if all but the last are full.
+pub(super) type Layout = ArrayVec<u16, { PIECES_MAX + 1 }>;
+
+/// Slots that end where the pieces of a long frame end, if its sender grants these and at most one slot more is needed. Each copy then fills a slot from
+/// one page, where two copies fill a full slot from the ends of two pages: a guest's stream lies in whole pages, and headers come before it.
+#[inline]
+pub(super) fn layout_of(frame: &Frame) -> Layout {
+    let is_granted = |piece: &Piece| matches!(piece.place, Place::Grant(_));
+    if frame.len < LONG_MIN || frame.tail.is_some() || !frame.pieces.iter().all(is_granted) {
+        return Layout::new();
+    }
+    let (mut layout, mut filled) = (Layout::new(), u16::from(frame.header_len));
+    for piece in &frame.pieces {
+        if usize::from(filled) + usize::from(piece.len) > PAGE_SIZE {
+            layout.push(std::mem::take(&mut filled));
+        }
+        filled += piece.len;
+    }
+    layout.push(filled);
+    let full = frame.len.div_ceil(PAGE_SIZE as u32) as usize;
+    if layout.len() <= full + 1 { layout } else { Layout::new() }
 }
 
 /// One response that is written after the copies.
@@ -223,12 +250,13 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         &mut self,
         ring: &mut RxRing<H>,
         buffers: &'a Buffers<'_, H>,
-        packet: PacketShape,
+        (packet, layout): (PacketShape, &[u16]),
         mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) {
         let PacketShape { len, flags, asked, .. } = packet;
         let mut left = len;
         let mut first = true;
+        let mut layout = layout.iter();
         let mut offset = match asked.headroom {
             0 => self.placement.offset(ring.consumed(), len),
             headroom => headroom,
@@ -238,7 +266,8 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             let index = ring.consumed();
             ring.consume();
             // At most a page.
-            let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
+            let room = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
+            let size = layout.next().map_or(room, |size| room.min(*size));
             left -= u32::from(size);
             let slot = slot_of(index);
             let buffer = buffers.find(GrantRef(request.gref), slot);
@@ -340,4 +369,58 @@ fn flags_of(checksum: Checksum) -> u16 {
     let (blank, validated) = checksum.to_flags();
     let bit = |on, bit| if on { bit } else { 0 };
     bit(blank, rx_flags::CSUM_BLANK) | bit(validated, rx_flags::DATA_VALIDATED)
+}
+
+#[cfg(test)]
+mod tests {
+    use hypervisor::Granted;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(header: u8, pieces: &[u16]) -> Frame {
+        let mut frame = Frame::empty();
+        frame.header_len = header;
+        frame.len = u32::from(header) + pieces.iter().map(|len| u32::from(*len)).sum::<u32>();
+        let granted = Granted { gref: GrantRef(9), offset: 0, mapped: None };
+        frame.pieces.extend(pieces.iter().map(|len| Piece::granted(granted, *len)));
+        frame
+    }
+
+    proptest! {
+        #[test]
+        fn no_piece_of_a_layout_is_cut(
+            header in 1u8..=128,
+            pieces in prop::collection::vec(prop_oneof![1u16..4096, Just(4096)], 0..15),
+        ) {
+            let frame = frame(header, &pieces);
+            let layout = layout_of(&frame);
+            if !layout.is_empty() {
+                let sum = |lens: &[u16]| lens.iter().map(|len| u32::from(*len)).sum::<u32>();
+                prop_assert_eq!(sum(&layout), frame.len);
+                prop_assert!(layout.iter().all(|len| (1..=4096).contains(len)));
+                prop_assert!(layout.len() <= frame.len.div_ceil(4096) as usize + 1);
+                let ends: Vec<u32> = (0..=pieces.len()).map(|n| u32::from(header) + sum(&pieces[..n])).collect();
+                prop_assert!((1..=layout.len()).all(|n| ends.contains(&sum(&layout[..n]))));
+            }
+        }
+    }
+
+    #[test]
+    fn slots_end_with_pages_where_that_takes_one_slot_more_at_most() {
+        let full = [4096; 15];
+        let stream = |first: u16, last: u16| {
+            layout_of(&frame(128, &[&[first][..], &full[..14], &[last]].concat()))
+        };
+        assert_eq!(stream(1000, 50)[..2], [1128, 4096]);
+        assert_eq!(stream(1000, 50).len(), 16);
+        // The header and the first page do not fit one slot.
+        assert_eq!(stream(4000, 4000)[..3], [128, 4000, 4096]);
+        assert_eq!(layout_of(&frame(128, &[4000; 3])).len(), 0, "short");
+        // Many pages that are little filled.
+        assert_eq!(layout_of(&frame(128, &[2100; 15])).len(), 0);
+        let mut mapped = frame(128, &full);
+        mapped.pieces[3] = Piece::in_region(0, 0, 4096);
+        assert_eq!(layout_of(&mapped).len(), 0);
+    }
 }

@@ -19,7 +19,7 @@ use crate::request::Fault;
 
 use super::mode::RxMode;
 use super::moderation::Moderation;
-use super::plan::{Asked, CopyPlan, PacketShape, Placement, RxRing, is_short};
+use super::plan::{Asked, CopyPlan, Layout, PacketShape, Placement, RxRing, is_short, layout_of};
 
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
 const SEGMENTS: usize = 16;
@@ -186,15 +186,27 @@ impl<H: Hypervisor> Slots<H> {
                 break;
             }
             let packet = self.shape_of(frame);
-            let slots = packet.slots();
+            let mut slots = packet.slots();
             if packet.is_scattered() && !self.features.sg {
                 offer.outcome = Outcome::Dropped(DropReason::TooLarge);
             } else {
+                let layout = if self.headroom > 0 { Layout::new() } else { layout_of(frame) };
+                let in_layout = layout.len() as u32 + packet.extra_slots();
+                // A guest may have just enough buffers for full slots.
+                let layout = match &*layout {
+                    [] => &[],
+                    layout if self.ring.unconsumed()? < in_layout => &layout[..0],
+                    layout => {
+                        slots = in_layout;
+                        layout
+                    }
+                };
                 if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
                     break;
                 }
                 if self.has_room(slots)? {
                     let mut gather = Gather::new(frame, memory);
+                    let packet = (packet, layout);
                     plan.add(&mut self.ring, buffers, packet, |max| gather.next(max));
                     offer.outcome = Outcome::Delivered;
                 } else {
@@ -236,7 +248,7 @@ impl<H: Hypervisor> Slots<H> {
             return self.flip(packet, next);
         }
         let mut plan = CopyPlan::<H>::new(self.placement);
-        plan.add(&mut self.ring, buffers, packet, next);
+        plan.add(&mut self.ring, buffers, (packet, &[]), next);
         self.perform(&mut plan)
     }
 
@@ -265,7 +277,7 @@ impl<H: Hypervisor> Slots<H> {
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));
                 } else {
-                    plan.add(&mut self.ring, buffers, packet, next);
+                    plan.add(&mut self.ring, buffers, (packet, &[]), next);
                 }
             }
             if !plan.is_empty() {

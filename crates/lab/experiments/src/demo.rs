@@ -124,7 +124,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         output::prepare(file)?;
     }
     if args.rivals {
-        rivals::install()?;
+        rivals::install(args.quiet)?;
     }
     let is_chosen = |step: &&Step| args.step.is_empty() || args.step.contains(step);
     let steps: Vec<Step> = Step::value_variants().iter().filter(is_chosen).copied().collect();

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use accounting::Carried;
-use lab::{Endpoint, Interrupt, Namespace, Process, TempDir};
+use lab::{Endpoint, Interrupt, Namespace, Process, Progress, TempDir};
 
 use crate::error::{Error, Result};
 use crate::testbed::Subject;
@@ -66,13 +66,14 @@ impl Rival {
 const INSTALL: Duration = Duration::from_secs(600);
 
 /// Installs those that are missing.
-pub fn install() -> Result<()> {
+pub fn install(quiet: bool) -> Result<()> {
     let missing: Vec<_> = RIVALS.iter().filter(|rival| !rival.is_installed()).collect();
     let packages: Vec<_> = missing.iter().map(|rival| rival.package).collect();
     if packages.is_empty() {
         return Ok(());
     }
-    eprintln!("installing {} (beside pvnet in the last step)", packages.join(", "));
+    let progress = Progress::new(1, quiet);
+    progress.step(format!("install {}, for the last step", packages.join(", ")));
     let mut command = lab::command("apt-get")?;
     command.args(["install", "-y", "-q", "--no-install-recommends"]).args(packages);
     command.env("DEBIAN_FRONTEND", "noninteractive");

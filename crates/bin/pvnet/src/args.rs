@@ -60,7 +60,7 @@ impl LogArgs {
 /// Options of an interface, or of all interfaces of a guest.
 #[derive(Args)]
 pub struct InterfaceArgs {
-    /// The interface's name in the namespace; repeated, those of further interfaces of a guest
+    /// The interface's name in the namespace; repeat it for further interfaces of a guest
     /// [default: eth0, eth1, …].
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
@@ -92,7 +92,7 @@ pub struct InterfaceArgs {
     /// Have the backend spread received flows over the queues by their Toeplitz hash, and pass the hashes on.
     #[arg(long)]
     hash: bool,
-    /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
+    /// Poll for at most this many microseconds before a sleep, while round trips are under way; 0: never.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
     poll_us: u64,
     /// Leave all copies of received frames to the driver domain.

@@ -176,7 +176,10 @@ impl ReproArgs {
     fn record(&self, workloads: &[&str], files: &Files<'_>) -> Result<()> {
         if !self.quiet {
             let count = workloads.len();
-            eprintln!("{count} recordings, of about a minute each; {} at a time (--jobs)", self.jobs);
+            eprintln!(
+                "{count} recordings, of about a minute each; {} at a time (--jobs)",
+                self.jobs
+            );
         }
         let next = AtomicUsize::new(0);
         let record = || -> Result<()> {

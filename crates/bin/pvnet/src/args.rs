@@ -61,7 +61,7 @@ impl LogArgs {
 /// Options of an interface, or of all interfaces of a guest.
 #[derive(Args)]
 pub struct InterfaceArgs {
-    /// The interface's name in the namespace; repeated, those of further interfaces of a guest
+    /// The interface's name in the namespace; repeat it for further interfaces of a guest
     /// [default: eth0, eth1, …].
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,

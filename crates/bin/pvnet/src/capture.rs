@@ -23,7 +23,7 @@ use output::Output;
 pub struct CaptureArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// The port: the name of a guest or of an uplink.
+    /// The port's name, as in `pvnet status`.
     port: String,
     /// Write pcapng to this file, instead of a line per frame; `-` is standard output.
     #[arg(long, short, value_name = "FILE")]

@@ -19,8 +19,8 @@ pub struct ChangeArgs {
     /// Only say what would be done.
     #[arg(long)]
     dry_run: bool,
-    /// Where a setting is agreed with a guest when it connects, cut its connection, and open devices again. Guests come back if they
-    /// do so after a restart of the daemon too (`pvnet guest --rejoin`, QEMU's `reconnect`).
+    /// Also apply settings that need a new connection or a device that is opened again: cut the connection, or open the device. A
+    /// guest comes back if it survives a restart of the daemon too (`pvnet guest --rejoin`, QEMU's `reconnect`).
     #[arg(long)]
     reconnect: bool,
     /// Print one JSON object.

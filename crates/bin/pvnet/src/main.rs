@@ -161,7 +161,7 @@ enum Command {
     },
     /// Have the daemon read its configuration again, and change what differs; so does SIGHUP.
     ///
-    /// Ports that are the same in the file carry on, and do not notice. A line says what happens to each that differs. Changes by
+    /// Ports whose tables are unchanged carry on undisturbed. A line says what happens to each other one. Changes by
     /// `pvnet port` and `pvnet mirror` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
     /// guest's next connection (see --reconnect), or for a restart of the daemon.
     Reload(ChangeArgs),
@@ -280,8 +280,8 @@ struct GuestArgs {
     /// configuration's `token_file`.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// After the daemon's end, keep the interfaces and join the next daemon, which must come within so many seconds;
-    /// 0: end with the daemon.
+    /// Keep the interfaces when the daemon ends, and join the next one if it starts within this time; 0: end with the
+    /// daemon.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     rejoin: u32,
     #[command(flatten)]

@@ -49,7 +49,7 @@ pub struct TopArgs {
     /// List the other way round.
     #[arg(long)]
     reverse: bool,
-    /// List the ports and contexts whose name, kind or state has this in it; of several words, each.
+    /// List the ports and contexts whose name, kind or state contains this text; with several words, each of them.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
     /// Print one JSON object per interval, each on one line; `pvnet schema top` describes it.

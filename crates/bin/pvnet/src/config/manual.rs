@@ -97,7 +97,7 @@ fn when(effort: Effort) -> &'static str {
 
 /// A text for roff: no line of it is a request, and its hyphens can be copied.
 fn roff(text: &str) -> String {
-    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('"', "\\(dq");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
@@ -245,12 +245,12 @@ mod tests {
             let (_, rest) = page.split_once(start).unwrap_or_else(|| panic!("{start} in\n{page}"));
             rest.split(".TP").next().unwrap_or_default()
         };
-        let mtu = entry(".B queues = \"shared\"\n");
+        let mtu = entry(".B queues = \\(dqshared\\(dq\n");
         assert!(mtu.contains("Who shares its receive queues"), "{mtu}");
         assert!(entry(".B age_seconds = 300\n").contains("applied when the daemon starts again."));
         assert!(entry(".B enabled = true\n").contains("A change is applied at once."));
         assert!(entry(".B memory_mib = 64\n").contains("when its other side connects again."));
-        assert!(entry(".B bridge = \"br0\"\n").contains("by opening the port again."));
+        assert!(entry(".B bridge = \\(dqbr0\\(dq\n").contains("by opening the port again."));
         assert!(page.contains("\n.SH \"[xen]\"\n") && !page.contains("`pvnet run --config"));
     }
 

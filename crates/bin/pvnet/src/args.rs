@@ -96,7 +96,7 @@ pub struct InterfaceArgs {
     /// How the threads between the stack and pvnet wait for frames: `always` never sleeps, and takes a CPU for each queue.
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     poll: Poll,
-    /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
+    /// Poll for at most this many microseconds before a sleep, while round trips are under way; 0: never.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
     poll_us: u64,
     /// Leave all copies of received frames to the driver domain.

@@ -149,7 +149,7 @@ fn an_interrupted_demo_leaves_nothing() {
     let folder = TempDir::new().unwrap();
     let page = folder.path().join("demo.html");
     let mut command = pvnet_lab();
-    command.args(["demo", "--step", "kill", "--report"]).arg(&page);
+    command.args(["demo", "--quick", "--step", "kill", "--report"]).arg(&page);
     command.env("TMPDIR", folder.path());
     let mut demo = Process::capture(command).unwrap();
     // Its daemon's folder is there: it has begun.
@@ -159,7 +159,8 @@ fn an_interrupted_demo_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut interrupt = lab::command("sh").unwrap();
-    interrupt.args(["-c", &format!("kill -INT {}", demo.pid())]);
+    // A test in the background may ignore SIGINT.
+    interrupt.args(["-c", &format!("kill -TERM {}", demo.pid())]);
     lab::run(interrupt, LIMIT).unwrap();
     assert_eq!(demo.wait(LIMIT).unwrap().code(), Some(130), "{}", demo.stderr());
     assert!(demo.stderr().contains("nothing is left running"), "{}", demo.stderr());

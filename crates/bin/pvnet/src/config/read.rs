@@ -277,7 +277,7 @@ mod tests {
                 "\"many\" is not a whole number from 0 to 4294967295",
             ),
             ("[[guest]]\ntrunk = 5\n", "5 is not a list"),
-            ("[guest]\nname = \"red\"\n", "two brackets: [[guest]]"),
+            ("[daemon]\n[guest]\nname = \"red\"\n", "two brackets: [[guest]]"),
             ("[[guest]]\ngro = [1]\n", "a list is not true or false"),
             ("[[guest]]\nguard = \"on\"\n", "unknown value `on`, expected one of `addresses`"),
             ("[[guest]]\nlimit = 5\n", "5 is not a table"),

@@ -52,7 +52,8 @@ use workers::WorkerCommand;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
-/// Start the daemon with a configuration, then its guests, then run commands in them:
+/// Start the daemon with a configuration, then its guests, then run commands in them. The example is in the
+/// sources, and in /usr/share/doc/pvnet:
 ///
 ///   pvnet run --config examples/pvnet.toml &
 ///   pvnet guest red &

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::statfs;
 
 use crate::netns;
 
@@ -40,9 +41,12 @@ pub fn retry<T, E>(
     }
 }
 
+/// The file system of namespaces (`NSFS_MAGIC`). `ip netns add` makes a file before it mounts the namespace over it.
+const NAMESPACES: i64 = 0x6e73_6673;
+
 /// Waits until there is a network namespace of this name.
 pub fn await_namespace(name: &str) {
-    await_that(|| netns::path(name).exists());
+    await_that(|| statfs(netns::path(name)).is_ok_and(|system| system.f_type == NAMESPACES));
 }
 
 /// Waits until this process's network namespace has an interface that is up, beside the loopback. One that gets none is as it is.

@@ -105,6 +105,9 @@ fn every_block_is_pasted_or_has_a_reason() {
     }
     for (number, (document, start, _)) in BLOCKS.iter().enumerate() {
         assert!(rows.contains(&Some(number)), "{document} has no block {start:?}");
+        if let (.., Not(why)) = &BLOCKS[number] {
+            assert!(!why.is_empty(), "{document}");
+        }
     }
 }
 

@@ -92,15 +92,6 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
     let mut word: Option<String> = None;
     let mut is_target = false;
     let mut characters = script.chars().peekable();
-    // The end of a word; that of a redirection's target is dropped.
-    fn end(word: &mut Option<String>, is_target: &mut bool, commands: &mut [Vec<String>]) {
-        let Some(word) = word.take() else { return };
-        if !std::mem::take(is_target)
-            && let Some(command) = commands.last_mut()
-        {
-            command.push(word);
-        }
-    }
     while let Some(character) = characters.next() {
         match character {
             '\\' => match characters.next() {
@@ -108,10 +99,10 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
                 Some(other) => word.get_or_insert_default().push(other),
             },
             '\'' => {
-                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\''))
+                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\''));
             }
             '"' => {
-                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '"'))
+                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '"'));
             }
             '#' if word.is_none() => while characters.next_if(|c| *c != '\n').is_some() {},
             '>' | '<' => {
@@ -134,6 +125,16 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
     end(&mut word, &mut is_target, &mut commands);
     commands.retain(|command| !command.is_empty());
     commands
+}
+
+/// Ends a word; the target of a redirection is dropped.
+fn end(word: &mut Option<String>, is_target: &mut bool, commands: &mut [Vec<String>]) {
+    let Some(word) = word.take() else { return };
+    if !std::mem::take(is_target)
+        && let Some(command) = commands.last_mut()
+    {
+        command.push(word);
+    }
 }
 
 fn without_here_documents(script: &str) -> String {

@@ -100,7 +100,7 @@ fn in_words(message: &str) -> String {
     let typed = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "));
     match typed.and_then(|typed| typed.rsplit_once(", expected ")) {
         // A list of tables, as all but three are.
-        Some(("map", "a sequence")) => {
+        Some((found, wanted)) if (&*words(found), &*words(wanted)) == ("a table", "a list") => {
             "a table is not a list; lists of tables have two brackets: [[guest]]".to_owned()
         }
         Some((found, wanted)) => format!("{} is not {}", words(found), words(wanted)),
@@ -277,7 +277,7 @@ mod tests {
                 "\"many\" is not a whole number from 0 to 4294967295",
             ),
             ("[[guest]]\ntrunk = 5\n", "5 is not a list"),
-            ("[guest]\nname = \"red\"\n", "two brackets: [[guest]]"),
+            ("[daemon]\n[guest]\nname = \"red\"\n", "two brackets: [[guest]]"),
             ("[[guest]]\ngro = [1]\n", "a list is not true or false"),
             ("[[guest]]\nguard = \"on\"\n", "unknown value `on`, expected one of `addresses`"),
             ("[[guest]]\nlimit = 5\n", "5 is not a table"),

@@ -295,7 +295,7 @@ fn all_ports_of_a_hostile_front_ends_process_are_cut_off_and_those_of_others_go_
         assert!(share(front, &file, HOLE >> 20));
         serve_rings(front)
     });
-    [0, 1].map(until_up);
+    (0..2).for_each(until_up);
     let is_cut_off = |number: usize| status(number)["reason"]["code"] == "disabled";
     let kicks: Vec<_> = kicks.into_iter().flatten().collect();
     let kick = || kicks.iter().for_each(|kick| kick.write(1).unwrap());
@@ -322,9 +322,12 @@ fn all_ports_of_a_hostile_front_ends_process_are_cut_off_and_those_of_others_go_
 
 #[test]
 fn a_process_guest_that_makes_holes_under_a_worker_is_cut_off() {
-    let guest = |name: &str, lines: &str| format!("[[guest]]\nname = {name:?}\n{lines}");
     let balloon = format!("balloon = true\nmemory_mib = {}\n", HOLE >> 20);
-    let testbed = Testbed::start(0, &(guest("red", &balloon) + &guest("blue", "")));
+    let tables = format!(
+        "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n{balloon}\
+         [[guest]]\nname = \"blue\"\nmac = \"02:00:00:00:00:02\"\n"
+    );
+    let testbed = Testbed::start(0, &tables);
     let join = |name| machine::join(&testbed.folder().join("machine.sock"), name);
     let connect = |name| {
         let (machine, store) = join(name).unwrap();

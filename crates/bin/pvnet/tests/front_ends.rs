@@ -295,7 +295,7 @@ fn all_ports_of_a_hostile_front_ends_process_are_cut_off_and_those_of_others_go_
         assert!(share(front, &file, HOLE >> 20));
         serve_rings(front)
     });
-    [0, 1].map(until_up);
+    (0..2).for_each(until_up);
     let is_cut_off = |number: usize| status(number)["reason"]["code"] == "disabled";
     let kicks: Vec<_> = kicks.into_iter().flatten().collect();
     let kick = || kicks.iter().for_each(|kick| kick.write(1).unwrap());

@@ -108,10 +108,10 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
                 Some(other) => word.get_or_insert_default().push(other),
             },
             '\'' => {
-                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\''))
+                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '\''));
             }
             '"' => {
-                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '"'))
+                word.get_or_insert_default().extend(characters.by_ref().take_while(|c| *c != '"'));
             }
             '#' if word.is_none() => while characters.next_if(|c| *c != '\n').is_some() {},
             '>' | '<' => {

@@ -64,6 +64,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
         let libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type, .. } = unsafe { *next };
         // SAFETY: the same; the data follow it.
         let data = unsafe { libc::CMSG_DATA(next) };
+        #[allow(clippy::unnecessary_cast, reason = "it is a socklen_t with musl")]
         let len = (cmsg_len as usize).saturating_sub(data as usize - next as usize);
         match (cmsg_level, cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {

@@ -8,6 +8,7 @@ use control_socket::DIRECTORY;
 use cpus::CpuList;
 use offload::Features;
 
+use crate::config::Poll;
 use crate::guest;
 use crate::log::LogFormat;
 
@@ -92,6 +93,9 @@ pub struct InterfaceArgs {
     /// Have the backend spread received flows over the queues by their Toeplitz hash, and pass the hashes on.
     #[arg(long)]
     hash: bool,
+    /// How the threads between the stack and pvnet wait for frames: `always` never sleeps, and takes a CPU for each queue.
+    #[arg(long, value_name = "HOW", default_value = "adaptive")]
+    poll: Poll,
     /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
     poll_us: u64,
@@ -119,7 +123,7 @@ impl InterfaceArgs {
             no_header_channel: self.no_header_channel,
             no_persistent_grants: self.no_persistent_grants,
             hash: self.hash,
-            poll: Duration::from_micros(self.poll_us),
+            polling: self.poll.limited_to(Duration::from_micros(self.poll_us)),
             no_guest_copy: self.no_guest_copy,
             rejoin: Duration::ZERO,
         }

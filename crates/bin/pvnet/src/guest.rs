@@ -202,18 +202,18 @@ fn open_links(
         let offloads = vif::features(&**store, handle).without(options.without);
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
-        let (namespace, poll) = (Some(namespace), options.poll);
+        let (namespace, polling) = (Some(namespace), options.polling);
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
+        let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
         let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
         let offloads = Features::ALL.without(options.without);
-        let (namespace, poll) = (Some(namespace), options.poll);
+        let (namespace, polling) = (Some(namespace), options.polling);
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
+        let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
         links.push(Link::open_context(context, stack)?);
     }
     Ok(links)
@@ -257,9 +257,9 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let offloads = Features::ALL.without(options.without);
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
-    let poll = options.poll;
+    let polling = options.polling;
     let (namespace, kept, may_rejoin) = (None, None, false);
-    let stack = StackEnd { name, namespace, offloads, addresses, poll, kept, may_rejoin };
+    let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
     let mut link = vif::open(&guest, &store, handle, stack, options, None)?;
     link.keep_mapped();
     println!("vif {handle} is up: {}", link.name());

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use control_socket::DIRECTORY;
 use cpus::CpuList;
 use datapath::BalanceRule;
+use poller::Polling;
 use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
@@ -76,7 +78,7 @@ table! {
 }
 
 /// `poll`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Poll {
     /// It polls for a while where that helps, and sleeps otherwise.
@@ -86,6 +88,17 @@ pub enum Poll {
     Always,
     /// It sleeps at once.
     Never,
+}
+
+impl Poll {
+    /// The same for a thread that polls a wait for `limit` at most.
+    pub fn limited_to(self, limit: Duration) -> Polling {
+        match self {
+            Self::Adaptive => Polling::UpTo(limit),
+            Self::Always => Polling::Always,
+            Self::Never => Polling::UpTo(Duration::ZERO),
+        }
+    }
 }
 
 /// `rebalance`

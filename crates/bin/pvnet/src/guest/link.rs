@@ -6,6 +6,7 @@ use std::time::Duration;
 use control_socket::InterfaceReport;
 use netdev::{Device, NotFreed, Queue};
 use offload::Features;
+use poller::Polling;
 use uplink::tap::{Tap, TapOffload};
 use wire::ethernet::MacAddr;
 
@@ -31,8 +32,8 @@ pub(super) struct StackEnd<'a> {
     pub(super) offloads: Features,
     /// Its addresses.
     pub(super) addresses: Vec<String>,
-    /// For how long the threads poll at most.
-    pub(super) poll: Duration,
+    /// How the threads wait for frames.
+    pub(super) polling: Polling,
     /// Those queues of an earlier session whose tap the stack has configured.
     pub(super) kept: Option<Vec<StackQueue>>,
     /// Whether there may be a later session, with another number of queues.
@@ -45,8 +46,8 @@ pub(super) struct Link {
     name: String,
     /// Copies of the threads' queues, so that the stack's interface stays while the device is away.
     stack: Vec<StackQueue>,
-    /// For how long the threads poll at most.
-    poll: Duration,
+    /// How the threads wait for frames.
+    polling: Polling,
     running: Option<Running>,
     /// What comes back after its device has ended, and the offloads that the stack may leave to it.
     context: Option<(ContextDevice, Features)>,
@@ -64,11 +65,11 @@ impl Running {
         device: impl Device + 'static,
         queues: Vec<Q>,
         stack: &[StackQueue],
-        poll: Duration,
+        polling: Polling,
     ) -> Result<Self, String> {
         let start = |(number, (queue, stack)): (usize, (Q, &StackQueue))| {
             let StackQueue { tap, unconfirmed } = stack.try_clone()?;
-            QueueThread::start(format!("{name}-{number}"), queue, tap, unconfirmed, poll)
+            QueueThread::start(format!("{name}-{number}"), queue, tap, unconfirmed, polling)
         };
         let threads = queues.into_iter().zip(stack).enumerate().map(start);
         let threads = threads.collect::<Result<_, _>>().map_err(text)?;
@@ -116,9 +117,9 @@ impl Link {
     ) -> Result<Self, String> {
         let offload = tap_offload(stack.offloads, device.features());
         let own = stack_queues(device.mac(), queues.len(), offload, &mut stack)?;
-        let StackEnd { name, poll, .. } = stack;
-        let running = Running::start(&name, device, queues, &own, poll)?;
-        Ok(Self { name, stack: own, poll, running: Some(running), context: None })
+        let StackEnd { name, polling, .. } = stack;
+        let running = Running::start(&name, device, queues, &own, polling)?;
+        Ok(Self { name, stack: own, polling, running: Some(running), context: None })
     }
 
     /// Makes a tap for a context, and starts it if there is a card.
@@ -127,9 +128,9 @@ impl Link {
         mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
         let own = stack_queues(context.mac(), 1, TapOffload::NONE, &mut stack)?;
-        let StackEnd { name, offloads, poll, .. } = stack;
+        let StackEnd { name, offloads, polling, .. } = stack;
         let context = Some((context, offloads));
-        let mut this = Self { name, stack: own, poll, running: None, context };
+        let mut this = Self { name, stack: own, polling, running: None, context };
         this.set_carrier(false)?;
         this.reopen()?;
         Ok(this)
@@ -140,7 +141,7 @@ impl Link {
     pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
         let running = Running { device: Box::new(device), threads: Vec::new() };
         let (name, running) = (name.to_owned(), Some(running));
-        Self { name, stack: Vec::new(), poll: Duration::ZERO, running, context: None }
+        Self { name, stack: Vec::new(), polling: Polling::default(), running, context: None }
     }
 
     /// See [`Device::keep_mapped`].
@@ -214,7 +215,7 @@ impl Link {
         let Some((device, queue)) = context.connect(*own)? else { return Ok(false) };
         let offload = tap_offload(*own, device.features());
         self.stack.iter().try_for_each(|queue| queue.tap.set_offload(offload)).map_err(text)?;
-        let running = Running::start(&self.name, device, vec![queue], &self.stack, self.poll)?;
+        let running = Running::start(&self.name, device, vec![queue], &self.stack, self.polling)?;
         self.running = Some(running);
         self.set_carrier(true)?;
         Ok(true)

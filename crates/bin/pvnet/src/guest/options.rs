@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use offload::Features;
+use poller::Polling;
 
 /// Options of the interfaces, on either platform.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +25,8 @@ pub struct Options {
     pub no_persistent_grants: bool,
     /// The backend spreads received flows over the queues by their hash, and passes the hashes on.
     pub hash: bool,
-    /// For how long a wait for a frame is polled at most.
-    pub poll: Duration,
+    /// How the queues' threads wait for frames.
+    pub polling: Polling,
     /// Leave all copies of received frames to the driver domain.
     pub no_guest_copy: bool,
     /// For how long to try to join again after the daemon's end. Zero: a guest ends with its daemon.

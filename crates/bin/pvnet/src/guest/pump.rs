@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue, SentFrame};
 use offload::vnet;
-use poller::Poller;
+use poller::{Poller, Polling};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
 use wire::headers::{ChecksumLocation, Headers};
@@ -26,6 +26,9 @@ use orders::{OrderSender, OrderTaker};
 
 /// The most frames received before the other direction has its turn.
 const RECEIVE_BURST: usize = 32;
+
+/// After no more received frames than these the stack is looked at for an answer.
+const ANSWERED: usize = 2;
 
 /// Turns after a device's end in which frames may still be received: more than its ring has.
 const LAST_TURNS: usize = 16;
@@ -84,17 +87,17 @@ enum Error<F: std::error::Error> {
 
 impl QueueThread {
     /// Starts it. `name` is the thread's name. `tap` does not block. The frames in `unconfirmed` are sent first, and at the
-    /// end it has those that must be sent again. A wait that may be short is polled for `poll` at most.
+    /// end it has those that must be sent again. It waits as `polling` says.
     pub fn start<Q: Queue>(
         name: String,
         queue: Q,
         tap: impl AsFd + Send + 'static,
         unconfirmed: Unconfirmed,
-        poll: Duration,
+        polling: Polling,
     ) -> io::Result<Self> {
         let (stop, ended) = (Notice::new()?, Notice::new()?);
         let (orders, taker) = orders::channel()?;
-        let mut forwarder = Forwarder::new(queue, tap, poll, stop.clone(), taker);
+        let mut forwarder = Forwarder::new(queue, tap, polling, stop.clone(), taker);
         let counters = forwarder.ring.counters().clone();
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -171,9 +174,9 @@ struct Forwarder<Q: Queue, T> {
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
-    fn new(queue: Q, tap: T, poll: Duration, stop: Arc<Notice>, orders: OrderTaker) -> Self {
+    fn new(queue: Q, tap: T, polling: Polling, stop: Arc<Notice>, orders: OrderTaker) -> Self {
         let (burst, frame) = (queue.burst(), Q::Frame::default());
-        let (ring, poller) = (RingWatch::default(), Poller::new(poll));
+        let (ring, poller) = (RingWatch::default(), Poller::of(polling));
         let (scratch, tap_empty) = (Vec::new(), false);
         Self { queue, burst, tap, frame, scratch, tap_empty, ring, poller, stop, orders }
     }
@@ -267,6 +270,9 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             self.queue.give_back();
         }
         if frames > 0 {
+            // The stack may have answered within the write, as it does an echo. After more frames a look at the tap is one for each burst, and finds
+            // acknowledgements one by one.
+            self.tap_empty &= frames > ANSWERED;
             self.ring.copied(self.queue.copied());
             self.poller.worked(frames, bytes, Instant::now);
         }

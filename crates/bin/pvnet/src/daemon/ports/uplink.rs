@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
-use datapath::Datapath;
+use datapath::{Datapath, Port};
 use netback::RxChannel;
 use port::Coalescing;
 use tracing::{info, warn};
@@ -80,6 +80,13 @@ pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<Plugged
     PluggedPort::closed(identity, source, uplink.rules(), config)
 }
 
+/// The workers on this node, by the nodes of all; none if it makes no difference.
+fn near_workers(node: Option<usize>, nodes: &[Option<usize>]) -> Vec<usize> {
+    let is_near = |worker: &usize| node.is_some() && nodes[*worker] == node;
+    let near: Vec<_> = (0..nodes.len()).filter(is_near).collect();
+    if near.len() == nodes.len() { Vec::new() } else { near }
+}
+
 /// How many queues of an uplink are kept for guests.
 fn guest_queues_of(uplink: &config::Uplink, config: &Config) -> usize {
     match uplink.queues {
@@ -91,6 +98,22 @@ fn guest_queues_of(uplink: &config::Uplink, config: &Config) -> usize {
 }
 
 impl Uplink {
+    /// Has workers on its NIC's NUMA node serve it, where there are some.
+    fn prefer_near_workers(&self, port: &Port, datapath: &Datapath) {
+        // The names of another namespace's devices are others.
+        let node = match self.config.namespace {
+            None => cpus::node_of_nic(self.config.nic_name()),
+            Some(_) => None,
+        };
+        let nodes: Vec<_> =
+            datapath.loads().iter().map(|load| load.cpu.and_then(cpus::node_of)).collect();
+        let near = near_workers(node, &nodes);
+        if !near.is_empty() {
+            let moved = datapath.prefer(port, &near).len();
+            info!(uplink = self.config.name, node, ?near, moved, "workers on the NIC's node");
+        }
+    }
+
     /// Attaches the queues of its device.
     fn attach(&self, device: Device, port: &mut Record, host: &Host) -> Result<OpenDevice, Error> {
         let Device { shared, for_guests, macvtap, interface } = device;
@@ -106,6 +129,7 @@ impl Uplink {
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
         let attached = port.attach(queues, Vec::new(), self.coalescing(), datapath);
+        self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
             ForGuests::Nothing => None,
             ForGuests::Queues(taps, steering) => {
@@ -373,5 +397,19 @@ impl Source for Uplink {
                 Some(port.wrappers.wrap_egress(egress))
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_some_workers_are_near() {
+        let nodes = [Some(0), Some(1), Some(1), None];
+        assert_eq!(near_workers(Some(1), &nodes), [1, 2]);
+        assert_eq!(near_workers(Some(0), &nodes[..1]), [0; 0], "all are");
+        assert_eq!(near_workers(Some(7), &nodes), [0; 0]);
+        assert_eq!(near_workers(None, &nodes), [0; 0], "where the scheduler puts them, too");
     }
 }

@@ -190,6 +190,10 @@ fn start() -> Running {
 
 /// The same after a device that has not confirmed these frames.
 fn start_with(frames: Vec<SentFrame>) -> Running {
+    start_polling(frames, Polling::default())
+}
+
+fn start_polling(frames: Vec<SentFrame>, polling: Polling) -> Running {
     let unconfirmed = Unconfirmed::default();
     unconfirmed.set(frames);
     let (fake, state, event) = Fake::new(Burst::SHORT);
@@ -197,8 +201,7 @@ fn start_with(frames: Vec<SentFrame>) -> Running {
     tap.set_nonblocking(true).unwrap();
     stack.set_read_timeout(Some(LIMIT)).unwrap();
     let thread =
-        QueueThread::start("pump".to_owned(), fake, tap, unconfirmed.clone(), poller::POLL)
-            .unwrap();
+        QueueThread::start("pump".to_owned(), fake, tap, unconfirmed.clone(), polling).unwrap();
     Running { thread, state, event, stack, unconfirmed }
 }
 
@@ -284,8 +287,8 @@ fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
     }
     let (fake, state, _) = Fake::new(burst);
     let (_orders, taker) = orders::channel().unwrap();
-    let (poll, stop) = (Duration::ZERO, Notice::new().unwrap());
-    let mut forwarder = Forwarder::new(fake, tap, poll, stop, taker);
+    let (polling, stop) = (Polling::UpTo(Duration::ZERO), Notice::new().unwrap());
+    let mut forwarder = Forwarder::new(fake, tap, polling, stop, taker);
     while forwarder.send().unwrap() {}
     assert_eq!(state.lock().unwrap().waiting, 0, "a frame waits for others");
     std::mem::take(&mut state.lock().unwrap().kicks)
@@ -304,6 +307,27 @@ fn a_device_chooses_how_much_it_gets_per_kick() {
 fn a_lone_frame_waits_for_no_other() {
     let long = Burst { frames: usize::MAX, bytes: usize::MAX };
     assert_eq!(kicks(long, 1, 60), [1]);
+}
+
+/// How many frames of the stack are sent right after the device has received so many, where the stack had none before.
+fn answers(received: usize) -> usize {
+    let (stack, tap) = UnixDatagram::pair().unwrap();
+    tap.set_nonblocking(true).unwrap();
+    let (fake, state, _) = Fake::new(Burst::SHORT);
+    let (_orders, taker) = orders::channel().unwrap();
+    let stop = Notice::new().unwrap();
+    let mut forwarder = Forwarder::new(fake, tap, Polling::default(), stop, taker);
+    assert!(!forwarder.send().unwrap());
+    state.lock().unwrap().incoming.extend(vec![frame(60, 1); received]);
+    stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 2)[..]].concat()).unwrap();
+    assert!(forwarder.receive().unwrap());
+    forwarder.send().unwrap();
+    state.lock().unwrap().sent.len()
+}
+
+#[test]
+fn an_answer_of_the_stack_itself_is_sent_at_once() {
+    assert_eq!([1, 2, 3, 20].map(answers), [1, 1, 0, 0]);
 }
 
 #[test]
@@ -365,6 +389,20 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
         let mut bytes = vec![0; 2048];
         running.stack.recv(&mut bytes).unwrap();
     }
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+}
+
+#[test]
+fn a_thread_that_always_polls_needs_no_event() {
+    let running = start_polling(Vec::new(), Polling::Always);
+    // Longer than any other one looks on.
+    std::thread::sleep(Duration::from_millis(5));
+    running.state.lock().unwrap().incoming.push_back(frame(100, 1));
+    let mut bytes = vec![0; 2048];
+    let len = running.stack.recv(&mut bytes).unwrap();
+    assert_eq!(bytes[VirtioNetHdr::LEN..len], frame(100, 1));
+    assert_eq!(running.state.lock().unwrap().armed, 0);
     running.thread.stop();
     assert_eq!(running.thread.join().fault, None);
 }

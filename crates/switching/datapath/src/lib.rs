@@ -58,6 +58,7 @@ mod tags;
 mod targets;
 mod times;
 mod wake_ups;
+mod watch_bell;
 mod work;
 mod worker;
 mod worker_state;

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::domains::Domains;
 use crate::peer::Peer;
 use crate::port::Port;
-use crate::sleepers::WatchBell;
+use crate::watch_bell::WatchBell;
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;

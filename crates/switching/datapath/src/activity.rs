@@ -14,7 +14,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// The thread is in this round. After a wait for events, [`WatchBell::wake`](crate::watch_bell::WatchBell::wake) has the barrier that belongs to
+    /// The thread is in this round. After a wait for events, [`Dozer::wake`](poller::Dozer::wake) has the barrier that belongs to
     /// it; rounds one after the other need none.
     #[inline]
     pub(crate) fn begin_round(&self, number: u64) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use poller::Dozer;
 use port::{Doorbell, Egress};
 use switch::multicast::Snooping;
 use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
@@ -13,7 +14,6 @@ use crate::config::Config;
 use crate::domains::Domains;
 use crate::peer::Peer;
 use crate::port::Port;
-use crate::watch_bell::WatchBell;
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;
@@ -149,7 +149,7 @@ pub(crate) struct Shared {
     pub(crate) cpus: Box<[usize]>,
     pub(crate) snooping: Snooping,
     /// The thread that looks for workers that sleep.
-    pub(crate) sleepers: WatchBell,
+    pub(crate) sleepers: Dozer,
     pub(crate) on_sleep: OnceLock<SleepSink>,
 }
 
@@ -162,8 +162,7 @@ impl Shared {
     ) -> std::io::Result<Arc<Self>> {
         let doorbells = (0..workers).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
         let table = MacTable::new(config.capacity, config.limits);
-        let sleepers = WatchBell::new()?;
-        Ok(Arc::new(Self::new(table, config, failures, doorbells, sleepers)))
+        Ok(Arc::new(Self::new(table, config, failures, doorbells)))
     }
 
     fn new(
@@ -171,7 +170,6 @@ impl Shared {
         config: &Config,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
-        sleepers: WatchBell,
     ) -> Self {
         let &Config { poll, always_poll, flood_copies, hash_macs, ref cpus, .. } = config;
         Self {
@@ -188,7 +186,7 @@ impl Shared {
             doorbells,
             cpus: cpus.as_slice().into(),
             snooping: Snooping::default(),
-            sleepers,
+            sleepers: Dozer::default(),
             on_sleep: OnceLock::new(),
         }
     }

@@ -22,14 +22,13 @@ const SHORT_TICK: Duration = Duration::from_micros(250);
 /// A worker that sleeps at so many looks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.
-const IDLE_LOOKS: u32 = 4;
+const IDLE_LOOKS: u32 = 100;
 /// Looks over which short sleeps are counted, and how many of them make their ports suspect.
 const WINDOW: u32 = 32;
 const SHORT_SLEEPS: u32 = 8;
 
 /// The thread that looks at the workers.
 pub(crate) struct SleeperWatch {
-    shared: Arc<Shared>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -44,16 +43,15 @@ impl SleeperWatch {
         let workers = workers.into_iter().map(Looks::new).collect();
         let thread = std::thread::Builder::new().name("sleepers".to_owned());
         let thread = thread.spawn({
-            let (is_over, shared) = (is_over.clone(), shared.clone());
+            let is_over = is_over.clone();
             move || run(&shared, &is_over, workers)
         })?;
-        Ok(Self { shared, is_over, thread })
+        Ok(Self { is_over, thread })
     }
 
     /// Ends it.
     pub(crate) fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
-        self.shared.sleepers.ring_after(Duration::from_nanos(1));
         self.thread.thread().unpark();
         let _ = self.thread.join();
     }
@@ -61,20 +59,17 @@ impl SleeperWatch {
 
 fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
     let is_over = || is_over.load(Ordering::SeqCst);
-    // Whether the time until the next look has passed already.
-    let (mut idle, mut is_due) = (0, false);
+    let mut idle = 0;
     while !is_over() {
         let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
-        if !std::mem::take(&mut is_due) {
-            std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
-        }
+        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
         }
         idle = if works { 0 } else { idle + 1 };
         if idle >= IDLE_LOOKS {
-            (idle, is_due) = (0, true);
+            idle = 0;
             let works = || workers.iter().any(|worker| worker.round().is_some());
             shared.sleepers.doze_until(|| works() || is_over());
         }

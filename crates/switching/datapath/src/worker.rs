@@ -296,9 +296,6 @@ impl Worker {
             if self.yields.after_look(now) {
                 self.looks.yielded();
             }
-            if self.poller.awaits_answer() {
-                self.looks.await_answer();
-            }
             return true;
         }
         for index in 0..self.slots.len() {

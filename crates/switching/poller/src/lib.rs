@@ -185,13 +185,6 @@ impl Poller {
         self.always
     }
 
-    /// Whether it looks on for the answer of a lone frame.
-    #[must_use]
-    #[inline]
-    pub fn awaits_answer(&self) -> bool {
-        self.lone.is_looking()
-    }
-
     /// The longest time for which a wait is polled, in a series of short ones.
     #[must_use]
     pub fn limit(&self) -> Duration {

@@ -85,12 +85,6 @@ impl Lone {
         self.looks
     }
 
-    /// Whether the thread looks on.
-    #[inline]
-    pub(crate) fn is_looking(&self) -> bool {
-        self.looks
-    }
-
     /// The wait ends with work.
     #[inline]
     pub(crate) fn end_wait(&mut self, now: Instant) {
@@ -143,7 +137,6 @@ mod tests {
             self.poller.worked(1, 100, || self.now);
             let (began, end) = (self.now, self.now + wait);
             while self.now < end && self.poller.is_worth_polling(self.now) {
-                assert!(self.poller.awaits_answer() || self.poller.is_always());
                 self.now += MICROSECOND;
             }
             self.polled += self.now - began;

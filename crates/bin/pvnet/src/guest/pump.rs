@@ -27,9 +27,6 @@ use orders::{OrderSender, OrderTaker};
 /// The most frames received before the other direction has its turn.
 const RECEIVE_BURST: usize = 32;
 
-/// After no more received frames than these the stack is looked at for an answer.
-const ANSWERED: usize = 2;
-
 /// Turns after a device's end in which frames may still be received: more than its ring has.
 const LAST_TURNS: usize = 16;
 
@@ -270,9 +267,6 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             self.queue.give_back();
         }
         if frames > 0 {
-            // The stack may have answered within the write, as it does an echo. After more frames a look at the tap is one for each burst, and finds
-            // acknowledgements one by one.
-            self.tap_empty &= frames > ANSWERED;
             self.ring.copied(self.queue.copied());
             self.poller.worked(frames, bytes, Instant::now);
         }

@@ -43,7 +43,6 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_fcntl,
     libc::SYS_ioctl,
     libc::SYS_eventfd2,
-    libc::SYS_timerfd_settime,
     libc::SYS_pipe2,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,

@@ -64,12 +64,6 @@ impl Looks {
         (self.has_yielded, self.dry) = (true, 0);
     }
 
-    /// The answer of a lone frame is awaited: a queue that sleeps is heard in each round. There is nothing else to do meanwhile.
-    #[inline]
-    pub(super) fn await_answer(&mut self) {
-        self.rounds = LOOK_EVERY;
-    }
-
     /// Whether it looks now. `sleeps` says whether a queue sleeps, whose next frames are announced by an event.
     #[inline]
     pub(super) fn is_due(&self, now: Instant, sleeps: bool) -> bool {
@@ -134,17 +128,6 @@ mod tests {
 
     fn rounds(length: Duration, has_work: bool, sleeps: bool) -> Rounds {
         Rounds { length, has_work, sleeps, yields: None }
-    }
-
-    #[test]
-    fn an_answer_is_looked_for_in_each_round() {
-        let now = Instant::now();
-        let mut looks = Looks::new(now);
-        looks.round_ended(false);
-        assert!(!looks.is_due(now, true));
-        looks.await_answer();
-        assert!(looks.is_due(now, true));
-        assert!(!looks.is_due(now, false), "no event announces it");
     }
 
     #[test]

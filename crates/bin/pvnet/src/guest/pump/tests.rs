@@ -309,27 +309,6 @@ fn a_lone_frame_waits_for_no_other() {
     assert_eq!(kicks(long, 1, 60), [1]);
 }
 
-/// How many frames of the stack are sent right after the device has received so many, where the stack had none before.
-fn answers(received: usize) -> usize {
-    let (stack, tap) = UnixDatagram::pair().unwrap();
-    tap.set_nonblocking(true).unwrap();
-    let (fake, state, _) = Fake::new(Burst::SHORT);
-    let (_orders, taker) = orders::channel().unwrap();
-    let stop = Notice::new().unwrap();
-    let mut forwarder = Forwarder::new(fake, tap, Polling::default(), stop, taker);
-    assert!(!forwarder.send().unwrap());
-    state.lock().unwrap().incoming.extend(vec![frame(60, 1); received]);
-    stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 2)[..]].concat()).unwrap();
-    assert!(forwarder.receive().unwrap());
-    forwarder.send().unwrap();
-    state.lock().unwrap().sent.len()
-}
-
-#[test]
-fn an_answer_of_the_stack_itself_is_sent_at_once() {
-    assert_eq!([1, 2, 3, 20].map(answers), [1, 1, 0, 0]);
-}
-
 #[test]
 fn the_stack_gets_any_devices_frames() {
     let running = start();

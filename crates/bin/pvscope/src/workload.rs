@@ -56,7 +56,7 @@ pub struct Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 54] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
@@ -178,6 +178,11 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::ToWire),
         },
         Self {
+            name: "wire-tx-xdp",
+            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, which has AF_XDP on the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::ToWire),
+        },
+        Self {
             name: "wire-tx-device",
             about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, with a device for each guest in a bridge",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::ToWire),
@@ -196,6 +201,11 @@ impl Workload {
             name: "wire-rx-packet",
             about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::FromWire),
+        },
+        Self {
+            name: "wire-rx-xdp",
+            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has AF_XDP on the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::FromWire),
         },
         Self {
             name: "wire-rx-device",
@@ -218,6 +228,11 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallToWire),
         },
         Self {
+            name: "small-tx-xdp",
+            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, which has AF_XDP on the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallToWire),
+        },
+        Self {
             name: "small-tx-device",
             about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, with a device for each guest in a bridge",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallToWire),
@@ -238,6 +253,11 @@ impl Workload {
             kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
         },
         Self {
+            name: "small-rx-xdp",
+            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has AF_XDP on the card",
+            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
+        },
+        Self {
             name: "small-rx-device",
             about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, with a device for each guest in a bridge",
             kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
@@ -251,6 +271,46 @@ impl Workload {
             name: "floor-rx",
             about: "as floor-tx, and the same frames from another tap, behind a bridge, to granted pages",
             kind: Kind::Floor(Floor::Rx),
+        },
+        Self {
+            name: "floor-guests",
+            about: "a program of dom0 copies frames of 64 KiB between granted pages, and does nothing else",
+            kind: Kind::Floor(Floor::Guests),
+        },
+        Self {
+            name: "floor-small-tx",
+            about: "as floor-tx, 32 frames of 64 bytes at a time",
+            kind: Kind::Floor(Floor::SmallTx),
+        },
+        Self {
+            name: "floor-small-rx",
+            about: "as floor-rx, 32 frames of 64 bytes at a time",
+            kind: Kind::Floor(Floor::SmallRx),
+        },
+        Self {
+            name: "floor-small-wire",
+            about: "as floor-small-tx, by a bridge to a network card",
+            kind: Kind::Floor(Floor::SmallWire),
+        },
+        Self {
+            name: "floor-lone-tx",
+            about: "as floor-tx, one frame of 64 bytes at a time",
+            kind: Kind::Floor(Floor::LoneTx),
+        },
+        Self {
+            name: "floor-lone-rx",
+            about: "as floor-rx, one frame of 64 bytes at a time",
+            kind: Kind::Floor(Floor::LoneRx),
+        },
+        Self {
+            name: "floor-rounds",
+            about: "two programs of dom0 wake each other by an event channel; each copies a frame of 166 bytes between granted pages, and does nothing else",
+            kind: Kind::Floor(Floor::Rounds),
+        },
+        Self {
+            name: "floor-rounds-device",
+            about: "as floor-rounds, and the frame goes by two taps in a bridge",
+            kind: Kind::Floor(Floor::DeviceRounds),
         },
         Self {
             name: "virtio-dom0",
@@ -306,7 +366,7 @@ impl Workload {
         match self.kind {
             Kind::Xen(backend, _) => backend.interface(),
             Kind::Loopback => "lo",
-            Kind::Floor(_) => floor::INTERFACE,
+            Kind::Floor(floor) => floor.interface(),
             Kind::Virtio | Kind::Dom0 | Kind::Flow(..) => "eth0",
         }
     }
@@ -396,6 +456,7 @@ impl Workload {
             Kind::Floor(floor) => Batch {
                 script: floor::script(floor, milliseconds, script),
                 programs: batch.programs.into_iter().chain([floor::program(floor)]).collect(),
+                devices: cards(floor.cards()),
                 ..batch
             },
             Kind::Loopback => {

@@ -1,18 +1,35 @@
-//! The least that a program of dom0 does to carry a frame of 64 KiB between a guest's pages and a tap: a floor for pvnet.
+//! The least that a program of dom0 does to carry frames between guests' pages and a tap, or between guests: floors for pvnet.
 //!
-//! It has no rings, no switch and no events. Pages that dom0 grants to itself stand for a guest's pages and for the program's: Xen does the same
-//! for them. All that such a frame costs beyond its program's few instructions is the kernel's and Xen's.
+//! There are no rings, no switch, no checks and no guests. Pages that dom0 grants to itself stand for guests' pages and for the program's: Xen does
+//! the same for them. All that a frame costs beyond its program's few instructions is the kernel's and Xen's.
 
-use super::scripts::{marked, own};
+use super::scripts::{CARD, marked, own};
 use crate::mark::{TELL, executable};
 
-/// Which way the frames go.
+/// What the program carries, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {
-    /// From the guest's pages to a tap, behind which the kernel drops them.
+    /// A frame of 64 KiB from the guest's pages to a tap, behind which the kernel drops it.
     Tx,
-    /// The same, and from another tap, where a bridge takes them, to the guest's pages.
+    /// The same, and from another tap, where a bridge takes it, to the guest's pages.
     Rx,
+    /// A frame of 64 KiB from a guest's pages to another's: one system call.
+    Guests,
+    /// As `Tx`, 32 frames of 64 bytes by one copy, and one call that writes them.
+    SmallTx,
+    /// As `Rx`, with these.
+    SmallRx,
+    /// As `SmallTx`, by a bridge to the network card.
+    SmallWire,
+    /// As `Tx`, one frame of 64 bytes.
+    LoneTx,
+    /// As `Rx`, with this.
+    LoneRx,
+    /// A frame of 166 bytes between guests whenever an event comes: read the event, allow the next, copy the header, copy the frame, notify. Two processes
+    /// wake each other so: 5 system calls a frame.
+    Rounds,
+    /// The same by two taps in a bridge: 7 system calls a frame.
+    DeviceRounds,
 }
 
 /// The interface whose frames are counted.
@@ -25,54 +42,123 @@ pub fn program(floor: Floor) -> (String, Vec<u8>) {
 
 /// The script of dom0. `line` comes before the traffic.
 pub fn script(floor: Floor, milliseconds: u32, line: &str) -> String {
-    let devices = match floor {
-        Floor::Tx => "floor0",
-        Floor::Rx => "floor0 floor1",
+    let (taps, ports) = match floor {
+        Floor::SmallWire => ("floor0", "floor0 eth0"),
+        _ => match floor.taps() {
+            0 => ("", ""),
+            1 => ("floor0", ""),
+            _ => ("floor0 floor1", "floor0 floor1"),
+        },
     };
-    let bridge = match floor {
-        Floor::Tx => "",
-        Floor::Rx => {
+    let bridge = match ports {
+        "" => String::new(),
+        _ => format!(
             "ip link add xenbr0 mtu 65521 type bridge stp_state 0 forward_delay 0\nip link set xenbr0 up\n\
-             for device in floor0 floor1; do ip link set $device master xenbr0; done\n"
-        }
+             for device in {ports}; do ip link set $device master xenbr0 up; done\n"
+        ),
     };
+    // It begins when its taps lead somewhere.
+    let begin = match taps {
+        "" => "",
+        _ => "until grep -q stopped /proc/$!/status; do sleep 0.05; done\nkill -CONT $!\n",
+    };
+    // Interfaces say nothing by themselves: the program would take that for its frames.
     format!(
-        "set -e\nmodprobe -a tun bridge xen-gntalloc xen-gntdev\n{TELL}\ntell_modules 0\n{}floor &\n\
-         for device in {devices}; do until [ -e /sys/class/net/$device ]; do sleep 0.05; done\n\
-         ip link set $device mtu 65521 up; done\n{bridge}{}\necho '@end'\n",
+        "set -e\nmodprobe -a tun bridge xen-gntalloc xen-gntdev xen-evtchn\n\
+         for scope in all default; do echo 1 >/proc/sys/net/ipv6/conf/$scope/disable_ipv6; done\n{TELL}\ntell_modules 0\n{}floor &\n\
+         for device in {taps}; do until [ -e /sys/class/net/$device ]; do sleep 0.05; done\n\
+         ip link set $device mtu 65521 up; done\n{bridge}{begin}{}\necho '@end'\n",
         own(line),
-        marked("", INTERFACE, milliseconds)
+        marked("", floor.interface(), milliseconds)
     )
 }
 
-/// Pages of a frame: as many grants for the guest's side, and for the program's.
-const PAGES: u32 = 16;
-/// Bytes of a frame, with ten of metadata.
-const FRAME: u32 = 65_024;
+impl Floor {
+    fn taps(self) -> usize {
+        match self {
+            Self::Guests | Self::Rounds => 0,
+            Self::Tx | Self::SmallTx | Self::SmallWire | Self::LoneTx => 1,
+            Self::Rx | Self::SmallRx | Self::LoneRx | Self::DeviceRounds => 2,
+        }
+    }
+
+    /// The interface whose frames are counted. Where there is no tap, the system calls say how many frames there were.
+    pub fn interface(self) -> &'static str {
+        if self.taps() == 0 { "lo" } else { INTERFACE }
+    }
+
+    /// The network cards of its machine, as QEMU's arguments.
+    pub fn cards(self) -> &'static str {
+        if self == Self::SmallWire { CARD } else { "" }
+    }
+
+    /// What is copied by one call, and written by one.
+    fn shape(self) -> Shape {
+        match self {
+            Self::Tx | Self::Rx | Self::Guests => {
+                Shape { segments: 16, segment: 4096, frames: 1, frame: 65_024 }
+            }
+            Self::SmallTx | Self::SmallRx | Self::SmallWire => {
+                Shape { segments: 32, segment: 64, frames: 32, frame: 74 }
+            }
+            Self::LoneTx | Self::LoneRx => Shape { segments: 1, segment: 64, frames: 1, frame: 74 },
+            // The header, and what is behind it.
+            Self::Rounds | Self::DeviceRounds => {
+                Shape { segments: 2, segment: 128, frames: 1, frame: 176 }
+            }
+        }
+    }
+}
+
+struct Shape {
+    /// Segments of a copy, each from a page of its own to a page of its own.
+    segments: u32,
+    /// Bytes of each.
+    segment: u16,
+    frames: u32,
+    /// Bytes of a frame, with ten of metadata.
+    frame: u32,
+}
+
+/// As many pages have the guest and the program, and as many operations its ring twice.
+const PAGES: u32 = 32;
+const PAGES_BYTE: u8 = PAGES.to_le_bytes()[0];
 
 // Where structures lie in the program's data.
 /// `struct ioctl_gntalloc_alloc_gref`; its references begin after 16 bytes.
 const ALLOC: u32 = 0;
 /// `struct ifreq`
-const IFREQ: u32 = 0xa0;
-/// `struct ioctl_gntdev_grant_copy`
-const COPY: u32 = 0xd0;
+const IFREQ: u32 = 0x118;
+/// `struct ioctl_gntdev_grant_copy`, and one of the first segment alone.
+const COPY: u32 = 0x140;
+const COPY_FIRST: u32 = 0x150;
 /// Its segments.
-const SEGMENTS: u32 = 0x100;
+const SEGMENTS: u32 = 0x160;
 const SEGMENT: u32 = 24;
+/// `struct io_uring_params`, and the address of the ring.
+const PARAMS: u32 = 0x460;
+const RING: u32 = 0x4d8;
+/// `struct ioctl_evtchn_bind_interdomain`, our port, and the port whose event was read.
+const BIND: u32 = 0x4e0;
+const PORT: u32 = 0x4e8;
+const READ_PORT: u32 = 0x4ec;
+const END: u32 = 0x4f0;
 
 const _: () = {
-    assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS);
-    assert!(FRAME <= PAGES * 4096);
+    assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY_FIRST + 16 <= SEGMENTS);
+    assert!(SEGMENTS + PAGES * SEGMENT <= PARAMS && PARAMS + 120 <= RING);
 };
 
 const ALLOC_GREF: u32 = 0x0018_4705;
 const GRANT_COPY: u32 = 0x0010_4708;
 const TUNSETIFF: u32 = 0x4004_54ca;
+const BIND_INTERDOMAIN: u32 = 0x0008_4501;
+const BIND_UNBOUND: u32 = 0x0004_4502;
+const NOTIFY: u32 = 0x0004_4504;
 
 /// The structures, as far as they are known before the program runs.
-fn data() -> Vec<u8> {
-    let mut data = vec![0; (SEGMENTS + PAGES * SEGMENT) as usize];
+fn data(shape: &Shape) -> Vec<u8> {
+    let mut data = vec![0; END as usize];
     let mut put = |at: u32, bytes: &[u8]| {
         data[at as usize..][..bytes.len()].copy_from_slice(bytes);
     };
@@ -80,17 +166,22 @@ fn data() -> Vec<u8> {
     put(ALLOC + 4, &(2 * PAGES).to_le_bytes());
     put(IFREQ, INTERFACE.as_bytes());
     put(IFREQ + 16, &0x5002_u16.to_le_bytes()); // IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
-    put(COPY, &PAGES.to_le_bytes());
+    put(COPY, &shape.segments.to_le_bytes());
+    put(COPY_FIRST, &1_u32.to_le_bytes());
     for page in 0..PAGES {
         let segment = SEGMENTS + page * SEGMENT;
-        put(segment + 16, &4096_u16.to_le_bytes());
+        put(segment + 16, &shape.segment.to_le_bytes());
         put(segment + 18, &3_u16.to_le_bytes()); // both ends are grants
     }
     data
 }
 
-/// A program that is being written. It has its data at `r12`, gntdev in `ebx`, the taps in `r13d` and `r14d`, and the granted pages at `r15`: the program's behind the
-/// guest's.
+/// A frame's metadata, and its header: a protocol that nobody takes.
+const HEADER: [u8; 24] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x52, 0x54, 0, 0, 0, 9, 0x52, 0x54, 0, 0, 0, 8, 0x88, 0xb5];
+
+/// A program that is being written. It has its data at `r12`, gntdev in `ebx`, the taps in `r13d` and `r14d`, the ring or the event channel in `ebp`, and the
+/// granted pages at `r15`: the program's behind the guest's.
 #[derive(Default)]
 struct Code {
     bytes: Vec<u8>,
@@ -121,8 +212,46 @@ impl Code {
     }
 
     fn open(&mut self, path: &str) -> &mut Self {
+        self.open_with(path, 2) // O_RDWR
+    }
+
+    fn open_with(&mut self, path: &str, flags: u32) -> &mut Self {
         self.add(&[0x48, 0x8d, 0x3d]).distance_to(format!("{path}\0").as_bytes()); // lea rdi, [rip + …]
-        self.add(&[0xbe]).word(2).call(2) // mov esi, O_RDWR
+        self.add(&[0xbe]).word(flags).call(2) // mov esi, FLAGS
+    }
+
+    /// `mmap` of so many bytes, shared, of the descriptor in `r8d` at the offset in `r9`.
+    fn map(&mut self, bytes: u32) -> &mut Self {
+        self.add(&[0x31, 0xff, 0xbe]).word(bytes); // xor edi, edi; mov esi, BYTES
+        self.add(&[0xba]).word(3).add(&[0x41, 0xba]).word(1).call(9) // mov edx, PROT_READ | PROT_WRITE; mov r10d, MAP_SHARED
+    }
+
+    /// `read` or `write` of so many bytes, by the descriptor, at the address of the granted page.
+    fn transfer(&mut self, call: u32, descriptor: &[u8], page: u32, bytes: u32) -> &mut Self {
+        self.add(descriptor).add(&[0x49, 0x8d, 0xb7]).word(page * 4096); // lea rsi, [r15 + …]
+        self.add(&[0xba]).word(bytes).call(call) // mov edx, BYTES
+    }
+
+    /// `read` or `write` of a port, by the event channel.
+    fn port(&mut self, call: u32) -> &mut Self {
+        self.add(EVENTS).add(&[0x49, 0x8d, 0xb4, 0x24]).word(READ_PORT); // lea rsi, [r12 + …]
+        self.add(&[0xba]).word(4).call(call) // mov edx, 4
+    }
+
+    /// Submits so many of the ring's operations, which follow those before, and waits for them.
+    fn submit(&mut self, operations: u8) -> &mut Self {
+        self.advance(44, operations); // the tail of submissions
+        self.add(&[0x89, 0xef, 0xbe]).word(operations.into()); // mov edi, ebp; mov esi, OPERATIONS
+        self.add(&[0x89, 0xf2, 0x41, 0xba]).word(1); // mov edx, esi; mov r10d, IORING_ENTER_GETEVENTS
+        self.add(&[0x45, 0x31, 0xc0, 0x45, 0x31, 0xc9]).call(426); // xor r8d, r8d; xor r9d, r9d
+        self.advance(80, operations) // the head of completions
+    }
+
+    /// Adds to the word of the ring whose offset is at a place of its parameters.
+    fn advance(&mut self, place: u32, operations: u8) -> &mut Self {
+        self.add(&[0x49, 0x8b, 0xbc, 0x24]).word(RING); // mov rdi, [r12 + …]
+        self.add(&[0x41, 0x8b, 0x84, 0x24]).word(PARAMS + place); // mov eax, [r12 + …]
+        self.add(&[0x83, 0x04, 0x07, operations]) // add dword [rdi + rax], OPERATIONS
     }
 
     /// `ioctl` of the descriptor in `edi` with a structure of the data.
@@ -145,53 +274,146 @@ impl Code {
 const GNTDEV: &[u8] = &[0x89, 0xdf];
 const FIRST_TAP: &[u8] = &[0x44, 0x89, 0xef];
 const SECOND: &[u8] = &[0x44, 0x89, 0xf7];
+const EVENTS: &[u8] = &[0x89, 0xef];
+
+const READ: u32 = 0;
+const WRITE: u32 = 1;
 
 fn code(floor: Floor) -> Vec<u8> {
-    let (data, mut code) = (data(), Code::default());
-    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    // The data, on the stack.
-    code.add(&[0x48, 0x81, 0xec]).word(0x1000); // sub rsp, 0x1000
-    code.add(&[0x49, 0x89, 0xe4, 0x48, 0x8d, 0x35]).distance_to(&data); // mov r12, rsp; lea rsi, [rip + …]
-    code.add(&[0x4c, 0x89, 0xe7, 0xb9]).word(len).add(&[0xf3, 0xa4]); // mov rdi, r12; mov ecx, LEN; rep movsb
-    // Pages that are granted to this domain.
-    code.open("/dev/xen/gntalloc").add(&[0x41, 0x89, 0xc6]); // mov r14d, eax
-    code.ioctl(SECOND, ALLOC_GREF, ALLOC);
-    code.add(&[0x31, 0xff, 0xbe]).word(2 * PAGES * 4096); // xor edi, edi; mov esi, BYTES
-    code.add(&[0xba]).word(3).add(&[0x41, 0xba]).word(1); // mov edx, PROT_READ | PROT_WRITE; mov r10d, MAP_SHARED
-    code.add(&[0x45, 0x89, 0xf0, 0x4d, 0x8b, 0x8c, 0x24]).word(ALLOC + 8); // mov r8d, r14d; mov r9, [r12 + …]
-    code.call(9).add(&[0x49, 0x89, 0xc7]); // mmap; mov r15, rax
-    // Segment by segment, from a page of the first half to one of the second.
-    code.add(&[0x31, 0xc9]); // xor ecx, ecx
-    let start = code.bytes.len();
-    code.add(&[0x41, 0x8b, 0x84, 0x8c]).word(ALLOC + 16); // mov eax, [r12 + rcx * 4 + …]
-    code.add(&[0x6b, 0xd1, 24]); // imul edx, ecx, SEGMENT
-    code.add(&[0x41, 0x89, 0x84, 0x14]).word(SEGMENTS); // mov [r12 + rdx + …], eax
-    code.add(&[0x41, 0x8b, 0x84, 0x8c]).word(ALLOC + 16 + 4 * PAGES);
-    code.add(&[0x41, 0x89, 0x84, 0x14]).word(SEGMENTS + 8);
-    code.add(&[0xff, 0xc1, 0x83, 0xf9, 16, 0x0f, 0x82]); // inc ecx; cmp ecx, PAGES; jb …
-    back_to(&mut code, start);
-    code.add(&[0x49, 0x8d, 0x84, 0x24]).word(SEGMENTS); // lea rax, [r12 + …]
-    code.add(&[0x49, 0x89, 0x84, 0x24]).word(COPY + 8); // mov [r12 + …], rax
-    code.open("/dev/xen/gntdev").add(&[0x89, 0xc3]); // mov ebx, eax
-    code.open("/dev/net/tun").add(&[0x41, 0x89, 0xc5]); // mov r13d, eax
-    code.ioctl(FIRST_TAP, TUNSETIFF, IFREQ);
-    if floor == Floor::Rx {
+    let shape = floor.shape();
+    let mut code = Code::default();
+    code.prepare_copies(&data(&shape));
+    let flags = if shape.frames > 1 { 0x802 } else { 2 }; // O_RDWR, O_NONBLOCK, without which a ring does not write at once
+    if floor.taps() > 0 {
+        code.open_with("/dev/net/tun", flags).add(&[0x41, 0x89, 0xc5]); // mov r13d, eax
+        code.ioctl(FIRST_TAP, TUNSETIFF, IFREQ);
+    }
+    if floor.taps() > 1 {
         code.add(&[0x41, 0xc6, 0x84, 0x24]).word(IFREQ + 5).add(b"1"); // mov byte [r12 + …], '1'
-        code.open("/dev/net/tun").add(&[0x41, 0x89, 0xc6]); // mov r14d, eax
+        code.open_with("/dev/net/tun", flags).add(&[0x41, 0x89, 0xc6]); // mov r14d, eax
         code.ioctl(SECOND, TUNSETIFF, IFREQ);
     }
+    if floor.taps() > 0 {
+        code.stop();
+    }
+    let is_by_ring = shape.frames > 1;
+    if is_by_ring {
+        code.prepare_ring(floor, &shape);
+    }
+    let is_by_events = matches!(floor, Floor::Rounds | Floor::DeviceRounds);
+    if is_by_events {
+        code.prepare_events();
+    }
     let forever = code.bytes.len();
+    if is_by_events {
+        code.port(READ).port(WRITE);
+    }
+    if floor == Floor::Rounds {
+        code.ioctl(GNTDEV, GRANT_COPY, COPY_FIRST);
+    }
     code.ioctl(GNTDEV, GRANT_COPY, COPY);
-    code.add(FIRST_TAP).add(&[0x49, 0x8d, 0xb7]).word(PAGES * 4096); // lea rsi, [r15 + …]
-    code.add(&[0xba]).word(FRAME).call(1); // write
-    if floor == Floor::Rx {
-        code.add(SECOND).add(&[0x4c, 0x89, 0xfe]); // mov rsi, r15
-        code.add(&[0xba]).word(FRAME).call(0); // read
-        code.ioctl(GNTDEV, GRANT_COPY, COPY);
+    let frames = u8::try_from(shape.frames).unwrap_or(u8::MAX);
+    for tap in 0..floor.taps() {
+        match (is_by_ring, tap) {
+            (true, _) => code.submit(frames),
+            (false, 0) => code.transfer(WRITE, FIRST_TAP, PAGES, shape.frame),
+            (false, _) => code.transfer(READ, SECOND, 0, shape.frame),
+        };
+        if tap > 0 {
+            code.ioctl(GNTDEV, GRANT_COPY, COPY);
+        }
+    }
+    if is_by_events {
+        code.ioctl(EVENTS, NOTIFY, PORT);
     }
     code.add(&[0xe9]);
     back_to(&mut code, forever);
     code.file()
+}
+
+impl Code {
+    /// The data, the granted pages with a frame's header in each, the segments of copies, and gntdev.
+    fn prepare_copies(&mut self, data: &[u8]) {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        // The data, on the stack.
+        self.add(&[0x48, 0x81, 0xec]).word(0x1000); // sub rsp, 0x1000
+        self.add(&[0x49, 0x89, 0xe4, 0x48, 0x8d, 0x35]).distance_to(data); // mov r12, rsp; lea rsi, [rip + …]
+        self.add(&[0x4c, 0x89, 0xe7, 0xb9]).word(len).add(&[0xf3, 0xa4]); // mov rdi, r12; mov ecx, LEN; rep movsb
+        // Pages that are granted to this domain.
+        self.open("/dev/xen/gntalloc").add(&[0x41, 0x89, 0xc6]); // mov r14d, eax
+        self.ioctl(SECOND, ALLOC_GREF, ALLOC);
+        self.add(&[0x45, 0x89, 0xf0, 0x4d, 0x8b, 0x8c, 0x24]).word(ALLOC + 8); // mov r8d, r14d; mov r9, [r12 + …]
+        self.map(2 * PAGES * 4096).add(&[0x49, 0x89, 0xc7]); // mov r15, rax
+        // Segment by segment, from a page of the first half to one of the second.
+        self.add(&[0x31, 0xdb]); // xor ebx, ebx
+        let start = self.bytes.len();
+        self.add(&[0x41, 0x8b, 0x84, 0x9c]).word(ALLOC + 16); // mov eax, [r12 + rbx * 4 + …]
+        self.add(&[0x6b, 0xd3, 24]); // imul edx, ebx, SEGMENT
+        self.add(&[0x41, 0x89, 0x84, 0x14]).word(SEGMENTS); // mov [r12 + rdx + …], eax
+        self.add(&[0x41, 0x8b, 0x84, 0x9c]).word(ALLOC + 16 + 4 * PAGES);
+        self.add(&[0x41, 0x89, 0x84, 0x14]).word(SEGMENTS + 8);
+        self.add(&[0x89, 0xdf, 0xc1, 0xe7, 12, 0x4c, 0x01, 0xff]); // mov edi, ebx; shl edi, 12; add rdi, r15
+        self.add(&[0x48, 0x8d, 0x35]).distance_to(&HEADER); // lea rsi, [rip + …]
+        self.add(&[0xb9]).word(24).add(&[0xf3, 0xa4]); // mov ecx, 24; rep movsb
+        self.add(&[0xff, 0xc3, 0x83, 0xfb, PAGES_BYTE, 0x0f, 0x82]); // inc ebx; cmp ebx, PAGES; jb …
+        back_to(self, start);
+        self.add(&[0x49, 0x8d, 0x84, 0x24]).word(SEGMENTS); // lea rax, [r12 + …]
+        for copy in [COPY, COPY_FIRST] {
+            self.add(&[0x49, 0x89, 0x84, 0x24]).word(copy + 8); // mov [r12 + …], rax
+        }
+        self.open("/dev/xen/gntdev").add(&[0x89, 0xc3]); // mov ebx, eax
+    }
+
+    /// Stops this process, until it is told to go on.
+    fn stop(&mut self) {
+        self.call(39).add(&[0x89, 0xc7, 0xbe]).word(19).call(62); // getpid; mov edi, eax; mov esi, SIGSTOP; kill
+    }
+
+    /// A ring with an operation for each frame, and behind these another: reads where there is a second tap, the same writes where not.
+    fn prepare_ring(&mut self, floor: Floor, shape: &Shape) {
+        self.add(&[0xbf]).word(2 * shape.frames); // mov edi, OPERATIONS
+        self.add(&[0x49, 0x8d, 0xb4, 0x24]).word(PARAMS).call(425).add(&[0x89, 0xc5]); // lea rsi, [r12 + …]; mov ebp, eax
+        self.add(&[0x41, 0x89, 0xe8, 0x45, 0x31, 0xc9]).map(4096); // mov r8d, ebp; xor r9d, r9d
+        self.add(&[0x49, 0x89, 0x84, 0x24]).word(RING); // mov [r12 + …], rax
+        self.add(&[0x41, 0x89, 0xe8, 0x41, 0xb9]).word(0x1000_0000).map(4096); // mov r8d, ebp; mov r9d, IORING_OFF_SQES
+        // The operation, the tap's register and its first page.
+        let write = (23, 0x68, PAGES);
+        let second = if floor.taps() > 1 { (22, 0x70, 0) } else { write };
+        for (operation, tap, page) in [write, second] {
+            self.add(&[0x31, 0xc9]); // xor ecx, ecx
+            let start = self.bytes.len();
+            self.add(&[0xc6, 0x00, operation, 0x44, 0x89, tap, 4]); // mov byte [rax], OPERATION; mov [rax + 4], TAP
+            self.add(&[0x89, 0xca, 0xc1, 0xe2, 12]); // mov edx, ecx; shl edx, 12
+            self.add(&[0x49, 0x8d, 0x94, 0x17]).word(page * 4096); // lea rdx, [r15 + rdx + …]
+            self.add(&[0x48, 0x89, 0x50, 16, 0xc7, 0x40, 24]).word(shape.frame); // mov [rax + 16], rdx; mov dword [rax + 24], BYTES
+            self.add(&[0x48, 0x83, 0xc0, 64]); // add rax, 64
+            self.add(&[0xff, 0xc1, 0x83, 0xf9, PAGES_BYTE, 0x0f, 0x82]); // inc ecx; cmp ecx, FRAMES; jb …
+            back_to(self, start);
+        }
+        // Each place of the ring has the operation of its number.
+        self.add(&[0x49, 0x8b, 0xbc, 0x24]).word(RING); // mov rdi, [r12 + …]
+        self.add(&[0x41, 0x8b, 0x84, 0x24]).word(PARAMS + 64); // mov eax, [r12 + …]
+        self.add(&[0x48, 0x01, 0xc7, 0x31, 0xc9]); // add rdi, rax; xor ecx, ecx
+        let start = self.bytes.len();
+        self.add(&[0x89, 0x0c, 0x8f]); // mov [rdi + rcx * 4], ecx
+        self.add(&[0xff, 0xc1, 0x83, 0xf9, 2 * PAGES_BYTE, 0x0f, 0x82]); // inc ecx; cmp ecx, OPERATIONS; jb …
+        back_to(self, start);
+    }
+
+    /// An event channel between this process and a child. That it was bound is the child's first event.
+    fn prepare_events(&mut self) {
+        self.open("/dev/xen/evtchn").add(&[0x89, 0xc5]); // mov ebp, eax
+        self.ioctl(EVENTS, BIND_UNBOUND, BIND);
+        self.add(&[0x41, 0x89, 0x84, 0x24]).word(PORT); // mov [r12 + …], eax
+        self.add(&[0x41, 0x89, 0x84, 0x24]).word(BIND + 4);
+        self.call(57).add(&[0x85, 0xc0, 0x0f, 0x85]); // fork; test eax, eax; jnz …
+        let jump = self.bytes.len();
+        self.word(0).open("/dev/xen/evtchn").add(&[0x89, 0xc5]);
+        self.ioctl(EVENTS, BIND_INTERDOMAIN, BIND);
+        self.add(&[0x41, 0x89, 0x84, 0x24]).word(PORT);
+        let distance = self.bytes.len() - (jump + 4);
+        self.bytes[jump..jump + 4].copy_from_slice(&distance.to_le_bytes()[..4]);
+    }
 }
 
 /// The distance of a jump back.
@@ -207,12 +429,12 @@ mod tests {
     /// The operands that an instruction could get wrong without a fault.
     #[test]
     fn segments_lie_where_the_copy_says() {
-        let data = data();
+        let data = data(&Floor::SmallRx.shape());
         let word = |at: u32| u32::from_le_bytes(data[at as usize..][..4].try_into().unwrap());
-        assert_eq!((word(ALLOC), word(ALLOC + 4)), (1 << 16, 32));
-        assert_eq!(word(COPY), PAGES);
+        assert_eq!((word(ALLOC), word(ALLOC + 4)), (1 << 16, 64));
+        assert_eq!((word(COPY), word(COPY_FIRST)), (32, 1));
         for page in 0..PAGES {
-            assert_eq!(word(SEGMENTS + page * SEGMENT + 16), 3 << 16 | 4096);
+            assert_eq!(word(SEGMENTS + page * SEGMENT + 16), 3 << 16 | 64);
         }
     }
 }

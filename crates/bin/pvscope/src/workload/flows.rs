@@ -153,6 +153,10 @@ fn pvnet(uplink: Uplink, has_card: bool) -> String {
             "ip link set eth0 up".to_owned(),
             "[[uplink]]\\nname = \"up\"\\nkind = \"af-packet\"\\ndevice = \"eth0\"\\n",
         ),
+        Uplink::Xdp => (
+            "ip link set eth0 up".to_owned(),
+            "[[uplink]]\\nname = \"up\"\\nkind = \"af-xdp\"\\ndevice = \"eth0\"\\n",
+        ),
         Uplink::Device => (bridge, "[xen]\\nattach = \"device\"\\n"),
     };
     format!(

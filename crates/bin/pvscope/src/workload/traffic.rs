@@ -27,6 +27,8 @@ pub enum Uplink {
     Tap,
     /// A packet socket of the network card.
     Packet,
+    /// AF_XDP on the network card.
+    Xdp,
     /// No switch of pvnet's: each interface has a device in a bridge, as with xen-netback.
     Device,
 }

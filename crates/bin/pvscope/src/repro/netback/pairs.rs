@@ -71,7 +71,7 @@ pub fn length(workload: &str) -> u32 {
 }
 
 /// All pairs.
-pub const PAIRS: [Pair; 20] = [
+pub const PAIRS: [Pair; 22] = [
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-pvnet"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-pvnet"),
     Pair::new(GUESTS, Unit::Byte, "guests-stock", "guests-pvnet"),
@@ -81,8 +81,10 @@ pub const PAIRS: [Pair; 20] = [
     Pair::new(WIRE_RX, Unit::Byte, "wire-rx-stock", "wire-rx-packet"),
     Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-tap"),
     Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-packet"),
+    Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-xdp"),
     Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-tap"),
     Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-packet"),
+    Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-xdp"),
     Pair::new(ROUNDS, Unit::Round, "rounds-stock", "rounds-pvnet"),
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-device"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-device"),

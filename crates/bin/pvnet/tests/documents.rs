@@ -18,7 +18,7 @@ enum Try {
     /// It is pasted, as it stands.
     Paste(Before),
     /// It is not, for this reason.
-    Not(#[expect(dead_code, reason = "for who reads the table")] &'static str),
+    Not(#[allow(dead_code, reason = "for who reads the table")] &'static str),
 }
 
 /// What an operator has done before.

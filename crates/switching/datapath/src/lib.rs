@@ -58,7 +58,6 @@ mod tags;
 mod targets;
 mod times;
 mod wake_ups;
-mod watch_bell;
 mod work;
 mod worker;
 mod worker_state;

@@ -18,7 +18,7 @@ fn open(name: &str, queues: usize) -> GuestTap {
     for _ in 0..1000 {
         match GuestTap::open(name, queues) {
             Err(TapError::NameTaken { .. }) => {
-                std::thread::sleep(std::time::Duration::from_millis(10))
+                std::thread::sleep(std::time::Duration::from_millis(10));
             }
             other => return other.unwrap(),
         }

@@ -1,5 +1,6 @@
 //! The fenced blocks of the project's documents and the commands in them, for tests that try them.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -156,7 +157,7 @@ fn without_here_documents(script: &str) -> String {
 ///
 /// # Errors
 /// A document cannot be read.
-pub fn calls(root: &Path, program: &str) -> io::Result<Vec<(String, Vec<String>)>> {
+fn calls(root: &Path, program: &str) -> io::Result<Vec<(String, Vec<String>)>> {
     let blocks = blocks(root)?.into_iter().filter(|block| block.language == "sh");
     let all = blocks.flat_map(|block| {
         commands(&block.text).into_iter().map(move |command| (block.place.clone(), command))
@@ -167,6 +168,26 @@ pub fn calls(root: &Path, program: &str) -> io::Result<Vec<(String, Vec<String>)
             .is_some_and(|first| Path::new(first).file_name().is_some_and(|name| name == program))
     };
     Ok(all.filter(|(_, command)| is_its(command)).collect())
+}
+
+/// Checks that a program takes all commands that the documents give it, of which there are at least so many: `error_of` says what is
+/// wrong with one.
+///
+/// # Panics
+/// It does not, or a document cannot be read.
+pub fn check_calls<E: Display>(
+    program: &str,
+    least: usize,
+    error_of: impl Fn(&[String]) -> Option<E>,
+) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let calls = calls(&root, program).expect("the documents are read");
+    let wrong = calls.iter().filter_map(|(place, words)| {
+        let error = error_of(words)?;
+        Some(format!("{place}: {}: {error}", words.join(" ")))
+    });
+    assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
+    assert!(calls.len() >= least, "{}", calls.len());
 }
 
 #[cfg(test)]

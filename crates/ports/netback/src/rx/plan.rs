@@ -141,7 +141,14 @@ pub(super) type Layout = ArrayVec<u16, { PIECES_MAX + 1 }>;
 #[inline]
 pub(super) fn layout_of(frame: &Frame) -> Layout {
     let is_granted = |piece: &Piece| matches!(piece.place, Place::Grant(_));
-    if frame.len < LONG_MIN || frame.tail.is_some() || !frame.pieces.iter().all(is_granted) {
+    // Where the first slot is full at the end of the first page, those of a stream's other pages are too.
+    let first = frame.pieces.first().map_or(0, |piece| usize::from(piece.len));
+    let is_full = usize::from(frame.header_len) + first == PAGE_SIZE;
+    if frame.len < LONG_MIN
+        || is_full
+        || frame.tail.is_some()
+        || !frame.pieces.iter().all(is_granted)
+    {
         return Layout::new();
     }
     let (mut layout, mut filled) = (Layout::new(), u16::from(frame.header_len));
@@ -250,7 +257,20 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         &mut self,
         ring: &mut RxRing<H>,
         buffers: &'a Buffers<'_, H>,
-        (packet, layout): (PacketShape, &[u16]),
+        packet: PacketShape,
+        next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
+    ) {
+        self.add_in::<false>(ring, buffers, packet, &[], next);
+    }
+
+    /// The same, in slots of this layout, if `LAID_OUT`. Full slots do without a look at one.
+    #[inline]
+    pub(super) fn add_in<const LAID_OUT: bool>(
+        &mut self,
+        ring: &mut RxRing<H>,
+        buffers: &'a Buffers<'_, H>,
+        packet: PacketShape,
+        layout: &[u16],
         mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) {
         let PacketShape { len, flags, asked, .. } = packet;
@@ -267,7 +287,10 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             ring.consume();
             // At most a page.
             let room = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
-            let size = layout.next().map_or(room, |size| room.min(*size));
+            let size = match LAID_OUT {
+                true => layout.next().map_or(room, |size| room.min(*size)),
+                false => room,
+            };
             left -= u32::from(size);
             let slot = slot_of(index);
             let buffer = buffers.find(GrantRef(request.gref), slot);

@@ -206,8 +206,11 @@ impl<H: Hypervisor> Slots<H> {
                 }
                 if self.has_room(slots)? {
                     let mut gather = Gather::new(frame, memory);
-                    let packet = (packet, layout);
-                    plan.add(&mut self.ring, buffers, packet, |max| gather.next(max));
+                    let next = |max| gather.next(max);
+                    match layout {
+                        [] => plan.add(&mut self.ring, buffers, packet, next),
+                        _ => plan.add_in::<true>(&mut self.ring, buffers, packet, layout, next),
+                    }
                     offer.outcome = Outcome::Delivered;
                 } else {
                     offer.outcome = self.without_room(now);
@@ -248,7 +251,7 @@ impl<H: Hypervisor> Slots<H> {
             return self.flip(packet, next);
         }
         let mut plan = CopyPlan::<H>::new(self.placement);
-        plan.add(&mut self.ring, buffers, (packet, &[]), next);
+        plan.add(&mut self.ring, buffers, packet, next);
         self.perform(&mut plan)
     }
 
@@ -277,7 +280,7 @@ impl<H: Hypervisor> Slots<H> {
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));
                 } else {
-                    plan.add(&mut self.ring, buffers, (packet, &[]), next);
+                    plan.add(&mut self.ring, buffers, packet, next);
                 }
             }
             if !plan.is_empty() {

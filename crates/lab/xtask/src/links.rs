@@ -24,8 +24,7 @@ const HISTORY: &str = "CHANGELOG.md";
 /// # Errors
 /// A folder or document cannot be read.
 pub fn check(root: &Path) -> io::Result<Vec<String>> {
-    let mut documents = Vec::new();
-    find(root, &mut documents)?;
+    let documents = documents(root)?;
     let files = Files::of(root)?;
     let mut findings = Vec::new();
     for document in &documents {
@@ -127,6 +126,16 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
         .filter(|span| !NOT_OURS.iter().any(|name| span.starts_with(name)))
 }
 
+/// All documents below `root`.
+///
+/// # Errors
+/// A folder cannot be read.
+pub fn documents(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut documents = Vec::new();
+    find(root, &mut documents)?;
+    Ok(documents)
+}
+
 fn find(folder: &Path, documents: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -170,7 +179,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The lines outside fenced code.
-fn prose(text: &str) -> impl Iterator<Item = &str> {
+pub fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
         let is_fence = line.trim_start().starts_with("```");

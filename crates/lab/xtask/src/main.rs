@@ -1,7 +1,11 @@
-//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents, the product without the laboratory, and circles of imports), and `xtask sbom PROGRAM TARGET`, which
-//! prints a program's bill of materials.
+//! What `make` runs, in the repository's root:
 //!
-//! All run in the repository's root. The checks print one line per finding and exit with 1 if there is any.
+//! - `xtask deny` checks the dependencies.
+//! - `xtask docs` checks the documents, that the product has no laboratory in it, and that no files import each other in a circle.
+//! - `xtask words` counts the words of the documents.
+//! - `xtask sbom PROGRAM TARGET` prints a program's bill of materials.
+//!
+//! A check prints a line for each finding, and exits with 1 if there is any.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +16,7 @@ mod licence;
 mod links;
 mod sbom;
 mod specification;
+mod words;
 
 use std::env;
 use std::error::Error;
@@ -25,12 +30,16 @@ fn main() -> ExitCode {
     let findings = match *arguments {
         ["deny"] => deny::check(root),
         ["docs"] => docs(root),
+        ["words"] => words::report(root).map_err(Into::into).map(|text| {
+            println!("{text}");
+            Vec::new()
+        }),
         ["sbom", program, target] => sbom::of(root, program, target).map(|text| {
             println!("{text}");
             Vec::new()
         }),
         _ => {
-            eprintln!("usage: xtask deny|docs|sbom PROGRAM TARGET");
+            eprintln!("usage: xtask deny|docs|words|sbom PROGRAM TARGET");
             return ExitCode::from(2);
         }
     };

@@ -9,14 +9,12 @@ use super::measured::Measured;
 use super::windows::frames_of;
 use crate::error::{Error, Result};
 
-/// What the tables lie between.
+/// The comments before and after the tables.
 const BEGIN: &str = "<!-- begin: written by pvscope check -->";
 const END: &str = "<!-- end: written by pvscope check -->";
 
 /// The sizes of frames, by the ends of windows' names.
 const SIZES: [(&str, &str); 3] = [("64", "64 bytes"), ("1514", "1514 bytes"), ("64k", "64 KiB")];
-/// Functions that are named for each path.
-const FUNCTIONS: usize = 5;
 
 /// Replaces the tables in a page.
 pub fn write(page: &Path, now: &Baseline) -> Result<()> {
@@ -37,7 +35,7 @@ fn replaced(text: &str, tables: &str) -> Option<String> {
     Some(format!("{before}{BEGIN}\n{tables}\n{END}{after}"))
 }
 
-/// A table for each size, and the functions of each path.
+/// A table for each size.
 fn tables(windows: &BTreeMap<String, Measured>) -> String {
     let mut text = String::new();
     for (end, size) in SIZES {
@@ -52,17 +50,6 @@ fn tables(windows: &BTreeMap<String, Measured>) -> String {
             };
             text += &row(path, frames_of(name), window);
         }
-    }
-    text += "\n### The functions with the most instructions\n\n";
-    text += "| window | instructions per frame |\n| --- | --- |\n";
-    for (name, window) in windows {
-        let mut functions: Vec<_> = window.functions.iter().collect();
-        functions.sort_by(|one, other| other.1.total_cmp(one.1));
-        let named = functions.iter().take(FUNCTIONS);
-        let named: Vec<String> = named
-            .map(|(name, count)| format!("`{}` {count:.0}", name.replace('|', "\\|")))
-            .collect();
-        let _ = writeln!(text, "| {name} | {} |", named.join(", "));
     }
     text.trim_end().to_owned()
 }

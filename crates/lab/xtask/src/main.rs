@@ -20,6 +20,7 @@ mod words;
 
 use std::env;
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -31,7 +32,8 @@ fn main() -> ExitCode {
         ["deny"] => deny::check(root),
         ["docs"] => docs(root),
         ["words"] => words::report(root).map_err(Into::into).map(|text| {
-            println!("{text}");
+            // A reader such as `head` may have seen enough.
+            let _ = writeln!(io::stdout(), "{text}");
             Vec::new()
         }),
         ["sbom", program, target] => sbom::of(root, program, target).map(|text| {

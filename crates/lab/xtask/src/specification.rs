@@ -1,10 +1,10 @@
 //! SPECIFICATION.md against the code.
 //!
 //! A row of its tables is `| what | value | constant | test |`. The last two cells name items as
-//! `` `path/from/root.rs:NAME` ``; each must exist, and the number of a constant must stand in the
-//! row's value.
+//! `` `crate/path.rs:NAME` ``, or `` `:NAME` `` in the file of the item before; each must exist,
+//! and the number of a constant must stand in the row's value.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The rows of `root`'s SPECIFICATION.md that the code does not bear out, one line each.
@@ -13,23 +13,39 @@ use std::{fs, io};
 /// The document cannot be read.
 pub fn check(root: &Path) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(root.join("SPECIFICATION.md"))?;
+    let folders = folders(root)?;
     let rows = text.lines().filter(|line| line.starts_with('|'));
     let findings = rows.flat_map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let value = cells.get(2).copied().unwrap_or_default();
-        items(row).filter_map(|(path, name)| judge(root, value, path, name)).collect::<Vec<_>>()
+        items(row).filter_map(|(path, name)| judge(&folders, value, path, name)).collect::<Vec<_>>()
     });
     Ok(findings.map(|finding| format!("SPECIFICATION.md: {finding}")).collect())
 }
 
-/// The `path.rs:NAME` in backticks.
-fn items(row: &str) -> impl Iterator<Item = (&str, &str)> {
-    let quoted = row.split('`').skip(1).step_by(2);
-    quoted.filter_map(|item| item.split_once(':')).filter(|(path, _)| path.ends_with(".rs"))
+/// The root and the folders that hold crates.
+fn folders(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(root.join("crates"))?.map(|entry| entry.map(|entry| entry.path()));
+    std::iter::once(Ok(root.to_owned())).chain(entries).collect()
 }
 
-fn judge(root: &Path, value: &str, path: &str, name: &str) -> Option<String> {
-    let Ok(source) = fs::read_to_string(root.join(path)) else {
+/// The `path.rs:NAME` and `:NAME` in backticks, with their files.
+fn items(row: &str) -> impl Iterator<Item = (&str, &str)> {
+    let quoted = row.split('`').skip(1).step_by(2);
+    let items = quoted.filter_map(|item| item.split_once(':'));
+    let in_files = items.scan("", |file, (path, name)| {
+        if !path.is_empty() {
+            *file = path;
+        }
+        Some((*file, name))
+    });
+    in_files.filter(|(path, _)| path.ends_with(".rs"))
+}
+
+/// What is wrong with an item of a row; its path begins in one of the folders.
+fn judge(folders: &[PathBuf], value: &str, path: &str, name: &str) -> Option<String> {
+    let mut files = folders.iter().map(|folder| folder.join(path));
+    let Some(source) = files.find_map(|file| fs::read_to_string(file).ok()) else {
         return Some(format!("{path} does not exist"));
     };
     if !has_word(&source, name) {
@@ -80,17 +96,19 @@ mod tests {
 
     #[test]
     fn items_are_paths_with_a_name() {
-        let row = "| frames | 64 `x` | `a/b.rs:WINDOW` | `a/c.rs:one`, `a/c.rs:two` |";
+        let row = "| frames | 64 `x` | `a/b.rs:WINDOW` | `:zero`, `a/c.rs:one`, `:two` |";
         let found: Vec<_> = items(row).collect();
-        assert_eq!(found, [("a/b.rs", "WINDOW"), ("a/c.rs", "one"), ("a/c.rs", "two")]);
+        let [b, c] = ["a/b.rs", "a/c.rs"];
+        assert_eq!(found, [(b, "WINDOW"), (b, "zero"), (c, "one"), (c, "two")]);
     }
 
     #[test]
     fn rows_that_do_not_hold_are_found() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let judge = |value, name| judge(root, value, "src/specification.rs", name);
+        let folders = [root.to_owned()];
+        let judge = |value, name| judge(&folders, value, "src/specification.rs", name);
         assert_eq!(judge("anything", "has_word"), None);
         assert!(judge("anything", &["has", "no", "such", "word"].join("_")).is_some());
-        assert!(super::judge(root, "1", "src/nothing.rs", "X").is_some());
+        assert!(super::judge(&folders, "1", "src/nothing.rs", "X").is_some());
     }
 }

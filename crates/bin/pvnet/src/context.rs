@@ -140,7 +140,7 @@ impl ContextDevice {
         self.context_with(calls, &|count| self.memory(count))
     }
 
-    /// The same, with this memory for so many buffers.
+    /// The same, with this memory, which has room for a number of buffers.
     fn context_with(
         &self,
         calls: &dyn Fn() -> Box<dyn Hypercalls>,

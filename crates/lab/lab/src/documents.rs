@@ -170,7 +170,7 @@ fn calls(root: &Path, program: &str) -> io::Result<Vec<(String, Vec<String>)>> {
     Ok(all.filter(|(_, command)| is_its(command)).collect())
 }
 
-/// Checks that a program takes all commands that the documents give it, of which there are at least so many: `error_of` says what is
+/// Checks that a program takes all commands that the documents give it, at least `least` of them: `error_of` says what is
 /// wrong with one.
 ///
 /// # Panics

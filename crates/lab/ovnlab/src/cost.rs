@@ -62,7 +62,7 @@ pub fn steps(rounds: u32) -> usize {
 const QUANTITIES: [(&str, &str); 4] =
     [("throughput", "Mb/s"), ("cpu", "s/GB"), ("cpu-pvnet", "s/GB"), ("cpu-ovs", "s/GB")];
 
-/// Sends by TCP over every way, in turn, for so many seconds each, in so many rounds. The document has a row for the throughput of each way,
+/// Sends by TCP over every way, in turn, for a number of seconds each, in a number of rounds. The document has a row for the throughput of each way,
 /// and for the processor time per gigabyte of the machine, of pvnet, and of Open vSwitch.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    /// A file with a preamble of so many bytes.
+    /// A file with a preamble of this length.
     pub(crate) fn new(
         (out, path): (File, PathBuf),
         bytes: u64,

@@ -46,7 +46,7 @@ impl Files {
         Self { folder, name, most_bytes, most_files, pause: PAUSE, last, first, keeps }
     }
 
-    /// The same files, where a writer waits so long after an error.
+    /// The same files, with another pause after an error.
     #[must_use]
     pub fn pausing(self, pause: Duration) -> Self {
         Self { pause, ..self }

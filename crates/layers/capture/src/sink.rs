@@ -35,7 +35,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Buffers for the packets of so many interfaces.
+    /// Buffers for the packets of a number of interfaces.
     pub(crate) fn new(
         filter: Filter,
         options: &Options,
@@ -115,7 +115,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Whether a packet of so many bytes fits. Workers that ask at the same time may exceed the
+    /// Whether a packet of this length fits. Workers that ask at the same time may exceed the
     /// limit by one packet each.
     pub(crate) fn has_space(&self, bytes: usize) -> bool {
         let waiting = self.sink.waiting.load(Ordering::Relaxed);

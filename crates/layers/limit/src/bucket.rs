@@ -62,12 +62,12 @@ impl Bucket {
         self.batch
     }
 
-    /// Whether it has the tokens for so many batches, or is full.
+    /// Whether it has the tokens for this number of batches, or is full.
     pub fn has_batches(&self, batches: u64) -> bool {
         self.tokens() >= self.tokens_for(batches)
     }
 
-    /// How long it takes until it has the tokens for so many batches, or is full.
+    /// How long it takes until it has the tokens for this number of batches, or is full.
     pub fn time_until(&self, batches: u64) -> Duration {
         let missing = i128::from(self.tokens_for(batches)) * PARTS - self.level;
         let missing = u128::try_from(missing).unwrap_or(0);

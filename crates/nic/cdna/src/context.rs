@@ -63,9 +63,9 @@ named::each! {
         RxProducer = 1,
         /// [`Enable`]'s flags.
         Enable = 2,
-        /// Interrupt after so many sent frames; 0: only by time.
+        /// Sent frames after which to interrupt; 0: only by time.
         TxFrames = 3,
-        /// Interrupt so many microseconds after a sent frame; 0: only by number.
+        /// Microseconds after a sent frame after which to interrupt; 0: only by number.
         TxMicros = 4,
         /// As [`TxFrames`](Self::TxFrames), for received frames.
         RxFrames = 5,

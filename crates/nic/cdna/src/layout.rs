@@ -142,7 +142,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Of a card with so many contexts and these [`features`].
+    /// The layout of a card with `contexts` contexts and these [`features`].
     #[must_use]
     pub const fn new(contexts: u32, features: u32) -> Self {
         Self { version: VERSION, contexts, slots: ring::SLOTS, features, layout: Layout::OURS }

@@ -57,7 +57,7 @@ pub struct Context {
     pub release: Release,
 }
 
-/// When a context is interrupted: after so many frames or so many microseconds. 0 frames: only by time. 0
+/// When a context is interrupted: after a number of frames or microseconds. 0 frames: only by time. 0
 /// microseconds: only by number. Both 0: at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {

@@ -72,7 +72,7 @@ impl TxRing {
         USED_MAX - self.used >= FRAME_PAGES && self.ring.free() >= FRAME_DESCRIPTORS
     }
 
-    /// Whether so many frames that have so many pages in all fit. One of them may lie in two runs, and the last one
+    /// Whether `frames` frames of `pages` pages in all fit. One of them may lie in two runs, and the last one
     /// must find room for any frame.
     #[inline]
     pub(crate) fn fits(&self, frames: usize, pages: usize) -> bool {
@@ -217,7 +217,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// Asks for an interrupt when so many descriptors were sent, at least 1 and at most those that the card has. Returns
+    /// Asks for an interrupt when `least` descriptors were sent: at least 1, at most as many as the card has. Returns
     /// whether they were already.
     pub(crate) fn arm(&self, least: u32) -> bool {
         self.ring.arm(self.ring.consumer().wrapping_add(least - 1));

@@ -21,7 +21,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket of so many Mbit/s; 0 is no limit.
+    /// A full bucket of `rate_mbps` Mbit/s; 0 is no limit.
     pub(crate) fn new(rate_mbps: u32) -> Self {
         let per_byte = match u64::from(rate_mbps) {
             0 => 0,
@@ -41,7 +41,7 @@ impl Bucket {
         self.free_at + PAUSE
     }
 
-    /// Takes the tokens of frames with so many bytes on the wire.
+    /// Takes the tokens of frames that have `bytes` bytes on the wire.
     #[inline]
     pub(crate) fn take(&mut self, bytes: usize, now: u64) {
         if self.per_byte == 0 {

@@ -3,9 +3,9 @@
 /// The interrupts of one direction of a context. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Coalescer {
-    /// Interrupt after so many frames; 0: not by number.
+    /// Frames after which to interrupt; 0: not by number.
     frames: u32,
-    /// Interrupt so long after the first frame; 0: not by time.
+    /// Time after the first frame after which to interrupt; 0: not by time.
     delay: u64,
     /// The time counts from the last interrupt instead, so a frame after a pause waits for nothing.
     is_adaptive: bool,
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// The default of the driver: so many frames, or so long after the last interrupt.
+    /// The driver's default: after `frames` frames, or `micros` after the last interrupt.
     fn adaptive(frames: u32, micros: u32) -> Coalescer {
         let mut coalescer = Coalescer::default();
         coalescer.set_adaptive(true);

@@ -14,7 +14,7 @@ use crate::table::WriteTable;
 pub enum Flush {
     /// With each call (strict). The caller waits for the ticket.
     AtOnce,
-    /// When so many pages are unmapped, or so long after the first of them. One request then clears
+    /// When `pages` are unmapped, or `after` the first of them. One request then clears
     /// the whole cache. Until that is confirmed the card may still use the pages, so none is given back.
     Deferred {
         /// Pages.

@@ -33,7 +33,7 @@ pub trait WriteTable: ReadTable {
     fn store(&self, page: u32, entry: Entry);
 }
 
-/// Bytes of the region of a table for so many pages: whole pages.
+/// Bytes of the region of a table for `pages` pages, rounded up to whole pages.
 #[must_use]
 pub fn table_len(pages: u32) -> usize {
     ENTRIES + (pages as usize * WORD_LEN).next_multiple_of(ENTRIES)

@@ -56,11 +56,11 @@ pub enum Mappings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Coalescing {
-    /// After so many sent frames; 0: not by number.
+    /// Interrupt after this many sent frames; 0: not by number.
     pub tx_frames: u32,
     /// So many microseconds after a sent frame; 0: not by time.
     pub tx_micros: u32,
-    /// After so many received frames.
+    /// Interrupt after this many received frames.
     pub rx_frames: u32,
     /// So many microseconds after a received frame.
     pub rx_micros: u32,

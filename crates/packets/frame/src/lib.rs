@@ -286,7 +286,7 @@ const MACS_AT: usize = toeplitz::KEY_LEN - 4 - 12;
 /// The hash that spreads flows over queues.
 static FLOWS: toeplitz::Table = toeplitz::Table::new(&toeplitz::MICROSOFT_KEY);
 
-/// The queue, of so many, that the flows with this [hash](Frame::flow_hash) belong to. Zero if there is none.
+/// The queue, of `queues`, that flows with this [hash](Frame::flow_hash) belong to; zero without queues.
 #[inline]
 #[must_use]
 pub fn queue_of(hash: u32, queues: usize) -> usize {

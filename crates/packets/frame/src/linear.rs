@@ -108,7 +108,7 @@ const BUFFER: usize = Linear::PAGES * PAGE_SIZE;
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
 
-/// Gives memory of so many bytes, which this process alone writes.
+/// Gives memory of a length in bytes, which this process alone writes.
 pub type Allocate = dyn Fn(usize) -> io::Result<Region> + Send + Sync;
 
 /// Frames in this domain's memory, each in one piece, that were copied there in one batch: a hypervisor is called once for many.
@@ -168,7 +168,7 @@ impl Linear {
         self.places.iter().skip(self.taken).filter_map(move |place| Some(piece(memory?, place)))
     }
 
-    /// Takes the next frames, so many.
+    /// Skips the next `frames` frames.
     pub fn skip(&mut self, frames: usize) {
         self.taken = self.places.len().min(self.taken + frames);
     }

@@ -107,7 +107,7 @@ impl Region {
     /// neither sees nor changes the other side's memory from here on, and finds it [lost](Self::is_lost).
     ///
     /// # Errors
-    /// It is not guarded, or the kernel refuses so much memory.
+    /// It is not guarded, or the kernel refuses the memory.
     pub fn revoke(&self) -> io::Result<()> {
         match (&self.whole, &self.guard) {
             (Some(whole), _) => whole.revoke(),

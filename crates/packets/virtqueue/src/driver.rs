@@ -141,7 +141,7 @@ impl Driver {
         }
     }
 
-    /// Offers an indirect table of so many descriptors that is in the guest's memory already, and may be in use.
+    /// Offers an indirect table of `descriptors` descriptors at `address`, which may be in use.
     /// Returns its id; none if the ring has no free descriptor.
     pub fn offer_table(&mut self, address: u64, descriptors: u16) -> Option<u16> {
         let len = u32::from(descriptors) * u32::try_from(DESCRIPTOR_LEN).ok()?;

@@ -200,7 +200,7 @@ impl<M: RingMemory> Queue<M> {
         }
     }
 
-    /// Notes that the chain with this number is done with, and that the device wrote so many bytes into it. The
+    /// Notes that the chain with this number is done with, and that the device wrote `written` bytes into it. The
     /// driver sees it after the first [`publish`](Self::publish) at which all earlier chains are complete too.
     #[inline]
     pub fn complete(&mut self, index: u16, written: u32) {

@@ -68,7 +68,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The first bytes, so many, and the rest.
+    /// The first `mid` bytes, and the rest.
     #[must_use]
     pub fn split_at(self, mid: usize) -> Option<(Self, Self)> {
         match self {

@@ -92,7 +92,7 @@ impl<'a> Segments<'a, '_> {
         Ok((segment, Some(bytes)))
     }
 
-    /// The scratch's place for the next copy, if so many bytes go through it.
+    /// The scratch's place for the next copy, if its `len` bytes go through it.
     fn place(&self, len: u16) -> Option<(&'a Region, usize)> {
         let own = self.own.filter(|_| usize::from(len) <= SCRATCH_BYTES)?;
         let scratch = self.scratch.get_or_init(|| own.scratch()).as_ref()?;

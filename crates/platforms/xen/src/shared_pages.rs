@@ -155,7 +155,7 @@ pub(crate) mod tests {
         Region::anonymous(len).unwrap().keeping(grants)
     }
 
-    /// What a copy of so many bytes names.
+    /// What a copy of this length names.
     fn named(region: &Region, offset: usize, len: u16) -> Option<(u16, u32, u16)> {
         grant_of(region, offset, len).map(|(own, gref, offset)| (own.domain().0, gref.0, offset))
     }

@@ -62,7 +62,7 @@ impl Settings {
         &self.mapping[..(self.entries as usize).min(MAPPING_MAX)]
     }
 
-    /// Whether a backend with so many queues can have accepted this.
+    /// Whether a backend with `queues` queues can have accepted this.
     fn is_valid(&self, queues: u16) -> bool {
         HashAlgorithm::from_raw(self.algorithm).is_some()
             && self.flags & !FLAGS == 0
@@ -82,7 +82,7 @@ pub(crate) struct Hashing {
 }
 
 impl Hashing {
-    /// The hashes of a frontend with so many queues. They are published in `cell`. `kept` is the memory in which the settings
+    /// The hashes of a frontend, by its number of queues. They are published in `cell`. `kept` is the memory in which the settings
     /// outlive this backend; a backend that `resumes` live rings goes on with those that it finds there.
     ///
     /// # Errors

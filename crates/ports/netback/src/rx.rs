@@ -252,7 +252,7 @@ impl<H: Hypervisor> RxQueue<H> {
         Ok(())
     }
 
-    /// Leaves so many bytes before each frame from now on. They are for an XDP program, which sees one page and no metadata: frames
+    /// Leaves `headroom` bytes before each frame from now on. They are for an XDP program, which sees one page and no metadata: frames
     /// come in segments and with their checksums.
     #[cold]
     fn change_headroom(&mut self, headroom: u16) {
@@ -407,7 +407,7 @@ impl<H: Hypervisor> RxQueue<H> {
         Ok(usize::from(offer.outcome.is_final()))
     }
 
-    /// Delivers the segments of a frame that are left: all at once, unless so many buffers are lent that there is never room for all.
+    /// Delivers a frame's remaining segments: all at once, unless lent buffers leave never enough room for all.
     fn deliver_segments(
         &mut self,
         body: Body<'_>,

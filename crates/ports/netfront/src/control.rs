@@ -54,7 +54,7 @@ pub struct HashConfig {
 }
 
 impl HashConfig {
-    /// All kinds, with the usual key, over so many queues.
+    /// All kinds, with the usual key, over `queues` queues.
     #[must_use]
     pub fn over(queues: usize) -> Self {
         let kinds = vec![HashKind::Ipv4, HashKind::Ipv4Tcp, HashKind::Ipv6, HashKind::Ipv6Tcp];

@@ -20,7 +20,7 @@ pub struct GuestTap {
 }
 
 impl GuestTap {
-    /// Opens the tap `name` in the network namespace of the calling thread with so many queues, and makes it if there is none. It
+    /// Opens the tap `name` in the network namespace of the calling thread with `queues` queues, and makes it if there is none. It
     /// takes frames with unfinished checksums and beyond the MTU from the stack, unless an operator has switched that off. A new one is
     /// down.
     ///

@@ -41,7 +41,7 @@ pub struct TapIngress {
     cost: u32,
     /// The starts of frames that are read together.
     heads: Box<[Head; READS_MAX]>,
-    /// Frames of the last turn that had some, and their bytes: so many may be there again.
+    /// Frames of the last turn that had some, and their bytes: as many may be there again.
     last: (usize, u64),
     /// Whether the device can be read by a ring.
     reads_together: bool,
@@ -165,7 +165,7 @@ impl TapIngress {
         }
     }
 
-    /// How many frames are read by the next call, in a turn that has brought so many with so many bytes and has this budget left: at first one more than the
+    /// How many frames the next call reads, in a turn that has brought `frames` of `bytes` bytes and has the budget `left`: at first one more than the
     /// last turn had, so that the same call finds the end, and where there are more, twice as many each time.
     fn next_read(&self, (frames, bytes): (usize, u64), left: Budget) -> usize {
         let (next, (known, long)) = match frames {

@@ -8,7 +8,7 @@ use crate::guest_queue::{Copied, Station};
 
 /// Bytes of a page behind a frame's header.
 pub(crate) const BEHIND_HEADER: usize = PAGE_SIZE - HEADER_MAX;
-/// After so many frames of one page, the next is expected to be such a frame.
+/// After this many frames of one page, the next is expected to be one too.
 const SMALL_FRAMES: u32 = 16;
 
 /// Buffers that the guest has lent.
@@ -29,7 +29,7 @@ pub(crate) struct Loans {
     lot: usize,
     /// How many the frames of this turn have taken.
     taken: usize,
-    /// How many those of the last turn took: so many are borrowed at once.
+    /// How many buffers the last turn's frames took: as many are borrowed at once.
     expected: usize,
     /// Loans that end with the turn.
     back: Vec<u32>,
@@ -108,7 +108,7 @@ impl Loans {
         if self.small_frames < SMALL_FRAMES { self.pages } else { 1 }
     }
 
-    /// Whether all that was read of a body lies in the guest's pages, if it was read into so many of them.
+    /// Whether all that was read of a body lies in the guest's pages, if it was read into `pages` of them.
     pub(crate) fn holds(&self, body: usize, pages: usize) -> bool {
         pages == self.pages || body <= BEHIND_HEADER
     }

@@ -80,7 +80,7 @@ impl Tally {
 pub struct ProcessBudget(Tally);
 
 impl ProcessBudget {
-    /// They may have so many bytes together.
+    /// All front-ends may have `max` bytes together.
     #[must_use]
     pub fn new(max: u64) -> Arc<Self> {
         Arc::new(Self(Tally::new(max)))
@@ -107,7 +107,7 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A front-end whose guest has so many bytes of memory, and logs beside them. It counts in `all`.
+    /// A front-end whose guest has `guest` bytes of memory, and logs beside them. It counts in `all`.
     #[must_use]
     pub fn new(guest: u64, all: Arc<ProcessBudget>) -> Arc<Self> {
         Arc::new(Self { own: Tally::new(guest.saturating_add(LOGS)), all })

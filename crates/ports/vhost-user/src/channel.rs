@@ -207,7 +207,7 @@ impl Channel {
         self.was_empty |= matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0));
     }
 
-    /// Waits for so long, unless there is an event of `stop` or the other side goes. Returns whether it waited.
+    /// Waits for `time`, unless there is an event of `stop` or the other side goes. Returns whether it waited.
     pub(crate) fn pause(&self, time: Duration, stop: BorrowedFd<'_>) -> bool {
         let until = Some(Instant::now() + time);
         time.is_zero() || matches!(wait(&self.socket, PollFlags::empty(), stop, until), Ok(false))
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// A front-end, and the end of the session whose front-end has so long for its first message.
+    /// A front-end, and the end of the session whose front-end has `first_limit` for its first message.
     fn channel(first_limit: Duration) -> (UnixStream, Channel) {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(ours).unwrap();

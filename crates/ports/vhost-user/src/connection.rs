@@ -11,7 +11,7 @@ use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
 use hypervisor::Pace;
 
-/// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
+/// Rings are served once the front-end has sent nothing for this time: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How often rings may be started at once: a guest may enable 64 pairs one by one. Starts and stops are the work of a thread that all ports share.

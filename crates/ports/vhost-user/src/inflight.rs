@@ -20,13 +20,13 @@ pub(crate) struct Inflight {
     ring_size: u16,
 }
 
-/// Bytes for the logs of so many rings of this size.
+/// Bytes for the logs of `rings` rings of this size.
 fn bytes(rings: u16, ring_size: u16) -> usize {
     usize::from(rings) * InflightLog::bytes(ring_size)
 }
 
 impl Inflight {
-    /// A new file for the logs of so many rings. Returns it, and how many bytes are used.
+    /// A new file for the logs of `rings` rings. Returns it, and how many bytes are used.
     pub(crate) fn create(rings: u16, ring_size: u16) -> io::Result<(File, u64)> {
         let bytes = bytes(rings, ring_size.min(SIZE_MAX));
         let pages = bytes.div_ceil(PageSize::Small.bytes());

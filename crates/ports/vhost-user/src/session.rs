@@ -158,7 +158,7 @@ impl Session {
         Self { offers_config_space, ..self }
     }
 
-    /// The same, whose front-end may have so much memory mapped. There is no bound without this.
+    /// The same, with a bound for the memory that its front-end may have mapped. Without this there is none.
     #[must_use]
     pub fn within(self, budget: Arc<MemoryBudget>) -> Self {
         Self { budget, ..self }

@@ -17,7 +17,7 @@ use crate::notifier::Notifier;
 use crate::options::Agreed;
 use crate::shared_memory::{PART, WHOLE};
 
-/// The most buffers of a frame: what follows its header has so many pieces.
+/// The most buffers of a frame: one for each piece behind its header.
 const BUFFERS_MAX: usize = port::PIECES_MAX;
 
 /// The ring of buffers that the back-end fills, as the ingress side of a queue. A frame stays in its buffers until it is

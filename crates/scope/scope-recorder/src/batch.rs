@@ -215,7 +215,7 @@ impl Batch {
         End { entries: &mut self.entries, count: self.count }
     }
 
-    /// Extends the batch to so many entries.
+    /// Extends the batch to a number of entries.
     pub fn extend_to(&mut self, count: usize) {
         self.count = count;
     }

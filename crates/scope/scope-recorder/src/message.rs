@@ -6,7 +6,7 @@ use crate::block_id::BlockId;
 use crate::blocks::BlockCode;
 use crate::trace::LONGEST;
 
-/// Words of a message: so many that handing it over costs next to nothing.
+/// Words of a message: with this many, handing it over costs next to nothing.
 const WORDS: usize = 1 << 16;
 
 /// A message to the recorder. Waking its thread takes longer than all work for a block, so new blocks wait until the words

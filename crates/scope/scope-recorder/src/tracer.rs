@@ -34,7 +34,7 @@ use crate::recorder::{Recorder, SharedCounts};
 use crate::stage::Stage;
 use crate::trace::{TraceEvent, block_word};
 
-/// Blocks of so many instructions always have their own callback: QEMU translates a single instruction again, with callbacks for
+/// Blocks of this length always have their own callback: QEMU translates a single instruction again, with callbacks for
 /// its accesses only, when it accesses a device.
 const SINGLE: usize = 1;
 /// The number of messages.

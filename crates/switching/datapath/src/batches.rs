@@ -23,13 +23,13 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// A batch of so many frames was taken from an ingress queue of the port.
+    /// A batch of `frames` frames was taken from an ingress queue of the port.
     #[inline]
     pub(crate) fn taken(&self, frames: usize) {
         self.taken.add(frames as u64);
     }
 
-    /// An egress queue of the port has accepted so many frames in one call.
+    /// An egress queue of the port has accepted `frames` frames in one call.
     #[inline]
     pub(crate) fn delivered(&self, frames: u64) {
         self.delivered.add(frames);

@@ -19,7 +19,7 @@ use crate::route::Routes;
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Frames were taken, or done with. So many are new, with so many bytes.
+    /// Frames were taken or finished. The new ones, and their bytes.
     Worked { frames: usize, bytes: u64 },
     /// Nothing to do.
     Dry,
@@ -70,7 +70,7 @@ impl IngressQueue {
         self.waits.due()
     }
 
-    /// The last turn took so long, and had ended by `end`. Calls `each` with the time of each batch that ended in it.
+    /// Records the last turn's duration and end. Calls `each` with the time of each batch that ended in it.
     #[inline]
     pub(crate) fn turn_ended(&mut self, took: Duration, end: Instant, each: impl FnMut(Duration)) {
         self.residence.turn_ended(took, end, each);

@@ -19,7 +19,7 @@ use crate::steer::Steer;
 use crate::tags::{self, TagAction};
 use crate::targets::{Targets, admit};
 
-/// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
+/// A turn that has lasted for this time ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
 pub(crate) const TURN: Duration = Duration::from_micros(200);
 /// Copies of flooded packets, counted as on a wire, after which a turn looks at the time.

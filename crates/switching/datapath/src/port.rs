@@ -76,7 +76,7 @@ impl Port {
         }
     }
 
-    /// The same for a datapath with so many workers. None of them may use it before.
+    /// The same for a datapath with `workers` workers, before any of them uses it.
     pub(crate) fn with_workers(self, workers: usize) -> Self {
         let batches = (0..workers).map(|_| Batches::default()).collect();
         Self { batches, counters: PortCounters::new(workers), ..self }
@@ -156,7 +156,7 @@ impl Port {
         self.steering().is_some_and(|cell| cell.load().steering().is_some())
     }
 
-    /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
+    /// Whether its guest is stalled: it posts too few buffers, and frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
         self.egress.iter().any(|queue| queue.with(|egress| egress.is_stalled()) == Some(true))
     }

@@ -20,7 +20,7 @@ pub(crate) fn switch(port: &str, to: &str, frames: usize) {
     probe!(pvnet, switch, name, len, to, to_len, frames);
 }
 
-/// A queue of a port was offered frames, and has accepted so many with so many bytes; the others wait or were dropped.
+/// A queue of a port was offered `offered` frames, and has accepted `frames` of `bytes` bytes; the others wait or were dropped.
 #[inline(always)]
 pub(crate) fn egress(port: &str, queue: usize, offered: usize, frames: u64, bytes: u64) {
     let (name, len) = (port.as_ptr(), port.len());

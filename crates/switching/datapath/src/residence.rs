@@ -58,7 +58,7 @@ impl Residence {
         }
     }
 
-    /// The last turn took so long, and had ended by `end`. Calls `each` with the time of each batch that ended in it.
+    /// Records the last turn's duration and end. Calls `each` with the time of each batch that ended in it.
     #[inline]
     pub(crate) fn turn_ended(
         &mut self,
@@ -96,7 +96,7 @@ mod tests {
             Self { window, residence, start: Instant::now() }
         }
 
-        /// A turn of a millisecond that begins at `at` milliseconds: takes so many frames, and keeps those in hand whose numbers
+        /// A turn of a millisecond that begins at `at` milliseconds: takes `fresh` frames, and keeps those in hand whose numbers
         /// in order of arrival are in `kept`. Returns the times of the batches that ended, in milliseconds.
         fn turn(&mut self, at: u32, fresh: usize, kept: &[usize]) -> Vec<u128> {
             (0..fresh).for_each(|_| assert!(self.window.push().is_some()));

@@ -41,7 +41,7 @@ pub struct Sleep {
     pub to: Option<Arc<Port>>,
     /// Whether one of them is detached since then, or is about to be.
     pub has_left: bool,
-    /// Whether it has slept for so long that another thread took its place. Otherwise it slept often, for a short time each.
+    /// Whether another thread took its place. Otherwise it slept often, for a short time each.
     pub is_replaced: bool,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing attached yet, for so many workers.
+    /// Nothing attached yet, for `workers` workers.
     pub(crate) fn of(
         config: &Config,
         failures: FailureSink,
@@ -258,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// Ports without a limit of their own may flood so many copies per second from now on.
+    /// Ports without a limit of their own may flood `copies` per second from now on.
     pub(crate) fn limit_floods(&self, copies: u32) {
         self.flood_copies.store(copies, Ordering::Relaxed);
         self.change(|ports| {
@@ -274,7 +274,7 @@ impl Shared {
         });
     }
 
-    /// A port may flood so many copies per second from now on; none for as many as others.
+    /// A port may flood `copies` per second from now on; `None`: as many as others.
     pub(crate) fn limit_floods_of(&self, PortId(port): PortId, copies: Option<u32>) {
         let is_own = copies.is_some();
         let copies = copies.unwrap_or_else(|| self.flood_copies.load(Ordering::Relaxed));

@@ -21,7 +21,7 @@ use crate::worker_state::WorkerState;
 const TICK: Duration = Duration::from_millis(3);
 /// How often it looks while a worker sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// A worker that sleeps at so many looks in a row, in one round, is replaced.
+/// A worker that sleeps at this many looks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// Looks without such a worker after which it does not look until one wakes it.
 const IDLE_LOOKS: u32 = 100;

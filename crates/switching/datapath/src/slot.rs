@@ -19,7 +19,7 @@ use crate::work::Work;
 /// Events in a row that a queue may send without work. One may be late, for frames that were
 /// taken before it came.
 const EMPTY_EVENTS: u32 = 16;
-/// After them it rests for so long.
+/// How long it rests after them.
 const REST: Duration = Duration::from_millis(1);
 /// An epoll token has the slot's number in the bits below, and in those above the number of the event of this slot.
 const EVENT_SHIFT: u32 = 32;
@@ -90,7 +90,7 @@ impl Slot {
         })
     }
 
-    /// The last turn of its queue or task took so long, and had ended by `end`: counts this for `worker`, and how long batches were in
+    /// Records the last turn's duration and end: counts them for `worker`, and how long batches were in
     /// the daemon.
     #[inline]
     pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {

@@ -44,13 +44,13 @@ const BULK_FRAMES: usize = 16;
 /// with each look.
 const LOOK_BYTES: u64 = 2048;
 const LOOK_FRAMES: usize = 2;
-/// A burst that is no bulk after so many looks begins anew: those long ago say nothing of what comes next.
+/// A burst that is not bulk after this many polls begins anew: earlier frames say nothing of what comes next.
 const LOOKS: u32 = 64;
 /// Waits after a bulk burst that are not polled. Between the bursts there are others with acknowledgements.
 const BULK_WAITS: u8 = 16;
 /// Short waits in a row after which a thread begins to poll.
 const START: u8 = 4;
-/// The score with which it begins, and the highest: so many waits that are polled in vain end polling. Those that it
+/// The first and highest score: this many waits that are polled in vain end polling. Those that it
 /// waits for begin at other times.
 const SCORE_MAX: u8 = 8;
 /// What a wait that ended in time adds. Every second wait may end late: a thread that forwards requests and
@@ -64,7 +64,7 @@ const REST_MAX: u16 = 4096;
 /// The same, at least, after a [late](LATE) look that comes soon after another. `sched_yield` gives whole time slices away, so
 /// one such wait costs more than a thousand wake-ups save.
 const REST_CROWDED: u16 = 1024;
-/// After so many waits that ended in time, polling has saved more than a late look costs. Then it was somebody who came once.
+/// After this many waits that ended in time, polling has saved more than a late poll costs: the CPU was taken once only.
 const CALM: u16 = 2 * REST_CROWDED;
 
 /// How a thread waits.
@@ -191,7 +191,7 @@ impl Poller {
         self.limit
     }
 
-    /// The thread looked and found work: frames with so many bytes in all. `now` is the time of the look; it is
+    /// The thread polled and found `frames` frames of `bytes` bytes in all. `now` is the time of the poll; it is
     /// only called if a wait ends.
     #[inline]
     pub fn worked(&mut self, frames: usize, bytes: u64, now: impl FnOnce() -> Instant) {

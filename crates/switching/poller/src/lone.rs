@@ -14,11 +14,11 @@ const SLEPT: Duration = Duration::from_micros(1500);
 /// wake-ups of other CPUs, and the one whose program has asked for all of them.
 const LOOK_MIN: Duration = Duration::from_micros(100);
 const LOOK_MAX: Duration = Duration::from_millis(1);
-/// Looking on may take one of so many parts of the time.
+/// Polling after lone frames may take one part in this many of the time.
 const PART: u32 = 100;
 /// The most that is saved up, for some lone frames soon after each other.
 const SAVED_MAX: Duration = Duration::from_millis(4);
-/// Answers in time that must have come before the thread looks on, and the most that count: so many answers that do not come end it.
+/// Answers in time after which the thread polls on. It counts no more of them, so this many answers that do not come end it.
 const START: u8 = 2;
 const SCORE_MAX: u8 = 4;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const TAKEN: Duration = Duration::from_micros(1);
 /// Time between two yields after a first one that nobody took. It doubles with each further one,
 const SPIN_MIN: Duration = Duration::from_nanos(500);
-/// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for so long.
+/// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for this time.
 const SPIN_MAX: Duration = Duration::from_micros(400);
 
 /// The yields of a thread that polls: one per look while other threads take the CPU, and few while none does.

@@ -54,7 +54,7 @@ impl Event for Doorbell {
     fn take(&self) {}
 }
 
-/// When somebody who sleeps is woken up for frames: after so many, or so long after the last one, whichever comes first.
+/// When a sleeper is woken up for frames: after a number of frames, or a time after the last one, whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {
     /// Frames of one wake-up, at least one. With one, each wakes.

@@ -371,7 +371,7 @@ pub trait Egress: Any + Send {
         None
     }
 
-    /// Whether the other side has taken nothing for so long that frames for it are dropped.
+    /// Whether the other side is stalled: frames for it are dropped.
     fn is_stalled(&self) -> bool {
         false
     }

@@ -49,7 +49,7 @@ pub struct PortSnapshot {
 }
 
 impl PortCounters {
-    /// For so many workers.
+    /// Counters for `workers` workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
         let traffic = (0..workers).map(|_| Traffic::default()).collect();

@@ -49,7 +49,7 @@ table! {
     }
 }
 
-/// `coalescing`: interrupts come after so many frames, or so many microseconds after the first; 0 is not by number, or not by
+/// `coalescing`: interrupts come after a number of frames, or of microseconds after the first; 0 is not by number, or not by
 /// time. Both 0: at once. Without a number for received frames, one after a pause interrupts at once, and frames in a row are
 /// held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

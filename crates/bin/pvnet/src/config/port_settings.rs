@@ -143,9 +143,9 @@ table! {
         flood_copies_per_second: Option<u32> = None;
         /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
         gro: bool = false;
-        /// Its other side is notified after so many frames,
+        /// Frames after which its other side is notified,
         coalesce_frames: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
-        /// or so many microseconds after the last one; see [`PortSettings::coalescing`].
+        /// or microseconds after the last one; see [`PortSettings::coalescing`].
         coalesce_us: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
         /// What it is joined to.
         attach: Option<Attach> = None, OPENED.not_for_uplinks(LEADS_OUT);

@@ -20,7 +20,7 @@ table! {
         kind: Option<PortKind> = None, Effort::Device;
         /// The most pairs of rings.
         queues: u16 = 1;
-        /// The guest's memory, in units of 1 MiB: its front-end may have so much mapped, and logs beside it. This machine's memory if absent.
+        /// What its front-end may have mapped, in units of 1 MiB, and logs beside it: the guest's memory. This machine's memory if absent.
         memory_mib: Option<u64> = None, Effort::InPlace;
         /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
         config_space: bool = false;

@@ -216,7 +216,7 @@ pub enum Queues {
     /// Each guest with `rx = "direct"` has one, whose frames are put into the guest's buffers; on Xen each with
     /// `rx = "guest-copy"`, whose frames are put into its pool.
     PerGuest,
-    /// All frames; there are at most so many pairs.
+    /// At most this many pairs, for all frames.
     Pairs(u16),
 }
 

@@ -162,7 +162,7 @@ impl Connections {
         }
     }
 
-    /// Waits for so long, or until there must be no further connection.
+    /// Waits for `time`, or until there must be no further connection.
     pub(super) fn pause(&self, time: Duration) {
         self.wait(None::<&UnixStream>, Some(time));
     }

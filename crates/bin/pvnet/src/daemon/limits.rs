@@ -273,7 +273,7 @@ impl Limits {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the share of one of so many guests that may join, beside these ports.
+    /// Takes the share of one of the guests that may join, beside these ports.
     ///
     /// # Errors
     /// It does not fit; the end of a sentence about the guest, for an operator.

@@ -24,7 +24,7 @@ use crate::daemon::limits::Limits;
 use crate::daemon::nics::Nics;
 use crate::daemon::ports::port_event::Transition;
 
-/// Gives private memory of so many bytes.
+/// Gives private memory of a length in bytes.
 pub(super) type BufferMemory = dyn Fn(usize) -> io::Result<Region> + Send + Sync;
 
 /// What the devices that the daemon opens get from the platform.

@@ -75,7 +75,7 @@ impl Wishes {
     }
 }
 
-/// A rate as xen-netback understands it: bytes in each interval of so many microseconds. Without an interval there is no limit. None
+/// A rate as xen-netback understands it: bytes, and the microseconds of an interval. Without an interval there is no limit. None
 /// if it is malformed, or lets nothing pass.
 fn parse_rate(text: &str) -> Option<Limit> {
     let (bytes, micros) = text.trim().split_once(',')?;

@@ -73,7 +73,7 @@ fn of_json(text: &str) -> Cow<'_, str> {
     Value::Object(object).to_string().into()
 }
 
-/// Shortens a text to so many bytes.
+/// Shortens a text to `bytes` bytes.
 pub(super) fn cut(text: &mut String, bytes: usize) {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes - CUT.len_utf8()));

@@ -138,7 +138,7 @@ impl Process {
         }
     }
 
-    /// Sleeps for events for so long, or without a limit. Serves the daemon's messages. Returns
+    /// Sleeps until there are events or `wait` has passed. Serves the daemon's messages. Returns
     /// whether to go on.
     fn wait(&mut self, wait: Option<Duration>) -> io::Result<bool> {
         let sleeps = wait != Some(Duration::ZERO) && self.card.fall_asleep();

@@ -101,7 +101,7 @@ impl Listed for ContextRates {
     }
 }
 
-/// A table of at most `width` characters in a line, for intervals of so many seconds; empty without a context.
+/// A table of at most `width` characters in a line, for intervals of `seconds`; empty without a context.
 pub fn text(contexts: &[&ContextRates], seconds: f64, width: Option<usize>) -> String {
     if contexts.is_empty() {
         return String::new();

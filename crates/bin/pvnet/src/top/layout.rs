@@ -27,7 +27,7 @@ impl TableColumn {
     }
 }
 
-/// A table of so many characters in a line: columns with a rank are left out until it fits, and then the cells of the first
+/// A table of at most `width` characters in a line: columns with a rank are left out until it fits, and then the cells of the first
 /// column are cut.
 pub fn table(mut columns: Vec<TableColumn>, width: Option<usize>) -> Table {
     if let Some(width) = width {

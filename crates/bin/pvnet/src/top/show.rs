@@ -68,7 +68,7 @@ fn operations(rates: &Rates) -> Table {
     table
 }
 
-/// The ports that a view lists, below so many lines, and a line for each that has a reason.
+/// The ports that a view lists, below `above` lines, and a line for each that has a reason.
 fn ports(rates: &Rates, view: &View, size: Option<Size>, above: usize) -> String {
     let listed = view.list(&rates.ports);
     let room = size.map_or(usize::MAX, |size| size.rows.saturating_sub(above + 1).max(PORTS_MIN));

@@ -52,7 +52,7 @@ pub fn between(before: &Status, after: &Status) -> Vec<WorkerRates> {
 /// Queues that a row names.
 const NAMED: usize = 4;
 
-/// A table of at most `width` characters in a line, for intervals of so many seconds; empty without a worker.
+/// A table of at most `width` characters in a line, for intervals of `seconds`; empty without a worker.
 pub fn text(workers: &[WorkerRates], seconds: f64, width: Option<usize>) -> String {
     if workers.is_empty() {
         return String::new();

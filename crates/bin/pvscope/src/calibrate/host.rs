@@ -80,7 +80,7 @@ fn fastest(mut run: impl FnMut()) -> f64 {
     best
 }
 
-/// How often so many steps are repeated, so that reading the clock takes no part of the time.
+/// How often `steps` steps are repeated, so that reading the clock takes no part of the time.
 fn rounds(steps: usize) -> usize {
     const ENOUGH: usize = 100_000;
     ENOUGH.div_ceil(steps.max(1))

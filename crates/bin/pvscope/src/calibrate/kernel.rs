@@ -11,20 +11,20 @@ pub const BUFFER: usize = 64 << 10;
 /// A small program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Follows a list through every fourth line of so many bytes: page by page, the lines of a page in random order. No line is
+    /// Follows a list through every fourth line of a number of bytes: page by page, the lines of a page in random order. No line is
     /// next to another.
     List(usize),
-    /// Follows a list with one line in each of so many pages.
+    /// Follows a list with one line in each of a number of pages.
     Pages(usize),
-    /// Reads so many bytes in their order.
+    /// Reads a number of bytes in their order.
     Read(usize),
     /// Adds to a number that other processors could use.
     Locked,
     /// Calls the kernel.
     SystemCall,
-    /// Follows a list through all lines of so many bytes in random order.
+    /// Follows a list through all lines of a number of bytes in random order.
     Scattered(usize),
-    /// Copies segments out of so many bytes, one after the other.
+    /// Copies segments out of a number of bytes, one after the other.
     Copied(usize),
 }
 

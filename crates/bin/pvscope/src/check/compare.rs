@@ -104,7 +104,7 @@ fn of_window(window: &str, before: &Measured, now: &Measured) -> Vec<Difference>
     out.into_iter().flatten().map(difference).collect()
 }
 
-/// Instructions of each module, of a window of so many frames.
+/// Instructions of each module, of a window of `frames` frames.
 fn instructions(before: &Measured, now: &Measured, frames: f64) -> Vec<Out> {
     let modules = both(&before.instructions, &now.instructions).into_iter();
     let out = modules.filter(|(module, before, now)| {

@@ -57,7 +57,7 @@ impl AddAssign for Taken {
 }
 
 impl Measured {
-    /// The counts of one recording, of so many frames. Misses are means over layouts.
+    /// The counts of one recording, by its number of frames. Misses are means over layouts.
     pub fn new(
         recording: &Recording,
         frames: u64,

@@ -165,7 +165,7 @@ fn unused(name: &str, used: &mut BTreeSet<String>) -> String {
 /// The file of this code.
 ///
 /// # Errors
-/// If the format has no room for so much.
+/// If the format has no room for the code.
 fn elf_file(code: &Code) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     write(code, &mut bytes).map_err(io::Error::other)?;

@@ -145,7 +145,7 @@ struct MeasureRow<'a> {
     values: &'a [f64],
 }
 
-/// The least value that so many percent of the sorted values do not exceed.
+/// The least value that `percent` of the sorted values do not exceed.
 fn quantile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0.0)

@@ -114,7 +114,7 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// Removes what is no snapshot, and of the others those that exceed so many bytes, except `newest`.
+    /// Deletes strays, and the oldest snapshots beyond `kept` bytes; keeps `newest`.
     fn make_room(&self, newest: &Snapshot, kept: u64) {
         let mut left = kept.saturating_sub(newest.bytes());
         let all = self.all();

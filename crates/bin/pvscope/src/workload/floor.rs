@@ -220,13 +220,13 @@ impl Code {
         self.add(&[0xbe]).word(flags).call(2) // mov esi, FLAGS
     }
 
-    /// `mmap` of so many bytes, shared, of the descriptor in `r8d` at the offset in `r9`.
+    /// `mmap` of `bytes` bytes, shared, of the descriptor in `r8d` at the offset in `r9`.
     fn map(&mut self, bytes: u32) -> &mut Self {
         self.add(&[0x31, 0xff, 0xbe]).word(bytes); // xor edi, edi; mov esi, BYTES
         self.add(&[0xba]).word(3).add(&[0x41, 0xba]).word(1).call(9) // mov edx, PROT_READ | PROT_WRITE; mov r10d, MAP_SHARED
     }
 
-    /// `read` or `write` of so many bytes, by the descriptor, at the address of the granted page.
+    /// `read` or `write` of `bytes` bytes, by the descriptor, at the address of the granted page.
     fn transfer(&mut self, call: u32, descriptor: &[u8], page: u32, bytes: u32) -> &mut Self {
         self.add(descriptor).add(&[0x49, 0x8d, 0xb7]).word(page * 4096); // lea rsi, [r15 + …]
         self.add(&[0xba]).word(bytes).call(call) // mov edx, BYTES
@@ -238,7 +238,7 @@ impl Code {
         self.add(&[0xba]).word(4).call(call) // mov edx, 4
     }
 
-    /// Submits so many of the ring's operations, which follow those before, and waits for them.
+    /// Submits the ring's next `operations` operations, and waits for them.
     fn submit(&mut self, operations: u8) -> &mut Self {
         self.advance(44, operations); // the tail of submissions
         self.add(&[0x89, 0xef, 0xbe]).word(operations.into()); // mov edi, ebp; mov esi, OPERATIONS

@@ -12,13 +12,13 @@ const SOCKET: [u8; 2] = [0x89, 0xdf];
 /// An internet address and a port.
 pub type Address = ([u8; 4], u16);
 
-/// A program that sends datagrams of so many bytes without end: bursts of so many, and after each a pause of so many microseconds.
+/// A program that sends datagrams of `bytes` bytes without end: bursts of `count`, and after each a pause of `pause` microseconds.
 pub fn bursts(to: Address, bytes: u32, (count, pause): (u32, u32)) -> Vec<u8> {
     let send = Code::socket(DATAGRAMS, to).named(CONNECT);
     send.forever(|code| code.repeat(count, |code| code.write(bytes)).sleep(pause)).file()
 }
 
-/// A program that sends datagrams of so many bytes without end or pause.
+/// A program that sends datagrams of `bytes` bytes without end or pause.
 pub fn flood(to: Address, bytes: u32) -> Vec<u8> {
     Code::socket(DATAGRAMS, to).named(CONNECT).forever(|code| code.write(bytes)).file()
 }
@@ -29,13 +29,13 @@ pub fn drain(port: u16) -> Vec<u8> {
     Code::socket(DATAGRAMS, any).named(BIND).forever(|code| code.read(2048)).file()
 }
 
-/// A program that connects, sends so many bytes and waits for as many, without end.
+/// A program that connects, sends `bytes` bytes and waits for as many, without end.
 pub fn ask(to: Address, bytes: u32) -> Vec<u8> {
     let client = Code::socket(STREAM, to).named(CONNECT);
     client.forever(|code| code.write(bytes).read(bytes)).file()
 }
 
-/// A program that takes a connection, and answers each so many bytes with as many.
+/// A program that takes a connection, and answers each `bytes` bytes with as many.
 pub fn answer(port: u16, bytes: u32) -> Vec<u8> {
     let server = Code::socket(STREAM, ([0; 4], port)).named(BIND).accept();
     server.forever(|code| code.read(bytes).write(bytes)).file()

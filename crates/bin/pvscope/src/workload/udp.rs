@@ -3,7 +3,7 @@
 use crate::mark::executable;
 
 /// The name of the program and its file: it sends datagrams of 1448 bytes to port 9 of 10.0.0.9 without end, and sleeps after
-/// each for so many microseconds if there is a pause.
+/// each for `pause` microseconds if there is a pause.
 pub fn sender(pause: Option<u32>) -> (String, Vec<u8>) {
     let code = pause.map_or_else(|| CODE.to_vec(), |pause| [PAUSING, &timespec(pause)].concat());
     ("send-udp".to_owned(), executable(&code))

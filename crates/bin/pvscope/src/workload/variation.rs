@@ -23,7 +23,7 @@ pub struct Variation {
         allow_hyphen_values = true
     )]
     pub iperf: String,
-    /// A sender of UDP sleeps for so many microseconds after each datagram.
+    /// Microseconds for which a sender of UDP sleeps after each datagram.
     #[arg(long, value_name = "N")]
     pub pause: Option<u32>,
     /// A line of the script of dom0, or of a machine without Xen, before traffic starts: "while :; do :; done &" keeps it busy.

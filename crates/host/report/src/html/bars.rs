@@ -160,7 +160,7 @@ fn draw_missing(svg: &mut Svg, scale: &Scale, y: f64) {
     svg.text((scale.at(0.0) + 8.0, y + BAR / 2.0 + 4.5), Anchor::Start, "missing", "not measured");
 }
 
-/// The height of a group of so many bars; one without any still needs a line for its label.
+/// The height of a group of bars; one without any still needs a line for its label.
 fn group_height(bars: usize) -> f64 {
     let bars = bars.max(1) as f64;
     bars * BAR + (bars - 1.0) * BETWEEN_BARS

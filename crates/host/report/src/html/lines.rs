@@ -11,7 +11,7 @@ const HEIGHT: f64 = 260.0;
 const MARKED: usize = 30;
 /// The least distance between two numbers of the x axis.
 const TICK_GAP: f64 = 14.0;
-/// What stands beside the plot takes about so much.
+/// The room beside the plot, about.
 const NARROWEST: f64 = 200.0;
 /// The least distance between the names of two lines.
 const NAME: f64 = LINE - 3.0;

@@ -35,7 +35,7 @@ pub struct ReuseArgs {
 
 /// Payload of a datagram: a frame of 1514 bytes over IPv4, less some options.
 const DATAGRAM: u16 = 1448;
-/// A transfer begins so long before the measured time, so that pages are mapped by then, and ends so long after it.
+/// How long before the measured time a transfer begins, so that pages are mapped by then, and how long after it it ends.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// How packets from the guest are reached.

@@ -53,7 +53,7 @@ impl Events {
         Ok(epoll::modify(&self.epoll, socket, data, interest.flags())?)
     }
 
-    /// The numbers of ready sockets, after so long at most.
+    /// The numbers of ready sockets, after `limit` at most.
     pub fn wait(&self, limit: Duration, ready: &mut Vec<u64>) -> io::Result<()> {
         let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
         let mut space = [MaybeUninit::uninit(); 64];

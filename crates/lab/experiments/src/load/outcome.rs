@@ -37,7 +37,7 @@ impl document::Document for Outcome {
 }
 
 impl Outcome {
-    /// The outcome of connections that carried so many bytes.
+    /// The outcome of connections that carried `bytes`.
     pub fn new(sends: bool, seconds: f64, bytes: Vec<(String, u64)>) -> Self {
         let mbps = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds.max(f64::EPSILON);
         let all: Vec<u64> = bytes.iter().map(|(_, bytes)| *bytes).collect();

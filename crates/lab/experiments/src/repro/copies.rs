@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// How often all of them are copied. The median counts.
 const TIMES: usize = 51;
 
-/// Nanoseconds of a copy of so many bytes from one page to another, with as many pages in turn as a ring has.
+/// Nanoseconds of a copy of `bytes` bytes from one page to another, with as many pages in turn as a ring has.
 pub fn copy_ns(bytes: u16) -> f64 {
     let (from, mut to) = (vec![1_u8; BUFFERS * PAGE], vec![0_u8; BUFFERS * PAGE]);
     let len = usize::from(bytes).min(PAGE);

@@ -54,7 +54,7 @@ pub struct Window<T> {
     pub values: [T; 2],
 }
 
-/// Measures a server for so many seconds, in which the caller's traffic must last. `programs` are the processes of the guests'
+/// Measures a server for `seconds`, in which the caller's traffic must last. `programs` are the processes of the guests'
 /// programs.
 pub fn watch<T>(
     server: &Server,

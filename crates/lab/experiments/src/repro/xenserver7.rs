@@ -50,7 +50,7 @@ pub struct Xenserver7Args {
     results: Results,
 }
 
-/// From so many CPUs on, every number of queues is measured with a worker for each.
+/// From this many CPUs on, every number of queues is measured with a worker for each.
 const ENOUGH_CPUS: usize = 8;
 /// Sets of ports over which flows per queue are computed.
 const PORT_SETS: usize = 1000;
@@ -67,7 +67,7 @@ impl Xenserver7Args {
         queues
     }
 
-    /// What is measured on a machine with so many CPUs.
+    /// What is measured on a machine with `cpus` CPUs.
     fn points(&self, cpus: usize) -> Vec<Point> {
         let queues = self.queues();
         if cpus >= ENOUGH_CPUS {

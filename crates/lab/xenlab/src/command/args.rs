@@ -40,7 +40,7 @@ impl LabArgs {
         Ok(options)
     }
 
-    /// Progress of a lab with so many steps.
+    /// Progress of a lab with a number of steps.
     pub fn progress(&self, steps: usize) -> Progress {
         Progress::new(steps, self.boot.build.quiet)
     }

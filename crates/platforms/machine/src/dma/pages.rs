@@ -55,7 +55,7 @@ impl DmaPages {
         self.first
     }
 
-    /// The references to so many pages.
+    /// The references to the domain's pages, which number `pages`.
     #[inline]
     pub(crate) fn references(&self, pages: usize) -> &PageReferences {
         self.references.get_or_init(|| PageReferences::new(pages))

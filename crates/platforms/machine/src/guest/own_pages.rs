@@ -17,7 +17,7 @@ pub struct OwnPages {
 }
 
 impl MachineGuest {
-    /// Takes so many consecutive pages, zeroed.
+    /// Takes `pages` consecutive pages, zeroed.
     ///
     /// # Errors
     /// There is no such run of free pages.

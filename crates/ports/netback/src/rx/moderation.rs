@@ -55,7 +55,7 @@ impl Moderation {
         self.coalescing.is_some()
     }
 
-    /// Frames were published: so many, with so many bytes. `asked`: the guest wants a notification for them. Returns whether it gets
+    /// `frames` frames of `bytes` bytes were published. `asked`: the guest wants a notification for them. Returns whether it gets
     /// one now.
     #[must_use = "a guest that asked for a notification and gets none sleeps for ever"]
     #[inline]

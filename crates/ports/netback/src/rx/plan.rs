@@ -208,7 +208,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         self.copies.remaining_capacity() >= COPIES_OF_SHORT && !self.slots.is_full()
     }
 
-    /// Whether a packet of so many copies and slots still fits.
+    /// Whether a packet of `copies` copies and `slots` slots still fits.
     #[inline]
     pub(super) fn fits(&self, copies: usize, slots: u32) -> bool {
         self.copies.remaining_capacity() >= copies

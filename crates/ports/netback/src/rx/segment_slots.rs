@@ -65,9 +65,9 @@ impl SegmentSlots {
         }
     }
 
-    /// Slots to wait for before more segments than the first `sent` are delivered: those of all, if the guest can have so many
+    /// Slots to wait for before more segments than the first `sent` are delivered: those of all, if the guest can have as many
     /// buffers that are not lent. Cards and sockets keep half of a ring for good, and then a frame of more segments than the other
-    /// half would wait for ever. So would any frame for a guest that never posts so many: `most` is what it has posted at once.
+    /// half would wait for ever. So would any frame for a guest that never posts as many: `most` is what it has posted at once.
     pub(super) fn next_part(self, sent: u16, unlent: u32, most: u32) -> u32 {
         match self.left(sent) {
             all if most < FEW => all.min((most / 4).max(PART_OF_FEW).max(self.each)),

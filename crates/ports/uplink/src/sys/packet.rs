@@ -49,7 +49,7 @@ pub(crate) fn set_option(socket: BorrowedFd<'_>, option: PacketOption, value: c_
     set(socket, libc::SOL_PACKET, option as c_int, &value)
 }
 
-/// Gives the socket a receive ring of `slots` slots of so many bytes, which its file is then. `block`: a multiple of a slot's length.
+/// Gives the socket a receive ring of `slots` slots, which is the content of its file then. `block`: a multiple of a slot's length.
 pub(crate) fn set_receive_ring(
     socket: BorrowedFd<'_>,
     block: u32,

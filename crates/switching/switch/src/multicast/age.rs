@@ -16,7 +16,7 @@ pub(super) struct Age {
 }
 
 impl Age {
-    /// A query was sent, to be answered within so many seconds.
+    /// A query was sent, to be answered within `seconds`.
     pub(super) fn ask(&mut self, now: u32, seconds: u32) {
         self.unanswered = self.unanswered.saturating_add(1).min(QUERIES);
         self.until = now.saturating_add(seconds.max(ANSWER_SECONDS)).saturating_add(1);

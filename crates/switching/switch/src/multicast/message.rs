@@ -40,7 +40,7 @@ pub(super) enum GroupChange {
 /// A message, as far as snooping uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A router asks. `general`: for all groups, to be answered within so many seconds. Also what may be a query behind the private
+    /// A router asks. `general`: for all groups, with the seconds to answer. Also what may be a query behind the private
     /// header.
     Query { general: Option<u32> },
     /// A host reports or leaves groups. Not `is_complete` if more of them lie behind the private header.
@@ -126,7 +126,7 @@ fn one(group: Option<MacAddr>, change: GroupChange) -> Message {
     Message::Report { changes, is_complete: true }
 }
 
-/// The records of a report of IGMPv3 or MLDv2, with addresses of so many bytes.
+/// The records of a report of IGMPv3 or MLDv2, with addresses of `address` bytes.
 fn records(message: &[u8], address: usize, group: impl Fn(&[u8]) -> Option<MacAddr>) -> Message {
     let mut changes = ArrayVec::new();
     let mut left = be16(message, 6).unwrap_or(u16::MAX);

@@ -15,7 +15,7 @@ use crate::daemon::ports::{PluggedPort, PortId, Record};
 /// Looks at the memory of the suspects, and the time between two of them. A gigabyte of small pages takes some 200 ms to be freed.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Memory must shrink by so much meanwhile: what a balloon gives up in that time is less.
+/// The least by which memory must shrink meanwhile: a balloon gives up less in that time.
 const HOLE: u64 = 4 << 20;
 
 /// What is said of the culprit.

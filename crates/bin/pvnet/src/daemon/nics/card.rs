@@ -211,7 +211,7 @@ impl NicCard {
         self.state().process
     }
 
-    /// Waits until a condition holds, or for so long. Returns whether it does.
+    /// Waits until a condition holds, or a time has passed. Returns whether it holds.
     pub(super) fn wait_until(
         &self,
         limit: Duration,

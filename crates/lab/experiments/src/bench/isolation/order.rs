@@ -16,7 +16,7 @@ pub enum Order {
     Idle,
     /// The attack.
     Attack,
-    /// It is idle as a guest, and uses so many per cent of a CPU; 150 are one CPU and half of another.
+    /// It is idle as a guest, and uses this much of a CPU in per cent; 150 are one CPU and half of another.
     Spin(u32),
     /// It is a good guest with much to do: it sends ordinary frames as fast as they are taken.
     Busy,

@@ -71,7 +71,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// A domain with so many pages from machine page `first` on.
+    /// A domain with `pages` pages from machine page `first` on.
     pub fn new(id: DomId, first: u64, pages: usize) -> Self {
         let references = PageReferences::new(pages);
         Self { id, pages: first..first + pages as u64, references }

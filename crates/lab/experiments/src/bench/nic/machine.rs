@@ -212,7 +212,7 @@ impl Machine {
         Self { clock, ..self }
     }
 
-    /// Lets the guests send and receive for so long.
+    /// Lets the guests send and receive for a time.
     pub fn run(&mut self, duration: Duration) -> Result<Sample, String> {
         let start = Instant::now();
         let mut sample = Sample::default();
@@ -222,7 +222,7 @@ impl Machine {
         Ok(sample)
     }
 
-    /// Lets them do so for so many batches.
+    /// Lets them do so for a number of batches.
     pub fn run_batches(&mut self, batches: u32) -> Result<Sample, String> {
         let mut sample = Sample::default();
         for _ in 0..batches {
@@ -255,7 +255,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Has the first guest send so many frames, and the card carry them.
+    /// Has the first guest send a number of frames, and the card carry them.
     pub fn send(&mut self, frames: u64) -> Result<(), String> {
         self.guests[0].send(frames)?;
         step_card(&mut lock(&self.card), self.begin);
@@ -277,7 +277,7 @@ impl Machine {
 }
 
 impl Guest {
-    /// Sends so many frames, as far as there is room. Returns how many.
+    /// Sends frames up to a number, as far as there is room. Returns how many.
     fn send(&mut self, frames: u64) -> Result<u64, String> {
         let Self { queue, frame, .. } = self;
         let mut sent = 0;

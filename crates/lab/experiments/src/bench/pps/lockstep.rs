@@ -1,4 +1,4 @@
-//! `pvnet-lab bench pps --lockstep`: exactly so many frames over each path, and what they took in hypercalls and notifications.
+//! `pvnet-lab bench pps --lockstep`: exactly N frames over each path, and what they took in hypercalls and notifications.
 //!
 //! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each path is a
 //! window between two marks, which pvscope knows; nothing else happens between them.

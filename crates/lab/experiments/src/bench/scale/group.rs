@@ -55,7 +55,7 @@ pub struct Sent {
 }
 
 impl Group {
-    /// Starts a daemon with so many guests configured; none of them is attached.
+    /// Starts a daemon with a number of guests configured, none of them attached.
     pub fn start(size: u16) -> Result<Self> {
         let daemon = Daemon::start(|folder| config_text(folder, size))?;
         Ok(Self { guests: Vec::new(), daemon, size, frame: Received::default() })

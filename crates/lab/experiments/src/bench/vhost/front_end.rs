@@ -47,7 +47,7 @@ pub struct FrontEndArgs {
 /// What the program is asked to do, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Sends frames of `len` bytes from the first guest to the second for so many milliseconds, as fast as it can.
+    /// Sends frames of `len` bytes from the first guest to the second for a number of milliseconds, as fast as it can.
     Throughput { len: u16, ms: u64 },
     /// Sends `count` frames to and fro, one at a time, with pauses between them.
     RoundTrips { count: u32, pause_us: u64 },

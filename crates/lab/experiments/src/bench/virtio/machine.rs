@@ -153,7 +153,7 @@ impl Machine {
         self.apart
     }
 
-    /// Posts as many buffers of a page as there is room for, each so many bytes behind the last one. Returns how many.
+    /// Posts as many buffers of a page as there is room for, each `apart` bytes behind the last one. Returns how many.
     pub fn post_apart(&mut self, range: Range<usize>, apart: usize) -> Result<u64, String> {
         let (mut posted, places) = (0, range.len() / apart);
         while self

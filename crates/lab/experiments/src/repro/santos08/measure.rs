@@ -58,7 +58,7 @@ pub struct Stream {
 
 /// Bytes of the headers of IP and UDP.
 const HEADERS: u16 = 28;
-/// The stream begins so long before the measured time.
+/// How long before the measured time the stream begins.
 const WARM_UP: Duration = Duration::from_millis(250);
 /// Seconds that it may go on after the measured time. It is ended before.
 const LONGER: u32 = 60;

@@ -12,7 +12,7 @@ const WORKLOAD: &str = "8 TCP streams";
 const PLOT: &str = "plot";
 const BACKGROUND: &str = "background";
 
-/// The best row there is for so many queues, with a worker for each: a measured one, or else the model's.
+/// The best row for `queues` queues, with a worker for each: a measured one, or else the model's.
 fn row(rows: &[Row], queues: usize) -> Option<&Row> {
     let is = |model: bool| {
         move |row: &&Row| {

@@ -11,7 +11,7 @@ use crate::repro::rounds::mean;
 const ONE: Point = Point { queues: 1, workers: 1 };
 const TWO: Point = Point { queues: 2, workers: 2 };
 
-/// The measurements of a machine with so many CPUs.
+/// The measurements of a machine, by its number of CPUs.
 #[derive(Clone, Copy)]
 pub struct Fit<'a> {
     seen: &'a Measurements,

@@ -229,7 +229,7 @@ impl Distribution {
     }
 }
 
-/// How often so many queues are used, from 0 on: each further flow meets a used queue, or one more.
+/// How often 0, 1, 2 … queues are used: each further flow meets a used queue, or one more.
 fn uniform_used(flows: usize, queues: usize) -> Vec<f64> {
     let mut shares = vec![0.0; queues + 1];
     shares[0] = 1.0;

@@ -39,7 +39,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// How the streams spread over so many queues.
+    /// How the streams spread over `queues` queues.
     pub fn spread(&self, queues: usize) -> Spread {
         let set: Vec<Hashes> = self.ports.iter().filter_map(|port| Hashes::of(*port)).collect();
         Spread::of(&set, queues)

@@ -128,7 +128,7 @@ impl Costs {
         self.worker * locked / (1.0 - locked).max(f64::EPSILON)
     }
 
-    /// The same where all threads share so many CPUs, and the share of these that is busy.
+    /// The same where all threads share `cpus` CPUs, and the share of these that is busy.
     fn shared(&self, spread: Spread, workers: usize, cpus: f64) -> (f64, f64) {
         let threads = threads(spread, workers);
         let alone = (1.0 - cpus / THREADS).max(0.0);

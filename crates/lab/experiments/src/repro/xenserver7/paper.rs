@@ -14,10 +14,10 @@ pub const DEFAULT_QUEUES: usize = 8;
 pub const ONE_QUEUE: f64 = 17_000.0;
 /// Mb/s with the default number of queues.
 pub const DEFAULT: f64 = 41_000.0;
-/// At least so many times as much with four queues as with one.
+/// The least factor from one queue to four.
 pub const FOUR_QUEUES: f64 = 2.0;
 
-/// Its rate in Mb/s with so many queues, where the text has one.
+/// Its rate in Mb/s with `queues` queues, where the text has one.
 pub fn mbps(queues: usize) -> Option<f64> {
     match queues {
         1 => Some(ONE_QUEUE),

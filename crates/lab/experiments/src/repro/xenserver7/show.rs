@@ -168,7 +168,7 @@ pub fn page(document: &Document) -> Report {
     page
 }
 
-/// Points of the rows with so many workers, or of the model's.
+/// Points of the rows with this number of workers, or of the model's.
 fn points(
     document: &Document,
     is: impl Fn(&Row) -> bool,

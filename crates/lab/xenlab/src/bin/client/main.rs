@@ -50,7 +50,7 @@ struct Cli {
     /// How many receive buffers are posted at a time.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=256))]
     buffers: u16,
-    /// Post buffers again so long after the last time, and not at once.
+    /// Post buffers again after this time, and not at once.
     #[arg(long, value_name = "MS")]
     refill_ms: Option<u64>,
     /// Keep something in the second half of each receive buffer.

@@ -12,7 +12,7 @@ use super::testbed::{BRIDGE_ADDRESS, Testbed, address, device_name, mac, verdict
 
 /// Echoes of a test.
 const ECHOES: u32 = 5;
-/// A round trip that only an added delay makes so long. It is far above the emulated machine's own.
+/// A round trip of this length shows an added delay. It is far above the emulated machine's own.
 const DELAY: Duration = Duration::from_millis(1500);
 /// Echoes that come faster than a policer lets them pass, and their size in bytes.
 const BURST: u32 = 20;

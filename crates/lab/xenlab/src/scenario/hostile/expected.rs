@@ -53,7 +53,7 @@ impl Expected {
         Self { drops: Some(reason), ..self }
     }
 
-    /// For this attack, with so many cycles if it repeats.
+    /// For this attack, and its number of cycles if it repeats.
     #[must_use]
     pub fn of(class: Class, cycles: u32) -> Self {
         match class {

@@ -158,7 +158,7 @@ impl XdpNicEgress {
         }
     }
 
-    /// Whether there are so many buffers. Looks for them if it is worth it.
+    /// Whether there are `buffers` buffers. Looks for them if it is worth it.
     fn has_room(&mut self, buffers: usize, now: Duration) -> bool {
         self.wire.take(buffers) || self.finds_room(buffers, now)
     }
@@ -319,13 +319,13 @@ impl Egress for XdpNicEgress {
 }
 
 impl Wire {
-    /// Whether a packet is longer than the NIC takes: `len` bytes, of which so many are in front of it.
+    /// Whether a packet is longer than the NIC takes: `len` bytes, of which `beyond` are in front of it.
     fn is_too_long(&self, len: usize, beyond: usize) -> bool {
         let beyond = beyond.min(BEYOND_MTU as usize);
         len > PAGE_SIZE || len.saturating_sub(beyond) > self.mtu
     }
 
-    /// A call begins, with so many frames. Returns whether it has looked for buffers that came back.
+    /// A call with `frames` frames begins. Returns whether it has looked for buffers that came back.
     fn begin(&mut self, frames: usize) -> bool {
         let rings = &mut *self.queue.rings();
         // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
@@ -347,7 +347,7 @@ impl Wire {
         self.queue.rings().free.append(&mut self.taken);
     }
 
-    /// Whether it has so many buffers, or gets them.
+    /// Whether it has `buffers` buffers, or gets them.
     fn take(&mut self, buffers: usize) -> bool {
         if self.taken.len() < buffers {
             self.queue.rings().give(buffers, &mut self.taken);
@@ -424,7 +424,7 @@ impl Rings {
         }
     }
 
-    /// Gives buffers, as far as there are some, until there are so many.
+    /// Gives buffers, as far as there are some, until `taken` has `buffers` of them.
     fn give(&mut self, buffers: usize, taken: &mut Vec<u64>) {
         let missing = buffers.saturating_sub(taken.len()).min(self.free.len());
         taken.extend(self.free.drain(self.free.len() - missing..));

@@ -30,7 +30,7 @@ impl Sender {
         Ok(Self { joined, len, size, checksum: *checksum, gso: *gso })
     }
 
-    /// Sends so many frames.
+    /// Sends `frames` frames.
     pub fn send(&mut self, frames: u64) -> Result<(), String> {
         let guest = &mut self.joined.guest;
         guest.queue.tx.reclaim().map_err(text)?;

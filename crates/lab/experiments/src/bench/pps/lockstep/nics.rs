@@ -103,7 +103,7 @@ impl NicPath {
         Ok(Self { host, port, size, ends, _watch: watch })
     }
 
-    /// Carries so many frames.
+    /// Carries `frames` frames.
     pub fn carry(&mut self, frames: u64) -> Result<Times, String> {
         let mut times = Times::default();
         let mut left = frames;

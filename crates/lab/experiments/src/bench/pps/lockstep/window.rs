@@ -232,7 +232,7 @@ impl Counts {
 
 /// A path under test.
 pub trait Path {
-    /// Sends so many frames, has the worker carry them, and receives them. Returns how many arrived.
+    /// Sends `frames` frames, has the worker carry them, and receives them. Returns how many arrived.
     fn turn(&mut self, frames: u64) -> Result<u64, String>;
 
     /// Frames in a turn.
@@ -247,7 +247,7 @@ pub fn batch(size: Size) -> u64 {
     size.batch()
 }
 
-/// Carries exactly so many frames.
+/// Carries exactly `frames` frames.
 pub fn carry(path: &mut dyn Path, frames: u64) -> Result<(), String> {
     let mut left = frames;
     while left > 0 {

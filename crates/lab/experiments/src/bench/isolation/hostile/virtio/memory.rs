@@ -42,7 +42,7 @@ pub fn apart(share: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a hole, each time by another port: that of the last one is closed. The first bytes of a frame, so many, lie outside of it.
+/// Makes a hole, each time by another port: that of the last one is closed. The first `outside` bytes of a frame lie outside of it.
 fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioHoles.ports() {

@@ -52,8 +52,8 @@ use workers::WorkerCommand;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
-/// Start the daemon with a configuration, then its guests, then run commands in them. The example is in the
-/// sources, and in /usr/share/doc/pvnet:
+/// Start the daemon with a configuration, then its guests, then run commands in them. The example is in
+/// the sources and in /usr/share/doc/pvnet:
 ///
 ///   pvnet run --config examples/pvnet.toml &
 ///   pvnet guest red &
@@ -82,7 +82,7 @@ enum Command {
         /// Only check the configuration, and print its errors.
         #[arg(long)]
         check: bool,
-        /// With --check: print one JSON object; a configuration with an error is one too.
+        /// With --check: print one JSON object, also for a configuration with an error.
         #[arg(long, requires = "check")]
         json: bool,
         #[command(flatten)]
@@ -92,7 +92,7 @@ enum Command {
     Guest(GuestArgs),
     /// Run a card of the daemon's configuration: a network card with a protected context for every guest.
     ///
-    /// The card is a process, so a guest that breaks its rules meets no other guest's memory in it. It gets
+    /// The card is a process, so a guest that attacks it finds no other guest's memory in it. It gets
     /// its settings from the daemon's [[nic]] of this name, and needs root for its wire, a tap device. When
     /// it ends, its guests see their links go down, and up again with the next `pvnet nic` of this name.
     ///
@@ -162,7 +162,7 @@ enum Command {
     },
     /// Have the daemon read its configuration again, and change what differs; so does SIGHUP.
     ///
-    /// Ports whose tables are unchanged carry on undisturbed. A line says what happens to each other one. Changes by
+    /// Ports whose tables are unchanged carry on undisturbed. A line says what happens to each of the others. Changes by
     /// `pvnet port` and `pvnet mirror` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
     /// guest's next connection (see --reconnect), or for a restart of the daemon.
     Reload(ChangeArgs),
@@ -193,9 +193,8 @@ enum Command {
     },
     /// Capture the frames that pass a port, in both directions.
     ///
-    /// Shows a line per frame, or writes pcapng, until Ctrl-C. Dropped frames have the reason. A frame
-    /// of up to 64 KiB is recorded as one frame, and its checksum may be unfinished; see
-    /// --segmented.
+    /// Shows a line per frame, or writes pcapng, until Ctrl-C. Dropped frames have the reason. A frame of
+    /// up to 64 KiB is recorded as one, and its checksum may be unfinished; see --segmented.
     ///
     ///   pvnet capture red                                   a line per frame
     ///   pvnet capture red -c 10 icmp or arp                 the first ten of these

@@ -51,7 +51,7 @@ pub enum WorkerCommand {
     },
     /// Spread the queues over the workers by what they cost in the last one to two seconds.
     ///
-    /// The daemon does the same by itself, if `rebalance` of the table `daemon` says so.
+    /// The daemon does the same by itself, unless `rebalance = "off"` in `[daemon]`.
     Rebalance {
         /// Only say what would move.
         #[arg(long)]

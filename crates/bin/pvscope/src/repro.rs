@@ -54,7 +54,7 @@ pub struct ReproArgs {
     /// guests are five times as long.
     #[arg(long, value_name = "N", default_value_t = MILLISECONDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     milliseconds: u32,
-    /// So many recordings at a time; their steps are shown only with one. Each takes a processor and 2 GB of memory.
+    /// The number of recordings at a time. Each takes a processor and 2 GB of memory; steps are shown with one only.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
     /// Write a page with plots to FILE.

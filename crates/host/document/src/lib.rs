@@ -36,7 +36,7 @@ impl<'a, T: Document> Labelled<'a, T> {
 /// A document on one line.
 ///
 /// # Errors
-/// It holds what JSON has not, such as a map whose keys are no strings.
+/// The value has no JSON form, such as a map whose keys are not strings.
 pub fn line(document: &impl Document) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Labelled::new(document)).map(|line| line + "\n")
 }

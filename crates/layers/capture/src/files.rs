@@ -17,7 +17,7 @@ const NUMBERS: u64 = 10_000_000;
 /// How long a writer waits after an error.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Files `NAME.00001.pcapng` and so on in a folder, of which the newest stay. Files of an earlier process count. While one begins,
+/// Files `NAME.00001.pcapng` and so on in a folder; the newest stay. Files of an earlier process count. While one begins,
 /// there is one more: an older file goes when the new one has packets, or finds no room for them.
 #[derive(Debug)]
 pub struct Files {
@@ -52,7 +52,7 @@ impl Files {
         Self { pause, ..self }
     }
 
-    /// The same files, of which none is removed while `keeps` says so: another writer of this name has begun, whose first file may be older than
+    /// The same files. None is removed while `keeps` says so: another writer of this name has begun, and its first file may be older than
     /// the next one of this one, and which removes what is too many.
     #[must_use]
     pub fn keeping(self, keeps: Arc<AtomicBool>) -> Self {
@@ -149,7 +149,7 @@ fn has_packets(path: &Path) -> bool {
     }
 }
 
-/// The number of a file, as [`Files`] writes it. A date is none: a copy that an operator has made is left alone.
+/// The number of a file, as [`Files`] writes it. A date is not a number: a copy that an operator has made is left alone.
 fn number(digits: &str) -> Option<u64> {
     let number = digits.parse().ok().filter(|number| *number < NUMBERS)?;
     (format!("{number:05}") == digits).then_some(number)

@@ -17,7 +17,7 @@ pub(crate) struct Bucket {
     level: i128,
     /// The time up to which it is filled.
     filled: Duration,
-    /// With how many tokens a batch begins.
+    /// Tokens needed to start a batch.
     batch: u64,
 }
 

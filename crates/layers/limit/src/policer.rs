@@ -57,7 +57,7 @@ impl EgressWrapper for Policer {
     }
 }
 
-/// What an offer costs. A frame of which the port has sent some segments has been paid for.
+/// What an offer costs. A frame that the port has sent in part has been paid for.
 #[inline]
 fn cost(offer: &Offer<'_>) -> Tokens {
     if offer.sent == 0 { Tokens::of(offer.frame) } else { Tokens::default() }

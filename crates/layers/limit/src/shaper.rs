@@ -20,7 +20,7 @@ pub fn shape(inner: Box<dyn Ingress>, meter: &Arc<Meter>) -> Box<dyn Ingress> {
     Box::new(Shaper::new(inner, meter, Instant::now))
 }
 
-/// Takes off a limit with a clock like this one: each function has a type, which nobody can write.
+/// Takes off a limit with a clock like this one. Generic because the clock's type cannot be named.
 pub(crate) fn unshape<C: Fn() -> Instant + Send + 'static>(
     ingress: Box<dyn Ingress>,
     _: C,

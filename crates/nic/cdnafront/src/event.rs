@@ -10,7 +10,7 @@ use rustix::io::retry_on_intr;
 use crate::call_page::CallError;
 use crate::call_page::CallEvents;
 
-/// An event of which every notification can be read: from an eventfd, or as a message of a socket. The descriptor does
+/// An event whose every notification can be read: from an eventfd, or as a message of a socket. The descriptor does
 /// not block.
 #[derive(Debug)]
 pub struct FdEvent(pub OwnedFd);

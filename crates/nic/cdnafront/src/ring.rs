@@ -299,7 +299,7 @@ impl Publish for MapEach {
     }
 }
 
-/// Ranges of pages, of which those that follow each other are one.
+/// Ranges of pages; adjacent ranges become one.
 #[derive(Default)]
 struct Runs(ArrayVec<Range<u64>, BATCH>);
 

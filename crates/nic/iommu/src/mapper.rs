@@ -177,7 +177,7 @@ impl<T: WriteTable, P: Invalidation> Mapper<T, P> {
         Ok(())
     }
 
-    /// Undoes [`unmap_run`](Self::unmap_run), of which the card has not been told.
+    /// Undoes [`unmap_run`](Self::unmap_run) before the card was notified of it.
     fn remap(&self, run: Range<u32>) {
         for page in run {
             self.table.store(page, self.table.load(page).mapped_again());

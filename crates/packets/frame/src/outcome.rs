@@ -35,7 +35,7 @@ named::named! {
         Storm => "storm",
         /// An operator has set its port down.
         SetDown => "set_down",
-        /// Its VLAN is none of its port's, or it would leave with a tag of another one.
+        /// Its port is not in its VLAN, or it would leave with another VLAN's tag.
         Vlan => "vlan",
         /// It is for a multicast group that its receiver does not want.
         NotWanted => "not_wanted",

@@ -161,7 +161,7 @@ impl Region {
         Ok(unsafe { words::load(source, words::width(offset, size_of::<T>())) })
     }
 
-    /// The same by words of `WIDTH` bytes, of which the offset is a multiple: cheaper where the compiler does not know the offset.
+    /// The same by words of `WIDTH` bytes, where the offset is a multiple of `WIDTH`: cheaper if the compiler does not know the offset.
     #[inline(always)]
     pub fn read_words<T: FromBytes, const WIDTH: usize>(
         &self,
@@ -200,7 +200,7 @@ impl Region {
         Ok(())
     }
 
-    /// The same by words of `WIDTH` bytes, of which the offset is a multiple, as [`read_words`](Self::read_words) does.
+    /// The same by words of `WIDTH` bytes, where the offset is a multiple of `WIDTH`, as [`read_words`](Self::read_words) does.
     #[inline(always)]
     #[expect(clippy::needless_pass_by_value, reason = "a private value, whose bytes are at rest")]
     pub fn write_words<T: IntoBytes + Immutable, const WIDTH: usize>(

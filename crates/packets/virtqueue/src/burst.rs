@@ -98,7 +98,7 @@ pub struct BurstDriver<M = Region> {
     shown: Box<[u16]>,
     /// Bytes of each buffer that the device has; 0 of the others.
     lens: Box<[u32]>,
-    /// The last buffer of those that one entry has returned, while some of them are not taken yet.
+    /// The last of the buffers that one entry has returned, until all of them are taken.
     batch_end: Option<u16>,
     /// Buffers offered, known to have come back, taken, and put back, since the beginning. All buffers begin as put back.
     offered: u64,

@@ -171,7 +171,7 @@ impl<M: RingMemory> Queue<M> {
         }
     }
 
-    /// Puts back the last `count` chains that [`pop_singles`](Self::pop_singles) took, none of which is complete.
+    /// Puts back the last `count` chains that [`pop_singles`](Self::pop_singles) took. None may be complete.
     #[inline]
     pub fn put_back_singles(&mut self, count: u16) {
         match &mut self.ring {
@@ -190,7 +190,7 @@ impl<M: RingMemory> Queue<M> {
         }
     }
 
-    /// Puts back the chains that were taken since `mark`, none of which is complete. They are taken again.
+    /// Puts back the chains that were taken since `mark`; none may be complete. They are taken again.
     #[inline]
     pub fn put_back(&mut self, mark: Mark) {
         match (&mut self.ring, mark.position) {

@@ -347,7 +347,7 @@ impl<M: RingMemory> SplitQueue<M> {
 
     /// Asks for a notification at the next chain, and looks again.
     pub(crate) fn arm(&mut self) -> Result<bool, Broken> {
-        // Past all that are known: those that the caller knows and cannot use yet need no event.
+        // Past all known entries: the caller needs no event for entries that it knows and cannot use yet.
         let known = self.available;
         match self.options.event_idx {
             true => self.words.set_available_event(known),

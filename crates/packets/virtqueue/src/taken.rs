@@ -61,7 +61,7 @@ impl Taken {
         index
     }
 
-    /// Forgets the chains from `index` on, none of which is complete.
+    /// Forgets the chains from `index` on. None may be complete.
     #[inline]
     pub(crate) fn truncate(&mut self, index: u16) {
         debug_assert!(

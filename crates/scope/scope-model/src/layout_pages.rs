@@ -213,7 +213,7 @@ impl LayoutPages {
         self.tlbs.as_flattened_mut().iter_mut().for_each(|tlb| tlb.clear(globals));
     }
 
-    /// Removes the page that does not move of the number `page`, of whichever size.
+    /// Removes page number `page`, of any size, if it does not move.
     pub fn remove(&mut self, page: u64) {
         self.settle_all();
         for (kind, size) in [(0, PageSize::Small), (1, PageSize::Large), (1, PageSize::Huge)] {

@@ -19,7 +19,7 @@ impl LineId {
     /// Lower bits of an address that an identifier depends on.
     pub const ADDRESS_BITS: u32 = Self::LOWER + LINE.ilog2();
 
-    /// The line of an address, of which the [lower bits](Self::ADDRESS_BITS) suffice.
+    /// The line of an address; its [lower bits](Self::ADDRESS_BITS) suffice.
     #[inline]
     #[must_use]
     pub fn of(side: Side, address: u64) -> Self {

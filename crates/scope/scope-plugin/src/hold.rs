@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// The longest time to hold the machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits as long as the file exists by which the program that started QEMU asks for it; an empty path is none. QEMU translates
+/// Waits while the file exists with which the program that started QEMU asks for it; with an empty path it does not wait. QEMU translates
 /// the first mark here, and does not execute the translation if it was told to stop meanwhile.
 pub fn wait(file: &Path, say: fn(&str)) {
     if file.as_os_str().is_empty() {

@@ -93,7 +93,7 @@ impl CallGraph {
         self.space = cr3 & ROOT_ADDRESS;
     }
 
-    /// The slot of a block's return address, if the group with it is at an address, of which the lower bits suffice.
+    /// The slot of a block's return address, by the lower bits of the address of the group that has it.
     #[inline]
     pub fn slot(&self, block: BlockId, address: u64) -> Option<u64> {
         let flow = self.flows.get(block.index())?;

@@ -140,7 +140,7 @@ impl Carrier {
         waits.end(ingress.window());
         parts.end(ingress.window());
         residence.turn(ingress.window(), frames > 0, now);
-        // After a turn that was cut, others than those that wait may be left.
+        // A turn that was cut short may leave unblocked frames.
         let worked = cut || frames > 0 || others > 0 || ingress.window().len() < before;
         Ok(if worked { Progress::Worked { frames, bytes } } else { Progress::Blocked })
     }

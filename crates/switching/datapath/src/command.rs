@@ -21,7 +21,7 @@ pub(crate) enum Command {
         id: IngressId,
         done: mpsc::Sender<Removed>,
     },
-    /// Puts a queue in the place of one in whose turn an earlier thread still sleeps. What is not needed comes back.
+    /// Replaces the queue in whose turn an earlier thread still sleeps. The new queue comes back if it is not needed.
     ReplaceSleeping {
         port: Arc<Port>,
         queue: usize,

@@ -32,7 +32,7 @@ impl Domain {
         self.table.as_deref().unwrap_or(main)
     }
 
-    /// The ports that one may reach that is isolated, or is not.
+    /// The ports that an isolated port may reach, or one that is not isolated.
     pub(crate) fn reach(&self, isolated: bool) -> &PortSet {
         if isolated { &self.open } else { &self.all }
     }

@@ -140,7 +140,7 @@ impl EgressQueue {
         }
     }
 
-    /// Asks something of its egress side; none if there is none, or its holder sleeps.
+    /// Asks something of its egress side; `None` without one, or if its holder sleeps.
     pub(crate) fn with<T>(&self, ask: impl FnOnce(&mut dyn Egress) -> T) -> Option<T> {
         self.lock()?.side.as_mut().map(|egress| ask(&mut **egress))
     }
@@ -216,7 +216,7 @@ impl EgressQueue {
         Ok(())
     }
 
-    /// Puts another egress side in the place of the one in whose lock a thread sleeps. Returns whether it did: there may be none such, or
+    /// Replaces the egress side if its lock's holder sleeps. Returns whether it did: no holder may sleep, or
     /// one that sleeps for the second time.
     pub(crate) fn replace_sleeping(&self, make: impl FnOnce() -> Option<Box<dyn Egress>>) -> bool {
         let present = self.present();

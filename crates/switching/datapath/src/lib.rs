@@ -348,7 +348,7 @@ impl Datapath {
         }
     }
 
-    /// Puts another ingress queue in the place of the one of this number in whose turn a worker [sleeps](Sleep). What that worker had in hand of
+    /// Replaces the ingress queue of this number, in whose turn a worker [sleeps](Sleep). What that worker had in hand of
     /// it is lost. Does nothing if it has woken up.
     pub fn replace_sleeping_ingress(
         &self,

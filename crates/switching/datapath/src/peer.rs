@@ -8,7 +8,7 @@ use switch::PortId;
 #[derive(Debug)]
 pub(crate) struct Peer(AtomicU64);
 
-/// There is none. No port has this serial number.
+/// No peer: no port has this serial number.
 const NONE: u64 = u64::MAX;
 /// Bits of a port's number. Its serial number is above them.
 const ID_BITS: u32 = u16::BITS;

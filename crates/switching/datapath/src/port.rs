@@ -313,7 +313,7 @@ impl Port {
         queues.all(|(queue, egress)| queue.resume(egress).is_ok())
     }
 
-    /// Puts other egress sides in the places of those in whose locks threads sleep. Returns how many.
+    /// Replaces the egress sides whose lock holders sleep. Returns how many.
     pub(crate) fn replace_sleeping(
         &self,
         make: impl Fn(usize) -> Option<Box<dyn Egress>>,

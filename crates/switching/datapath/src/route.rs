@@ -26,7 +26,7 @@ pub(crate) enum Route {
     /// To those targets of [`Routes::groups`].
     Group(u8),
     Nowhere,
-    /// Nowhere: its VLAN is none of its port's.
+    /// Nowhere: its port is not in its VLAN.
     Refused,
 }
 

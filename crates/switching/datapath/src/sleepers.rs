@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(3);
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// A worker that sleeps at this many looks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
-/// Looks without such a worker after which it does not look until one wakes it.
+/// After this many checks without a busy worker it sleeps until one wakes it.
 const IDLE_LOOKS: u32 = 100;
 /// Looks over which short sleeps are counted, and how many of them make their ports suspect.
 const WINDOW: u32 = 32;

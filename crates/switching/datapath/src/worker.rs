@@ -491,7 +491,7 @@ impl Worker {
         if let Some(slot) = self.slots[index].take() {
             let removed = self.state.remove(|entry| std::ptr::eq(entry, &raw const *slot.entry));
             slot.forget_events(&self.epoll);
-            // Another queue may have its place, while this thread slept: that one is not broken.
+            // While this thread slept, another queue may have taken its place; the new one is not broken.
             if !removed.is_empty() {
                 self.shared.fail(&slot.entry.port, reason);
             }

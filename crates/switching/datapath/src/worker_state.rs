@@ -76,7 +76,7 @@ impl WorkerState {
         free
     }
 
-    /// Removes those of which this is true, with their numbers.
+    /// Removes the queues that the predicate selects, and returns them with their numbers.
     pub(crate) fn remove(&self, is_its: impl Fn(&Entry) -> bool) -> Vec<(usize, Arc<Entry>)> {
         let mut entries = self.entries.lock();
         let entries = entries.iter_mut().enumerate();
@@ -92,7 +92,7 @@ impl WorkerState {
         is_idle.then_some(entry)
     }
 
-    /// The egress queue of whose room the ingress queue of this port hears in whose turn a thread is.
+    /// The egress queue for whose room the ingress queue in this thread's turn waits.
     pub(crate) fn queue_in_turn(&self, port: u64) -> Option<usize> {
         let entries = self.entries.lock();
         let is_its =
@@ -100,7 +100,7 @@ impl WorkerState {
         entries.iter().flatten().find(is_its)?.room_of
     }
 
-    /// The numbers of the queues and tasks of which this is true.
+    /// The numbers of the queues and tasks that the predicate selects.
     pub(crate) fn find(&self, is_its: impl Fn(&Entry) -> bool) -> Vec<usize> {
         let entries = self.entries.lock();
         let found =

@@ -1,19 +1,19 @@
 //! Decides whether a thread without work polls or sleeps.
 //!
 //! A thread on another CPU runs some 25 µs after it was woken, and waking it costs its waker 7 µs. In a
-//! series of round trips each thread waits for less than that, so it is cheaper to look again, with a
-//! `sched_yield` ([`Yields`]) between two looks for whoever else wants the CPU. Under bulk traffic it is not: a thread that
-//! sleeps finds many frames when it wakes up, and the CPU that it would poll on has other work.
+//! series of round trips each thread waits for less than that, so polling is cheaper, with a `sched_yield`
+//! ([`Yields`]) between two polls for other threads. Under bulk traffic sleeping is cheaper: a thread that
+//! wakes up finds many frames, and the CPU has other work meanwhile.
 //!
 //! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
 //! small, and gives up when polling finds nothing. An idle thread never polls.
 //!
-//! A lone frame is often answered by another one, hundreds of microseconds later, when all threads on its way have been woken up. Where that was so
-//! lately, a thread looks on for its answer (`lone`), for a hundredth of the time at most.
+//! A lone frame is often answered hundreds of microseconds later, when all threads on its way have been woken up. If answers came lately, a thread
+//! polls for the next one too (`lone`), for a hundredth of the time at most.
 //!
 //! A thread that has a CPU to itself need not sleep at all: [`Poller::always`].
 //!
-//! A thread that only looks from time to time sleeps while there is nothing to see: [`Dozer`].
+//! A thread that checks something from time to time sleeps while there is nothing to check: [`Dozer`].
 
 #![forbid(unsafe_code)]
 

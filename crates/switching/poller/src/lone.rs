@@ -1,8 +1,8 @@
-//! Whether a thread looks on for the answer of a lone frame.
+//! Whether a thread polls on for the answer to a lone frame.
 //!
-//! An echo or a question to a name server is one frame after a long pause, and another one some hundred microseconds later: by then all threads on the way
-//! of both have slept and been woken up. A thread that looks on meanwhile takes the answer at once. It pays where answers come: each wait after a lone frame says
-//! whether one has come in time, polled or not.
+//! An echo, or a question to a name server, is one frame after a long pause and an answer some hundred microseconds later. By then all threads on the way of
+//! both have slept and been woken up. A thread that polls meanwhile takes the answer at once. Polling pays where answers come: each wait after a lone frame,
+//! polled or slept, tells whether one came in time.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(2);
 /// An answer in time comes within this, while the thread sleeps.
 const SLEPT: Duration = Duration::from_micros(1500);
-/// For how long the thread looks on: half as long again as answers took lately, at least and at most. A thread in the middle of the way waits for two
-/// wake-ups of other CPUs, and the one whose program has asked for all of them.
+/// How long the thread polls on: half as long again as answers took lately, within these bounds. A thread in the middle of the way waits for two
+/// wake-ups of other CPUs; the first one on the way waits for all of them.
 const LOOK_MIN: Duration = Duration::from_micros(100);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 /// Polling after lone frames may take one part in this many of the time.
@@ -25,13 +25,13 @@ const SCORE_MAX: u8 = 4;
 /// The waits after lone frames.
 #[derive(Clone, Debug)]
 pub(crate) struct Lone {
-    /// What looking on may still take, and when that was counted.
+    /// How long polling on may still take, and when that was counted.
     saved: Duration,
     counted: Instant,
     /// When the present wait began, and whether it is one after a lone frame.
     since: Option<Instant>,
     is_candidate: bool,
-    /// Whether it looks on now, and for how long in this wait.
+    /// Whether it polls on now, and for how long in this wait.
     looks: bool,
     limit: Duration,
     /// How long answers took lately.

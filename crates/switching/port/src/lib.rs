@@ -303,7 +303,7 @@ pub struct Merging {
 pub trait Egress: Any + Send {
     /// Delivers frames in order and sets the outcome of each.
     ///
-    /// When it has no room for a frame, it leaves this frame and all that follow, but those that it has merged with one before,
+    /// When it has no room for a frame, it leaves this frame and all that follow, except frames that it has merged with an earlier one,
     /// [`Waiting`](Outcome::Waiting); the datapath offers them again after the
     /// [room event](Self::room_event), or after a while. If it is
     /// stalled, it drops the frame instead.

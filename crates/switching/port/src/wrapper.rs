@@ -183,7 +183,7 @@ macro_rules! wraps {
 macro_rules! strip {
     ($side:ident) => {
         impl dyn $side {
-            /// Takes a wrapper off, of which `inner` returns what it is around, or returns the side as it is if its outermost wrapper is
+            /// Takes a wrapper off: `inner` returns the wrapped side. Returns the side as it is if its outermost wrapper is
             /// of another type.
             #[must_use]
             pub fn strip<W: $side>(

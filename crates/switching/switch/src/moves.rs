@@ -16,7 +16,7 @@ pub struct Move {
     pub to: PortId,
 }
 
-/// The last move of an address, in 64 bits: the address's low 32, the port it came from, and the second. Zero is none.
+/// The last move of an address, in 64 bits: the address's low 32, the port it came from, and the second. Zero: it has not moved.
 ///
 /// It names the address because slots change hands. That two addresses of a slot have the same low bits costs at most a
 /// refused move. The second has 15 bits: [`MacTable::take_moves`](crate::MacTable::take_moves) removes records long

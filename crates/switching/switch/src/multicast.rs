@@ -86,7 +86,7 @@ impl Snooping {
         known.groups.clone()
     }
 
-    /// Says whether routers are behind a port. A port of which nothing was said has none.
+    /// Says whether routers are behind a port; by default none are.
     pub fn set_router(&self, port: PortId, router: Router) {
         self.change(|state| {
             state.set_router(port, router);

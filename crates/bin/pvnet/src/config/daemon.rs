@@ -81,12 +81,12 @@ table! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Poll {
-    /// It polls for a while where that helps, and sleeps otherwise.
+    /// Polls for a while where that helps, then sleeps.
     #[default]
     Adaptive,
-    /// It never sleeps.
+    /// Never sleeps.
     Always,
-    /// It sleeps at once.
+    /// Sleeps at once.
     Never,
 }
 

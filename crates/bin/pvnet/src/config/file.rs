@@ -47,8 +47,8 @@ impl ConfigFile {
     /// [Reads](Self::read) it while a daemon runs, whose ports become what it says.
     ///
     /// # Errors
-    /// Also if it is empty, as a file is whose writer has not ended or found no room: a reload would remove all ports. And if it is no
-    /// regular file: a pipe would be waited for.
+    /// Also if it is empty: it may still be being written, and a reload would remove all ports. And if it is no regular file: reading a
+    /// pipe would wait.
     pub fn read_again(&self) -> Result<Loaded, Error> {
         let unread = |source| Error::Read { path: self.path.clone(), source };
         let file = std::fs::metadata(&self.path).map_err(unread)?;

@@ -149,7 +149,7 @@ impl Uplink {
         self.settings.device.as_deref().unwrap_or_default()
     }
 
-    /// What it is at: no two uplinks can be at the same.
+    /// Its device, socket or context; must be unique.
     pub fn place(&self) -> (Option<&str>, [&str; 2], &Path, Option<&str>) {
         let Self { namespace, tap, nic, settings, .. } = self;
         (namespace.as_deref(), [tap, self.nic_name()], &settings.socket, nic.as_deref())

@@ -26,7 +26,7 @@ pub struct Common {
 /// How pvnet is set up, where a benchmark compares settings.
 #[derive(Args)]
 pub struct Settings {
-    /// For how many microseconds the daemon and the guests poll at most [default: theirs].
+    /// The most microseconds that the daemon and the guests poll [default: theirs].
     #[arg(long, value_name = "N")]
     pub poll_us: Option<u64>,
     /// The daemon's workers [default: the daemon's].

@@ -54,7 +54,7 @@ static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
 /// Whether the kernel charges private memory when it is mapped, and not when it is used.
 static IS_CHARGED: AtomicBool = AtomicBool::new(false);
 
-/// How many regions have been lost: as long as it is none, no slot is looked at.
+/// How many regions have been lost. While it is 0, no slot needs a check.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// Guards a region until it is dropped, which must be before the region is unmapped: another mapping may come to lie there at once.

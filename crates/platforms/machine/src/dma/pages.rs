@@ -19,7 +19,7 @@ pub(crate) struct MachinePages {
 }
 
 impl Default for MachinePages {
-    /// The first block belongs to nobody, so that address 0 is none.
+    /// Block 0 is reserved, so address 0 is invalid.
     fn default() -> Self {
         Self { next: BLOCK_PAGES as u64 }
     }

@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-/// While some of its queues sleep, a worker looks for their events once per this many rounds with work,
+/// A worker checks for events of its sleeping queues once per this many rounds with work.
 const LOOK_EVERY: u32 = 16;
-/// or when this time has passed. Rounds without work take a tenth of the time that such a look takes.
+/// It also checks when this time has passed. A round without work takes a tenth of the time that a check takes.
 const LOOK_AFTER: Duration = Duration::from_micros(50);
-/// Where no queue sleeps, it looks for commands after this time,
+/// When no queue sleeps, it checks for commands after this time.
 const LOOK_AFTER_ALONE: Duration = Duration::from_micros(500);
-/// or after this one together with a yield of its CPU: one frame then waits for both.
+/// With a yield of its CPU it checks after this time: one frame then waits for both.
 const LOOK_WITH_YIELD: Duration = Duration::from_micros(250);
-/// The first round without work decides what depends on the time, and so does one after so many looks at each queue, with a new look at
-/// the clock. A frame that one of them finds came up to so many looks after the time that is taken for its arrival: a third of a microsecond
-/// where two queues are looked at. Where a look cannot tell, the round in its place counts as two.
+/// Every 16 empty polls of each queue re-read the clock; arrival times lag by that much, a third of a microsecond with two queues. The first
+/// round without work reads it too. A round counts as two polls where a poll cannot tell whether there is work.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 /// What a worker has done since it last looked for events.

@@ -73,7 +73,7 @@ pub struct Groups {
     pub(super) domains: BTreeMap<Domain, DomainGroups>,
 }
 
-/// The groups of a domain. Ports are listed that do not get a group: a port of which nothing is known gets it.
+/// The groups of a domain, each with the ports that do not get it: a port that is not known gets all groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DomainGroups {
     /// Routers that have queried.

@@ -53,7 +53,7 @@ pub struct LockstepArgs {
     /// Paths (copy) or windows (copy-1514) to carry them over [default: all].
     #[arg(long, value_name = "NAME,…", requires = "lockstep", value_delimiter = ',')]
     pub windows: Vec<String>,
-    /// Repeat all windows so often, each time with their memory elsewhere.
+    /// How often to repeat all windows, each time with their memory elsewhere.
     #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub perturb: u32,
     /// Execute marks around each window, for pvscope. Then print a line for each in their order, and wait until standard input

@@ -288,7 +288,7 @@ impl Config {
             let of_port = |reason| format!("port {port:?}: {reason}");
             device.check().map_err(of_port)?;
             if let Some(name) = device.name.filter(|name| !names.insert(name.clone())) {
-                return Err(of_port(format!("its device {name:?} is another one's too")));
+                return Err(of_port(format!("another port has the device {name:?} too")));
             }
         }
         let vifs = self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs));
@@ -433,7 +433,7 @@ impl Config {
         let mut sockets = HashSet::new();
         for (name, socket) in all {
             if !sockets.insert(socket) {
-                return Err(format!("port {name:?}: {} is another port's too", socket.display()));
+                return Err(format!("port {name:?}: another port has {} too", socket.display()));
             }
         }
         Ok(())

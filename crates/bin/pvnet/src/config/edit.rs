@@ -43,7 +43,7 @@ pub fn edit(text: &str, change: &Change, served: &[String]) -> Result<Edited, St
     if let Ok(before) = Config::parse(text)
         && differences(&before, &config).iter().any(|other| !names.contains(&other.name))
     {
-        return Err(by_hand("the change cannot be written in the form that it has"));
+        return Err(by_hand("the change cannot be written in the form of the file"));
     }
     config.check()?;
     Ok(Edited { text: text_after, config, names })
@@ -57,7 +57,7 @@ pub fn keeps_its_form(text: &str) -> Result<(), String> {
     let document: DocumentMut = text.parse().map_err(said)?;
     match document.to_string().trim_end() == text.trim_end() {
         true => Ok(()),
-        false => Err(by_hand("its form would not stay as it is")),
+        false => Err(by_hand("comments or spacing would change")),
     }
 }
 

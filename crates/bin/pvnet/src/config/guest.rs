@@ -43,10 +43,10 @@ impl Guest {
     /// Checks what TOML cannot express. On Xen the toolstack may know the guest's addresses.
     pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
         if !(4..=65_536).contains(&self.memory_mib) {
-            return Err("memory_mib is not 4 to 65536".into());
+            return Err("memory_mib must be 4 to 65536".into());
         }
         if self.copy_pool > COPY_POOL_MAX {
-            return Err(format!("copy_pool is not 0 to {COPY_POOL_MAX}"));
+            return Err(format!("copy_pool must be 0 to {COPY_POOL_MAX}"));
         }
         if is_xen {
             self.check_for_xen()?;

@@ -105,13 +105,13 @@ impl Config {
             format!("file: {reason}; it is in {folder}, see recordings in [daemon]")
         })?;
         if file_mib.is_some_and(|mib| !(1..=FILE_MIB_MAX).contains(&mib)) {
-            return Err(format!("file_mib is not 1 to {FILE_MIB_MAX}"));
+            return Err(format!("file_mib must be 1 to {FILE_MIB_MAX}"));
         }
         if files.is_some_and(|files| !(1..=FILES_MAX).contains(&files)) {
-            return Err(format!("files is not 1 to {FILES_MAX}"));
+            return Err(format!("files must be 1 to {FILES_MAX}"));
         }
         if !self.daemon.capture {
-            return Err("capture = false in [daemon] forbids to record traffic".into());
+            return Err("capture = false in [daemon] forbids recording".into());
         }
         let filter: Result<capture::Filter, _> = mirror.recorded().filter.parse();
         filter.map(|_| ()).map_err(|error| format!("filter: {error}"))
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(check(&file("direction = \"ingress\"\nfilter = \"arp\"\nfiles = 2\n")), Ok(()));
         for (keys, said) in [
             ("to = \"probe\"\n", "both to and file"),
-            ("files = 0\n", "files is not 1 to"),
-            ("file_mib = 0\n", "file_mib is not 1 to"),
+            ("files = 0\n", "files must be 1 to"),
+            ("file_mib = 0\n", "file_mib must be 1 to"),
             ("filter = \"colour red\"\n", "filter:"),
             ("[daemon]\ncapture = false\n", "capture = false"),
             ("[[mirror]]\nname = \"g\"\nfrom = [\"up\"]\nfile = \"span\"\n", "the same file"),

@@ -259,7 +259,7 @@ impl PortSettings {
         match (self.workers.as_deref(), self.worker) {
             (None, None) => Ok(Workers::Any),
             (None, Some(OwnWorker::Own)) => Ok(Workers::Own),
-            (Some([]), None) => Err("workers names none; leave it out for any".to_owned()),
+            (Some([]), None) => Err("workers lists no worker; leave it out for any".to_owned()),
             (Some(workers), None) => Ok(Workers::Of(workers.to_vec())),
             (Some(_), Some(_)) => Err("workers and worker = \"own\" exclude each other".to_owned()),
         }

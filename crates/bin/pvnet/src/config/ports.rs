@@ -65,10 +65,10 @@ impl Port {
         }
         settings.check()?;
         if !(1..=DeviceOptions::QUEUES_MAX).contains(queues) {
-            return Err(format!("queues is not 1 to {}", DeviceOptions::QUEUES_MAX));
+            return Err(format!("queues must be 1 to {}", DeviceOptions::QUEUES_MAX));
         }
         if self.memory_mib.is_some_and(|mib| !(1..=MEMORY_MIB_MAX).contains(&mib)) {
-            return Err(format!("memory_mib is not 1 to {MEMORY_MIB_MAX}"));
+            return Err(format!("memory_mib must be 1 to {MEMORY_MIB_MAX}"));
         }
         if settings.mac.is_none() && settings.guard != Some(GuardMode::Off) {
             return Err("mac is missing; only guard = \"off\" does without it".into());
@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused() {
         for (text, said) in [
-            ("queues = 0\n", "queues is not 1 to 64"),
-            ("queues = 65\n", "queues is not 1 to 64"),
-            ("memory_mib = 0\n", "memory_mib is not 1 to"),
-            ("memory_mib = 4294967297\n", "memory_mib is not 1 to"),
+            ("queues = 0\n", "queues must be 1 to 64"),
+            ("queues = 65\n", "queues must be 1 to 64"),
+            ("memory_mib = 0\n", "memory_mib must be 1 to"),
+            ("memory_mib = 4294967297\n", "memory_mib must be 1 to"),
             ("checksum_offload = false\n", "switch it off as well"),
             (
                 "checksum_offload = false\ntcp_segmentation_offload = false\n\

@@ -391,7 +391,7 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{RED}uid = -1\n"), "uid"),
         ("[daemon]\njoin_mode = 660\n".to_owned(), "such as 0o660"),
         (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
-        (format!("{RED}copy_pool = 5000\n"), "copy_pool is not 0 to 4096"),
+        (format!("{RED}copy_pool = 5000\n"), "copy_pool must be 0 to 4096"),
         (format!("{RED}grant_reuse = \"always\"\n"), "not one of agreed, on-demand"),
         (
             "[daemon]\nplatform = \"xen\"\n[[guest]]\nname = \"*\"\ngrant_reuse = \"on-demand\"\n"

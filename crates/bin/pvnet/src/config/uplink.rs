@@ -88,7 +88,7 @@ impl Uplink {
                 return Err("guest_queues is for queues = \"per-guest\"".into());
             }
             (_, Some(count)) if !(1..=GUEST_QUEUES_MAX).contains(count) => {
-                return Err(format!("guest_queues is not 1 to {GUEST_QUEUES_MAX}"));
+                return Err(format!("guest_queues must be 1 to {GUEST_QUEUES_MAX}"));
             }
             _ => {}
         }
@@ -125,7 +125,7 @@ impl Uplink {
             (VirtioUser, Queues::Pairs(pairs))
                 if !(1..=virtio_user::Options::QUEUES_MAX).contains(pairs) =>
             {
-                Err(format!("queues is not 1 to {}", virtio_user::Options::QUEUES_MAX))
+                Err(format!("queues must be 1 to {}", virtio_user::Options::QUEUES_MAX))
             }
             (Tap | Macvtap | AfPacket | AfXdp | Cdna, Queues::Pairs(_)) => {
                 Err("a number of queues is for kind = \"virtio-user\"".into())
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!((plain.sends, plain.packed), (Features::NONE, false));
         assert!(plain.receives.csum_v4 && !plain.receives.tso_v4 && !plain.receives.uso_v4);
         for (text, said) in [
-            ("queues = 0\n", "queues is not 1 to 64"),
+            ("queues = 0\n", "queues must be 1 to 64"),
             ("queues = \"many\"\n", "queues is not \"shared\", \"per-guest\" or a number"),
             ("queues = \"per-guest\"\n", "never sees their memory"),
             ("tap = \"tap0\"\n", "tap is for kind = \"tap\""),

@@ -72,7 +72,7 @@ impl Vif {
             (true, None) | (false, Some(_)) => {}
         }
         if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
-            return Err(format!("queues is not 1 to {QUEUES_MAX}"));
+            return Err(format!("queues must be 1 to {QUEUES_MAX}"));
         }
         if self.rx.lends() {
             if is_xen {
@@ -88,7 +88,7 @@ impl Vif {
             }
         }
         if self.persistent_grants > PERSISTENT_GRANTS_MAX {
-            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
+            return Err(format!("persistent_grants must be 0 to {PERSISTENT_GRANTS_MAX}"));
         }
         settings.check_attachment(is_xen)?;
         if settings.membership()?.is_some_and(|one| one.tagging.is_some())

@@ -21,7 +21,9 @@ pub(super) fn request(
     let ChangeRequest { change, dry_run, reconnect } = request;
     let source = match change {
         Change::Reload { candidate: true } if !dry_run => {
-            return Err("what is not the configuration yet can only be tried".to_owned());
+            return Err(
+                "a configuration that the daemon has not read yet can only be tried".to_owned()
+            );
         }
         Change::Reload { candidate } => {
             let loaded = match candidate {

@@ -28,7 +28,7 @@ impl Disk {
     /// A question for a thread, and its answer.
     pub(super) fn question(&self) -> Result<(Question, Answer), String> {
         if Arc::strong_count(&self.0) > 1 {
-            return Err("the disk still hangs: it has not answered what it was asked before".into());
+            return Err("the disk still hangs: it has not answered an earlier request".into());
         }
         let (answer, answers) = mpsc::channel();
         Ok((Question { answer, open: self.0.clone() }, Answer(answers)))

@@ -26,7 +26,7 @@ impl Control {
     ) -> Result<(), String> {
         let merged = merged(&self.host.config, config, steps);
         merged.check().map_err(|reason| {
-            format!("what can change now does not fit to what needs a restart: {reason}")
+            format!("the changes that apply now do not fit those that need a restart: {reason}")
         })?;
         let admit = self.host.platform.prepare_guests(&merged).map_err(text)?;
         // These stay, as those that are made at the start.

@@ -14,7 +14,7 @@ pub enum OpenError {
     /// There is no Xen below this kernel.
     #[error(
         "this machine is not a domain of Xen (/sys/hypervisor/type does not say \"xen\"): boot it \
-         under Xen, or use the embedded machine"
+         under Xen, or use platform = \"machine\""
     )]
     NotXen,
     /// The device's driver is not loaded.

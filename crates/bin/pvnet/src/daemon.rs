@@ -153,7 +153,7 @@ fn serve(
         Some(nics) => nics::Server::start(&host.config, nics)?,
         None => None,
     };
-    // What this process holds by now is for nobody.
+    // Descriptors and mappings that this process holds by now are not for guests to share.
     host.limits = Arc::new(Limits::of_this_process());
     ports::warn_of_shortages(&host.config, &host.limits);
     let [_, last] = TABLES;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a worker's thread is doing: it writes, and whoever looks for sleepers reads.
+/// What a worker's thread is doing: the thread writes it, and the thread that looks for sleepers reads it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Activity {

@@ -130,7 +130,7 @@ impl Datapath {
         Ok(Self::with_workers(shared, workers, sleepers))
     }
 
-    /// A datapath with one worker, which the caller runs: it and whoever sends frames take turns on one thread, so that each run
+    /// A datapath with one worker, which the caller runs: worker and sender take turns on one thread, so that each run
     /// executes the same instructions. `config.workers` is ignored, and the worker does not poll.
     ///
     /// Nobody answers [`detach`](Self::detach), [`rewrap`](Self::rewrap), [`remove_ingress`](Self::remove_ingress) and

@@ -33,15 +33,15 @@ pub const POLL: Duration = Duration::from_micros(100);
 /// A wait of up to this many times the limit counts as short while the thread sleeps: with sleeping threads
 /// a round trip takes that much longer.
 const SLOW: u32 = 2;
-/// A look that comes this many times the limit after the one before is late: somebody used the CPU for a time slice. The other threads
+/// A poll that comes this many times the limit after the one before is late: another program used the CPU for a time slice. The other threads
 /// of a round trip use it for less, also when all of them share one CPU.
 const LATE: u32 = 5;
 /// A burst of more bytes is bulk: a frame that TCP does not send before it has that much.
 const BULK_BYTES: u64 = 16 * 1024;
 /// A burst of more frames is bulk.
 const BULK_FRAMES: usize = 16;
-/// Neither is, if its looks found no more bytes or frames each on average: that is a round trip so fast that the next frame is there
-/// with each look.
+/// A burst is not bulk if its polls found no more bytes or frames each on average: the round trip is so fast that each poll finds the
+/// next frame.
 const LOOK_BYTES: u64 = 2048;
 const LOOK_FRAMES: usize = 2;
 /// A burst that is not bulk after this many polls begins anew: earlier frames say nothing of what comes next.

@@ -238,9 +238,9 @@ pub trait Ingress: Any + Send {
     /// The frames in hand.
     fn window(&self) -> &Window;
 
-    /// Whether a turn would have work: new frames, or frames in hand. A worker that polls asks this between two turns. It may be true
-    /// without need, as it is where nobody says more. Where it is false although there is work, that waits for the worker's next turn, after
-    /// some looks.
+    /// Whether a turn would have work: new frames, or frames in hand. A polling worker asks this between two turns. May return true
+    /// spuriously; the default does. If it returns false although there is work, the work waits for the worker's next turn, some polls
+    /// later.
     fn has_work(&mut self) -> bool {
         true
     }
@@ -255,8 +255,8 @@ pub trait Ingress: Any + Send {
     /// The queue cannot be used any more. Its frames are dropped with it.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
-    /// Whether the last [`receive`](Self::receive) found that there are no more frames, where another look would be a system call. A worker that does not
-    /// poll then [arms](Self::arm) the queue at once. False where nobody says so.
+    /// Whether the last [`receive`](Self::receive) found that there are no more frames, if another poll would be a system call. A worker that does
+    /// not poll then [arms](Self::arm) the queue at once. The default is false.
     fn is_drained(&self) -> bool {
         false
     }

@@ -81,7 +81,7 @@ impl BufferSupply {
         };
         let debt = debt.saturating_sub(paid);
         self.is_stalled = debt > STALL || (self.is_stalled && !debt.is_zero());
-        // What is beyond it is lost: an end of the stall must be near for who takes frames again.
+        // Debt beyond this is forgiven, so that a receiver that takes frames again soon leaves the stall.
         self.debt = debt.min(STALL);
         (self.at, self.given) = (now, given);
     }

@@ -160,7 +160,7 @@ fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> ByPort {
         "contexts" => ("context", effort),
         _ => (key, effort),
     });
-    // Nobody knows of a guest without interfaces here whether it has joined.
+    // For a guest without interfaces here it is not known whether it has joined.
     let own = own.map(|(key, effort)| match effort {
         Effort::Connection if after.vifs.is_empty() => (key, CARDS),
         _ => (key, effort),

@@ -63,7 +63,7 @@ impl Fault {
         Self::new(text, error.span(), in_words(error.message()))
     }
 
-    /// The same for somebody who has not written the text: with the key, and without the line.
+    /// The same for an operator who has not written the text: with the key, and without the line.
     pub fn of_key(&self) -> String {
         let line = self.line.as_ref().map(|(_, line, _)| line.as_str());
         match line.and_then(|line| line.split_once('=')) {

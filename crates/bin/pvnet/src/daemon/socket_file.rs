@@ -21,7 +21,7 @@ pub(super) fn open(mode: Mode, path: &Path, file: SocketFile) -> io::Result<Sock
         if let Some(group) = group {
             give_to_group(path, group, "socket_group")?;
         }
-        // A group that is named is to connect; whoever else is in the daemon's is not.
+        // Members of the named group may connect, other members of the daemon's group may not.
         set_mode(path, permissions.unwrap_or(if group.is_some() { 0o660 } else { 0o600 }))
     })
 }

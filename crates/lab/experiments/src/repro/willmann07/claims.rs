@@ -1,4 +1,4 @@
-//! What the paper claims and issue 14 wants to see, compared with what was measured.
+//! What the paper claims and what else is wanted, compared with what was measured.
 
 use report::{Claim, Rule, Statement, Unit};
 

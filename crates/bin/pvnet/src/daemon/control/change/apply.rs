@@ -1,4 +1,4 @@
-//! Carries out a plan. Nobody waits for it but who asked: workers carry the frames of all other ports meanwhile.
+//! Carries out a plan. Only the client that asked waits: workers carry the frames of all other ports meanwhile.
 
 use control_socket::{ChangeAction, ChangeStep, Reason, TableKind};
 

@@ -23,7 +23,7 @@ use crate::error::text;
 
 /// How long the card may take to serve a context that it was told to serve.
 const UP_LIMIT: Duration = Duration::from_secs(2);
-/// How often the status is looked at meanwhile.
+/// How often the status is checked meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// One of the contexts that the configuration gives to this guest, with or without a card.
@@ -75,7 +75,7 @@ impl ContextDevice {
         self.opened.mac
     }
 
-    /// Takes the notices that there were. What they were about is looked at after this.
+    /// Takes the notices that there were. What they were about is checked after this.
     pub fn take_changes(&self) {
         self.changes.take();
     }

@@ -16,7 +16,7 @@ use crate::config::{Config, Edited, Platform, candidate, edit, keeps_its_form};
 
 /// For how long a command waits for others that are saving.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether a change is written to the file.

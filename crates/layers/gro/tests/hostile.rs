@@ -322,7 +322,7 @@ fn a_frame_that_is_sent_in_parts_sends_nothing_twice() {
     assert_eq!(bed.take().len(), 2);
 }
 
-/// A port that takes merged frames may begin to cut them between two looks at what it takes, as netback does for an XDP program.
+/// A port that takes merged frames may begin to cut them between two checks of what it takes, as netback does for an XDP program.
 #[test]
 fn a_merged_frame_of_which_a_part_was_sent_leaves_the_rest_to_its_own_frames() {
     let row = Segment::row(Segment::first(1, LEN), 4, LEN);

@@ -187,7 +187,7 @@ impl Ring {
             Direction::Tx => Mailbox::TxSeen,
             Direction::Rx => Mailbox::RxSeen,
         };
-        // A card that sleeps has completed nothing since it was last looked at, or is found here to have.
+        // A card that sleeps has completed nothing since it was last checked, or is found here to have.
         self.pages.post([(mailbox, after)], Wake::No);
     }
 }

@@ -157,7 +157,7 @@ impl<O: PageOwner> Contexts<O> {
     }
 
     /// Whether the card has confirmed an unmapping, or has ended its context. Nothing is locked between
-    /// two looks.
+    /// two checks.
     pub fn is_unmapped(&self, unmapping: Unmapping) -> bool {
         let Unmapping { context, generation, ticket } = unmapping;
         let Some(mut slot) = self.slot(context) else { return true };

@@ -134,7 +134,7 @@ impl<R: VectorRing> VectorConsumer<R> {
         quiet
     }
 
-    /// No interrupt is needed: the ring is looked at.
+    /// No interrupt is needed: the ring is checked.
     pub fn disarm(&mut self) {
         self.ring.set_asleep(false);
     }

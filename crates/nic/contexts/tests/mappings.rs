@@ -355,7 +355,7 @@ fn a_deferred_unmapping_is_requested_when_its_time_has_come_and_not_before() {
     for (passed, left) in [(49, 1), (1, 1), (0, 0)] {
         world.apply(Op::Pass(passed));
         assert_eq!(references(&world), left, "after {passed} ms more");
-        // The card confirms what it was asked, which is looked at with the next tick.
+        // The card confirms what it was asked, which is checked with the next tick.
         world.apply(Op::Serve);
     }
     world.finish();

@@ -183,7 +183,7 @@ impl World {
             let at = completion::consumer(direction);
             assigned.memory.completions.write(at, consumer).unwrap();
             assigned.jumped = true;
-            // It is found at the latest when both rings are looked at.
+            // It is found at the latest when both rings are checked.
             self.contexts.reclaim(self.owner.id(), 0..0);
             let state = self.contexts.status(CONTEXT).unwrap().state;
             assert!(matches!(state, State::Stopped(_) | State::Revoking(_)), "{state:?}");

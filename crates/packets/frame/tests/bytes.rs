@@ -297,7 +297,7 @@ proptest! {
     }
 }
 
-/// What is put before a frame stays before it, also where the frame begins with its page; and frames can be looked at before they are taken.
+/// What is put before a frame stays before it, also where the frame begins with its page; and frames can be checked before they are taken.
 #[test]
 fn frames_lie_behind_their_metadata() {
     let mut linear = Linear::default();

@@ -235,7 +235,7 @@ impl Layout {
             // Version, class and label; next header, hop limit and addresses.
             Ip::V6 => same(l3, l3 + 4) && same(l3 + 6, l4),
         };
-        // Ports; acknowledgement and data offset; window; urgent pointer and options. The flags were looked at one by one.
+        // Ports; acknowledgement and data offset; window; urgent pointer and options. The flags were checked one by one.
         let transport = same(l4, l4 + 4)
             && same(l4 + 8, l4 + 13)
             && same(l4 + 14, l4 + 16)

@@ -354,7 +354,7 @@ fn a_used_index_that_was_tampered_with_is_seen_at_the_start() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Random bytes as a ring, changed between any two looks.
+    /// Random bytes as a ring, changed between any two checks.
     #[test]
     fn whatever_the_driver_writes_is_harmless(
         packed in any::<bool>(),

@@ -121,7 +121,7 @@ impl Kick {
         u64::from_str_radix(count.trim(), 16).ok()
     }
 
-    /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be looked at.
+    /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be checked.
     #[must_use]
     pub fn is_set(&self) -> bool {
         lock(&self.present).is_some()

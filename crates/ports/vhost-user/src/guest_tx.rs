@@ -22,7 +22,7 @@ use crate::position::{Continued, Position};
 const AHEAD: usize = 16;
 /// The same for chains of one buffer.
 const SINGLES: usize = 32;
-/// How often a ring is looked at whose guest does not announce chains.
+/// How often a ring is checked whose guest does not announce chains.
 const LOOK: Duration = Duration::from_micros(100);
 
 /// The ring of frames that the guest sends, as the ingress side of a queue.

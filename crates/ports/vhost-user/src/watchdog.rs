@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::doorbells::{Call, WATCHER};
 use crate::processes::Alarm;
 
-/// The longest time between two looks while anything is written. Half of it is the average.
+/// The longest time between two checks while anything is written. Half of it is the average.
 pub(crate) const PERIOD: Duration = Duration::from_millis(3);
 
 /// The calls of all sessions of this process.
@@ -36,7 +36,7 @@ struct Watched {
     writes: u64,
 }
 
-/// What a look at a descriptor found.
+/// What a check of a descriptor found.
 #[derive(PartialEq, Eq)]
 enum Look {
     /// Nothing was written since the last one.
@@ -45,7 +45,7 @@ enum Look {
     Written,
     /// Somebody writes to it, and its counter is full.
     Full,
-    /// It needs no more looks.
+    /// It needs no more checks.
     Gone,
 }
 

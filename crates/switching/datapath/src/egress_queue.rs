@@ -11,7 +11,7 @@ use port::Egress;
 
 /// How long anybody waits for the lock: its holder may fall asleep, and be found asleep, meanwhile.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often the mark of a sleeper is looked at meanwhile.
+/// How often the mark of a sleeper is checked meanwhile.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Whoever holds the present lock sleeps, or it is suspended: nobody waits for it.

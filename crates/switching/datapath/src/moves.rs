@@ -83,7 +83,7 @@ pub struct Balance {
 /// When queues are spread anew.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BalanceRule {
-    /// How often the loads are looked at.
+    /// How often the loads are checked.
     pub interval: Duration,
     /// The busiest worker spends at least this part of its time on queues.
     pub threshold: f64,
@@ -123,7 +123,7 @@ pub enum MoveError {
     Asleep,
 }
 
-/// When the rule was last looked at, and what was read then.
+/// When the rule was last checked, and what was read then.
 #[derive(Debug)]
 pub(crate) struct Balancing {
     base: Reading,

@@ -2,7 +2,7 @@
 //!
 //! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
 //! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
-//! else waits longer than a [`TICK`] and the looks that follow it.
+//! else waits longer than a [`TICK`] and the checks that follow it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use crate::shared::{Shared, Sleep};
 use crate::worker::Worker;
 use crate::worker_state::WorkerState;
 
-/// How often it looks while a worker does not wait for events. A look takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
+/// How often it checks the workers while one does not wait for events. A check takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
 /// a worker that shares its CPU.
 const TICK: Duration = Duration::from_millis(3);
-/// How often it looks while a worker sleeps.
+/// How often it checks them while one sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// A worker that sleeps at this many looks in a row, in one round, is replaced.
+/// A worker that sleeps at this many checks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// After this many checks without a busy worker it sleeps until one wakes it.
 const IDLE_LOOKS: u32 = 100;
-/// Looks over which short sleeps are counted, and how many of them make their ports suspect.
+/// Checks over which short sleeps are counted, and how many of them make their ports suspect.
 const WINDOW: u32 = 32;
 const SHORT_SLEEPS: u32 = 8;
 
@@ -81,7 +81,7 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
 /// What was seen of a worker.
 struct Looks {
     worker: Arc<WorkerState>,
-    /// The round in which it was last found asleep, and at how many looks.
+    /// The round in which it was last found asleep, and at how many checks.
     round: u64,
     asleep: u32,
     /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.

@@ -34,7 +34,7 @@ use looks::Looks;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index and the number of the event.
 const DOORBELL: u64 = u64::MAX;
-/// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
+/// A queue without work is checked for this many times as long as a wait is polled, while its worker does not sleep:
 /// in a series of round trips its next frame comes after other queues' frames.
 const LINGER: u32 = 4;
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if

@@ -12,7 +12,7 @@ const SPIN_MAX: Duration = Duration::from_micros(400);
 
 /// The yields of a thread that polls: one per look while other threads take the CPU, and few while none does.
 ///
-/// A yield takes as long as twenty looks, and a frame that comes meanwhile waits for its end.
+/// A yield takes as long as twenty polls, and a frame that comes meanwhile waits for its end.
 #[derive(Clone, Debug)]
 pub struct Yields {
     /// The next one is not due before this time.
@@ -28,12 +28,12 @@ impl Default for Yields {
 }
 
 impl Yields {
-    /// Yields the CPU after a look that found nothing, if a yield is due. Returns whether it did. `now` is the time of the
+    /// Yields the CPU after a poll that found nothing, if a yield is due. Returns whether it did. `now` is the time of the
     /// look.
     #[inline]
     pub fn after_look(&mut self, now: Instant) -> bool {
         if self.next.is_some_and(|next| now < next) {
-            // Without a pause instruction, which takes as long as a look.
+            // Without a pause instruction, which takes as long as a poll.
             return false;
         }
         std::thread::yield_now();

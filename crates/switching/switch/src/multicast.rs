@@ -62,9 +62,9 @@ pub struct Arrival<'a> {
     pub vlan: u16,
     /// The ports that it may reach there.
     pub ports: &'a PortSet,
-    /// Whether it is looked at for the first time: only then a message changes what is known.
+    /// Whether it is checked for the first time: only then a message changes what is known.
     pub is_fresh: bool,
-    /// The second at which it is looked at.
+    /// The second at which it is checked.
     pub now: u32,
 }
 

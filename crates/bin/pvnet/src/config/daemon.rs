@@ -52,7 +52,7 @@ table! {
         cpus: Option<CpuList> = None;
         /// Whether queues get other workers when these have too much to do.
         rebalance: Rebalance = Rebalance::default(), Effort::InPlace;
-        /// Seconds between two looks at the workers' loads.
+        /// Seconds between two checks of the workers' loads.
         rebalance_interval_s: u64 = 5, Effort::InPlace;
         /// Per cent of its time that the busiest worker spends on queues before any moves.
         rebalance_threshold: u8 = 70, Effort::InPlace;
@@ -112,7 +112,7 @@ pub enum Rebalance {
     Off,
 }
 
-/// The most seconds between two looks at the loads.
+/// The most seconds between two checks of the loads.
 const INTERVAL_MAX: u64 = 3600;
 /// The most workers that a datapath has.
 const WORKERS_MAX: usize = 64;

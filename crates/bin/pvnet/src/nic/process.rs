@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use super::wire::TapWire;
 
-/// Steps between two looks at the daemon's messages and at signals while there is work.
+/// Steps between two checks of the daemon's messages and of signals while there is work.
 const STEPS: u32 = 64;
 /// How long the card looks for more work before it sleeps: less costs guests a system call per batch.
 const POLL: Duration = Duration::from_micros(20);

@@ -19,7 +19,7 @@ const BEGIN: &str = "\x1b[2J\x1b[?25l";
 /// Shows the cursor.
 const END: &str = "\x1b[?25h";
 
-/// Between two looks at signals while there are no keys.
+/// Time between two checks of signals while there are no keys.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Standard output, and standard input if it has keys. A terminal gets its cursor and its settings back when it is dropped.

@@ -104,7 +104,7 @@ fn a_producer_beyond_the_last_descriptor_leads_to_a_stale_one() {
                 Direction::Rx => (Mailbox::RxProducer, bad.rx_producer),
             };
             bad.write(mailbox, producer.wrapping_add(1));
-            // RX descriptors are looked at when a frame comes.
+            // RX descriptors are checked when a frame comes.
             host.arrive(&frame(mac(BAD), PEER, 2, 60));
             expect_stale(&mut host, &bad, &mut good, direction, producer);
         }

@@ -9,7 +9,7 @@ use hypervisor::{DomId, PageReferences, PageUser};
 use super::{GRACE, LOOK_EVERY};
 use crate::memory::{BLOCK_PAGES, MemorySize};
 
-/// The longest pause between two looks for references.
+/// The longest pause between two checks for references.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// Gives each domain its machine pages. None is given twice: an address of a domain that ended is nobody's.

@@ -27,7 +27,7 @@ const ALL: [u8; 6] = [0xff; 6];
 enum Step {
     /// The hostile guest writes at once.
     Now(Write),
-    /// It writes between two looks of a backend, in the next pass.
+    /// It writes between two checks of a backend, in the next pass.
     Meanwhile(Write),
     /// An honest guest sends a frame.
     Send { from: u8, to: u8, len: u16 },

@@ -8,7 +8,7 @@ use rustix::net::xdp::XdpRingOffset;
 use shm::Region;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// `XDP_RING_NEED_WAKEUP`: the kernel does not look at the ring until it is told to.
+/// `XDP_RING_NEED_WAKEUP`: the kernel does not look at the ring until it is notified.
 const NEED_WAKEUP: u32 = 1;
 
 /// Where a ring is, and how long it is.
@@ -64,7 +64,7 @@ impl Ring {
         }
     }
 
-    /// Publishes our index of a ring whose other side may want to be [told](Self::needs_wakeup).
+    /// Publishes our index of a ring whose other side may want to be [notified](Self::needs_wakeup).
     fn announce(&self, index: usize) {
         self.publish(index);
         // The kernel sets its flag and then looks at our index. If we looked at the flag before the index can be seen, both could
@@ -72,7 +72,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the kernel wants to be told of what is in the ring.
+    /// Whether the kernel wants a notification of what is in the ring.
     fn needs_wakeup(&self) -> bool {
         self.flags.is_some_and(|flags| self.load(flags) & NEED_WAKEUP != 0)
     }
@@ -147,7 +147,7 @@ impl FillRing {
         self.0.announce(self.0.producer);
     }
 
-    /// Whether a driver has run out of buffers, and waits to be told of those that are in the ring.
+    /// Whether a driver has run out of buffers, and waits for a notification of those in the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup() && !self.0.is_consumed()
     }
@@ -207,7 +207,7 @@ impl TxRing {
         self.0.load(self.0.consumer)
     }
 
-    /// Whether frames are in it that the kernel does not look at until it is told to.
+    /// Whether frames are in it that the kernel does not look at until it is notified.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup() && !self.0.is_consumed()
     }

@@ -1,21 +1,21 @@
 //! What a session has come to, for an operator whose machine has no network.
 //!
-//! A front-end describes memory and rings in many messages, so a session is looked at when there has been none for a moment.
+//! A front-end describes memory and rings in many messages, so a session is checked when there has been none for a moment.
 //!
 //! Memory that a front-end maps for itself alone (QEMU without `share=on`) can be mapped here too, and stays as it was when it was
 //! made: the guest announces chains, and the rings are blank. Such a session looks like one whose guest sends nothing. So rings
-//! that are blank are looked at again and again, until the guest has used one.
+//! that are blank are checked again and again, until the guest has used one.
 
 use std::time::Duration;
 
 use crate::session::Session;
 use crate::vring::Vring;
 
-/// How long a front-end has said nothing when its session is looked at.
+/// How long a front-end has said nothing when its session is checked.
 const SETTLED: Duration = Duration::from_millis(100);
-/// The time before the first look at rings that are served. Each further one is later by twice the time before.
+/// The time before the first check of rings that are served. Each further one is later by twice the time before.
 const LOOK_FIRST: Duration = Duration::from_millis(250);
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LOOK_MAX: Duration = Duration::from_secs(16);
 
 /// What a session has come to.
@@ -42,7 +42,7 @@ pub(crate) struct Watch {
     has_served: bool,
     /// Whether the guest has used one of those that are served.
     is_in_use: bool,
-    /// The time before the next look at rings that are served.
+    /// The time before the next check of rings that are served.
     pause: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Watch {
         *self = Self { told, has_served: true, is_in_use: false, pause: LOOK_FIRST, ..*self };
     }
 
-    /// Rings were looked at, of which the guest has used one or not.
+    /// Rings were checked, of which the guest has used one or not.
     fn note(&mut self, is_in_use: bool) {
         self.is_in_use = is_in_use;
         self.pause = (2 * self.pause).min(LOOK_MAX);
@@ -68,7 +68,7 @@ impl Watch {
 }
 
 impl Session {
-    /// For how long the front-end must say nothing before the session is looked at; none if there is nothing to be found out.
+    /// For how long the front-end must say nothing before the session is checked; none if there is nothing to be found out.
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self.served.is_empty() {
             true => (self.watch.told != Some(self.idle())).then_some(SETTLED),

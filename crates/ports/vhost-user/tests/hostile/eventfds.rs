@@ -40,7 +40,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// The more of the time a worker is blocked, the sooner a look finds it so: after two looks' time of it on average.
+/// The more of the time a worker is blocked, the sooner a look finds it so: after two checks' time of it on average.
 #[test]
 fn a_front_end_that_blocks_the_worker_for_moments_again_and_again_loses_its_session() {
     /// Two looks are hardly ever as close.

@@ -46,7 +46,7 @@ impl Looks {
         self.dry = if has_work { 0 } else { Self::after(self.dry, 2) };
     }
 
-    /// Each queue was looked at in place of a round, and had nothing.
+    /// Each queue was checked in place of a round, and had nothing.
     #[inline]
     pub(super) fn looked(&mut self) {
         self.dry = Self::after(self.dry, 1);
@@ -115,7 +115,7 @@ mod tests {
             times
         }
 
-        /// Asserts that so much time is between any two looks: at most so many rounds more as do not read the clock.
+        /// Asserts that so much time is between any two checks: at most so many rounds more as do not read the clock.
         fn look_after(self, after: Duration) {
             let (times, late) = (self.times(), self.length * 8);
             assert!(times.len() > 1);

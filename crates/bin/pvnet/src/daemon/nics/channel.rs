@@ -26,7 +26,7 @@ const REQUEST: u64 = u64::MAX;
 const REQUESTS: u32 = 1024;
 /// Requests per second after that.
 const REQUESTS_PER_SECOND: u32 = 100;
-/// How long an unmapping is polled before the thread sleeps between two looks.
+/// How long an unmapping is polled before the thread sleeps between two checks.
 const POLL: Duration = Duration::from_micros(50);
 /// How long it sleeps.
 const LOOK_EVERY: Duration = Duration::from_micros(20);

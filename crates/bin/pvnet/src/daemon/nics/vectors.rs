@@ -17,7 +17,7 @@ use super::card::{Attached, NicCard};
 use crate::daemon::error::Error;
 use crate::daemon::thread::spawn;
 
-/// How often deferred unmappings are looked at.
+/// How often deferred unmappings are checked.
 const TICK: Duration = Duration::from_millis(5);
 
 /// The page and the interrupt, as the card gets them.

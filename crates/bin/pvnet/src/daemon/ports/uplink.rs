@@ -30,7 +30,7 @@ use crate::netns;
 /// takes the driver domain's time instead. A ring's worth, so that one guest can be late by a ring.
 const SPARE_BUFFERS: usize = 256;
 
-/// The time between two looks at what a device's driver says.
+/// The time between two checks of what a device's driver says.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The number of the next uplink.
@@ -66,7 +66,7 @@ struct OpenDevice {
     is_deleted: bool,
     /// Whether somebody has taken its tap out of its bridge.
     is_astray: bool,
-    /// What else is wrong with it, although it is there, and when it was looked at.
+    /// What else is wrong with it, although it is there, and when it was checked.
     complaint: Option<String>,
     looked: Instant,
 }

@@ -75,7 +75,7 @@ struct Wire {
     filled: Vec<Descriptor>,
     /// The MTU in this call, in bytes.
     mtu: usize,
-    /// Buffers that had come back when that was last looked at.
+    /// Buffers that had come back when that was last checked.
     sent: u64,
 }
 
@@ -430,7 +430,7 @@ impl Rings {
         taken.extend(self.free.drain(self.free.len() - missing..));
     }
 
-    /// Tells the kernel of frames, if it wants to be told: where it copies, once for each batch of its own.
+    /// Tells the kernel of frames, if it wants to be notified: where it copies, once for each batch of its own.
     fn kick(&self, socket: &XdpNicSocket) {
         for _ in 0..TX_BUFFERS / KERNELS_BATCH {
             if !self.tx.needs_wakeup() {
@@ -439,7 +439,7 @@ impl Rings {
             let before = self.tx.position();
             let sent = rustix::net::send(socket, &[], SendFlags::DONTWAIT);
             if sent != Err(Errno::AGAIN) || self.tx.position() == before {
-                // It looks by itself, or is told again later.
+                // It looks by itself, or is notified again later.
                 return;
             }
         }

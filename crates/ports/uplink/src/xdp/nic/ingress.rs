@@ -12,7 +12,7 @@ use super::{RX_BUFFERS, XdpNicSocket};
 use crate::xdp::frame::read;
 use crate::xdp::ring::{FillRing, RxRing};
 
-/// The time until a driver without buffers is told again of those that there are: at first, and at most.
+/// The time until a driver without buffers is notified again: at first, and at most.
 const AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
 
 /// The rings of frames that come in. They are locked for moments only, never while a frame's body goes somewhere: a worker may sleep then in the
@@ -97,7 +97,7 @@ impl XdpNicIngress {
 
     /// Whether the driver may be without a buffer although there are some. Then no frame comes, and no event.
     fn is_starved(&self, rings: &Rings) -> bool {
-        // With zero copy it asks to be told after it has found none. If it has none of all, it may be about to ask.
+        // With zero copy it asks for a notification after it has found none. If it has none of all, it may be about to ask.
         let in_hand = u32::try_from(self.window.order().len()).unwrap_or(0);
         let has_none = || rings.fill.len() + in_hand >= RX_BUFFERS;
         rings.fill.needs_wakeup() || self.handle.socket.is_zero_copy() && has_none()

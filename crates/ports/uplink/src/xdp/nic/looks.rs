@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// The time between two looks: at first, and at most.
+/// The time between two checks: at first, and at most.
 const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(50)];
 
-/// The looks at a queue that is full. Each may be a system call, and every worker with frames for it asks for one in each turn, so they
+/// The checks of a queue that is full. Each may be a system call, and every worker with frames for it asks for one in each turn, so they
 /// go by the time and not by how often they are asked for.
 #[derive(Debug)]
 pub(super) struct Looks {

@@ -85,7 +85,7 @@ pub struct PortStatus {
     /// Dropped frames by reason; JSON leaves out reasons without a frame.
     #[serde(serialize_with = "serialize_nonzero")]
     pub drops: Drops,
-    /// Whether its guest has chosen by which hash received flows are spread over its queues.
+    /// Whether its guest has chosen the hash that spreads received flows over its queues.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guest_hash: bool,
     /// Frames that the kernel dropped at the port's device; absent for a port without one.
@@ -295,7 +295,7 @@ pub struct GuestQueueStatus {
     /// Frames that the kernel dropped because the guest had no buffer for them.
     #[serde(default)]
     pub dropped: u64,
-    /// Why it is not used any more, if it is not: frames for its guest are copied.
+    /// Why it is no longer used, if so; frames for its guest are copied then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -379,7 +379,7 @@ impl std::ops::Sub for KeptPages {
 /// What a guest copies itself, of all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestCopyStatus {
-    /// Pages of its pools, if it copies out of some: then there are no counts, because nobody but the guest knows.
+    /// Pages of its pools, if it copies out of pools: then only the guest knows the counts.
     pub pool_pages: usize,
     /// Buffers that are granted to it now and that it has not copied yet.
     pub granted: u64,

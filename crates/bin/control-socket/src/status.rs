@@ -78,7 +78,7 @@ pub struct LogEvent {
 pub struct OwnPagesStatus {
     /// Pages that are granted now: none if the driver `xen-gntalloc` is not there.
     pub granted: u64,
-    /// Allocations that the driver refused, because its `limit` is too low: what is copied from or to them pins pages.
+    /// Allocations that the driver refused because its `limit` is too low; copies pin pages instead.
     pub refused: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct MeterStatus {
     /// How many operations of each kind there were.
     pub counts: Operations,
     /// Bytes that guests copied between their stacks' taps and their granted pages, also while the
-    /// meter was off. Nobody counts them there: it is the ingress and egress of their ports.
+    /// meter was off: the ingress and egress of their ports.
     pub guest_bytes: u64,
     /// Time in grant and event operations.
     pub nanoseconds: u64,
@@ -107,7 +107,7 @@ pub struct MulticastStatus {
     pub groups: usize,
     /// Members of all of them.
     pub members: usize,
-    /// Ports that miss the groups which they have not joined: a querier has asked them twice. None while it is 0.
+    /// Pruned ports: a querier has asked them twice, and they get only the groups that they have joined.
     #[serde(default)]
     pub pruned: usize,
     /// Joins beyond a limit, since the start: their ports got all groups from then on.

@@ -55,7 +55,7 @@ pub struct QueueStatus {
     /// Its number; of a queue for guests its serial number. Absent for a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
-    /// How long its turns were, since it is there.
+    /// The time of its turns, since it was attached.
     pub busy_nanoseconds: u64,
     /// The part of the last one to two seconds in which it had a turn: what it costs its worker.
     pub load: f64,

@@ -39,7 +39,7 @@ build: ## Build everything, optimised
 # The demo's programs have a folder and a profile of their own: they are compiled without LTO.
 DEMO := $(or $(CARGO_TARGET_DIR),target)/demo
 demo: PVNET := $(DEMO)/pvnet
-demo: deps-demo ## Show in a minute what pvnet does; QUICK=1 in half of it, RIVALS=1 beside passt, VDE and QEMU
+demo: deps-demo ## Show in a minute what pvnet does (QUICK=1: in half of it; RIVALS=1: beside passt, VDE and QEMU)
 	$(CARGO) build --profile demo --locked -p pvnet -p pvnet-lab --no-default-features
 	@mkdir -p out # made by the user, so that it stays theirs when sudo writes into it
 	$(or $(ROOTLESS),$(SUDO)) $(DEMO)/pvnet-lab demo $(if $(QUICK),--quick) $(if $(RIVALS),--rivals)
@@ -69,7 +69,7 @@ lint: ## Run clippy, warnings are errors; check that the fuzz targets compile
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --no-default-features --locked
 
-loom: ## Model-check the notifications of the rings, the card, the watchdog and whoever looks for sleeping workers, the IOMMU's invalidations, and the records of guarded memory
+loom: ## Model-check notifications (rings, card, watchdog), the search for sleeping workers, the IOMMU's invalidations and guarded memory
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p shm -p ring -p virtqueue -p poller -p firmware -p iommu --profile loom --test loom
 
 unit-build: ## Compile all tests

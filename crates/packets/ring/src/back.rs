@@ -250,6 +250,17 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         must_notify(old, new, self.page.load(Index::RspEvent))
     }
 
+    /// Responses published.
+    pub fn published(&self) -> u32 {
+        self.rsp_prod
+    }
+
+    /// Whether the frontend still waits for an event of one of the responses since `published`. One that looks by itself asks for the next.
+    #[must_use]
+    pub fn is_awaited(&self, since: u32) -> bool {
+        must_notify(since, self.rsp_prod, self.page.load(Index::RspEvent))
+    }
+
     /// Asks for an event at the next request and looks again. Returns whether requests wait
     /// already, in which case the caller must not sleep (`RING_FINAL_CHECK_FOR_REQUESTS`).
     pub fn arm(&mut self) -> Result<bool, Broken> {

@@ -13,6 +13,7 @@ use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
 use crate::buffers::Destination;
+use crate::completions::Completions;
 use crate::expiry::Expiry;
 use crate::grant_cache::{Direction, GrantCache};
 use crate::hash::Hashing;
@@ -232,7 +233,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             }
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
-        let tx = TxQueue::new(tx, tx_event, access);
+        let tx = TxQueue::new(tx, tx_event, access, Completions::new(offered.completion_delay));
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
         let offsets = keys.flag(keys::FEATURE_RX_OFFSET)?;

@@ -19,6 +19,7 @@
 
 mod buffers;
 mod channel;
+mod completions;
 mod connect;
 mod control;
 mod expiry;

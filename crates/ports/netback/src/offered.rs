@@ -1,5 +1,7 @@
 //! The features and limits that a backend offers.
 
+use std::time::Duration;
+
 use offload::Features;
 use port::Coalescing;
 
@@ -33,6 +35,9 @@ pub struct Offered {
     pub multicast_control: bool,
     /// When the guest is notified of frames; by default so that a single frame waits for nothing.
     pub coalescing: Option<Coalescing>,
+    /// How long the answer to a lone frame of the guest's may stay unannounced: most guests find it when they send the next. None: it is announced
+    /// at once.
+    pub completion_delay: Option<Duration>,
 }
 
 impl Offered {

@@ -6,6 +6,7 @@
 )]
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
@@ -19,6 +20,7 @@ use ring::{BackRing, RegionPage, SharedPage};
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::GrantUse;
+use crate::completions::Completions;
 use crate::headers::PacketAccess;
 use crate::multicast::{ListChange, MulticastList};
 use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
@@ -34,6 +36,7 @@ pub struct TxQueue<H: Hypervisor> {
     packet: Packet,
     /// The groups that the frontend wants, if it may say so.
     list: Option<Arc<MulticastList>>,
+    completions: Completions,
 }
 
 /// The requests that made up a frame, to be answered when the frame is done with.
@@ -91,8 +94,10 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
 
     fn arm(&mut self) -> Result<Armed, Broken> {
         // With a full window, no request can be taken before a frame in hand is done with.
-        let ready = !self.window.is_full() && self.ring.arm().map_err(Broken::new)?;
-        Ok(if ready { Armed::Ready } else { Armed::Asleep })
+        if !self.window.is_full() && self.ring.arm().map_err(Broken::new)? {
+            return Ok(Armed::Ready);
+        }
+        Ok(self.announce_late().map_or(Armed::Asleep, Armed::Until))
     }
 }
 
@@ -101,10 +106,11 @@ impl<H: Hypervisor> TxQueue<H> {
         ring: BackRing<Tx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         access: PacketAccess<H>,
+        completions: Completions,
     ) -> Self {
         let pending = vec![PendingResponse::default(); WINDOW].into();
         let (window, packet) = (Window::new(), Packet::default());
-        Self { ring, event, access, window, pending, packet, list: None }
+        Self { ring, event, access, window, pending, packet, list: None, completions }
     }
 
     /// Changes this list as the frontend says.
@@ -270,11 +276,31 @@ impl<H: Hypervisor> TxQueue<H> {
         if !self.ring.has_unpublished() {
             return;
         }
-        if self.ring.publish() {
+        if self.completions.held_since().is_some_and(|since| !self.ring.is_awaited(since)) {
+            self.completions.were_seen();
+        }
+        let since = self.ring.published();
+        let is_asked = self.ring.publish();
+        let is_last = self.window.is_empty();
+        if self.completions.published(since, self.ring.published(), is_asked, is_last) {
             self.notify();
         } else {
             self.access.hypervisor().note(Counted::Suppressed, 1);
         }
+    }
+
+    /// Announces answers that were held back, if it is time and the guest has not looked. Returns when it will be.
+    fn announce_late(&mut self) -> Option<Instant> {
+        let since = self.completions.held_since()?;
+        if !self.ring.is_awaited(since) {
+            self.completions.were_seen();
+            return None;
+        }
+        let due = self.completions.due(Instant::now());
+        if due.is_none() {
+            self.notify();
+        }
+        due
     }
 }
 

@@ -456,6 +456,10 @@ impl Worker {
                 Some(end) => Ok((Armed::Until(end), true)),
                 None => Ok((Armed::Asleep, false)),
             },
+            Ok(Armed::Until(due)) if !slot.blocked => match work.pause(now) {
+                Some(end) => Ok((Armed::Until(end.min(due)), true)),
+                None => Ok((Armed::Until(due), false)),
+            },
             other => other.map(|armed| (armed, false)),
         };
         let due = work.due();

@@ -1,5 +1,7 @@
 //! `[[guest.vif]]`: a virtual interface of a guest.
 
+use std::time::Duration;
+
 use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
 use serde::Deserialize;
@@ -31,8 +33,8 @@ table! {
         interface: Interface = Interface::High;
         /// Frames of several pages; depends on `interface` if absent.
         scatter_gather: Option<bool> = None;
-        /// Whether each ring has an event channel.
-        split_event_channels: bool = true;
+        /// Whether each ring has an event channel; depends on the platform if absent.
+        split_event_channels: Option<bool> = None;
         /// Whether the guest may say which multicast groups it wants.
         multicast_control: bool = true;
     }
@@ -48,6 +50,9 @@ pub enum Interface {
     /// Frames of at most the MTU, in one page, with complete checksums.
     Basic,
 }
+
+/// On Xen a notification is a system call, a hypercall and an interrupt that wakes the guest. Most round trips of a local network are shorter.
+const COMPLETION_DELAY: Duration = Duration::from_millis(1);
 
 /// The most queues of one vif.
 const QUEUES_MAX: u32 = 64;
@@ -146,13 +151,15 @@ impl Vif {
         self.queues.unwrap_or(default) as usize
     }
 
-    /// What its backend offers, if it has as many queues as `default` says by default.
-    pub fn offered(&self, default: u32) -> Offered {
+    /// What its backend offers on a platform, if it has as many queues as `default` says by default.
+    pub fn offered(&self, default: u32, platform: Platform) -> Offered {
+        let is_xen = platform == Platform::Xen;
         Offered {
             max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
             features: self.features(),
             guest_offloads: self.settings.guest_offloads,
-            split_event_channels: self.split_event_channels,
+            // With one channel, frames for the guest announce what it has sent, too.
+            split_event_channels: self.split_event_channels.unwrap_or(!is_xen),
             tx: self.tx,
             rx: self.rx,
             persistent_grants: self.persistent_grants,
@@ -160,6 +167,7 @@ impl Vif {
             multicast_control: self.multicast_control,
             // Checked when the configuration was read.
             coalescing: self.settings.coalescing().unwrap_or_default(),
+            completion_delay: is_xen.then_some(COMPLETION_DELAY),
         }
     }
 

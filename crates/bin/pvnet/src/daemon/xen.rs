@@ -37,7 +37,8 @@ impl XenPlatform {
     /// Opens Xen's devices and the store.
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-        let mut xen = match vifs.any(|vif| vif.rx == RxChannel::GuestCopy) {
+        let has_pools = vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
+        let mut xen = match has_pools {
             true => Xen::with_guest_copies(config.xen.guest_copy_pages)?,
             false => Xen::open()?,
         };
@@ -48,7 +49,12 @@ impl XenPlatform {
             Error::Store(StoreError::Gone(_)) => Error::Xen(OpenError::NoStore),
             error => error,
         })?;
-        if let Err(reason) = xen.grant_own_pages(own) {
+        if has_pools {
+            // Both are granted by gntalloc: the queues' pages would leave too few for the pools of guests that come later.
+            info!(
+                "gntalloc's pages are for the pools of guests that copy: copies to others pin pages"
+            );
+        } else if let Err(reason) = xen.grant_own_pages(own) {
             info!(%reason, "copies to guests pin pages, which costs more");
         }
         let xen = Metered::new(xen);

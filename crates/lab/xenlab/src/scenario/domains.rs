@@ -296,7 +296,8 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.until(&name, "up")?;
     guest.run("ip link show eth1", COMMAND_TIMEOUT)?;
     setup.host.run(&format!("xl network-detach {} 1", guest.id()), COMMAND_TIMEOUT)?;
-    let gone = format!("! pvnet status | grep {name}");
+    // Another interface's queue 1 has nearly its name.
+    let gone = format!("! pvnet status | grep -F {name}");
     setup.host.dom0().until("the end of the interface", &gone, COMMAND_TIMEOUT)?;
     let left = format!("xenstore-ls /local/domain/0/backend/vif/{}/1", guest.id());
     let left = setup.host.sh(&left, COMMAND_TIMEOUT)?.status == 0;
@@ -396,7 +397,7 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let guest = setup.guests.remove(0);
     let (name, id) = (guest.name().to_owned(), guest.id());
     guest.destroy()?;
-    let gone = format!("! pvnet status | grep -w {name}");
+    let gone = format!("! pvnet status | grep -wF {name}");
     setup.host.dom0().until("the end of the guest", &gone, COMMAND_TIMEOUT)?;
     let left =
         setup.host.sh(&format!("xenstore-ls /local/domain/0/backend/vif/{id}"), COMMAND_TIMEOUT)?;

@@ -287,7 +287,7 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         let transfer = Transfer::begin(setup.shell(), guest.domain.shell(), &guest.address)?;
         guest.domain.destroy()?;
         transfer.stop()?;
-        let gone = format!("! pvnet status | grep -w {name}");
+        let gone = format!("! pvnet status | grep -wF {name}");
         setup.shell().until("the end of the guest", &gone, COMMAND_TIMEOUT)?;
     }
     let zombie = setup.host.run("xl list", COMMAND_TIMEOUT)?.contains("(null)");

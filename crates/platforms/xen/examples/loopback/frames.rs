@@ -99,6 +99,7 @@ fn connect(
         reuse: GrantReuse::Agreed,
         multicast_control: true,
         coalescing: None,
+        completion_delay: None,
     };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;

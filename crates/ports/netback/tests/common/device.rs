@@ -21,6 +21,7 @@ pub const OFFERED: Offered = Offered {
     reuse: GrantReuse::Agreed,
     multicast_control: false,
     coalescing: Some(Coalescing::OFF),
+    completion_delay: None,
 };
 
 /// The domain, and what outlives its backends.

@@ -6,10 +6,11 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use hypervisor::{Guest, Hypervisor};
+use hypervisor::{EventChannel, Guest, Hypervisor};
 use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
 use netback::{Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use shm::Region;
 use xenstore::Store;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -34,6 +35,7 @@ pub const PAGE: usize = 4096;
 /// The shared indices.
 pub const REQ_PROD: usize = 0;
 pub const RSP_PROD: usize = 8;
+pub const RSP_EVENT: usize = 12;
 
 /// A guest, from outside: the test writes its memory like the guest's own code could.
 pub struct Raw {
@@ -155,6 +157,16 @@ impl Raw {
         self.offer_control();
         let mut connection = self.connect_all(vif, Features::ALL);
         (connection.queues.pop().unwrap(), connection.control.unwrap())
+    }
+
+    /// Whether the backend has notified it since this was last asked.
+    pub fn is_notified(&self) -> bool {
+        let event = self.event.lock().unwrap();
+        let event = event.as_ref().unwrap();
+        let mut poll = [PollFd::new(event, PollFlags::IN)];
+        let found = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        event.take().unwrap();
+        found.unwrap() > 0
     }
 
     /// Sets up a control ring, for a backend that offers it.

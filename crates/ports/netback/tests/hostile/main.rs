@@ -6,6 +6,7 @@
 mod common;
 
 mod adopted;
+mod completions;
 mod control;
 mod copier;
 mod flip;

@@ -28,6 +28,7 @@ const OFFERED: Offered = Offered {
     reuse: GrantReuse::Agreed,
     multicast_control: false,
     coalescing: Some(Coalescing::OFF),
+    completion_delay: None,
 };
 
 #[test]

@@ -263,6 +263,7 @@ fn connect()
         reuse: GrantReuse::Agreed,
         multicast_control: false,
         coalescing: None,
+        completion_delay: None,
     };
     let ledgers = Arc::<Anonymous>::default();
     let path = toolstack::backend_path(id, 0);

@@ -80,6 +80,7 @@ impl Host {
             reuse: GrantReuse::Agreed,
             multicast_control: false,
             coalescing: None,
+            completion_delay: None,
         };
         let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
         Self { machine, platform, store, datapath, failures, offered, ledgers }

@@ -33,6 +33,7 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
         reuse: GrantReuse::Agreed,
         multicast_control: false,
         coalescing: None,
+        completion_delay: None,
     };
     let ledgers = Arc::<Anonymous>::default();
     let (path, store) = (toolstack::backend_path(id, 1), host.store.clone());

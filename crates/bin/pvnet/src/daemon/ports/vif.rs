@@ -53,8 +53,9 @@ pub(in crate::daemon) fn adopt(
         return Err(format!("guest {:?} is not in the configuration any more", guest.name));
     }
     vif.settings.sources()?;
-    let lends = vif.has_own_queue(host.config.daemon.platform);
-    let offered = vif.offered(if lends { 1 } else { default_queues() });
+    let platform = host.config.daemon.platform;
+    let lends = vif.has_own_queue(platform);
+    let offered = vif.offered(if lends { 1 } else { default_queues() }, platform);
     let device = open_device(id, &name, &vif, host)?;
     let backend = match host.platform.adopt(id, offered) {
         Ok(backend) => backend,

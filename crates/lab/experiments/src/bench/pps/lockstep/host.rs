@@ -106,6 +106,7 @@ impl Host {
             reuse: GrantReuse::Agreed,
             multicast_control: false,
             coalescing: None,
+            completion_delay: None,
         };
         let (machine, store) = (self.machine.clone(), self.store.clone());
         let ledgers = Arc::new(Anonymous::default());

@@ -1,0 +1,55 @@
+//! A guest that asks to be notified of the answer to a lone frame, and looks for it by itself or does not.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use machine::Machine;
+use netback::Offered;
+use offload::Features;
+use port::{Armed, Ingress, Outcome, WINDOW};
+use wire::netif::TxRequest;
+
+use crate::common::device::OFFERED;
+use crate::common::guest::{DATA, REQ_PROD, RSP_EVENT, RSP_PROD, Raw, TX_RING};
+use crate::common::turn::receive;
+
+#[test]
+fn a_lone_frame_is_announced_late_unless_the_guest_looks() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    // Longer than the test's own turns may take.
+    let delay = Duration::from_millis(200);
+    let offered = Offered { completion_delay: Some(delay), ..OFFERED };
+    let mut vif = raw.announce_as(machine, offered);
+    let mut tx = raw.connect(&mut vif, Features::ALL).tx;
+    raw.is_notified();
+    let mut sent = 0u32;
+    let mut send = |count: u32| {
+        for _ in 0..count {
+            let request = TxRequest { gref: DATA, offset: 0, flags: 0, id: 7, size: 60 };
+            raw.write(TX_RING, Raw::slot::<TxRequest>(sent), request);
+            sent += 1;
+        }
+        raw.write(TX_RING, REQ_PROD, sent);
+        assert_eq!(receive(&mut tx).unwrap().fresh, count as usize);
+        tx.finish(&[Outcome::Delivered; WINDOW]);
+        assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), sent);
+        (sent, tx.arm().unwrap())
+    };
+    raw.write(TX_RING, RSP_EVENT, 1u32);
+    let (sent, armed) = send(1);
+    assert!(matches!(armed, Armed::Until(_)) && !raw.is_notified());
+    // It sends again, and asks for the next answer.
+    raw.write(TX_RING, RSP_EVENT, sent + 1);
+    let (sent, armed) = send(1);
+    assert!(matches!(armed, Armed::Until(_)) && !raw.is_notified());
+    // Many are announced at once, and so is what was held back.
+    let (sent, armed) = send(10);
+    assert!(armed == Armed::Asleep && raw.is_notified());
+    raw.write(TX_RING, RSP_EVENT, sent + 1);
+    let _ = send(1);
+    assert!(!raw.is_notified());
+    sleep(delay);
+    assert_eq!(tx.arm().unwrap(), Armed::Asleep);
+    assert!(raw.is_notified(), "it has not looked");
+}

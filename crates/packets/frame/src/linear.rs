@@ -104,7 +104,7 @@ pub(crate) fn start(frame: &Frame, buffer: usize) -> usize {
 /// Most bytes before a frame: the metadata of a device.
 const BEFORE_MAX: usize = 64;
 /// Memory for several frames at once, more than two of the longest.
-const BUFFER: usize = Linear::PAGES * PAGE_SIZE;
+const BUFFER: usize = Linear::BYTES;
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
 
@@ -136,11 +136,19 @@ impl fmt::Debug for Linear {
 impl Linear {
     /// How many pages its memory has.
     pub const PAGES: usize = (2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).div_ceil(PAGE_SIZE);
+    /// How many bytes these are.
+    pub const BYTES: usize = Self::PAGES * PAGE_SIZE;
 
     /// One whose memory is from `allocate`, for example such as a hypervisor's copies reach at less cost.
     #[must_use]
     pub fn within(allocate: Arc<Allocate>) -> Self {
         Self { allocate: Some(allocate), ..Self::default() }
+    }
+
+    /// Where in its memory the frames are, taken or not.
+    #[must_use]
+    pub fn places(&self) -> &[Range<usize>] {
+        &self.places
     }
 
     /// Forgets the frames.
@@ -186,18 +194,42 @@ impl Linear {
         body: Body<'_>,
         before: impl Fn(&Frame) -> [u8; N],
     ) -> u64 {
-        const { assert!(N <= BEFORE_MAX) };
         self.clear();
+        self.append_behind(frames, body, before).1
+    }
+
+    /// As [`fill`](Self::fill), behind the frames that are there. Returns how many are new.
+    pub fn append<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>, body: Body<'_>) -> usize {
+        self.append_behind(frames, body, |_| []).0
+    }
+
+    /// Whether there is room for a frame behind those that are there.
+    #[must_use]
+    pub fn has_room(&self, frame: &Frame) -> bool {
+        let end = self.places.last().map_or(0, |place| place.end);
+        !self.places.is_full() && end + PAGE_SIZE + frame.len as usize <= BUFFER
+    }
+
+    /// Returns how many frames are new, and how many of their bytes this domain copied itself.
+    #[inline]
+    fn append_behind<'a, const N: usize>(
+        &mut self,
+        frames: impl Iterator<Item = &'a Frame>,
+        body: Body<'_>,
+        before: impl Fn(&Frame) -> [u8; N],
+    ) -> (usize, u64) {
+        const { assert!(N <= BEFORE_MAX) };
         let Self { allocate, memory, places, .. } = self;
         if memory.is_none() {
             let new =
                 allocate.as_ref().map_or_else(|| Region::anonymous(BUFFER), |give| give(BUFFER));
             *memory = new.ok();
         }
-        let Some(memory) = memory else { return 0 };
-        let (mut at, mut own) = (0, 0);
+        let Some(memory) = memory else { return (0, 0) };
+        let first = places.len();
+        let (mut at, mut own) = (places.last().map_or(0, |place| place.end), 0);
         let mut copies = ArrayVec::<CopyOut<'_>, COPIES_MAX>::new();
-        for frame in frames.take(WINDOW) {
+        for frame in frames.take(WINDOW - first) {
             let rest = memory.len().saturating_sub(at);
             let target = Target::Mapped { region: memory, offset: at, len: rest };
             let Some((_, behind)) = target.split_at(N) else { break };
@@ -217,9 +249,9 @@ impl Linear {
         let is_copied = fetch(body, &mut copies).is_ok();
         drop(copies);
         if !is_copied {
-            self.clear();
+            places.truncate(first);
         }
-        own
+        (places.len() - first, own)
     }
 }
 

@@ -9,6 +9,7 @@ use port::Frame;
 use switch::multicast::Groups;
 
 use crate::activity::Activity;
+use crate::copies::Copies;
 use crate::shared::{Ports, Shared};
 
 /// Carries frames for a worker: finds where they go ([`route`](crate::route)) and delivers them
@@ -23,6 +24,8 @@ pub(crate) struct Carrier {
     groups_generation: u64,
     /// Frames whose tags were changed for one delivery.
     pub(crate) changed: RefCell<Vec<Frame>>,
+    /// Frames from memory in which the thread may sleep.
+    pub(crate) copies: RefCell<Copies>,
     /// The switch's clock when the round began.
     pub(crate) now: Duration,
     /// Where the worker says to which port it delivers.
@@ -41,6 +44,7 @@ impl Carrier {
             groups: None,
             groups_generation: 0,
             changed,
+            copies: RefCell::default(),
             now: Duration::ZERO,
             activity,
         }

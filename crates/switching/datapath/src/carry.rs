@@ -82,9 +82,41 @@ impl IngressQueue {
     }
 }
 
+impl Progress {
+    /// What it came to together with what was done before.
+    #[cold]
+    fn after(self, before: Self) -> Self {
+        match (before, self) {
+            (Self::Worked { frames, bytes }, Self::Worked { frames: more, bytes: of_more }) => {
+                Self::Worked { frames: frames + more, bytes: bytes + of_more }
+            }
+            (worked @ Self::Worked { .. }, _) | (_, worked @ Self::Worked { .. }) => worked,
+            (Self::Blocked, _) | (_, Self::Blocked) => Self::Blocked,
+            (Self::Dry, Self::Dry) => Self::Dry,
+        }
+    }
+}
+
 impl Carrier {
+    /// A turn of a queue: delivers what its port's inbox has for it, and carries what is new on it.
+    #[inline]
+    pub(crate) fn turn(
+        &self,
+        port: &Arc<Port>,
+        number: usize,
+        queue: &mut IngressQueue,
+        held: &mut Held,
+        now: Instant,
+    ) -> Result<Progress, Broken> {
+        let Some(inbox) = port.inbox(number).filter(|inbox| inbox.has_work()) else {
+            return self.carry(port, queue, held, now);
+        };
+        let before = self.empty_inbox(port, number, inbox, held);
+        Ok(self.carry(port, queue, held, now)?.after(before))
+    }
+
     /// Takes what is new on a queue and delivers what can be delivered, in a turn that begins `now`.
-    pub(crate) fn carry(
+    fn carry(
         &self,
         port: &Arc<Port>,
         queue: &mut IngressQueue,
@@ -129,7 +161,7 @@ impl Carrier {
         self.route_all(port, window, received.fresh, decided, &mut routes);
         let mut cut = false;
         ingress.with_body(&mut |body| {
-            let batch = Batch { window, body, from: member };
+            let batch = Batch { window, body, from: member, memory: port.memory() };
             let end = now + TURN;
             let outcomes = &mut outcomes;
             let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };

@@ -11,8 +11,10 @@ use crate::carrier::Carrier;
 use crate::head_of_line::Waits;
 use crate::held::Held;
 use crate::in_flight::Deliveries;
+use crate::inbox::Inbox;
 use crate::parts::Parts;
 use crate::port::Port;
+use crate::port_memory::PortMemory;
 use crate::probes;
 use crate::route::{Route, Routes};
 use crate::steer::Steer;
@@ -36,6 +38,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) body: Body<'a>,
     /// The membership of the port that it comes from, if it has one.
     pub(crate) from: Option<&'a Membership>,
+    /// What happens in that memory.
+    pub(crate) memory: PortMemory,
 }
 
 /// What becomes of the frames that a queue has in hand.
@@ -67,6 +71,17 @@ struct Done {
     bytes: u64,
     /// When the queue must be flushed, if it must.
     flush: Option<Duration>,
+    /// Whether its own turns see to that.
+    is_apart: bool,
+}
+
+impl Done {
+    /// Notes when the queue must be flushed.
+    fn note(&self, held: &mut Held, to: &Arc<Port>, queue: usize) {
+        if !self.is_apart {
+            held.note(to, queue, self.flush);
+        }
+    }
 }
 
 /// Slots of a window, in order of arrival.
@@ -179,7 +194,7 @@ impl Carrier {
             });
             bytes += done.bytes;
             rest = &rest[done.frames..];
-            hand.held.note(to, queue, done.flush);
+            done.note(hand.held, to, queue);
         }
         let Hand { waits, outcomes, .. } = hand;
         waits.delivered(to.serial(), bytes, self.now);
@@ -251,7 +266,7 @@ impl Carrier {
                 while !rest.is_empty() {
                     let done = self.deliver(to, queue, batch, rest, parts, &mut each);
                     rest = &rest[done.frames..];
-                    held.note(to, queue, done.flush);
+                    done.note(held, to, queue);
                 }
             }
         }
@@ -280,7 +295,7 @@ impl Carrier {
         parts: &mut Parts,
         mut each: impl FnMut(u8, Outcome),
     ) -> Done {
-        let Batch { window, body, from } = batch;
+        let Batch { window, from, .. } = batch;
         if let Some((from, (_, member))) = from.zip(self.ports.member(to.id()))
             && from.tagging.is_some()
         {
@@ -288,7 +303,7 @@ impl Carrier {
         }
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<_, WINDOW> = group.iter().map(offer).collect();
-        self.offer(to, queue, body, group, &mut offers, parts, &mut each)
+        self.offer(to, queue, batch, group, &mut offers, parts, &mut each)
     }
 
     /// As [`deliver`](Self::deliver), to a port that may want other tags than the sender's.
@@ -298,11 +313,12 @@ impl Carrier {
         members: (&Membership, &Membership),
         to: &Arc<Port>,
         queue: usize,
-        Batch { window, body, .. }: Batch<'_>,
+        batch: Batch<'_>,
         group: &[u8],
         parts: &mut Parts,
         mut each: impl FnMut(u8, Outcome),
     ) -> Done {
+        let window = batch.window;
         let mut changed = self.changed.borrow_mut();
         changed.clear();
         let change = |slot: &u8| (*slot, tags::change(members, window, *slot, &mut changed));
@@ -318,8 +334,8 @@ impl Carrier {
             offers.push(Offer::new(frame));
         }
         let done = match offers.is_empty() {
-            true => Done { frames: 0, bytes: 0, flush: None },
-            false => self.offer(to, queue, body, &slots, &mut offers, parts, &mut each),
+            true => Done { frames: 0, bytes: 0, flush: None, is_apart: false },
+            false => self.offer(to, queue, batch, &slots, &mut offers, parts, &mut each),
         };
         // Behind one that is sent in parts, refused ones come again too.
         let next = slots.get(done.frames);
@@ -340,7 +356,7 @@ impl Carrier {
         &self,
         to: &Arc<Port>,
         queue: usize,
-        body: Body<'_>,
+        Batch { body, memory, .. }: Batch<'_>,
         group: &[u8],
         offers: &mut [Offer<'_>],
         parts: &mut Parts,
@@ -352,20 +368,16 @@ impl Carrier {
                 offer.is_right = parts.is_right(*slot);
             }
         }
-        self.activity.deliver(to.serial());
-        let flush = match to.deliver(queue, body, offers, self.now, self.worker) {
-            Ok(flush) => flush,
-            Err(Broken(reason)) => {
-                // The egress guest broke its ring: it alone is disabled.
-                to.close();
-                self.shared.fail(to, reason);
-                for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
-                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
-                }
-                None
-            }
+        if memory.avoids(to.memory())
+            && let Some(inbox) = to.inbox(queue)
+        {
+            return self.offer_apart(to, inbox, (body, memory), group, offers, each);
+        }
+        let flush = match memory.is_left_for(to.memory()) {
+            false => self.hand_over(to, queue, body, offers),
+            true => self.deliver_copies(to, queue, body, offers),
         };
-        let mut done = Done { frames: group.len(), bytes: 0, flush };
+        let mut done = Done { frames: group.len(), bytes: 0, flush, is_apart: false };
         let (mut frames, mut in_flight) = (0, 0);
         for (n, (slot, offer)) in group.iter().zip(&*offers).enumerate() {
             match offer.outcome {
@@ -398,6 +410,48 @@ impl Carrier {
         }
         probes::egress(to.name(), queue, offers.len(), accepted, done.bytes);
         done
+    }
+
+    /// Puts frames into the inbox of a queue, and calls `each` with what became of each.
+    #[cold]
+    fn offer_apart(
+        &self,
+        to: &Arc<Port>,
+        inbox: &Inbox,
+        memory: (Body<'_>, PortMemory),
+        group: &[u8],
+        offers: &mut [Offer<'_>],
+        each: &mut impl FnMut(u8, Outcome),
+    ) -> Done {
+        self.put(to, inbox, memory, offers);
+        let is_taken = |offer: &&Offer<'_>| offer.outcome == Outcome::Delivered;
+        let bytes = offers.iter().filter(is_taken).map(|offer| u64::from(offer.frame.len)).sum();
+        group.iter().zip(&*offers).for_each(|(slot, offer)| each(*slot, offer.outcome));
+        Done { frames: group.len(), bytes, flush: None, is_apart: true }
+    }
+
+    /// Hands frames to a queue of a port. Returns when it must be flushed, if it must.
+    #[inline]
+    pub(crate) fn hand_over(
+        &self,
+        to: &Arc<Port>,
+        queue: usize,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+    ) -> Option<Duration> {
+        self.activity.deliver(to.serial());
+        match to.deliver(queue, body, offers, self.now, self.worker) {
+            Ok(flush) => flush,
+            Err(Broken(reason)) => {
+                // The egress guest broke its ring: it alone is disabled.
+                to.close();
+                self.shared.fail(to, reason);
+                for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
+                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
+                }
+                None
+            }
+        }
     }
 }
 

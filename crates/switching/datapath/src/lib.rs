@@ -22,12 +22,14 @@
 
 mod account;
 mod activity;
+mod apart;
 mod balance;
 mod batches;
 mod carrier;
 mod carry;
 mod command;
 mod config;
+mod copies;
 mod deliver;
 mod domains;
 mod egress_queue;
@@ -36,6 +38,7 @@ mod head_of_line;
 mod held;
 mod histogram;
 mod in_flight;
+mod inbox;
 mod liveness;
 mod loads;
 mod lockstep;
@@ -47,6 +50,7 @@ mod parts;
 mod peer;
 mod placement;
 mod port;
+mod port_memory;
 mod probes;
 mod residence;
 mod route;
@@ -80,6 +84,7 @@ pub use lockstep::LockstepWorker;
 pub use moves::{Balance, BalanceRule, MoveError, MoveReason, PastMove, QueueMove};
 pub use placement::Workers;
 pub use port::{IngressId, Port};
+pub use port_memory::PortMemory;
 pub use shared::{Failure, FailureSink, Sleep, SleepSink};
 pub use switch::TeachError;
 pub use times::WorkerTimes;
@@ -246,10 +251,12 @@ impl Datapath {
         tasks: Vec<Box<dyn Task>>,
         coalescing: Option<Coalescing>,
     ) -> Arc<Port> {
-        self.attach_member(name, queues, tasks, coalescing, None)
+        let memory = PortMemory::default();
+        self.attach_member(name, queues, tasks, coalescing, None, memory)
     }
 
-    /// As [`attach_coalesced`](Self::attach_coalesced). `membership` says in which VLANs the port is, and whether it is isolated.
+    /// As [`attach_coalesced`](Self::attach_coalesced). `membership` says in which VLANs the port is, and whether it is isolated;
+    /// `memory`, how its frames get to and from ports beside which a thread must not sleep.
     pub fn attach_member(
         &self,
         name: &str,
@@ -257,8 +264,9 @@ impl Datapath {
         tasks: Vec<Box<dyn Task>>,
         coalescing: Option<Coalescing>,
         membership: Option<Membership>,
+        memory: PortMemory,
     ) -> Arc<Port> {
-        self.add(name, queues, tasks, coalescing, Attachment::Switch(membership))
+        self.add(name, queues, tasks, coalescing, Attachment::Switch(membership), memory)
     }
 
     /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
@@ -275,7 +283,8 @@ impl Datapath {
         if let Some(peer) = peer {
             own.set(peer.id(), peer.serial());
         }
-        let port = self.add(name, queues, tasks, None, Attachment::Pair(own));
+        let memory = PortMemory::default();
+        let port = self.add(name, queues, tasks, None, Attachment::Pair(own), memory);
         if let Some(peer) = peer {
             self.pair(&port, peer);
         }
@@ -297,10 +306,11 @@ impl Datapath {
         tasks: Vec<Box<dyn Task>>,
         coalescing: Option<Coalescing>,
         attachment: Attachment,
+        memory: PortMemory,
     ) -> Arc<Port> {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
-        let port = self.shared.add(name, egress, attachment);
+        let port = self.shared.add(name, egress, attachment, memory);
         let carry = |(queue, ingress)| new_queue(queue, ingress, coalescing);
         let carry = ingress.into_iter().enumerate().map(carry);
         let owners = self.placement().place(carry.len(), tasks.len());

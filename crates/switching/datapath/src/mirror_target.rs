@@ -8,18 +8,20 @@ use switch::{Membership, PortId};
 use crate::Datapath;
 use crate::command::Command;
 use crate::port::Port;
+use crate::port_memory::PortMemory;
 use crate::shared::Attachment;
 
 impl Datapath {
-    /// As [`attach_coalesced`](Self::attach_coalesced), for a port that is a mirror's [target](Self::set_target) from the beginning.
+    /// As [`attach_member`](Self::attach_member), for a port that is a mirror's [target](Self::set_target) from the beginning.
     pub fn attach_target(
         &self,
         name: &str,
         queues: Vec<Queue>,
         tasks: Vec<Box<dyn Task>>,
         coalescing: Option<Coalescing>,
+        memory: PortMemory,
     ) -> Arc<Port> {
-        self.add(name, queues, tasks, coalescing, Attachment::Target)
+        self.add(name, queues, tasks, coalescing, Attachment::Target, memory)
     }
 
     /// Takes a port out of the switch while it is in use: it gets what a [mirror's port sends to it](Self::aim) and nothing else, and its

@@ -14,7 +14,9 @@ use switch::{PortCounters, PortId, StormControl};
 
 use crate::batches::{BatchCounts, Batches};
 use crate::egress_queue::{EgressQueue, LockWaits};
+use crate::inbox::Inbox;
 use crate::peer::Peer;
+use crate::port_memory::PortMemory;
 use crate::probes;
 
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
@@ -39,6 +41,9 @@ pub struct Port {
     /// The other port of its pair, if it is not in the switch.
     peer: Option<Peer>,
     egress: Box<[EgressQueue]>,
+    memory: PortMemory,
+    /// By egress queue: the frames of ports that must not wait for its memory. Empty if nobody sleeps there.
+    inboxes: Box<[Inbox]>,
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     hashes_macs: bool,
     /// How its guest wants flows spread over its queues, if there are several and it can say so.
@@ -70,6 +75,8 @@ impl Port {
             storm_control,
             peer,
             egress: egress.into_iter().map(EgressQueue::new).collect(),
+            memory: PortMemory::default(),
+            inboxes: Box::default(),
             hashes_macs,
             steering,
             failed: AtomicBool::new(false),
@@ -80,6 +87,25 @@ impl Port {
     pub(crate) fn with_workers(self, workers: usize) -> Self {
         let batches = (0..workers).map(|_| Batches::default()).collect();
         Self { batches, counters: PortCounters::new(workers), ..self }
+    }
+
+    /// The same with such memory. None of its queues may be used before.
+    pub(crate) fn with_memory(self, memory: PortMemory) -> Self {
+        let inboxes = if memory.can_sleep { self.egress.len() } else { 0 };
+        let inboxes = (0..inboxes).map(|_| Inbox::default()).collect();
+        Self { memory, inboxes, ..self }
+    }
+
+    /// What happens in its memory, and to its queues.
+    #[inline]
+    pub(crate) fn memory(&self) -> PortMemory {
+        self.memory
+    }
+
+    /// The frames on their way to an egress queue that its own turns deliver, if there can be any.
+    #[inline]
+    pub(crate) fn inbox(&self, queue: usize) -> Option<&Inbox> {
+        self.inboxes.get(queue)
     }
 
     /// Its number. Another port may get it after this one is detached.

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::domains::Domains;
 use crate::peer::Peer;
 use crate::port::Port;
+use crate::port_memory::PortMemory;
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;
@@ -222,6 +223,7 @@ impl Shared {
         name: &str,
         egress: Vec<Box<dyn Egress>>,
         attachment: Attachment,
+        memory: PortMemory,
     ) -> Arc<Port> {
         let is_target = matches!(attachment, Attachment::Target);
         let (membership, peer) = match attachment {
@@ -237,7 +239,8 @@ impl Shared {
             let storm_control = StormControl::new(self.flood_copies.load(Ordering::Relaxed));
             let hash_macs = self.hash_macs;
             let port = Port::new(id, serial, name, egress, hash_macs, storm_control, peer);
-            let port = Arc::new(port.with_workers(self.doorbells.len()));
+            let port = port.with_workers(self.doorbells.len()).with_memory(memory);
+            let port = Arc::new(port);
             if number == list.len() {
                 list.push(None);
             }

@@ -11,6 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
+use crate::inbox::Inbox;
 use crate::port::{IngressId, Port};
 use crate::times::Busy;
 use crate::wake_ups::WakeUps;
@@ -46,6 +47,12 @@ impl Entry {
         let number = ENTRIES.fetch_add(1, Ordering::Relaxed);
         let (events, room_of) = (work.events(&port), work.room_of());
         Self { number, port, id, room_of, work: Mutex::new(work), events, busy: Busy::default() }
+    }
+
+    /// Whether there are frames in the inbox of its port's queue.
+    #[inline]
+    pub(crate) fn has_frames(&self, queue: usize) -> bool {
+        self.port.inbox(queue).is_some_and(Inbox::has_work)
     }
 }
 

@@ -275,7 +275,9 @@ impl Worker {
         active.all(|slot| {
             self.activity.serve(slot.entry.port.serial());
             match &mut *slot.entry.work.lock() {
-                Work::Carry { ingress, .. } => !ingress.has_work(),
+                Work::Carry { queue, ingress, .. } => {
+                    !ingress.has_work() && !slot.entry.has_frames(*queue)
+                }
                 Work::Serve(_) | Work::Nothing => false,
             }
         })
@@ -397,8 +399,8 @@ impl Worker {
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();
         let done = match &mut *work {
-            Work::Carry { ingress, .. } => {
-                self.carrier.carry(&slot.entry.port, ingress, &mut self.held, now)
+            Work::Carry { queue, ingress, .. } => {
+                self.carrier.turn(&slot.entry.port, *queue, ingress, &mut self.held, now)
             }
             Work::Serve(task) => task.step().map(|worked| match worked {
                 true => Progress::Worked { frames: 0, bytes: 0 },
@@ -451,7 +453,10 @@ impl Worker {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();
+        let inbox = slot.entry.room_of.and_then(|queue| slot.entry.port.inbox(queue));
+        let has_frames = inbox.is_some_and(|inbox| !inbox.arm(self.number, slot.blocked));
         let armed = match work.arm() {
+            Ok(_) if has_frames => Ok((Armed::Ready, false)),
             Ok(Armed::Asleep) if !slot.blocked => match work.pause(now) {
                 Some(end) => Ok((Armed::Until(end), true)),
                 None => Ok((Armed::Asleep, false)),
@@ -545,11 +550,12 @@ impl Worker {
         true
     }
 
-    /// Activates the queues whose frames wait for room.
+    /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.
     fn unblock(&mut self) {
         self.retried = Instant::now();
         for slot in self.slots.iter_mut().flatten() {
-            slot.active |= slot.blocked;
+            let queue = slot.entry.room_of;
+            slot.active |= slot.blocked || queue.is_some_and(|queue| slot.entry.has_frames(queue));
         }
     }
 

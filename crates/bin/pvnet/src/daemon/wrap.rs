@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
 use control_socket::{PortKind, PortState, PortStatus, Reason, VlanStatus};
-use datapath::{Datapath, Port};
+use datapath::{Datapath, Port, PortMemory};
 use gate::GateLayer;
 use gro::{Counters, GroLayer};
 use guard::{GuardLayer, GuardStatus};
@@ -142,12 +142,15 @@ impl Wrappers {
         datapath: &Datapath,
         queues: Vec<Queue>,
         tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
+        (coalescing, memory): (Option<Coalescing>, PortMemory),
     ) -> Arc<Port> {
         let name = &self.name;
         let port = match &self.role.target_of {
-            Some(_) => datapath.attach_target(name, queues, tasks, coalescing),
-            None => datapath.attach_member(name, queues, tasks, coalescing, self.membership()),
+            Some(_) => datapath.attach_target(name, queues, tasks, coalescing, memory),
+            None => {
+                let membership = self.membership();
+                datapath.attach_member(name, queues, tasks, coalescing, membership, memory)
+            }
         };
         self.attached(datapath, &port);
         port

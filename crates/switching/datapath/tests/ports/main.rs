@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod apart;
 mod arm;
 mod batches;
 mod changes;
@@ -35,7 +36,7 @@ mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use datapath::{Config, Datapath, Failure, Port};
+use datapath::{Config, Datapath, Failure, Port, PortMemory};
 use port::{Egress, Ingress, Queue};
 use port_testing::Sender;
 use switch::MacAddr;
@@ -84,8 +85,20 @@ fn plug<E>(
     (sender, ingress): (Sender, Box<dyn Ingress>),
     (handle, egress): (E, Box<dyn Egress>),
 ) -> Plugged<E> {
+    plug_with(datapath, n, PortMemory::default(), (sender, ingress), (handle, egress))
+}
+
+/// The same with such memory.
+fn plug_with<E>(
+    datapath: &Datapath,
+    n: u8,
+    memory: PortMemory,
+    (sender, ingress): (Sender, Box<dyn Ingress>),
+    (handle, egress): (E, Box<dyn Egress>),
+) -> Plugged<E> {
     let queues = vec![Queue { ingress, egress }];
-    let port = datapath.attach(&format!("port{n}"), queues, Vec::new());
+    let name = format!("port{n}");
+    let port = datapath.attach_member(&name, queues, Vec::new(), None, None, memory);
     datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
     refresh(datapath);
     Plugged { port, mac: mac(n), sender, egress: handle }

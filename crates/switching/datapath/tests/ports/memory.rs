@@ -65,9 +65,9 @@ fn bodies_in_several_regions_and_beyond_4_gib_arrive() {
 }
 
 /// An ingress side that lends other memory than its frames lie in.
-struct Lends {
-    inner: Box<dyn Ingress>,
-    regions: Arc<[Region]>,
+pub struct Lends {
+    pub inner: Box<dyn Ingress>,
+    pub regions: Arc<[Region]>,
 }
 
 impl Ingress for Lends {

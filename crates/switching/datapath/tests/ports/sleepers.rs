@@ -1,20 +1,24 @@
 //! A port whose memory makes a worker sleep: a page fault in a hole waits until all of the hole is made, here in a gigabyte.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::cpus::CpuList;
-use datapath::{Config, Sleep};
+use datapath::{Config, Datapath, PortMemory, Sleep, Workers};
+use hypervisor::Hypervisor;
 use port::{Broken, Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender};
 use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region, create_memfd};
+use switch::MacAddr;
 
-use crate::common::{frame, wait_until};
+use crate::common::{Guest, Host, frame, receive, send, wait_until};
 use crate::cpus::cpus_of;
+use crate::memory::Lends;
 use crate::receiver::Receiver;
-use crate::{Plugged, Switch, plain, plug, refresh};
+use crate::{Plugged, Switch, plain, plug, plug_with, refresh};
 
 const PAGE: usize = 4096;
 const LEN: usize = 1 << 30;
@@ -26,14 +30,14 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Memory in which holes are made.
 struct Memory {
     file: std::os::fd::OwnedFd,
-    region: Region,
+    region: Arc<Region>,
     is_punching: AtomicBool,
 }
 
 impl Memory {
     fn new() -> Arc<Self> {
         let file = create_memfd("hole", LEN / PAGE, PageSize::Small).unwrap();
-        let region = Region::map(&file, 0, LEN).unwrap();
+        let region = Arc::new(Region::map(&file, 0, LEN).unwrap());
         Arc::new(Self { file, region, is_punching: AtomicBool::new(false) })
     }
 
@@ -256,5 +260,170 @@ fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
         wait_until("red's frame", || receiver.count() == 2);
         assert!(!honest.port.has_failed());
         in_time
+    });
+}
+
+/// Memory in which a thread can sleep, of a port whose queues are replaced then.
+const CAN_SLEEP: PortMemory = PortMemory { can_sleep: true, is_replaceable: true };
+/// The addresses of the guests.
+const GUESTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
+
+/// A port whose every frame is read from such memory, and written to it.
+fn hostile_guest(datapath: &Datapath, n: u8, memory: &Arc<Memory>) -> Plugged<()> {
+    let (sender, inner) = Sender::new();
+    let regions = [memory.region.slice(0..LEN).unwrap()].into();
+    let touched = memory.clone();
+    let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
+        touched.touch();
+        Ok(Outcome::Delivered)
+    }));
+    let ingress = Box::new(Lends { inner, regions });
+    plug_with(datapath, n, CAN_SLEEP, (sender, ingress), ((), egress))
+}
+
+/// Ports whose queues nobody can replace: the interface of a domain, that of a process guest, and one of neither.
+struct Neighbours {
+    vif: Guest,
+    process: Guest<machine::Machine>,
+    other: Plugged<Receiver>,
+}
+
+impl Neighbours {
+    fn new(host: &Host) -> Self {
+        let config = netfront::Config::default();
+        let vif = host.guest("02:00:00:00:00:0a", config);
+        let process = host.guest_on(&host.machine, "02:00:00:00:00:0b", config);
+        for (port, mac) in [&vif.port, &process.port].into_iter().zip(GUESTS) {
+            host.datapath.teach(port.id(), MacAddr(mac)).unwrap();
+        }
+        Self { vif, process, other: plain(&host.datapath, 2) }
+    }
+
+    fn macs(&self) -> [[u8; 6]; 3] {
+        [GUESTS[0], GUESTS[1], self.other.mac]
+    }
+
+    /// Each sends a frame there.
+    fn send(&mut self, to: [u8; 6], n: u32) {
+        let [vif, process, other] = self.macs().map(|mac| frame(to, mac, 1000, n));
+        wait_until("room", || send(&mut self.vif.queues[0], &vif));
+        wait_until("room", || send(&mut self.process.queues[0], &process));
+        self.other.sender.send(other);
+    }
+
+    /// Waits until each has this frame, among others.
+    fn wait_for(&mut self, from: [u8; 6], n: u32) {
+        fn has<H: Hypervisor>(guest: &mut Guest<H>, sought: &[u8]) -> bool {
+            std::iter::from_fn(|| receive(&mut guest.queues[0])).any(|got| got == sought)
+        }
+        let [vif, process, other] = self.macs().map(|mac| frame(mac, from, 1000, n));
+        wait_until("the domain's frame", || has(&mut self.vif, &vif));
+        wait_until("the process guest's frame", || has(&mut self.process, &process));
+        wait_until("the other's frame", || self.other.egress.take().contains(&other));
+    }
+}
+
+/// Waits until a worker sleeps; `attempt` is called until then. Returns whether one did while the hole was made.
+fn sleeps(memory: &Memory, heard: &std::sync::mpsc::Receiver<Sleep>, attempt: impl Fn()) -> bool {
+    while memory.is_punching.load(Ordering::SeqCst) {
+        attempt();
+        if heard.recv_timeout(Duration::from_millis(1)).is_ok_and(|sleep| sleep.is_replaced) {
+            return true;
+        }
+    }
+    false
+}
+
+/// A host of one worker with such a guest on it, and who hears of sleeps.
+fn beside_hostile_guest(
+    workers: usize,
+) -> (Host, Neighbours, Plugged<()>, Arc<Memory>, std::sync::mpsc::Receiver<Sleep>) {
+    let host = Host::new(workers, 1);
+    let (sender, heard) = std::sync::mpsc::channel();
+    host.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+    let (memory, neighbours) = (Memory::new(), Neighbours::new(&host));
+    let bad = hostile_guest(&host.datapath, 0, &memory);
+    refresh(&host.datapath);
+    (host, neighbours, bad, memory, heard)
+}
+
+/// The worker holds nothing of a frame's receiver while it reads the frame.
+#[test]
+fn receivers_of_a_port_whose_memory_sleeps_get_the_frames_of_others() {
+    assert_once("they had them only when the hole was made", || {
+        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(1);
+        let blue = plain(&host.datapath, 1);
+        refresh(&host.datapath);
+        let macs = neighbours.macs();
+        let mut slept = false;
+        let in_time = memory.punch(
+            || {},
+            || {
+                let all =
+                    || macs.iter().for_each(|mac| bad.sender.send(frame(*mac, bad.mac, 1000, 0)));
+                slept = sleeps(&memory, &heard, all);
+                for n in (1..4).filter(|_| slept) {
+                    macs.iter().for_each(|mac| blue.sender.send(frame(*mac, blue.mac, 1000, n)));
+                    neighbours.wait_for(blue.mac, n);
+                    neighbours.send(blue.mac, n);
+                    wait_until("their own frames", || blue.egress.count() == 3 * n as usize);
+                }
+            },
+        );
+        slept && in_time
+    });
+}
+
+/// The worker holds nothing of a frame's sender while it writes the frame.
+#[test]
+fn senders_to_a_port_whose_memory_sleeps_are_carried_on() {
+    assert_once("their frames went only when the hole was made", || {
+        let (host, neighbours, bad, memory, heard) = beside_hostile_guest(1);
+        let neighbours = RefCell::new(neighbours);
+        let blue = plain(&host.datapath, 1);
+        refresh(&host.datapath);
+        let mut slept = false;
+        let in_time = memory.punch(
+            || neighbours.borrow_mut().send(bad.mac, 0),
+            || {
+                slept = sleeps(&memory, &heard, || {});
+                for n in (1..4).filter(|_| slept) {
+                    neighbours.borrow_mut().send(bad.mac, n);
+                    neighbours.borrow_mut().send(blue.mac, n);
+                    wait_until("their frames", || blue.egress.count() == 3 * n as usize);
+                }
+            },
+        );
+        slept && in_time
+    });
+}
+
+/// Such frames are carried by the port's worker only: with one of its own, no other worker ever sleeps.
+#[test]
+fn a_port_with_a_worker_of_its_own_makes_no_other_one_sleep() {
+    assert_once("nobody slept while the hole was made", || {
+        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(2);
+        let macs = neighbours.macs();
+        host.datapath.place(&bad.port, Workers::Own).unwrap();
+        let own = host.datapath.loads().iter().position(|worker| {
+            worker.queues.iter().any(|queue| Arc::ptr_eq(&queue.port, &bad.port))
+        });
+        let before = host.datapath.worker_threads();
+        let mut slept = false;
+        memory.punch(
+            || neighbours.send(bad.mac, 0),
+            || {
+                slept = sleeps(&memory, &heard, || {
+                    macs.iter().for_each(|mac| {
+                        bad.sender.send(frame(*mac, bad.mac, 1000, 0));
+                    })
+                })
+            },
+        );
+        let after = host.datapath.worker_threads();
+        for (number, (before, after)) in before.iter().zip(&after).enumerate() {
+            assert!(Some(number) == own || before == after, "worker {number} slept");
+        }
+        slept
     });
 }

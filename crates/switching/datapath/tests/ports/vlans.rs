@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use datapath::PortMemory;
 use port::{DropReason, Queue};
 use proptest::prelude::*;
 use switch::{MacAddr, Membership, Tagging, VlanId};
@@ -42,8 +43,14 @@ fn attach(switch: &Switch, memberships: &[Membership]) -> Vec<Member> {
         let ((sender, ingress), (receiver, egress)) = (Sender::new(), Receiver::new());
         let given = (*membership != Membership::default()).then(|| membership.clone());
         let queues = vec![Queue { ingress, egress }];
-        let port =
-            switch.datapath.attach_member(&format!("port{n}"), queues, Vec::new(), None, given);
+        let port = switch.datapath.attach_member(
+            &format!("port{n}"),
+            queues,
+            Vec::new(),
+            None,
+            given,
+            PortMemory::default(),
+        );
         switch.datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
         Member { port, sender, receiver, membership: membership.clone() }
     };

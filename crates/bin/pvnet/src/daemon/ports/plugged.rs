@@ -89,7 +89,8 @@ impl PluggedPort {
         tasks: Vec<Box<dyn Task>>,
         datapath: &Datapath,
     ) {
-        self.record.attach(queues, tasks, self.source.coalescing(), datapath);
+        let how = (self.source.coalescing(), self.source.memory());
+        self.record.attach(queues, tasks, how, datapath);
     }
 
     /// Drops its queues, if it has some, for a reason.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 
 use control_socket::{PortKind, Reason, TableKind};
-use datapath::{Datapath, Port};
+use datapath::{Datapath, Port, PortMemory};
 use hypervisor::Meter;
 use port::{Coalescing, Queue, Task};
 use vhost_user::Processes;
@@ -113,13 +113,13 @@ impl Record {
         &mut self,
         queues: Vec<Queue>,
         tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
+        how: (Option<Coalescing>, PortMemory),
         datapath: &Datapath,
     ) -> Arc<Port> {
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
         let port = match &mut self.device {
             Some(device) => device.attach(datapath, &self.identity.name, queues, tasks),
-            None => self.wrappers.attach(datapath, queues, tasks, coalescing),
+            None => self.wrappers.attach(datapath, queues, tasks, how),
         };
         self.wrappers.place(datapath, &port);
         self.port = Some(port.clone());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use control_socket::{PortStatus, Reason};
-use datapath::Datapath;
+use datapath::{Datapath, PortMemory};
 use port::Coalescing;
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
@@ -178,6 +178,11 @@ pub(in crate::daemon) trait Source: Send {
     /// How many bytes the files of its guest's memory have now, if the guest can change that.
     fn memory_in_use(&self) -> Option<u64> {
         None
+    }
+
+    /// What a worker may find in its memory, and what becomes of its queues while one sleeps elsewhere.
+    fn memory(&self) -> PortMemory {
+        PortMemory { can_sleep: self.memory_in_use().is_some(), is_replaceable: false }
     }
 
     /// Gets new queues: a worker sleeps with this one's in the memory of another guest.

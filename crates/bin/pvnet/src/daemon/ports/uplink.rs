@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
-use datapath::{Datapath, Port};
+use datapath::{Datapath, Port, PortMemory};
 use netback::RxChannel;
 use port::Coalescing;
 use tracing::{info, warn};
@@ -128,7 +128,8 @@ impl Uplink {
         let (queues, watch, handles) =
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
-        let attached = port.attach(queues, Vec::new(), self.coalescing(), datapath);
+        let memory = PortMemory { can_sleep: false, is_replaceable: true };
+        let attached = port.attach(queues, Vec::new(), (self.coalescing(), memory), datapath);
         self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
             ForGuests::Nothing => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control_socket::{PortKind, PortStatus, Reason, TableKind};
-use datapath::Datapath;
+use datapath::{Datapath, PortMemory};
 use seqpacket::remove_socket;
 use tracing::{info, warn};
 use vhost_user::{Condition, Link, Mode};
@@ -317,6 +317,11 @@ impl Source for VirtualMachine {
 
     fn memory_in_use(&self) -> Option<u64> {
         self.open.as_ref().map(|open| open.front_ends.memory_in_use())
+    }
+
+    /// Its rings are served anew.
+    fn memory(&self) -> PortMemory {
+        PortMemory { can_sleep: true, is_replaceable: true }
     }
 
     /// Frames for it wait meanwhile.

@@ -416,8 +416,8 @@ fn a_port_with_a_worker_of_its_own_makes_no_other_one_sleep() {
                 slept = sleeps(&memory, &heard, || {
                     macs.iter().for_each(|mac| {
                         bad.sender.send(frame(*mac, bad.mac, 1000, 0));
-                    })
-                })
+                    });
+                });
             },
         );
         let after = host.datapath.worker_threads();

@@ -41,6 +41,19 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
         }
     }
     findings.extend(not_indexed(root)?);
+    findings.extend(without_status(root)?);
+    Ok(findings)
+}
+
+/// Decisions that do not say whether they are in force.
+fn without_status(root: &Path) -> io::Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for document in documents(&root.join("docs/decisions"))? {
+        let is_index = document.file_name() == Some(OsStr::new("README.md"));
+        if !is_index && !fs::read_to_string(&document)?.contains("\n**Status:** ") {
+            findings.push(format!("{}: no line \"**Status:** …\"", document.display()));
+        }
+    }
     Ok(findings)
 }
 

@@ -1,7 +1,7 @@
 //! Whatever a front-end left in the log of inflight descriptors, and a guest in its packed ring: the device starts or refuses to, and
 //! writes nothing but the ring.
 //!
-//! Input: the log (96 bytes), then the ring's descriptors. Run with `cargo fuzz run --sanitizer none virtqueue_inflight`.
+//! Input: the log (96 bytes), then the ring's descriptors. Run with `cargo fuzz run --features libfuzzer --sanitizer none virtqueue_inflight`.
 #![no_main]
 
 use std::sync::Arc;

@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let (log, ring) = input.split_at(input.len().min(LOG_LEN));
     logs.copy_in(0, log).unwrap();
     // A log that is another version's is not read, so most inputs are of this one, and of a device that ran.
-    if input.len() % 4 != 0 {
+    if !input.len().is_multiple_of(4) {
         logs.write(8, [0x5056u16, SIZE, 1]).unwrap();
     }
     whole.copy_in(0, &ring[..ring.len().min(RING_LEN)]).unwrap();

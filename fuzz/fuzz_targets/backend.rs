@@ -3,7 +3,7 @@
 //! panic, only the hostile guest is disabled, the others' frames arrive once and unchanged, and no page stays mapped.
 //!
 //! `cargo test -p netback --test stateful` runs the same with random inputs. Run with
-//! `cargo fuzz run --sanitizer none backend`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none backend`.
 #![no_main]
 
 #[path = "../../crates/ports/netback/tests/common/mod.rs"]

@@ -2,7 +2,7 @@
 //! frame, and its negation says the opposite.
 //!
 //! Input: a length, a frame's first bytes, of that length, and the text. Run with
-//! `cargo fuzz run --sanitizer none capture_filter`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none capture_filter`.
 #![no_main]
 
 use capture::{Direction, Filter, Packet};

@@ -3,7 +3,7 @@
 //! context is stopped, the others' frames arrive once, unchanged and in order, and a revoked context's memory has no user.
 //!
 //! `cargo test -p firmware --test stateful` runs the same with random inputs. Run with
-//! `cargo fuzz run --sanitizer none card`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none card`.
 #![no_main]
 
 #[path = "../../crates/nic/firmware/tests/common/mod.rs"]

@@ -3,7 +3,7 @@
 //! translation reaches is the guest's, none of it was given up, and no reference is left at the end.
 //!
 //! `cargo test -p contexts --test stateful` runs the same with random inputs. Run with
-//! `cargo fuzz run --sanitizer none enqueue`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none enqueue`.
 #![no_main]
 
 #[path = "../../crates/nic/contexts/tests/common/mod.rs"]

@@ -1,6 +1,6 @@
 //! Frames of a batch are merged only into such as a segmenter cuts into them again, bit by bit, each flow in order.
 //!
-//! Input: one frame's bytes, and how each further one differs from the one that would follow. Run with `cargo fuzz run --sanitizer none gro`.
+//! Input: one frame's bytes, and how each further one differs from the one that would follow. Run with `cargo fuzz run --features libfuzzer --sanitizer none gro`.
 #![no_main]
 
 use std::sync::{Arc, Mutex};

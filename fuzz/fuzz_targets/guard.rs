@@ -1,6 +1,6 @@
 //! Any private header is checked without panic, and a frame that passes has the policy's source.
 //!
-//! Run with `cargo fuzz run --sanitizer none guard`.
+//! Run with `cargo fuzz run --features libfuzzer --sanitizer none guard`.
 #![no_main]
 
 use std::net::{Ipv4Addr, Ipv6Addr};

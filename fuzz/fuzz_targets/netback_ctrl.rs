@@ -4,7 +4,7 @@
 //! has nothing mapped when it is done.
 //!
 //! Input: steps of a tag byte and what it needs, see `step`. Run with
-//! `cargo fuzz run --sanitizer none netback_ctrl`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none netback_ctrl`.
 #![no_main]
 
 #[path = "../../crates/ports/netback/tests/common/mod.rs"]

@@ -3,7 +3,7 @@
 //! leaves the memory of others alone.
 //!
 //! Input: features and channel (1 byte), then steps of a tag byte and what it needs, see `step`. Run with
-//! `cargo fuzz run --sanitizer none netback_tx`.
+//! `cargo fuzz run --features libfuzzer --sanitizer none netback_tx`.
 #![no_main]
 
 #[path = "../../crates/ports/netback/tests/common/mod.rs"]

@@ -2,7 +2,7 @@
 //! page twice, and finds every received byte inside its own memory.
 //!
 //! Input: steps of a tag byte and what it needs, see `run`; the numbers the backend offers in the
-//! store come first. Run with `cargo fuzz run --sanitizer none netfront`.
+//! store come first. Run with `cargo fuzz run --features libfuzzer --sanitizer none netfront`.
 #![no_main]
 
 #[path = "../../crates/ports/netfront/tests/hostile/store.rs"]

@@ -1,7 +1,7 @@
 //! Any frame is segmented or refused, and segments are good frames that carry its payload in order. A checksum at any place is completed or
 //! refused, and changes nothing that was parsed.
 //!
-//! Input: GSO size, `csum_start` and `csum_offset` (2 bytes each, little-endian), then the frame. Run with `cargo fuzz run --sanitizer none offload_segment`.
+//! Input: GSO size, `csum_start` and `csum_offset` (2 bytes each, little-endian), then the frame. Run with `cargo fuzz run --features libfuzzer --sanitizer none offload_segment`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

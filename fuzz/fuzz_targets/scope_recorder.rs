@@ -1,7 +1,7 @@
 //! The bytes of code that a guest executes, the plugin's arguments and the words between its threads: all are decoded or
 //! refused without a panic, single instructions and blocks.
 //!
-//! Input: the bytes. Run with `cargo fuzz run --sanitizer none scope_recorder`.
+//! Input: the bytes. Run with `cargo fuzz run --features libfuzzer --sanitizer none scope_recorder`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! The symbols of arbitrary images, programs and texts of /proc: they are read or refused without a panic, and any address
 //! can be looked up in them.
 //!
-//! Input: the bytes. Run with `cargo fuzz run --sanitizer none scope_symbols`.
+//! Input: the bytes. Run with `cargo fuzz run --features libfuzzer --sanitizer none scope_symbols`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

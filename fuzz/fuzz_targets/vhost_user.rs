@@ -1,7 +1,7 @@
 //! Whatever a front-end sends: its session ends sooner or later, without a panic, and what was started is stopped.
 //!
 //! Input: messages, each a request (1 byte), flags (1 byte), and a payload of a length (1 byte) and bytes. A memfd comes with
-//! those that have the first flag set, and an eventfd with those that have the second one. Run with `cargo fuzz run --sanitizer none vhost_user`.
+//! those that have the first flag set, and an eventfd with those that have the second one. Run with `cargo fuzz run --features libfuzzer --sanitizer none vhost_user`.
 #![no_main]
 
 use std::io::IoSlice;

@@ -1,7 +1,7 @@
 //! Whatever a back-end answers: the driver does not panic, has as many queues as it asked for at most, and is done when the back-end
 //! closes its socket.
 //!
-//! Input: what the driver asks for (1 byte), then what the back-end sends. Run with `cargo fuzz run --sanitizer none virtio_user`.
+//! Input: what the driver asks for (1 byte), then what the back-end sends. Run with `cargo fuzz run --features libfuzzer --sanitizer none virtio_user`.
 #![no_main]
 
 use std::io::Write;

@@ -2,7 +2,7 @@
 //! no more chains in hand than the ring has entries, and names no byte outside of the guest's memory.
 //!
 //! Input: layout and options (1 byte), position (2 bytes), then steps of 4 bytes: where a word is written, and the word.
-//! Run with `cargo fuzz run --sanitizer none virtqueue`.
+//! Run with `cargo fuzz run --features libfuzzer --sanitizer none virtqueue`.
 #![no_main]
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! guest that changed has its bit.
 //!
 //! Input: the log's length in words (1 byte), layout and options (1 byte), then chains of 4 bytes: page, offset, length, and bytes
-//! written. Run with `cargo fuzz run --sanitizer none virtqueue_dirty`.
+//! written. Run with `cargo fuzz run --features libfuzzer --sanitizer none virtqueue_dirty`.
 #![no_main]
 
 use std::sync::Arc;

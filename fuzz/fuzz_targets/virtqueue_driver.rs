@@ -2,7 +2,7 @@
 //! loops, takes no buffer that the device does not have, none twice, and none with more bytes than were offered.
 //!
 //! Input: layout and order (1 byte), then steps of 4 bytes: where a word is written, and the word.
-//! Run with `cargo fuzz run --sanitizer none virtqueue_driver`.
+//! Run with `cargo fuzz run --features libfuzzer --sanitizer none virtqueue_driver`.
 #![no_main]
 
 use std::sync::Arc;

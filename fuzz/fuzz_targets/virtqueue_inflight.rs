@@ -1,7 +1,7 @@
 //! Whatever a front-end left in the log of inflight descriptors, and a guest in its packed ring: the device starts or refuses to, and
 //! writes nothing but the ring.
 //!
-//! Input: the log (96 bytes), then the ring's descriptors. Run with `cargo fuzz run --sanitizer none virtqueue_inflight`.
+//! Input: the log (96 bytes), then the ring's descriptors. Run with `cargo fuzz run --features libfuzzer --sanitizer none virtqueue_inflight`.
 #![no_main]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let (log, ring) = input.split_at(input.len().min(LOG_LEN));
     logs.copy_in(0, log).unwrap();
     // A log that is another version's is not read, so most inputs are of this one, and of a device that ran.
-    if input.len() % 4 != 0 {
+    if !input.len().is_multiple_of(4) {
         logs.write(8, [0x5056u16, SIZE, 1]).unwrap();
     }
     whole.copy_in(0, &ring[..ring.len().min(RING_LEN)]).unwrap();

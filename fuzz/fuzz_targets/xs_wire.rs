@@ -1,7 +1,7 @@
 //! Any stream to the store is cut into the same messages however it arrives, and a request that parses means the
 //! same when it is written again.
 //!
-//! Input: piece size (1 byte), then the stream. Run with `cargo fuzz run --sanitizer none xs_wire`.
+//! Input: piece size (1 byte), then the stream. Run with `cargo fuzz run --features libfuzzer --sanitizer none xs_wire`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

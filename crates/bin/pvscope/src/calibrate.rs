@@ -45,7 +45,8 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let costs = args.costs.read(&config)?;
     let cycle = host::cycle();
     let measured = Kernel::all().map(|kernel| host::nanoseconds(&kernel) / cycle);
-    let calibration = Calibration::new(config, costs, 1.0 / cycle, measured);
+    let predictions = Predictions::new(config);
+    let calibration = Calibration::new(&predictions, costs, 1.0 / cycle, measured);
     show(&if args.json { json(&CalibrateData::new(&calibration))? } else { calibration.text() })?;
     if let Some(path) = &args.out {
         ::report::write_atomic(path, calibration.toml().as_bytes())
@@ -69,11 +70,15 @@ struct Calibration {
 }
 
 impl Calibration {
-    fn new(config: Config, costs: Costs, gigahertz: f64, measured: [f64; Kernel::COUNT]) -> Self {
-        let predictions = Predictions::new(config);
-        let fitted_costs = fit::fit(&measured, &predictions, costs);
+    fn new(
+        predictions: &Predictions,
+        costs: Costs,
+        gigahertz: f64,
+        measured: [f64; Kernel::COUNT],
+    ) -> Self {
+        let fitted_costs = fit::fit(&measured, predictions, costs);
         Self {
-            config,
+            config: predictions.config,
             gigahertz,
             measured,
             model: predictions.cycles(&costs),
@@ -156,8 +161,9 @@ mod tests {
         (truth.l2_sequential, truth.l3_sequential, truth.memory_sequential) = (6.0, 18.0, 60.0);
         (truth.tlb2_hit, truth.page_walk) = (12.0, 70.0);
         (truth.event.locked, truth.event.syscall) = (30.0, 250.0);
-        let measured = Predictions::new(config).cycles(&truth);
-        let calibration = Calibration::new(config, preset, 3.0, measured);
+        let predictions = Predictions::new(config);
+        let measured = predictions.cycles(&truth);
+        let calibration = Calibration::new(&predictions, preset, 3.0, measured);
         let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.02;
         for (fitted, truth) in [
             (calibration.fitted_costs.l2_hit, truth.l2_hit),

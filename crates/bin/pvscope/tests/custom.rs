@@ -2,6 +2,8 @@
 //!
 //! No test needs the network. Tests that need QEMU 10 are skipped without it.
 
+mod plugin;
+
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -169,12 +171,7 @@ fn real() -> Option<(String, String)> {
         eprintln!("skipped: no QEMU 10");
         return None;
     }
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "scope-plugin", "--target-dir"])
-        .arg(target)
-        .status();
-    assert!(built.expect("cargo").success(), "the plugin is not built");
-    let plugin = target.join("debug/libscope_plugin.so").display().to_string();
+    let plugin = plugin::plugin().display().to_string();
     Some(("qemu-system-x86_64".to_owned(), plugin))
 }
 

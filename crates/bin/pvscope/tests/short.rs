@@ -2,26 +2,14 @@
 //!
 //! The first run needs packages from Debian's mirrors. Without QEMU, see [`lab::needed`].
 
+mod plugin;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use scope_model::{CostEvent, Counters};
 use scope_result::{Domain, Recording};
-
-/// Builds the plugin, which cargo does not build for this test, and returns its path.
-fn plugin() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_pvscope"));
-    let folder = program.parent().expect("a folder");
-    let target = folder.parent().expect("a folder");
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "scope-plugin", "--target-dir"])
-        .arg(target)
-        .status()
-        .expect("cargo");
-    assert!(built.success(), "the plugin is not built");
-    target.join("debug/libscope_plugin.so")
-}
 
 fn pvscope(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pvscope")).args(arguments).output().expect("pvscope")
@@ -46,7 +34,7 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     if lab::needed(lab::command("qemu-system-x86_64")).is_none() {
         return;
     }
-    let plugin = plugin();
+    let plugin = plugin::plugin();
     let file = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let [first, second, booted, checked] =
         ["first.pvs", "second.pvs", "booted.pvs", "checked.pvs"].map(file);

@@ -4,9 +4,6 @@
 //! Shown: a mailbox that is written is read, though the card falls asleep at any moment, and it leads to the
 //! descriptors that were written before it; every interrupt vector is taken, once, and none is overwritten before. loom
 //! reports the deadlock when a side sleeps for ever. The control tests leave out a barrier or a look and must fail.
-//!
-//! Run with `make loom`.
-#![cfg(loom)]
 
 use std::cell::Cell;
 use std::sync::Arc;

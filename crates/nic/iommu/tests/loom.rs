@@ -4,9 +4,6 @@
 //! Shown: when an unmapping is confirmed, the card does not touch the page, nor does it later. Loom
 //! reports a transfer that runs at the same time as the page's reuse, or is not ordered before it. The
 //! control tests remove one part of the protocol each and must fail.
-//!
-//! Run with `make loom`.
-#![cfg(loom)]
 
 use std::sync::Arc;
 use std::time::Duration;

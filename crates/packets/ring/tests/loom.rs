@@ -4,9 +4,6 @@
 //! Shown: no notification is lost (loom reports the deadlock when a side sleeps for ever while
 //! work waits for it), and no slot is lost, seen twice, or seen before it was written. The
 //! control tests remove the barrier or the second look and must fail.
-//!
-//! Run with `make model`.
-#![cfg(loom)]
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};

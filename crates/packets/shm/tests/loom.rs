@@ -3,9 +3,6 @@
 //!
 //! Shown: the reader finds one region or the other, or none, and never the start of one with the length of the other. The control tests leave
 //! out a fence and must fail.
-//!
-//! Run with `make loom`.
-#![cfg(loom)]
 
 use std::sync::Arc;
 

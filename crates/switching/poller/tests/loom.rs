@@ -4,9 +4,6 @@
 //! Shown: the thread sees every write (loom reports the deadlock when it sleeps for ever while there is one that it has not
 //! seen), and every worker that stays in its round, as one that sleeps in the memory of a guest does. The control tests remove the barrier or the last
 //! look, or wake the thread before the round is noted, and must fail.
-//!
-//! Run with `make loom`.
-#![cfg(loom)]
 
 use std::sync::Arc;
 

@@ -37,13 +37,15 @@ impl PhysicalMemory for OneToOne {
 
 /// What all kernels count, for each of their units.
 pub struct Predictions {
+    /// Of the model.
+    pub config: Config,
     counters: [(Counters, u64); Kernel::COUNT],
 }
 
 impl Predictions {
     /// Runs all kernels in a model, once to fill its caches and once to count.
     pub fn new(config: Config) -> Self {
-        Self { counters: Kernel::all().map(|kernel| count(kernel, config)) }
+        Self { config, counters: Kernel::all().map(|kernel| count(kernel, config)) }
     }
 
     /// The model cycles of each kernel's unit.

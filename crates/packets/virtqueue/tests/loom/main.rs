@@ -5,8 +5,6 @@
 //! Shown: no notification is lost (loom reports the deadlock when a side sleeps for ever while work waits for it), and what
 //! a side sees of a chain was written whole. The control tests remove a barrier or a second look and must fail.
 //!
-//! Run with `make loom`.
-//!
 //! What finds which fault: each was made in the source, once, and the models were run. "All" are those of that end and layout;
 //! a model in which the device fills buffers is a "fill", one in which it reads them a "read".
 //!
@@ -28,7 +26,6 @@
 //! writes its entry relaxed, and where the look of a split `arm` is relaxed: a barrier or the index behind them orders these.
 //! Nor is it where a split `arm` forgets that it knows of returned buffers: the used index differs then too.
 //! A packed device that writes the first used descriptor of a batch first is no fault either: each of them is whole.
-#![cfg(loom)]
 
 mod burst;
 mod ends;

@@ -113,7 +113,6 @@ impl From<Kind> for TableKind {
     }
 }
 
-/// A key and its value.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.to_owned()))

@@ -49,7 +49,6 @@ pub fn serve(
     }
 }
 
-/// Starts the log.
 pub fn start(format: LogFormat) -> Log {
     let text = std::env::var(LEVELS).unwrap_or_default();
     let filter = filter(&text);

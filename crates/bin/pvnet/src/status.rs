@@ -209,7 +209,6 @@ fn own_pages(status: OwnPagesStatus) -> String {
     }
 }
 
-/// What a guest copies itself.
 fn guest_copy(status: &GuestCopyStatus) -> String {
     let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
         status;

@@ -112,7 +112,6 @@ pub fn from_command_line(words: &[String], quiet: bool) -> Result<Machine> {
     Ok(Machine { emulator, command_line, folder: TempDir::new()?, consoles, about })
 }
 
-/// The machine of images.
 pub fn from_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
     let folder = TempDir::new()?;
     let consoles = [("the console", "console"), ("the second console", "report")]

@@ -99,7 +99,6 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     }
 }
 
-/// A flame graph of stacks.
 fn flame_graph(what: &str, event: Event, stacks: &[Stack]) -> FlameGraph {
     let graph = FlameGraph::new(what, event.name());
     stacks.iter().fold(graph, |graph, stack| graph.stack(&stack.names, stack.weight))

@@ -31,7 +31,6 @@ pub fn of_images(images: &Images, has_xen: bool) -> Result<Vec<FileDigest>> {
     files.iter().map(|(name, path)| image(name, path)).collect()
 }
 
-/// An image by its name.
 pub fn image(name: &str, path: &Path) -> Result<FileDigest> {
     let built_by = String::new();
     Ok(FileDigest { name: name.to_owned(), digest: of_file(path)?, built_by })

@@ -108,7 +108,6 @@ impl RecordArgs {
         self.check.then(|| "--check".to_owned()).into_iter().chain(ignored).collect()
     }
 
-    /// The path of the plugin.
     pub fn plugin(&self) -> Result<PathBuf> {
         built(self.plugin.as_ref(), "libscope_plugin.so")
     }
@@ -121,7 +120,6 @@ impl RecordArgs {
         Ok(scope_result::write(&self.out, recording)?)
     }
 
-    /// Prints the path of the recording.
     pub fn print_path(&self) -> Result<()> {
         crate::report::show(&format!("{}\n", self.out.display()))
     }

@@ -47,7 +47,6 @@ enum Kind {
 /// A ready-made workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
     pub name: &'static str,
     /// Its description, which recordings contain.
     pub about: &'static str,
@@ -55,7 +54,6 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// All workloads.
     pub const ALL: [Self; 54] = [
         Self {
             name: "tx-stock",
@@ -329,7 +327,6 @@ impl Workload {
         },
     ];
 
-    /// The workload of this name.
     pub fn named(name: &str) -> crate::error::Result<Self> {
         let unknown = || Error::Usage(format!("no workload {name:?}: `pvscope list` shows all"));
         Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(unknown)

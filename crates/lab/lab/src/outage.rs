@@ -183,7 +183,6 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// Notes which datagram it was.
     fn note(&mut self, number: u64) {
         self.repeated += u64::from(!self.numbers.insert(number));
     }

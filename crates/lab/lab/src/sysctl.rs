@@ -8,7 +8,6 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Sysctl {
     path: String,
-    /// What it was, and what it was raised to.
     raised: Option<[u64; 2]>,
 }
 

@@ -170,7 +170,6 @@ fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, is_stop_survived && is_kill_survived))
 }
 
-/// How the daemon ends.
 type Ending = fn(&mut crate::Daemon) -> Result<()>;
 
 /// A file and echoes pass from machine to machine while the daemon ends and is started again.

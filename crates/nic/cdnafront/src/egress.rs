@@ -93,7 +93,6 @@ impl ContextEgress {
         }
     }
 
-    /// Sends a frame as it is.
     fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
         let Self { tx, finisher, meter, .. } = self;
         let Frame { len, checksum, gso, .. } = *frame;

@@ -13,7 +13,6 @@ use crate::call_page::{BATCH, CallError, Hypercalls};
 use crate::fault::Fault;
 use crate::pages::{Pages, Wake};
 
-/// A ring.
 pub(crate) struct Ring {
     pages: Arc<Pages>,
     direction: Direction,

@@ -59,7 +59,6 @@ impl Received {
     }
 }
 
-/// An RX ring.
 pub(crate) struct RxRing {
     ring: Ring,
     memory: Memory,

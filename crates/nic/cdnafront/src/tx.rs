@@ -34,7 +34,6 @@ const FRAME_DESCRIPTORS: u32 = 3;
 /// What is handed over at once where that takes a call of the hypervisor: a call's descriptors, for frames of the MTU.
 const CALLED_BURST: Burst = Burst { frames: BATCH, bytes: BATCH * 1536 };
 
-/// A TX ring.
 pub(crate) struct TxRing {
     ring: Ring,
     memory: Memory,

@@ -20,7 +20,6 @@ pub(crate) struct Taken {
     first: u16,
     /// The first one that is not complete.
     complete: u16,
-    /// The next one to be taken.
     next: u16,
 }
 

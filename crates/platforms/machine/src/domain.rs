@@ -149,7 +149,6 @@ impl Domain {
         u64::try_from(blocks).ok().map(|blocks| blocks * 512)
     }
 
-    /// All of its memory.
     #[inline]
     pub(crate) fn memory(&self) -> &Region {
         &self.memory

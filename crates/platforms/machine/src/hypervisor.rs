@@ -145,7 +145,6 @@ impl Machine {
         Ok(hypercall::copy(&copies, &guest, requests))
     }
 
-    /// What has the pool of a guest's queue.
     pub(crate) fn pool(&self, guest: DomId, id: u32) -> Result<Arc<QueueCopies>, Error> {
         let copies = self.peer(guest)?.copies().find(id);
         let pooled = copies.filter(|copies| copies.pool_file().is_some());

@@ -42,7 +42,6 @@ pub enum OwnPagesError {
 #[derive(Clone, Debug)]
 struct PoolSource {
     gntalloc: Arc<OwnedFd>,
-    /// Pages of each pool.
     pages: usize,
 }
 

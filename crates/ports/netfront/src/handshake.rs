@@ -262,7 +262,6 @@ impl<G: Guest> Frontend<G> {
         self.store.write(None, &format!("{}/state", self.device), &state.to_string())
     }
 
-    /// The backend's state in the store.
     pub(crate) fn backend_state(&self) -> Result<Option<XenbusState>, StoreError> {
         match self.store.read(None, &format!("{}/state", self.backend)) {
             Ok(text) => Ok(XenbusState::parse(&text)),

@@ -150,7 +150,6 @@ impl Entry {
 pub struct Batch {
     /// Instructions before it.
     first: u64,
-    /// The executed blocks.
     executed: Box<[ExecutedBlock; USES]>,
     /// The node of the call graph of each, if it is recorded.
     nodes: Box<[u32; USES]>,

@@ -13,7 +13,6 @@ use crate::group_word::GroupWord;
 use crate::layout_trace::LayoutTrace;
 use crate::line_use::{FULL, LineUse, USES};
 
-/// The number of no block.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 /// The identifier of no line.
 const NO_LINE: u32 = u32::MAX;

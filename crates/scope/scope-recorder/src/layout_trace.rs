@@ -39,7 +39,6 @@ enum Crossing {
     Return,
 }
 
-/// A page that is mapped.
 #[derive(Clone, Copy, Debug)]
 struct MappedPage {
     page: u64,

@@ -21,7 +21,6 @@ use crate::trace::TraceEvent;
 
 /// The most events.
 const EVENTS: usize = 1 << 20;
-/// The number of batches.
 const BATCHES: usize = 24;
 
 /// Counting, as work that other threads can help with.

@@ -37,9 +37,7 @@ use crate::trace::{TraceEvent, block_word};
 /// Blocks of this length always have their own callback: QEMU translates a single instruction again, with callbacks for
 /// its accesses only, when it accesses a device.
 const SINGLE: usize = 1;
-/// The number of messages.
 const MESSAGES: usize = 16;
-/// The number of the highest page.
 const HIGHEST_PAGE: u64 = u64::MAX >> 12;
 /// A number that is neither a page's nor the walker's for no page: it is never current.
 const NO_PAGE: u64 = u64::MAX - 1;

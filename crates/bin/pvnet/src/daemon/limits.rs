@@ -437,7 +437,6 @@ mod tests {
         Cost::of(guest, queues, 0, 0)
     }
 
-    /// A guest with one vif.
     fn with_vif(vif: Vif) -> Guest {
         Guest { vifs: vec![vif], ..Guest::default() }
     }

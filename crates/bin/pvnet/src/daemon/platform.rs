@@ -42,9 +42,7 @@ impl DeviceServices {
     }
 }
 
-/// A platform.
 pub(super) trait Platform: Send + Sync {
-    /// The store.
     fn store(&self) -> &Arc<dyn Store>;
 
     /// The backends' nodes in the store.
@@ -112,7 +110,6 @@ pub(super) trait Platform: Send + Sync {
         let _ = (name, what);
     }
 
-    /// What a guest is refused for.
     fn refused_guest(&self, name: &str) -> Option<String> {
         let _ = name;
         None

@@ -52,7 +52,6 @@ impl Wrappers {
         }
     }
 
-    /// Wraps a queue.
     pub(super) fn wrap(&self, queue: Queue) -> Queue {
         let layers = self.layers();
         Queue { ingress: layers.ingress(queue.ingress), egress: layers.egress(queue.egress) }

@@ -30,7 +30,6 @@ pub(super) struct StackEnd<'a> {
     pub(super) namespace: Option<&'a str>,
     /// The offloads that the stack may leave to the device.
     pub(super) offloads: Features,
-    /// Its addresses.
     pub(super) addresses: Vec<String>,
     /// How the threads wait for frames.
     pub(super) polling: Polling,
@@ -136,7 +135,6 @@ impl Link {
         Ok(this)
     }
 
-    /// A link without a tap.
     #[cfg(test)]
     pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
         let running = Running { device: Box::new(device), threads: Vec::new() };

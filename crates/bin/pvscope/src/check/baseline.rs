@@ -32,7 +32,6 @@ pub trait BaselineFile: Sized {
         Self::parse(&text).map_err(failed)
     }
 
-    /// Writes a file.
     fn write(&self, path: &Path) -> Result<()> {
         let written = report::write_atomic(path, self.text().as_bytes());
         written.map_err(|error| Error::Usage(error.to_string()))

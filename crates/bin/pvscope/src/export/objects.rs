@@ -27,7 +27,6 @@ const NAME_MAX: usize = 200;
 pub struct Range {
     /// The address of the first byte.
     pub address: u64,
-    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -143,7 +142,6 @@ impl Objects {
     }
 }
 
-/// An object's name as that of a file.
 fn file_name(object: &str) -> String {
     let plain = |character: char| {
         let keeps = character.is_ascii_alphanumeric() || "._+-[]".contains(character);

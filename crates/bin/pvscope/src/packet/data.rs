@@ -32,7 +32,6 @@ impl Document for PacketData<'_> {
 }
 
 impl<'a> PacketData<'a> {
-    /// Of a packet.
     pub fn new(packet: &'a Packet<'_>, costs: &Costs) -> Self {
         let line = |line: &Line| {
             let (module, function) = packet.name(line.function);

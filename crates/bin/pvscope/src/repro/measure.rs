@@ -8,13 +8,11 @@ use crate::summary::plain;
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MissesAfter {
-    /// The number of events.
     pub events: usize,
     /// Instructions in each step, over all events.
     pub instructions: Vec<u64>,
     /// Misses of both TLBs.
     pub tlb: Vec<u64>,
-    /// Misses of L2.
     pub l2: Vec<u64>,
     /// Instructions, TLB misses and L2 misses of the whole recording.
     pub all: [u64; 3],
@@ -216,7 +214,6 @@ impl QuietTime {
         Some(rate(self.quiet)? / rate(self.disturbed).filter(|rate| *rate > 0.0)?)
     }
 
-    /// The share of the time that is quiet.
     pub fn share_of_time(&self) -> f64 {
         self.quiet.0 as f64 / (self.quiet.0 + self.disturbed.0).max(1) as f64
     }

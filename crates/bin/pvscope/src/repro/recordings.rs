@@ -4,11 +4,9 @@ use scope_result::Recording;
 
 use super::plot::RecordingRow;
 
-/// The recording of a workload.
 pub struct WorkloadRecording {
     /// The workload's name.
     pub workload: &'static str,
-    /// The recording.
     pub recording: Recording,
 }
 

@@ -60,7 +60,6 @@ pub struct Machine<'a> {
 
 /// A machine that runs.
 pub struct Running {
-    /// QEMU.
     pub qemu: Process,
     /// What its consoles had shown when it was saved; nothing for one that has booted.
     printed: Vec<(PathBuf, String)>,
@@ -95,7 +94,6 @@ impl Running {
 
 /// A machine that is loaded and waits.
 pub struct Loaded {
-    /// QEMU.
     pub qemu: Process,
     monitor: Monitor,
 }

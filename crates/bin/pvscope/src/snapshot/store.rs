@@ -58,7 +58,6 @@ impl Store {
         Self { folder }
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

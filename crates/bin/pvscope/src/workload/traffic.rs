@@ -1,6 +1,5 @@
 //! What a guest sends or receives, and who carries it.
 
-/// The guest.
 pub const GUEST: &str = "guest";
 /// The other guest.
 pub const PEER: &str = "peer";
@@ -12,7 +11,6 @@ pub enum Backend {
     Stock,
     /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
     Basic,
-    /// pvnet.
     Pvnet(Uplink),
     /// pvnet, and `pvnet frontend` in place of the guest's xen-netfront.
     Frontend(Channel),

@@ -46,7 +46,6 @@ fn variant(text: &str) -> std::result::Result<Variant, String> {
 
 /// The transfers.
 const KEYS: [&str; 2] = ["tcp-1", "tcp-4"];
-/// Round trips in each round.
 const ROUND_TRIPS: u32 = 2000;
 
 /// Runs the benchmark.

@@ -217,7 +217,6 @@ pub fn wrapped(text: &str) -> String {
     lines + line.trim_end() + "\n"
 }
 
-/// Lines, indented.
 fn indented(lines: &str) -> String {
     lines.lines().map(|line| format!("{INDENT}{line}\n")).collect()
 }

@@ -132,7 +132,6 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// The port of this name, if there is one.
     fn port(&self, name: &str) -> Result<Option<Value>> {
         let status = self.status()?;
         let ports = status["ports"].as_array().into_iter().flatten();

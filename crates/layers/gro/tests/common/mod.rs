@@ -47,7 +47,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The first segment of a flow.
     pub fn first(flow: u16, len: usize) -> Self {
         Self {
             v6: false,

@@ -49,7 +49,6 @@ const SIZES: Sizes =
 
 /// What a frame has beyond the MTU: its Ethernet header and two VLAN tags.
 const BEYOND_MTU: u32 = 14 + 2 * 4;
-/// The longest MTU.
 const MTU_MAX: u32 = LONGEST as u32 - BEYOND_MTU;
 
 /// A NIC that is taken over.
@@ -187,7 +186,6 @@ fn bind(memory: &Region, interface: u32, queue: u32) -> Result<Bound, SocketErro
 #[derive(Debug)]
 pub struct XdpNicQueue {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     fill: FillRing,
     rx: RxRing,

@@ -257,7 +257,6 @@ impl Hostile {
     }
 }
 
-/// An RX request.
 pub fn buffer(n: u32, gref: u32) -> RxRequest {
     RxRequest { id: (n % RING).try_into().unwrap(), pad: 0, gref }
 }

@@ -69,7 +69,6 @@ pub(super) struct State {
     pub(super) attachments: u64,
 }
 
-/// A card.
 pub(super) struct NicCard {
     nic: Nic,
     state: Mutex<State>,
@@ -151,12 +150,10 @@ impl NicCard {
         &self.interrupts
     }
 
-    /// The context of a slot.
     pub(super) fn context_of(&self, slot: usize) -> ContextId {
         self.ids[slot]
     }
 
-    /// The slot of a context.
     pub(super) fn slot_of(&self, context: ContextId) -> Option<usize> {
         let slot = context.index().checked_sub(1).unwrap_or(self.ids.len().saturating_sub(1));
         self.ids.get(slot).filter(|own| **own == context).map(|_| slot)
@@ -263,7 +260,6 @@ impl Drop for Seat {
     }
 }
 
-/// The slot of a context.
 pub(super) fn of(state: &mut State, context: ContextId) -> Option<&mut Slot> {
     state.slots.iter_mut().find(|slot| slot.planned.context == context)
 }

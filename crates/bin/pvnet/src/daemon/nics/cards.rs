@@ -156,7 +156,6 @@ impl Nics {
         names.join(", ")
     }
 
-    /// The card of this name.
     pub(super) fn card(&self, name: &str) -> Option<&Arc<NicCard>> {
         self.cards.iter().find(|card| card.name() == name)
     }

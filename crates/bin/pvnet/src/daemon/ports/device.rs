@@ -86,7 +86,6 @@ impl GuestDevice {
         name.or_else(|| self.options.names.last().cloned()).unwrap_or_default()
     }
 
-    /// Its MTU.
     pub(super) fn mtu(&self) -> Option<u32> {
         self.tap.as_ref()?.mtu().ok()
     }

@@ -155,7 +155,6 @@ fn spin(
     attacker.rest(until)
 }
 
-/// Uses a share of a CPU.
 fn use_cpu(share: f64, until: Instant) {
     let slot = until.saturating_duration_since(Instant::now());
     let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));

@@ -36,7 +36,6 @@ impl Random {
         self.0
     }
 
-    /// A number below `n`.
     pub fn below(&mut self, n: u16) -> u16 {
         u16::try_from(self.next() % u64::from(n)).unwrap_or(0)
     }
@@ -67,7 +66,6 @@ fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     slot
 }
 
-/// A random request.
 fn random_request(random: &mut Random) -> TxRequest {
     let [gref, offset, flags, id] = [64, 5000, 16, u16::MAX].map(|n| random.below(n));
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }

@@ -174,7 +174,6 @@ impl XdpIngress {
     }
 }
 
-/// The number of the page that an address is in.
 fn page(address: u64) -> Option<usize> {
     usize::try_from(address).ok().map(|address| address / PAGE_SIZE)
 }

@@ -59,7 +59,6 @@ struct Rings {
 #[derive(Clone)]
 pub struct XdpNicSender {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     rings: Arc<Mutex<Rings>>,
     room: Arc<Doorbell>,

@@ -26,7 +26,6 @@ struct Rings {
 #[derive(Clone)]
 pub struct XdpNicReceiver {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     rings: Arc<Mutex<Rings>>,
 }

@@ -6,7 +6,6 @@ use std::hint::black_box;
 
 /// What begins a window, as `scope_recorder::MARK_BEGIN_CONSTANT`.
 const BEGIN: u64 = u64::from_le_bytes(*b"pvs<beg>");
-/// What ends one.
 const END: u64 = u64::from_le_bytes(*b"pvs<end>");
 
 /// Recording begins when this returns.

@@ -53,9 +53,6 @@ pub fn worker(socket: &Path, request: &WorkerRequest) -> Result<MoveReport, Stri
 }
 
 /// Switches the meter on. It stays on at least until the returned stream is dropped.
-///
-/// # Errors
-/// As [`status`].
 pub fn meter(socket: &Path) -> Result<UnixStream, String> {
     let stream = send(socket, &Request::Meter)?;
     let mut answer = String::new();

@@ -181,9 +181,6 @@ pub fn table(kind: TableKind, keys: &[(String, String)]) -> Result<String, Strin
 
 /// Makes a change, writes it to the configuration's file if that is asked for, and says what it did. Returns whether all that was asked
 /// for is in force.
-///
-/// # Errors
-/// A sentence for an operator: nothing was changed, or it was not saved.
 pub fn make(change: Change, args: &CommandArgs) -> Result<bool, String> {
     let CommandArgs { change: args, save } = args;
     let socket = control_socket(&args.daemon.directory);

@@ -29,9 +29,6 @@ pub struct Log {
 }
 
 /// Runs a service with its log until it ends, and writes its error as the log is written.
-///
-/// # Errors
-/// Those of the service, if the log is text: then the caller prints it.
 pub fn serve(
     format: LogFormat,
     service: impl FnOnce(&Log) -> Result<(), String>,

@@ -50,9 +50,6 @@ pub enum MirrorCommand {
 }
 
 /// Runs `pvnet mirror`. Returns whether all that was asked for is in force.
-///
-/// # Errors
-/// A sentence for an operator.
 pub fn run(command: MirrorCommand) -> Result<bool, String> {
     match command {
         MirrorCommand::Add { mirror: NamedArgs { name, change }, keys } => {

@@ -92,9 +92,6 @@ impl FromStr for QueueArg {
 }
 
 /// Runs `pvnet worker`.
-///
-/// # Errors
-/// A sentence for an operator.
 pub fn run(command: WorkerCommand) -> Result<(), String> {
     match command {
         WorkerCommand::List { output } => list(&output),

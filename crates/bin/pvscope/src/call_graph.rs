@@ -49,9 +49,6 @@ pub fn without_calls() -> Error {
 
 impl<'a> CallGraph<'a> {
     /// The call graph of a recording, of what the filter selects.
-    ///
-    /// # Errors
-    /// If it has none.
     pub fn new(recording: &'a Recording, filter: &EventFilter) -> Result<Self> {
         if recording.calls.is_empty() {
             return Err(without_calls());

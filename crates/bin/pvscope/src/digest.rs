@@ -17,9 +17,6 @@ pub fn of_bytes(bytes: &[u8]) -> String {
 }
 
 /// The digest of a file.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn of_file(path: &Path) -> Result<String> {
     Ok(of_bytes(&std::fs::read(path).map_err(Error::path(path))?))
 }

@@ -46,9 +46,6 @@ impl ImageSymbols {
     }
 
     /// The symbols of the given files, and of the images in a command line. Also returns notes on images without symbols.
-    ///
-    /// # Errors
-    /// If a given file has no symbols.
     pub fn of_command_line(
         files: SymbolFiles<'_>,
         command_line: &CommandLine,

@@ -136,9 +136,6 @@ impl RecordArgs {
 
     /// The value of QEMU's option `-plugin`. The plugin writes to `raw`. The first `low` bytes of memory lie below the device
     /// hole; all of them if none.
-    ///
-    /// # Errors
-    /// If the sizes of the model contradict each other, or if the list of functions cannot be written beside `raw`.
     pub fn plugin_argument(
         &self,
         plugin: &Path,

@@ -53,9 +53,6 @@ const STREAM: u64 = 32 << 20;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs the steps of a form. Stops at the first one that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemons' words.
 pub fn run(
     programs: &Programs,
     pvnet: &Path,

@@ -12,9 +12,6 @@ pub(crate) const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-bas
 
 /// The folder with these packages of a suite and the libraries that they need, unpacked below `cache` under `name` unless an earlier
 /// call has done so.
-///
-/// # Errors
-/// [`Error::Packages`] if the mirrors fail or lack a package; [`Error::Path`]; [`lab::Error::Interrupted`] as [`Error::Lab`].
 pub fn unpacked_packages(
     suite: Suite,
     cache: &Path,

@@ -182,9 +182,6 @@ impl TxRing {
 
     /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
     /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
-    ///
-    /// # Errors
-    /// As [`reclaim_now`](Self::reclaim_now).
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
         let is_half_full = self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2;

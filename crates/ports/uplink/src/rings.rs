@@ -24,9 +24,6 @@ pub fn open_rings(threads: usize) -> io::Result<()> {
 }
 
 /// Whether this kernel would let a process have rings.
-///
-/// # Errors
-/// As [`open_rings`].
 pub fn try_ring() -> io::Result<()> {
     Ring::open().map(drop)
 }

@@ -97,9 +97,6 @@ impl PluggedMirror {
 }
 
 /// Starts those mirrors of a configuration that do not run, before anything else changes.
-///
-/// # Errors
-/// A sentence for an operator: none of them runs.
 pub(super) fn start_new(
     mirrors: &[PluggedMirror],
     wanted: &config::Config,

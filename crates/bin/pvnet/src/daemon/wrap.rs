@@ -261,9 +261,6 @@ impl Wrappers {
     }
 
     /// Starts a capture at the port.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
     pub(super) fn capture(&self, options: &Options) -> Result<Capture, String> {
         let Some(point) = &self.point else {
             let key = "capture = false in [daemon] of the configuration";

@@ -100,9 +100,6 @@ pub struct Objects {
 impl Objects {
     /// The files beside `out`, in a folder of that name with `.objects`, of these blocks with the names of their objects and
     /// functions.
-    ///
-    /// # Errors
-    /// If the path of `out` cannot be made absolute.
     pub fn new<'a>(
         out: &Path,
         blocks: impl Iterator<Item = (&'a Block, &'a str, &'a str)>,
@@ -127,9 +124,6 @@ impl Objects {
     }
 
     /// Writes all files.
-    ///
-    /// # Errors
-    /// If the folder or a file cannot be written.
     pub fn write(&self) -> Result<()> {
         std::fs::create_dir_all(&self.folder).map_err(Error::path(&self.folder))?;
         for (file, code) in self.files.values() {
@@ -161,9 +155,6 @@ fn unused(name: &str, used: &mut BTreeSet<String>) -> String {
 }
 
 /// The file of this code.
-///
-/// # Errors
-/// If the format has no room for the code.
 fn elf_file(code: &Code) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     write(code, &mut bytes).map_err(io::Error::other)?;

@@ -52,9 +52,6 @@ impl Identity {
     }
 
     /// The name of its snapshot: a digest of the arguments and of the files' contents.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
     pub fn digest(&self) -> Result<String> {
         let mut digest = Sha256::new();
         digest.update(format!("{FORMAT} {} {:?}", self.qemu, self.words));

@@ -79,9 +79,6 @@ impl Running {
     }
 
     /// Puts what consoles had shown when the machine was saved before what they have shown since. The machine has ended.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn complete_consoles(&mut self) -> Result<()> {
         for (file, before) in self.printed.drain(..) {
             let since = std::fs::read(&file).unwrap_or_default();
@@ -100,9 +97,6 @@ pub struct Loaded {
 
 impl Loaded {
     /// Lets it run.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn resume(mut self) -> Result<Process> {
         self.monitor.execute("cont", json!({}))?;
         Ok(self.qemu)
@@ -174,9 +168,6 @@ impl<'a> Machine<'a> {
     }
 
     /// The machine's snapshot, for those who start it without recording; it is made if there is none.
-    ///
-    /// # Errors
-    /// If the machine does not come up, or cannot be saved.
     pub fn saved(
         &self,
         plugin: &str,
@@ -233,9 +224,6 @@ impl<'a> Machine<'a> {
     }
 
     /// Loads the machine, with a plugin if there is an argument for one. It waits before the first mark.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn load(&self, snapshot: &Snapshot, plugin: Option<&str>) -> Result<Loaded> {
         let mut command = match plugin {
             Some(plugin) => self.with_plugin(plugin)?,

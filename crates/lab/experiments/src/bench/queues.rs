@@ -4,8 +4,7 @@ use clap::Args;
 use lab::{Offloads, Progress};
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::Result;
 use crate::testbed::{CONGESTION, Case, Setup, Testbed, measure, round_trips};
 

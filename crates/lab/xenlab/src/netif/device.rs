@@ -103,25 +103,16 @@ impl Device {
     }
 
     /// Waits until the backend is connected to this frontend.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn wait_connected(&self) -> Outcome {
         self.wait(&[XenbusState::Connected])
     }
 
     /// Waits until the backend has closed the connection.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn wait_closed(&self) -> Outcome {
         self.wait(&[XenbusState::Closed])
     }
 
     /// Closes the connection in an orderly way. netback stays in Closing until this end is closed.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn close(&self) -> Outcome {
         self.enter(XenbusState::Closing)?;
         self.wait(&[XenbusState::Closing, XenbusState::Closed])?;

@@ -91,9 +91,6 @@ impl Cell {
 }
 
 /// Connects a pair on a freshly booted host and checks the traffic. TCP runs for `seconds` in each direction.
-///
-/// # Errors
-/// Those of the steps, with the backend's output.
 pub fn cell(host: &Host, pair: Pair, seconds: u32, progress: &Progress) -> Result<Cell> {
     progress.step(format!("{pair}: start the backend"));
     let backend = pair.backend.start(host)?;

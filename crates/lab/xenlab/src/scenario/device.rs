@@ -198,9 +198,6 @@ const LIBVIRT: [(&str, StepFn); 8] = [
 
 /// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of the part's
 /// [edition](DevicePart::edition). Stops at the first step that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn device(host: &Host, part: DevicePart, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet");
     let mut testbed = Testbed::begin(host, part.backend())?;

@@ -89,9 +89,6 @@ const ALL: [(&str, StepFn); 14] = [
 
 /// Runs all steps on a freshly booted host with a network card and the program `pvnet`. Stops at the first step
 /// that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet in dom0, and two guests");
     let mut setup = Setup::begin(host)?;

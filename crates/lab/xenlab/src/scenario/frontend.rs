@@ -26,17 +26,11 @@ impl Frontend {
 
     /// Starts it in a guest that has a vif, and waits until its `eth0` has a carrier and
     /// [`GUEST_ADDRESS`](super::GUEST_ADDRESS).
-    ///
-    /// # Errors
-    /// [`crate::Error::Failed`] and [`crate::Error::Late`] with its output; those of [`crate::Shell::sh`].
     pub fn start(self, guest: &Domu) -> Result<RunningFrontend> {
         self.start_at(guest, GUEST_ADDRESS)
     }
 
     /// As [`start`](Self::start), with another address.
-    ///
-    /// # Errors
-    /// Those of [`start`](Self::start).
     pub fn start_at(self, guest: &Domu, address: &str) -> Result<RunningFrontend> {
         let shell = guest.shell();
         let process = match self {

@@ -82,9 +82,6 @@ const ALL: [(&str, StepFn); 6] = [
 
 /// Runs all steps on a freshly booted host with the program `pvnet`, which is the `backend` in dom0 or in a driver domain. Stops at
 /// the first step that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn guest_copy(host: &Host, backend: Backend, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet, and a guest");
     let mut setup = Setup::begin(host, backend)?;

@@ -64,9 +64,6 @@ impl Negotiation {
 
 /// Connects guests with 1, 2 and 4 virtual CPUs, one after the other, on a freshly booted host whose dom0 has
 /// `dom0_vcpus`.
-///
-/// # Errors
-/// Those of the steps, with the backend's output.
 pub fn queues(
     host: &Host,
     backend: Backend,

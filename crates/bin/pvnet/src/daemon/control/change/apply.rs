@@ -16,9 +16,6 @@ struct Opened {
 
 impl Control {
     /// Carries out the steps. One that fails, after others were made, says so.
-    ///
-    /// # Errors
-    /// A sentence for an operator: nothing was changed.
     pub(super) fn apply(
         &mut self,
         config: &Config,

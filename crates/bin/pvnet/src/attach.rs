@@ -14,7 +14,7 @@ use serde::Serialize;
 use wire::ethernet::MacAddr;
 use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
-use crate::error::text;
+use crate::program::text;
 
 /// The interface.
 #[derive(Args)]

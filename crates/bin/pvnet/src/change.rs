@@ -8,7 +8,7 @@ use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, TableKind
 
 use crate::args::DaemonArgs;
 use crate::config::value_of;
-use crate::error;
+use crate::program;
 use crate::save::SaveArgs;
 
 /// How a change is made and shown.
@@ -207,7 +207,7 @@ fn request(change: Change, args: &ChangeArgs) -> Result<ChangeReport, String> {
 
 fn show(report: &ChangeReport, args: &ChangeArgs) -> Result<(), String> {
     match args.json {
-        true => print!("{}", document::line(report).map_err(error::text)?),
+        true => print!("{}", document::line(report).map_err(program::text)?),
         false => print!("{}", text(report)),
     }
     Ok(())

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::DaemonArgs;
 use crate::change::{NamedArgs, key_value, make, table};
-use crate::error::text;
+use crate::program::text;
 
 /// What `pvnet mirror list --json` prints.
 #[derive(Serialize, JsonSchema)]

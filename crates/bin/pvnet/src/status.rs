@@ -13,8 +13,8 @@ use control_socket::{
 use machine::Coverage;
 use report::{Table, human};
 
-use crate::error::text;
 use crate::mirrors;
+use crate::program::text;
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {

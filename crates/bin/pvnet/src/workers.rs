@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::error::text;
-use crate::status::workers::place;
+use crate::program::text;
+use crate::status::place;
 
 /// What `pvnet worker list --json` prints.
 #[derive(Serialize, JsonSchema)]

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use scope_result::{FileDigest, Provenance};
+use sha2::{Digest as _, Sha256};
 use xenlab::{Images, Kind};
 
-use crate::digest::of_file;
 use crate::error::{Error, Result};
 
 /// How rustc signs what it compiles.
@@ -60,6 +60,21 @@ pub fn compiler(path: &Path) -> Result<String> {
 pub fn profile(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name);
     folder.map_or("unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The first eight bytes of a digest.
+pub fn hex(digest: &[u8]) -> String {
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digest of bytes.
+pub fn of_bytes(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// The digest of a file.
+pub fn of_file(path: &Path) -> Result<String> {
+    Ok(of_bytes(&std::fs::read(path).map_err(Error::path(path))?))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use crate::entries::known_functions;
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::model_args::{ModelArgs, plugin_words, policy};
-use crate::paths::built;
 use crate::probes;
+use crate::programs::built;
 
 /// Options of every recording.
 #[derive(Args)]

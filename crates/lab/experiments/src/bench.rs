@@ -26,8 +26,8 @@ use clap::Subcommand;
 use rows::Common;
 use show::Shown;
 
-use super::output;
 use crate::error::Result;
+use crate::output;
 
 /// Which benchmark.
 #[derive(Subcommand)]

@@ -21,14 +21,12 @@ use lab::{Interrupt, Ping, Progress, Throughput};
 use links::Links;
 use report::{Samples, human};
 
-use super::error::Error;
-use super::output;
-use super::testbed::{CONGESTION, Case, Subject as _, measure, round_trips};
 use crate::bench::idle::Idle;
 use crate::bench::isolation::{Beside, Class, beside};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::output;
 use crate::repro::menon06::{Gain, MECHANISMS, gains};
-use crate::testbed::{Setup, Testbed};
+use crate::testbed::{CONGESTION, Case, Setup, Subject as _, Testbed, measure, round_trips};
 
 /// Options of the demo.
 #[derive(Args)]

@@ -25,8 +25,7 @@ use clap::Subcommand;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub use client::{ClientArgs, MEASURES};
 pub use datagrams::{Arrived, LISTENS, Sent, SinkArgs, SourceArgs};

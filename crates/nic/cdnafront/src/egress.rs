@@ -13,7 +13,7 @@ use port::{
 };
 use shm::Piece;
 
-use crate::fault::Fault;
+use crate::Fault;
 use crate::tx::{CopyError, TxRing};
 
 /// Frames that wait block their sender's ring. So they wait only for a card that has room again in this time.

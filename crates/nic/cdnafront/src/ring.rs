@@ -9,8 +9,8 @@ use arrayvec::ArrayVec;
 use cdna::ring::SLOTS;
 use cdna::{Descriptor, Direction, Flags, Mailbox, Offload, address, ring};
 
+use crate::Fault;
 use crate::call_page::{BATCH, CallError, Hypercalls};
-use crate::fault::Fault;
 use crate::pages::{Pages, Wake};
 
 pub(crate) struct Ring {

@@ -19,8 +19,8 @@ use netdev::{Buffer, Burst, Metadata, Refused};
 use offload::{Checksum, Gso};
 use shm::{OutOfBounds, Piece, Region};
 
+use crate::Fault;
 use crate::call_page::BATCH;
-use crate::fault::Fault;
 use crate::pages::{Memory, TX_PAGES};
 use crate::ring::Ring;
 

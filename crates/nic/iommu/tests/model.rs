@@ -1,5 +1,6 @@
 //! Random mappings, transfers and flushes against a naive map: the card reaches what is mapped, and
 //! never a page that was given back.
+
 #![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};

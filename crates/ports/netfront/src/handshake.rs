@@ -13,7 +13,7 @@ use wire::ethernet::MacAddr;
 use wire::netif::{GrefMapping, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
-use crate::pages::{TxPages, wanted};
+use crate::invalidate::{TxPages, wanted};
 use crate::{ControlError, ControlRing, CopyPool, Queue};
 
 /// The token of the watch on the backend's state.

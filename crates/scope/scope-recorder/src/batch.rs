@@ -2,8 +2,8 @@
 
 use scope_model::TlbSet;
 
+use crate::accesses::{FULL, LineUse, USES};
 use crate::blocks::OwnedSite;
-use crate::line_use::{FULL, LineUse, USES};
 
 /// The number of entries from which on a batch is handed over.
 const ENOUGH: usize = FULL;

@@ -20,18 +20,16 @@ use crate::access_groups::{AccessSizes, Accesses, Extent};
 use crate::accesses::accesses;
 use crate::arguments::Arguments;
 use crate::block_flow::BlockFlow;
-use crate::block_id::BlockId;
-use crate::blocks::{BlockCode, DOMAINS};
+use crate::blocks::{BlockCode, BlockId, DOMAINS};
 use crate::cost_events::cost_events;
-use crate::decoded::decoded;
+use crate::decode::decoded;
 use crate::frames::{FrameCounter, FrameEntry};
 use crate::functions::Functions;
 use crate::group_word::GroupWord;
 use crate::instrumentation::{Instrumentation, instrument};
 use crate::memory::bytes_at;
-use crate::message::Message;
 use crate::recorder::{Recorder, SharedCounts};
-use crate::stage::Stage;
+use crate::stage::{Message, Stage};
 use crate::trace::{TraceEvent, block_word};
 
 /// Blocks of this length always have their own callback: QEMU translates a single instruction again, with callbacks for

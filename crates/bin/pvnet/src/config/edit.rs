@@ -3,8 +3,8 @@
 use control_socket::{Change, TableKind};
 use toml_edit::{ArrayOfTables, Decor, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::context::Context;
 use super::guest::vif_name;
+use super::nic::Context;
 use super::port_settings::effort_in;
 use super::table::Table as _;
 use super::{Config, EVERY_GUEST, Error, Override, Vif, differences};

@@ -13,8 +13,8 @@ use wire::ethernet::MacAddr;
 use super::pump::QueueThread;
 use super::stack_queue::StackQueue;
 use crate::context::ContextDevice;
-use crate::error::text;
 use crate::netns;
+use crate::program::text;
 
 /// How long a device may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use ::report::Samples;
+use report::Samples;
 use serde::{Deserialize, Serialize};
 
-use super::mode::Mode;
+use super::Mode;
 use crate::error::{Error, Result};
 
 /// Time in seconds.

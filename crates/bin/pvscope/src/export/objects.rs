@@ -17,7 +17,7 @@ use object::write::elf::{FileHeader, SectionHeader, SectionIndex, Sym, Writer};
 use scope_result::Block;
 
 use crate::error::{Error, Result};
-use crate::paths::absolute;
+use crate::programs::absolute;
 
 /// The most bytes of a file's name, without the number that makes it unique.
 const NAME_MAX: usize = 200;

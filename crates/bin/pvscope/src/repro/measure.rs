@@ -3,6 +3,7 @@
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
 
+use super::plot::RecordingRow;
 use crate::summary::plain;
 
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
@@ -260,6 +261,26 @@ pub fn sweep_of_all(recording: &Recording) -> Sweep {
 /// DTLB and ITLB misses at a size, under a policy.
 pub fn tlb(sweep: &Sweep, policy: Policy, size: usize) -> (u64, u64) {
     (sweep.dtlb[policy as usize][size], sweep.itlb[policy as usize][size])
+}
+
+pub struct WorkloadRecording {
+    /// The workload's name.
+    pub workload: &'static str,
+    pub recording: Recording,
+}
+
+impl WorkloadRecording {
+    /// The row of the document's table of recordings.
+    pub fn summary(&self) -> RecordingRow {
+        let work = &self.recording.work;
+        RecordingRow {
+            workload: self.workload.to_owned(),
+            what: work.what.clone(),
+            instructions: self.recording.instructions,
+            frames: work.frames,
+            bytes: work.bytes,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::digest::hex;
 use crate::error::{Error, Result};
+use crate::provenance::hex;
 
 /// The version of the files.
 pub const FORMAT: u32 = 4;

@@ -10,7 +10,7 @@ use xenlab::default_cache;
 
 use super::identity::{FORMAT, Identity};
 use crate::error::{Error, Result};
-use crate::paths::absolute;
+use crate::programs::absolute;
 
 /// Bytes of snapshots that are kept. Those that were used longest ago go first.
 pub const KEPT_BYTES: u64 = 4 << 30;

@@ -4,7 +4,7 @@
 
 use super::scripts::{BRIDGE_CARD, CARD, CARDS, NETFRONT, STOCK, marked, own};
 use super::sockets::{self, Address};
-use super::traffic::{Backend, Flow, GUEST, PEER, Uplink};
+use super::{Backend, Flow, GUEST, PEER, Uplink};
 use crate::mark::TELL;
 
 /// The other guest's and the wire's machine's addresses.

@@ -8,6 +8,7 @@ mod back_end;
 mod front_end;
 mod guest;
 mod open_vswitch;
+mod sample;
 mod subject;
 mod table;
 
@@ -19,7 +20,8 @@ use clap::Args;
 use front_end::{Reply, Request, RingLayout};
 use lab::Progress;
 use report::html::Report;
-use subject::{Polling, Sample, Subject};
+use sample::{Polling, Sample};
+use subject::Subject;
 use table::Rounds;
 
 use super::pps::{Cpus, Extra, Pair};

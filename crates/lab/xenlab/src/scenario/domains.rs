@@ -5,13 +5,12 @@ use std::time::Duration;
 use lab::Progress;
 use serde_json::Value;
 
-use crate::host::{Domu, DomuConfig, Host};
-use crate::{Error, Result};
-
 use super::backend::{self, Backend, RunningBackend};
-use super::frontend::Frontend;
+use super::cell::Frontend;
 use super::step::{self, Step};
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
+use crate::host::{Domu, DomuConfig, Host};
+use crate::{Error, Result};
 
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;

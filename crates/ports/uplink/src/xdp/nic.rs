@@ -6,7 +6,6 @@
 pub(super) mod egress;
 pub(super) mod error;
 pub(super) mod ingress;
-mod looks;
 pub(super) mod watch;
 
 use std::ffi::c_int;
@@ -15,23 +14,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hypervisor::{Meter, PAGE_SIZE};
-use rustix::net::xdp::SocketAddrXdpFlags;
-use shm::Region;
-
-use super::frame::LONGEST;
-use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
-use super::socket::{Sizes, Socket, SocketError, failed};
-use super::{Link, is_taken, patiently};
-use crate::packet;
-use crate::steering::program;
-use crate::sys;
-use crate::sys::bpf::{self, Map, MapType, ProgramType};
-
 use egress::XdpNicSender;
 use error::XdpNicError;
+use hypervisor::{Meter, PAGE_SIZE};
 use ingress::XdpNicReceiver;
+use rustix::net::xdp::SocketAddrXdpFlags;
+use shm::Region;
 use watch::XdpNicWatch;
+
+use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
+use super::socket::{LONGEST, Sizes, Socket, SocketError, failed};
+use super::{Link, is_taken, patiently};
+use crate::steering::program;
+use crate::sys::bpf::{self, Map, MapType, ProgramType};
+use crate::{packet, sys};
 
 /// Buffers for frames that come in, of each socket: as many as NICs have in a ring.
 const RX_BUFFERS: u32 = 1024;

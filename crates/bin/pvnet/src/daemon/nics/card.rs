@@ -1,6 +1,7 @@
 //! A card of the configuration: its contexts, and the card's process while there is one.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -262,4 +263,18 @@ impl Drop for Seat {
 
 pub(super) fn of(state: &mut State, context: ContextId) -> Option<&mut Slot> {
     state.slots.iter_mut().find(|slot| slot.planned.context == context)
+}
+
+/// Copies of them. They are sent without a lock, since a guest may be slow to read.
+pub(super) struct GuestFiles([OwnedFd; 4]);
+
+impl GuestFiles {
+    pub(super) fn copies(files: &[BorrowedFd<'_>; 4]) -> io::Result<Self> {
+        let [a, b, c, d] = files.map(|file| file.try_clone_to_owned());
+        Ok(Self([a?, b?, c?, d?]))
+    }
+
+    pub(super) fn borrowed(&self) -> [BorrowedFd<'_>; 4] {
+        self.0.each_ref().map(AsFd::as_fd)
+    }
 }

@@ -28,7 +28,7 @@ use crate::context::ContextDevice;
 use crate::daemon::event::PortEvents;
 use crate::daemon::ports::port_event::PortEvent;
 use crate::daemon::thread::spawn;
-use crate::error::text;
+use crate::program::text;
 
 /// Pages of memory: the buffers of both rings, twice, since those of one assignment may still be held when the next
 /// comes.

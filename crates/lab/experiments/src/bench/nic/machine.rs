@@ -72,7 +72,7 @@ impl Sample {
 pub struct Machine {
     card: SharedCard,
     vectors: VectorConsumer<Arc<Region>>,
-    guests: Vec<Guest>,
+    guests: Vec<CardGuest>,
     begin: Instant,
     clock: Clock,
     calls: Arc<AtomicU64>,
@@ -81,7 +81,7 @@ pub struct Machine {
 /// Reads the CPU time of this thread.
 pub type Clock = fn() -> Duration;
 
-struct Guest {
+struct CardGuest {
     _interface: cdnafront::Interface,
     queue: cdnafront::Queue,
     frame: Vec<u8>,
@@ -128,7 +128,7 @@ impl Machine {
             let to = if to == To::Wire { STATION } else { mac(other) };
             let frame = addressed(mac(guest), to, len);
             let received = Received::default();
-            this.guests.push(Guest { _interface: interface, queue, frame, received });
+            this.guests.push(CardGuest { _interface: interface, queue, frame, received });
         }
         Ok(this)
     }
@@ -277,7 +277,7 @@ impl Machine {
     }
 }
 
-impl Guest {
+impl CardGuest {
     /// Sends frames up to a number, as far as there is room. Returns how many.
     fn send(&mut self, frames: u64) -> Result<u64, String> {
         let Self { queue, frame, .. } = self;

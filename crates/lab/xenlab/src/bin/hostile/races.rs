@@ -11,8 +11,8 @@ use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use xenstore::XenbusState;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::Link;
 use crate::wait::{Outcome, holds_within};
 

@@ -10,7 +10,7 @@ use crate::host::{Domu, DomuConfig, Host, Job, Shell};
 use crate::{Error, Result};
 
 use super::super::backend::{self, Backend, RunningBackend};
-use super::super::frontend::{Frontend, RunningFrontend};
+use super::super::cell::{Frontend, RunningFrontend};
 use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use super::class::{Class, Report};
 use super::echoes::{self, Baseline, Echoes};

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shm::{Piece, Region};
 
-use super::looks::Looks;
+use super::watch::Looks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
 use crate::xdp::ring::{CompletionRing, Descriptor, TxRing};
 

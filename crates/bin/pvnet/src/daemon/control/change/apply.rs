@@ -6,7 +6,7 @@ use crate::config::{Config, Daemon, Effort, Multicast, Platform, Sandbox, Switch
 use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
-use crate::error::text;
+use crate::program::text;
 
 /// What was opened before anything changed.
 struct Opened {

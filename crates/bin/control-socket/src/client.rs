@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
@@ -53,9 +53,6 @@ pub fn worker(socket: &Path, request: &WorkerRequest) -> Result<MoveReport, Stri
 }
 
 /// Switches the meter on. It stays on at least until the returned stream is dropped.
-///
-/// # Errors
-/// As [`status`].
 pub fn meter(socket: &Path) -> Result<UnixStream, String> {
     let stream = send(socket, &Request::Meter)?;
     let mut answer = String::new();
@@ -158,6 +155,27 @@ fn parse<T: DeserializeOwned>(answer: &str) -> Result<T, String> {
 
 fn unclear(error: impl fmt::Display) -> String {
     format!("the daemon's answer: {error}")
+}
+
+/// The folder of the sockets unless the configuration names another.
+pub const DIRECTORY: &str = "/run/pvnet";
+
+/// The socket that guests join at, of a daemon in `directory`.
+#[must_use]
+pub fn join_socket(directory: &Path) -> PathBuf {
+    directory.join("machine.sock")
+}
+
+/// The control socket of a daemon in `directory`.
+#[must_use]
+pub fn control_socket(directory: &Path) -> PathBuf {
+    directory.join("control.sock")
+}
+
+/// The socket that cards join at, of a daemon in `directory`.
+#[must_use]
+pub fn nic_socket(directory: &Path) -> PathBuf {
+    directory.join("nic.sock")
 }
 
 #[cfg(test)]

@@ -29,38 +29,34 @@ mod client;
 mod counts;
 mod guest;
 mod nic;
-mod path;
 mod port;
 mod protocol;
 mod status;
-mod toolstack;
-mod traffic;
 mod worker;
-mod wrappers;
 
 pub use batches::{BatchStatus, Histogram};
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, TableKind};
-pub use client::{capture, change, command, meter, status, worker};
+pub use client::{
+    DIRECTORY, capture, change, command, control_socket, join_socket, meter, nic_socket, status,
+    worker,
+};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use gro::GroStatus;
 pub use guard::GuardStatus;
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use limit::{LimitStatus, LimitedPackets, Rates};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
-pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    GuestCopyStatus, GuestQueueStatus, KeptPages, MappedMemory, MemoryStatus, PersistentStatus,
-    PortKind, PortState, PortStatus, Reason, View, XdpQueueStatus,
+    DeviceDrops, GuestCopyStatus, GuestQueueStatus, IgnoredKey, KeptPages, Learning, LockWaits,
+    MappedMemory, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason,
+    ToolstackStatus, Traffic, View, VlanStatus, XdpQueueStatus,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, LogEvent, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
     RecordingStatus, Status,
 };
-pub use toolstack::{IgnoredKey, ToolstackStatus};
-pub use traffic::{DeviceDrops, Learning, LockWaits, Traffic};
 pub use worker::{
     MoveReason, MoveReport, MoveStatus, QueueKind, QueueStatus, WorkerRequest, WorkerShares,
     WorkerStatus,
 };
-pub use wrappers::VlanStatus;

@@ -6,8 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::port::{MemoryStatus, PortState};
-use crate::traffic::Traffic;
+use crate::port::{MemoryStatus, PortState, Traffic};
 
 /// One card at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

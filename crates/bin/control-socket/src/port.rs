@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
-use crate::toolstack::ToolstackStatus;
-use crate::traffic::{DeviceDrops, Learning, LockWaits, Traffic};
-use crate::wrappers::VlanStatus;
 use crate::{GroStatus, GuardStatus, LimitStatus};
 
 /// One port at one moment.
@@ -426,12 +424,133 @@ pub struct View {
     pub total: u64,
 }
 
+/// What a port may reach, by the names of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VlanStatus {
+    /// The VLAN of all its frames, which have no tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trunk: Vec<u16>,
+    /// The VLAN of a trunk's frames without a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    #[serde(default)]
+    pub isolated: bool,
+}
+
+/// Frames and bytes in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Traffic {
+    /// Frames; a GSO frame counts once.
+    pub frames: u64,
+    /// Bytes, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// Frames that the kernel dropped at a device, since the device was made: by the interface's statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceDrops {
+    /// On their way to the daemon, mostly because it did not read them in time.
+    pub ingress: u64,
+    /// After the daemon had sent them.
+    pub egress: u64,
+}
+
+/// Waits of workers for an egress queue that another one had locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LockWaits {
+    /// How many there were.
+    pub count: u64,
+    /// Their time together.
+    pub nanoseconds: u64,
+}
+
+impl LockWaits {
+    pub(crate) fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What became of the source addresses of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Learning {
+    /// Stations that moved to the port from another.
+    pub moves: u64,
+    /// Frames whose source address another port kept.
+    pub refused_moves: u64,
+    /// Frames whose source address was not learnt: the port has as many as it may, or the switch's table is full.
+    pub refused_addresses: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
+}
+
+impl AddAssign for LockWaits {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.nanoseconds += other.nanoseconds;
+    }
+}
+
+impl AddAssign for Learning {
+    fn add_assign(&mut self, other: Self) {
+        self.moves += other.moves;
+        self.refused_moves += other.refused_moves;
+        self.refused_addresses += other.refused_addresses;
+    }
+}
+
+/// What became of the toolstack's keys of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolstackStatus {
+    /// Whether the limit on what the guest sends is the toolstack's `rate`.
+    #[serde(default)]
+    pub rate: bool,
+    /// Keys that ask for something that is not done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<IgnoredKey>,
+}
+
+impl ToolstackStatus {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A key of the toolstack that asks for something that is not done. `Display` makes the sentence for an operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IgnoredKey {
+    /// Its name in the store.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Why it is not done.
+    pub why: String,
+}
+
+impl fmt::Display for IgnoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, value, why } = self;
+        write!(f, "the toolstack's {key} {value:?} is not used: {why}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use frame::DropReason;
+    use guard::GuardStatus;
+    use limit::{LimitStatus, LimitedPackets, Rates};
     use serde_json::json;
 
     use super::*;
+    use crate::{PortKind, PortState, PortStatus};
 
     #[test]
     fn a_port_in_json_is_readable() {
@@ -470,5 +589,46 @@ mod tests {
         assert!(taken.starts_with("guest red has the same MAC address"), "{taken}");
         let stalled = serde_json::to_value(Reason::Stalled).unwrap();
         assert_eq!(stalled, json!({ "code": "stalled" }));
+    }
+
+    #[test]
+    fn guard_and_limits_in_json_are_readable() {
+        let addresses = vec!["10.77.0.1".to_owned(), "fd00:77::/64".to_owned()];
+        let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
+        let port = PortStatus {
+            guard: Some(GuardStatus::Addresses { addresses }),
+            limit: Some(LimitStatus {
+                ingress: Some(rates),
+                egress: None,
+                packets: LimitedPackets::default(),
+            }),
+            ..PortStatus::new("red", PortKind::Guest, PortState::Up)
+        };
+        let value = serde_json::to_value(&port).unwrap();
+        let guard = json!({ "mode": "addresses", "addresses": ["10.77.0.1", "fd00:77::/64"] });
+        assert_eq!(value["guard"], guard);
+        let packets = json!({ "ingress": 0, "egress": 0 });
+        let limit = json!({ "ingress": { "bytes_per_second": 125_000 }, "packets": packets });
+        assert_eq!(value["limit"], limit);
+        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
+        for (guard, mode) in [(GuardStatus::Off, "off"), (GuardStatus::Mac, "mac")] {
+            assert_eq!(serde_json::to_value(guard).unwrap(), json!({ "mode": mode }));
+        }
+    }
+
+    #[test]
+    fn what_is_not_done_is_readable() {
+        let [key, value, why] = ["rate", "fast", "it is not BYTES,MICROSECONDS"].map(str::to_owned);
+        let ignored = IgnoredKey { key, value, why };
+        let sentence = "the toolstack's rate \"fast\" is not used: it is not BYTES,MICROSECONDS";
+        assert_eq!(ignored.to_string(), sentence);
+        let toolstack = ToolstackStatus { rate: false, ignored: vec![ignored] };
+        let port =
+            PortStatus { toolstack, ..PortStatus::new("web", PortKind::Guest, PortState::Up) };
+        let value = serde_json::to_value(&port).unwrap();
+        let ignored =
+            json!({ "key": "rate", "value": "fast", "why": "it is not BYTES,MICROSECONDS" });
+        assert_eq!(value["toolstack"], json!({ "rate": false, "ignored": [ignored] }));
+        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counts::Operations;
 use crate::nic::NicStatus;
-use crate::port::PortStatus;
-use crate::traffic::Learning;
+use crate::port::{Learning, PortStatus};
 use crate::worker::{MoveStatus, WorkerStatus};
 
 /// The daemon and its ports at one moment.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use wire::ethernet::MacAddr;
 use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
-use crate::error::text;
+use crate::program::text;
 
 /// The interface.
 #[derive(Args)]
@@ -155,7 +155,6 @@ impl VifArgs {
     }
 }
 
-/// The domain of this number or name.
 fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
     let domains = store.directory(None, "/local/domain").map_err(text)?;
     let is_it = |id: &&String| {

@@ -8,7 +8,7 @@ use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::text;
+use crate::program::text;
 
 /// The time limit for a guest without progress.
 const STUCK: Duration = Duration::from_secs(2);

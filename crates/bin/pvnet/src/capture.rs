@@ -1,22 +1,22 @@
 //! `pvnet capture`: the frames of a port, as they pass it.
 
 mod lines;
-mod output;
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
-use ::capture::{Blocks, Content, Options, Request, Totals};
+use capture::{Block, Blocks, Content, Options, Request, Totals};
 use clap::Args;
 use control_socket::control_socket;
+use lines::Line;
 
 use crate::args::DaemonArgs;
-use crate::error::text;
-use crate::signals;
-use output::Output;
+use crate::program;
+use crate::program::text;
 
 /// Options of `pvnet capture`.
 #[derive(Args)]
@@ -48,12 +48,12 @@ const INTERRUPTED: i32 = 130;
 
 /// Captures until Ctrl-C, the count, or the end of the port.
 pub fn run(args: &CaptureArgs) -> Result<(), String> {
-    if args.write.as_deref().is_some_and(output::is_terminal) {
+    if args.write.as_deref().is_some_and(is_terminal) {
         return Err("standard output is a terminal, which shows no pcapng; add \
                     `| wireshark -k -i -` or leave out -w"
             .into());
     }
-    let signals = signals::stop_signal()?;
+    let signals = program::stop_signal()?;
     let default = if args.write.is_some() { 0 } else { lines::SNAPLEN };
     let options = Options {
         snaplen: args.snaplen.unwrap_or(default),
@@ -129,4 +129,57 @@ fn end_at_signal(mut signals: UnixStream, stream: UnixStream) {
             std::process::exit(INTERRUPTED);
         }
     });
+}
+
+/// Bytes per write.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// The output of a capture, and its format.
+enum Output {
+    /// The pcapng stream.
+    Pcapng(BufWriter<Box<dyn Write>>),
+    /// One line per frame, with the time since the first frame.
+    Lines { out: BufWriter<io::Stdout>, start: Option<u64> },
+    /// Nobody reads it any more.
+    Closed,
+}
+
+impl Output {
+    /// Lines on standard output, or pcapng in a file, where `-` is standard output.
+    fn open(file: Option<&Path>) -> Result<Self, String> {
+        let Some(file) = file else {
+            return Ok(Self::Lines { out: BufWriter::new(io::stdout()), start: None });
+        };
+        let out: Box<dyn Write> = if file == Path::new("-") {
+            Box::new(io::stdout())
+        } else {
+            Box::new(File::create(file).map_err(|error| format!("{}: {error}", file.display()))?)
+        };
+        Ok(Self::Pcapng(BufWriter::with_capacity(WRITE_BYTES, out)))
+    }
+
+    fn write(&mut self, block: &Block<'_>) -> io::Result<()> {
+        match self {
+            Self::Pcapng(out) => out.write_all(block.bytes),
+            Self::Lines { out, start } => {
+                let Content::Packet(frame) = block.content else { return Ok(()) };
+                let start = *start.get_or_insert(frame.timestamp);
+                writeln!(out, "{}", Line { frame, start })
+            }
+            Self::Closed => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Pcapng(out) => out.flush(),
+            Self::Lines { out, .. } => out.flush(),
+            Self::Closed => Ok(()),
+        }
+    }
+}
+
+/// Whether `file` is a terminal, which shows no pcapng.
+fn is_terminal(file: &Path) -> bool {
+    file == Path::new("-") && io::stdout().is_terminal()
 }

@@ -8,7 +8,7 @@ use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, TableKind
 
 use crate::args::DaemonArgs;
 use crate::config::value_of;
-use crate::error;
+use crate::program;
 use crate::save::SaveArgs;
 
 /// How a change is made and shown.
@@ -113,7 +113,6 @@ impl From<Kind> for TableKind {
     }
 }
 
-/// A key and its value.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.to_owned()))
@@ -182,9 +181,6 @@ pub fn table(kind: TableKind, keys: &[(String, String)]) -> Result<String, Strin
 
 /// Makes a change, writes it to the configuration's file if that is asked for, and says what it did. Returns whether all that was asked
 /// for is in force.
-///
-/// # Errors
-/// A sentence for an operator: nothing was changed, or it was not saved.
 pub fn make(change: Change, args: &CommandArgs) -> Result<bool, String> {
     let CommandArgs { change: args, save } = args;
     let socket = control_socket(&args.daemon.directory);
@@ -211,7 +207,7 @@ fn request(change: Change, args: &ChangeArgs) -> Result<ChangeReport, String> {
 
 fn show(report: &ChangeReport, args: &ChangeArgs) -> Result<(), String> {
     match args.json {
-        true => print!("{}", document::line(report).map_err(error::text)?),
+        true => print!("{}", document::line(report).map_err(program::text)?),
         false => print!("{}", text(report)),
     }
     Ok(())

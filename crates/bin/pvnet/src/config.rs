@@ -2,7 +2,6 @@
 
 mod capabilities;
 mod coalescing;
-mod context;
 mod daemon;
 mod differences;
 mod edit;
@@ -11,13 +10,11 @@ mod flooding;
 mod guest;
 pub mod manual;
 mod mirror;
-mod mirror_checks;
 mod nic;
 mod overrides;
 mod port_settings;
 mod ports;
 mod read;
-mod sandbox;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -32,20 +29,18 @@ use control_socket::TableKind;
 use datapath::Workers;
 use serde::Deserialize;
 
-pub use context::Context;
-pub use daemon::{Daemon, OnStop, Platform, Poll, Switch, Xen, default_queues};
+pub use daemon::{Daemon, OnStop, Platform, Poll, Sandbox, Switch, Xen, default_queues};
 pub use differences::{Difference, What, differences, effort, merged};
 pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{Guest, vif_name};
 pub use mirror::Mirror;
-pub use nic::{Nic, Protection, Wire};
+pub use nic::{Context, Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use port_settings::{Attach, Device, PortSettings, PortTable, Rules, SocketFile, taking};
 pub use ports::Port;
 pub use read::Fault;
-pub use sandbox::Sandbox;
 pub use table::Effort;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;

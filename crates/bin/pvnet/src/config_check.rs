@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::USAGE;
 use crate::config::ConfigFile;
-use crate::error::text;
+use crate::program::text;
 
 /// What a configuration was found to be.
 #[derive(Serialize, JsonSchema)]

@@ -19,7 +19,7 @@ use port::Event;
 use shm::Region;
 use wire::ethernet::MacAddr;
 
-use crate::error::text;
+use crate::program::text;
 
 /// How long the card may take to serve a context that it was told to serve.
 const UP_LIMIT: Duration = Duration::from_secs(2);

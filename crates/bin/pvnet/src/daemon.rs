@@ -12,11 +12,9 @@ mod clients;
 mod closed_nodes;
 mod connections;
 mod control;
-mod cpu;
 mod disk;
 mod error;
 mod event;
-mod hotplug;
 mod interfaces;
 mod leases;
 mod limits;
@@ -31,13 +29,11 @@ mod placement;
 mod platform;
 mod port_record;
 mod ports;
-mod priority;
 mod reach;
 mod sandbox;
 mod server;
 mod socket_file;
 mod status;
-mod store_events;
 mod thread;
 mod toolstack;
 mod web;
@@ -48,14 +44,8 @@ mod xen;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
-use datapath::Datapath;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tracing::{info, warn};
-
-use crate::config::{self, Config, ConfigFile, Loaded, Multicast, Poll};
-use crate::log::{Log, OPERATOR, Recent};
 use control::Control;
+use datapath::Datapath;
 use error::Error;
 use event::Event;
 use leases::Leases;
@@ -65,9 +55,15 @@ use platform::Platform;
 use port_record::PortRecord;
 use ports::{Host, PluggedPort, TABLES, of_tables};
 use reach::Reach;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox::Sandbox;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusReader;
 use thread::spawn;
+use tracing::{info, warn};
+
+use crate::config::{self, Config, ConfigFile, Loaded, Multicast, Poll};
+use crate::log::{Log, OPERATOR, Recent};
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
 pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
@@ -80,7 +76,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
         return Err(Error::Running { socket });
     }
     if config.daemon.platform == crate::config::Platform::Xen {
-        priority::raise();
+        placement::raise();
     }
     // Before the first thread that inherits it.
     let cpus = placement::take(config)?;
@@ -172,7 +168,7 @@ fn serve(
         low_latency::start(events.clone())?;
     }
     let stop_looking = host.platform.look_for_guests(host.limits.clone(), events.clone())?;
-    store_events::forward(host.platform.store().clone(), events)?;
+    event::forward(host.platform.store().clone(), events)?;
     host.reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers = host.datapath.workers(), "ready");

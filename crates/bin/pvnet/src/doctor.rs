@@ -3,19 +3,18 @@
 mod check;
 mod devices;
 mod machine;
-mod xen;
 
 use std::path::Path;
 use std::process::ExitCode;
 
+use check::{Check, Verdict};
 use clap::ValueEnum;
 use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::error::text;
-use check::{Check, Verdict};
+use crate::program::text;
 
 /// Options of `pvnet doctor`.
 #[derive(clap::Args)]
@@ -110,7 +109,7 @@ fn examine(directory: &Path) -> Vec<Feature> {
         Feature::new("uplinks", "uplinks with a tap", devices::uplinks()),
         Feature::new("nics", "uplinks over a NIC: macvtap, af-packet, af-xdp", devices::nics()),
         Feature::new("sandbox", "what the daemon gives up when it has started", machine::sandbox()),
-        Feature::new("xen", "guests of a Xen host", xen::checks()),
+        Feature::new("xen", "guests of a Xen host", machine::checks()),
         Feature::new("labs", "demo, tests, benchmarks and labs", machine::checks()),
     ]
 }

@@ -27,9 +27,9 @@ use xen::XenGuest;
 use xenstore::{Client, Store, StoreError};
 
 use crate::context::ContextDevice;
-use crate::error::text;
 use crate::netns;
-use crate::signals::{report_signal, stop_signal};
+use crate::program::text;
+use crate::program::{report_signal, stop_signal};
 use crate::start;
 use link::{Link, StackEnd};
 use links::Follow;

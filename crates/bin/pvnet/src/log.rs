@@ -29,9 +29,6 @@ pub struct Log {
 }
 
 /// Runs a service with its log until it ends, and writes its error as the log is written.
-///
-/// # Errors
-/// Those of the service, if the log is text: then the caller prints it.
 pub fn serve(
     format: LogFormat,
     service: impl FnOnce(&Log) -> Result<(), String>,
@@ -49,7 +46,6 @@ pub fn serve(
     }
 }
 
-/// Starts the log.
 pub fn start(format: LogFormat) -> Log {
     let text = std::env::var(LEVELS).unwrap_or_default();
     let filter = filter(&text);

@@ -12,20 +12,18 @@ mod config_check;
 mod context;
 mod daemon;
 mod doctor;
-mod error;
 mod guest;
 mod log;
 mod mirrors;
 mod netns;
 mod nic;
+mod program;
 mod revoke;
 mod rootless;
 mod save;
 mod schema;
-mod signals;
 mod start;
 mod status;
-mod stdout;
 mod steering_rule;
 mod top;
 mod workers;
@@ -34,12 +32,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
-
-use crate::capture::CaptureArgs;
 use args::{CpuArgs, DaemonArgs, InterfaceArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use config::{ConfigFile, Override};
 use control_socket::{control_socket, join_socket, nic_socket};
 use doctor::DoctorArgs;
@@ -49,6 +45,8 @@ use report::SchemaArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 use workers::WorkerCommand;
+
+use crate::capture::CaptureArgs;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -297,7 +295,7 @@ pub const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    stdout::end_when_it_is_closed();
+    program::end_when_it_is_closed();
     host::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
@@ -355,7 +353,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
             let written = report::write_manual(Cli::command(), &folder, kinds).and_then(|()| {
                 std::fs::write(folder.join(config::manual::FILE), config::manual::page())
             });
-            written.map(|()| ExitCode::SUCCESS).map_err(error::text)
+            written.map(|()| ExitCode::SUCCESS).map_err(program::text)
         }
         Command::Demo { .. } => {
             eprintln!(
@@ -379,7 +377,7 @@ fn run(file: &ConfigFile, log: &LogArgs) -> Result<ExitCode, String> {
         }
         Ok(loaded) => {
             let format = log.log_format.unwrap_or(loaded.config.daemon.log);
-            log::serve(format, |log| daemon::run(file, loaded, log).map_err(error::text))
+            log::serve(format, |log| daemon::run(file, loaded, log).map_err(program::text))
         }
     }
 }

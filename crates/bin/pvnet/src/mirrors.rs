@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::DaemonArgs;
 use crate::change::{NamedArgs, key_value, make, table};
-use crate::error::text;
+use crate::program::text;
 
 /// What `pvnet mirror list --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -50,9 +50,6 @@ pub enum MirrorCommand {
 }
 
 /// Runs `pvnet mirror`. Returns whether all that was asked for is in force.
-///
-/// # Errors
-/// A sentence for an operator.
 pub fn run(command: MirrorCommand) -> Result<bool, String> {
     match command {
         MirrorCommand::Add { mirror: NamedArgs { name, change }, keys } => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use host::LIMIT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::error::text;
+use crate::program::text;
 
 /// The file of a namespace.
 pub fn path(name: &str) -> PathBuf {

@@ -6,12 +6,11 @@ mod wire;
 use std::path::Path;
 
 use nic_session::card::{Connection, JoinError};
-
-use crate::error::text;
-use crate::signals::stop_signal;
-use crate::start;
 use process::Process;
 use wire::TapWire;
+
+use crate::program::{stop_signal, text};
+use crate::start;
 
 /// Runs the card `name` of the daemon that listens for cards at `socket`, until a signal or the daemon's
 /// end. Prints a line when it is up.

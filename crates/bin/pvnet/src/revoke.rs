@@ -7,7 +7,7 @@ use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::text;
+use crate::program::text;
 
 /// What was taken away.
 #[derive(Serialize, JsonSchema)]

@@ -43,10 +43,6 @@ pub struct Saving {
 
 impl SaveArgs {
     /// Makes the file that is to replace the configuration's, if the change is to be saved.
-    ///
-    /// # Errors
-    /// A sentence for an operator: the file cannot be written, the change cannot be written in it, or it says something else of these
-    /// ports than what runs.
     pub fn prepare(&self, change: &Change, socket: &Path) -> Result<Option<Saving>, String> {
         if !self.save {
             return Ok(None);
@@ -122,9 +118,6 @@ impl Saving {
     }
 
     /// Puts the new file in the place of the configuration's. Returns its path.
-    ///
-    /// # Errors
-    /// A sentence for an operator: the file is as it was.
     pub fn finish(self, socket: &Path) -> Result<String, String> {
         let path = self.file.display().to_string();
         if let Some((name, key)) = self.would_change(socket)?.first() {

@@ -10,8 +10,8 @@ use crate::attach::AttachDocument;
 use crate::balloon::BalloonDocument;
 use crate::config_check::CheckDocument;
 use crate::doctor::DoctorDocument;
-use crate::error;
 use crate::mirrors::MirrorDocument;
+use crate::program;
 use crate::revoke::RevokeDocument;
 use crate::top::TopDocument;
 use crate::workers::WorkerDocument;
@@ -51,7 +51,7 @@ pub const KINDS: &[Kind] = &[
 /// A sentence with the names, if there is none of this name.
 pub fn print(args: &SchemaArgs) -> Result<(), String> {
     let text = args.text(KINDS.iter().copied())?;
-    std::io::stdout().write_all(text.as_bytes()).map_err(error::text)
+    std::io::stdout().write_all(text.as_bytes()).map_err(program::text)
 }
 
 #[cfg(test)]

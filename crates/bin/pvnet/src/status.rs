@@ -13,8 +13,8 @@ use control_socket::{
 use machine::Coverage;
 use report::{Table, human};
 
-use crate::error::text;
 use crate::mirrors;
+use crate::program::text;
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {
@@ -209,7 +209,6 @@ fn own_pages(status: OwnPagesStatus) -> String {
     }
 }
 
-/// What a guest copies itself.
 fn guest_copy(status: &GuestCopyStatus) -> String {
     let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
         status;

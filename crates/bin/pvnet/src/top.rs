@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use control_socket::{Status, control_socket};
 use host::Interrupt;
-
-use crate::args::DaemonArgs;
-use crate::error::text;
 use keys::Controls;
 use rates::Rates;
 use screen::{Input, Screen};
 use view::{Column, View};
+
+use crate::args::DaemonArgs;
+use crate::program::text;
 
 pub use top_document::TopDocument;
 

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::error::text;
-use crate::status::workers::place;
+use crate::program::text;
+use crate::status::place;
 
 /// What `pvnet worker list --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -92,9 +92,6 @@ impl FromStr for QueueArg {
 }
 
 /// Runs `pvnet worker`.
-///
-/// # Errors
-/// A sentence for an operator.
 pub fn run(command: WorkerCommand) -> Result<(), String> {
     match command {
         WorkerCommand::List { output } => list(&output),

@@ -98,16 +98,13 @@ fn token_file(folder: &Path, name: &str, token: &str) -> String {
     path.display().to_string()
 }
 
-/// A connected guest.
 type Connected = (MachineGuest, Frontend<MachineGuest>, Vec<Queue<MachineGuest>>);
 
-/// A guest that has joined, and its store.
 fn join(socket: &Path, name: &str) -> (MachineGuest, Arc<dyn Store>) {
     let (guest, store) = machine::join(socket, name).unwrap();
     (guest, Arc::new(Client::new(store).unwrap()))
 }
 
-/// Connects one vif of a guest.
 fn connect_vif(
     guest: &MachineGuest,
     store: &Arc<dyn Store>,

@@ -17,13 +17,11 @@ const LIMIT: Duration = Duration::from_secs(300);
 enum Try {
     /// It is pasted, as it stands.
     Paste(Before),
-    /// It is not, for this reason.
     Not(#[allow(dead_code, reason = "for who reads the table")] &'static str),
 }
 
 /// What an operator has done before.
 enum Before {
-    /// Nothing.
     Nothing,
     /// Written the document's first configuration to a file, and started the daemon with it.
     Configured,

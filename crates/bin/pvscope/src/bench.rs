@@ -3,26 +3,25 @@
 //! The machine boots once, and each measurement loads it at its first mark. So a round of all rows takes less than a minute, and
 //! rounds that were measured apart can be added up (`--samples`).
 
-mod mode;
 mod rounds;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::report::{Benchmark, Row, Table, human};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lab::{Interrupt, Process, Progress};
+use report::{Benchmark, Row, Table, human};
+use rounds::{Rounds, Seconds};
+use serde::{Deserialize, Serialize};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
-use crate::paths::{absolute, built};
+use crate::programs::{absolute, built};
 use crate::record::call_words;
 use crate::snapshot::{Machine, Snapshot, SnapshotArgs};
 use crate::watch::Watch;
 use crate::workload::{Variation, Workload};
-use mode::Mode;
-use rounds::{Rounds, Seconds};
 
 /// Arguments of `pvscope bench`.
 #[derive(Args)]
@@ -179,4 +178,39 @@ fn spent(pid: u32) -> Option<f64> {
     let (_, words) = text.rsplit_once(')')?;
     let ticks = words.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().ok());
     Some(ticks.sum::<Option<u64>>()? as f64 / TICKS)
+}
+
+named::named! {
+    /// What QEMU has loaded, and what that models.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Mode {
+        /// QEMU alone.
+        None => "no plugin",
+        /// The plugin, which ignores the marks.
+        Waiting => "plugin, no models",
+        /// One configuration.
+        Single => "one configuration",
+        /// All sizes and policies.
+        All => "all sizes and policies",
+        /// One configuration, with the call graph.
+        SingleCalls => "one configuration, call graph",
+        /// All sizes and policies, with the call graph.
+        AllCalls => "all, call graph",
+    }
+}
+
+impl Mode {
+    /// The plugin's argument; `calls` are the words for the call graph.
+    pub fn words(self, plugin: &Path, out: &Path, calls: &str) -> Option<String> {
+        let plugin = format!("{},out={}", plugin.display(), out.display());
+        match self {
+            Self::None => None,
+            Self::Waiting => Some(plugin + ",ignore_marks=on"),
+            Self::Single => Some(plugin + ",single=on"),
+            Self::All => Some(plugin),
+            Self::SingleCalls => Some(format!("{plugin},single=on{calls}")),
+            Self::AllCalls => Some(plugin + calls),
+        }
+    }
 }

@@ -11,7 +11,6 @@ use crate::summary::{Part, Who, who};
 
 /// A call graph with inclusive costs.
 pub struct CallGraph<'a> {
-    /// The recording.
     pub recording: &'a Recording,
     /// The function of each node.
     parts: Vec<Part>,
@@ -21,7 +20,6 @@ pub struct CallGraph<'a> {
     selected: Vec<bool>,
 }
 
-/// The costs of a function.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FunctionCost {
     /// How often it was entered.
@@ -35,7 +33,6 @@ pub struct FunctionCost {
 /// The costs of calls from one function to another.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallCost {
-    /// The number of calls.
     pub calls: u64,
     /// The inclusive counts of the callee. Calls within another call of the same pair count once.
     pub inclusive: Counters,
@@ -52,9 +49,6 @@ pub fn without_calls() -> Error {
 
 impl<'a> CallGraph<'a> {
     /// The call graph of a recording, of what the filter selects.
-    ///
-    /// # Errors
-    /// If it has none.
     pub fn new(recording: &'a Recording, filter: &EventFilter) -> Result<Self> {
         if recording.calls.is_empty() {
             return Err(without_calls());

@@ -10,25 +10,24 @@ mod compare;
 mod layouts;
 mod measured;
 mod page;
-mod provenance;
 mod windows;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use baseline::Baseline;
 use clap::Args;
+use compare::Difference;
 use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
+use windows::{Machine, MachineArgs};
 
 use crate::error::{Error, Result};
-use baseline::Baseline;
-pub use baseline::BaselineFile;
-use compare::Difference;
+
+pub use baseline::{BaselineFile, Provenance};
 pub use page::write_between;
-pub use provenance::Provenance;
-use windows::{Machine, MachineArgs};
 
 /// The exit status if counts differ from the baseline's.
 pub const DIFFERS: u8 = 3;
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_document_is_as_its_schema_says() {
-        let now = Baseline { provenance: provenance::Provenance::default(), windows: [].into() };
+        let now = Baseline { provenance: baseline::Provenance::default(), windows: [].into() };
         let difference = Difference {
             window: "copy-64".to_owned(),
             what: "instructions per frame, pvnet".to_owned(),

@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use image::arguments;
 use lab::{Interrupt, Progress, TempDir};
 use scope_result::{Domain, Provenance, Recording, Work};
 use xenlab::{Emulator, Suite, default_cache};
@@ -23,14 +24,13 @@ use crate::guest_report::{GuestReport, frames_and_bytes};
 use crate::image_symbols::{ImageSymbols, SymbolFiles};
 use crate::link::work;
 use crate::names::name_code;
-use crate::paths::absolute;
-use crate::programs::Programs;
+use crate::programs::{Programs, absolute};
 use crate::provenance::{self, program as program_file};
 use crate::record::RecordArgs;
 use crate::snapshot::{self, Identity, Running, SnapshotArgs};
 use crate::watch::Watch;
+
 pub use image::ImageArgs;
-use image::arguments;
 
 /// The workload that boots the user's image.
 pub const IMAGE: &str = "image";
@@ -112,7 +112,6 @@ pub fn from_command_line(words: &[String], quiet: bool) -> Result<Machine> {
     Ok(Machine { emulator, command_line, folder: TempDir::new()?, consoles, about })
 }
 
-/// The machine of images.
 pub fn from_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
     let folder = TempDir::new()?;
     let consoles = [("the console", "console"), ("the second console", "report")]

@@ -3,24 +3,23 @@
 mod callgrind;
 mod firefox;
 mod objects;
-mod stacks;
 #[cfg(test)]
 pub mod tests;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use ::report::html::FlameGraph;
 use clap::{Args, ValueEnum};
+use objects::Objects;
+use report::html::FlameGraph;
 
-use crate::call_graph::CallGraph;
+use crate::call_graph::{CallGraph, label};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::show;
-use crate::summary::Summary;
-use objects::Objects;
-use stacks::Stack;
+use crate::summary::{Summary, function_name};
 
 /// Arguments of `pvscope export`.
 #[derive(Args)]
@@ -78,8 +77,8 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         Some(CallGraph::new(&recording, &args.within)?)
     };
     let stacks = || match &graph {
-        Some(graph) => stacks::of_calls(graph, &summary, args.event, &args.filter),
-        None => stacks::of_functions(&summary, args.event),
+        Some(graph) => of_calls(graph, &summary, args.event, &args.filter),
+        None => of_functions(&summary, args.event),
     };
     let text = match args.format {
         Format::Callgrind => {
@@ -88,7 +87,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             objects.iter().try_for_each(Objects::write)?;
             callgrind::text(&summary, graph.as_ref(), &args.filter, objects.as_ref())
         }
-        Format::Folded => stacks::text(&stacks()),
+        Format::Folded => text(&stacks()),
         Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,
     };
@@ -99,8 +98,57 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     }
 }
 
-/// A flame graph of stacks.
 fn flame_graph(what: &str, event: Event, stacks: &[Stack]) -> FlameGraph {
     let graph = FlameGraph::new(what, event.name());
     stacks.iter().fold(graph, |graph, stack| graph.stack(&stack.names, stack.weight))
+}
+
+/// A chain of calls and its weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stack {
+    /// Who works, and the functions from the first caller on.
+    pub names: Vec<String>,
+    /// The weight of the last function alone.
+    pub weight: f64,
+}
+
+/// The stacks of a call graph, of the functions that the filter selects.
+pub fn of_calls(
+    graph: &CallGraph<'_>,
+    summary: &Summary<'_>,
+    event: Event,
+    filter: &FilterArgs,
+) -> Vec<Stack> {
+    let selected = graph.nodes().filter(|(number, _)| filter.selects(graph.part(*number)));
+    let stacks = selected.map(|(number, node)| {
+        let chain = graph.chain(number);
+        let first = chain.first().map(|first| graph.part(*first).who.to_string());
+        let names = chain.iter().map(|node| label(&graph.part(*node).function));
+        let weight = event.of(&node.counters, summary.costs());
+        Stack { names: first.into_iter().chain(names).collect(), weight }
+    });
+    stacks.filter(|stack| stack.weight >= 0.5).collect()
+}
+
+/// Without a call graph: who works, the module, the function.
+pub fn of_functions(summary: &Summary<'_>, event: Event) -> Vec<Stack> {
+    let parts = summary.by(Clone::clone);
+    let stacks = parts.into_iter().map(|(part, counters)| {
+        let (module, name) = function_name(&part.function);
+        let names = vec![part.who.to_string(), module, name];
+        Stack { names, weight: event.of(&counters, summary.costs()) }
+    });
+    stacks.filter(|stack| stack.weight >= 0.5).collect()
+}
+
+/// A line for each stack.
+pub fn text(stacks: &[Stack]) -> String {
+    let mut text = String::new();
+    // These two letters have a meaning in the format.
+    let plain = |name: &String| name.replace([';', '\n'], " ");
+    for stack in stacks {
+        let names: Vec<String> = stack.names.iter().map(plain).collect();
+        let _ = writeln!(text, "{} {:.0}", names.join(";"), stack.weight);
+    }
+    text
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 /// Kernel symbols, modules and processes of a machine's domains, as their guests printed them.
 #[derive(Debug, Default)]
 pub struct GuestReport {
-    /// By the domain's number.
     pub domains: BTreeMap<u16, DomainReport>,
 }
 
@@ -16,14 +15,12 @@ pub struct DomainReport {
     pub kallsyms: String,
     /// The text of `/proc/modules`.
     pub modules: String,
-    /// The processes.
     pub processes: Vec<ProcessReport>,
 }
 
 /// What a domain printed of one process.
 #[derive(Debug)]
 pub struct ProcessReport {
-    /// The number of the process.
     pub pid: u32,
     /// The text of `/proc/PID/comm`.
     pub name: String,

@@ -18,13 +18,11 @@ pub struct ImageSymbols {
     pub kernel: Vec<Arc<Symbols>>,
     /// Where the kernel has the fields of frames, if its image tells.
     pub skb: Option<SkbLayout>,
-    /// The hypervisor's.
     pub xen: Option<Hypervisor>,
 }
 
 /// The symbols of Xen, and the functions that the plugin looks for.
 pub struct Hypervisor {
-    /// The symbols.
     pub symbols: Arc<Symbols>,
     /// The address of `context_switch`.
     pub switch: u64,
@@ -35,14 +33,12 @@ pub struct Hypervisor {
 /// Files with symbols, instead of the images that QEMU loads.
 #[derive(Clone, Copy, Default)]
 pub struct SymbolFiles<'a> {
-    /// The kernel's.
     pub kernel: Option<&'a Path>,
     /// The hypervisor's.
     pub xen: Option<&'a Path>,
 }
 
 impl ImageSymbols {
-    /// The symbols of the lab's images.
     pub fn of_lab(images: &Images, has_xen: bool) -> Result<Self> {
         let (kernel, skb) = kernel(&images.kernel())?;
         let xen = has_xen.then(|| hypervisor(&images.xen())).transpose()?;
@@ -50,9 +46,6 @@ impl ImageSymbols {
     }
 
     /// The symbols of the given files, and of the images in a command line. Also returns notes on images without symbols.
-    ///
-    /// # Errors
-    /// If a given file has no symbols.
     pub fn of_command_line(
         files: SymbolFiles<'_>,
         command_line: &CommandLine,

@@ -34,7 +34,7 @@ struct Entry {
     /// The first word, or words, of the command line after `pvscope run`.
     name: &'static str,
     /// What it is.
-    about: &'static str,
+    about: String,
 }
 
 impl Document for ListData {
@@ -47,9 +47,9 @@ impl ListData {
         let custom = custom::FORMS.into_iter();
         Self {
             workloads: workloads
-                .map(|Workload { name, about, .. }| Entry { name, about })
+                .map(|workload| Entry { name: workload.name, about: workload.describe() })
                 .collect(),
-            custom: custom.map(|(name, about)| Entry { name, about }).collect(),
+            custom: custom.map(|(name, about)| Entry { name, about: about.to_owned() }).collect(),
         }
     }
 
@@ -57,7 +57,7 @@ impl ListData {
         let table = Table::new().left("workload").left("what it is");
         let entries = self.workloads.iter().chain(&self.custom);
         let table = entries.fold(table, |mut table, Entry { name, about }| {
-            table.row([(*name).to_owned(), (*about).to_owned()]);
+            table.row([(*name).to_owned(), about.clone()]);
             table
         });
         table.render(false)

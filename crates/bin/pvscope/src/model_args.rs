@@ -42,9 +42,6 @@ struct Level(Option<usize>);
 
 impl ModelArgs {
     /// The sizes.
-    ///
-    /// # Errors
-    /// If a second level is no larger than the first.
     pub fn config(&self) -> Result<Config> {
         let preset = self.preset.config();
         let config = Config {
@@ -142,9 +139,6 @@ pub struct CostArgs {
 
 impl CostArgs {
     /// The costs for a recording with this processor.
-    ///
-    /// # Errors
-    /// If there is no such file, or it has other names than the costs'.
     pub fn read(&self, config: &Config) -> Result<Costs> {
         let Some(given) = &self.costs else { return Ok(config.preset.costs()) };
         if let Some(preset) = Preset::named(given) {

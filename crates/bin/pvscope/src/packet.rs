@@ -1,6 +1,5 @@
 //! `pvscope packet`: the path of one packet, function by function, after Figures 3 to 10 of Chadha et al.
 
-mod data;
 mod distribution;
 pub mod flow;
 mod page;
@@ -14,17 +13,21 @@ use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use distribution::Distribution;
+use document::Document;
+use flow::{Flow, Line, Tally};
+use schemars::JsonSchema;
 use scope_model::Costs;
+use serde::Serialize;
+use span::Direction;
+use stages::{Run, Stage};
+use view::Packet;
 
 use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
 use crate::report::{json, show};
-pub use data::PacketData;
-use distribution::Distribution;
+
 pub use distribution::DistributionData;
-use flow::Flow;
-use span::Direction;
-use view::Packet;
 
 /// Arguments of `pvscope packet`.
 #[derive(Args)]
@@ -94,4 +97,85 @@ fn distribution(
         let table = distribution.table().render(stdout().is_terminal());
         format!("{}\n\n{table}", distribution.lead())
     })
+}
+
+/// A packet: its sums, and its path.
+#[derive(JsonSchema, Serialize)]
+pub struct PacketData<'a> {
+    what: &'a str,
+    direction: Direction,
+    nth: usize,
+    of: usize,
+    frames: u64,
+    complete: bool,
+    missing: Option<String>,
+    cycles: f64,
+    tally: Tally,
+    stages: Vec<StageRow>,
+    runs: &'a [Run],
+    lines: Vec<LineRow>,
+}
+
+impl Document for PacketData<'_> {
+    const SCHEMA: &'static str = "pvscope-packet/1";
+}
+
+impl<'a> PacketData<'a> {
+    pub fn new(packet: &'a Packet<'_>, costs: &Costs) -> Self {
+        let line = |line: &Line| {
+            let (module, function) = packet.name(line.function);
+            LineRow {
+                since_start: line.at,
+                address: format!("{:#x}", line.address),
+                function,
+                module,
+                who: line.who.to_string(),
+                entered: line.entered,
+                depth: line.depth,
+                times: line.times,
+                tally: line.tally,
+            }
+        };
+        let stage =
+            |(stage, tally): (Stage, Tally)| StageRow { stage, cycles: tally.cycles(costs), tally };
+        let tally = packet.tally();
+        Self {
+            what: &packet.recording.work.what,
+            direction: packet.span.direction,
+            nth: packet.nth,
+            of: packet.of,
+            frames: packet.span.frames,
+            complete: packet.span.complete,
+            missing: packet.missing(),
+            cycles: tally.cycles(costs),
+            tally,
+            stages: stages::sums(&packet.runs).into_iter().map(stage).collect(),
+            runs: &packet.runs,
+            lines: packet.lines.iter().map(line).collect(),
+        }
+    }
+}
+
+/// What a stage took in all.
+#[derive(JsonSchema, Serialize)]
+struct StageRow {
+    stage: Stage,
+    cycles: f64,
+    #[serde(flatten)]
+    tally: Tally,
+}
+
+/// A part of the path: one function, without interruption.
+#[derive(JsonSchema, Serialize)]
+struct LineRow {
+    since_start: u64,
+    address: String,
+    function: String,
+    module: String,
+    who: String,
+    entered: bool,
+    depth: usize,
+    times: u32,
+    #[serde(flatten)]
+    tally: Tally,
 }

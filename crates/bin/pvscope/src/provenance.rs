@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use scope_result::{FileDigest, Provenance};
+use sha2::{Digest as _, Sha256};
 use xenlab::{Images, Kind};
 
-use crate::digest::of_file;
 use crate::error::{Error, Result};
 
 /// How rustc signs what it compiles.
@@ -31,7 +31,6 @@ pub fn of_images(images: &Images, has_xen: bool) -> Result<Vec<FileDigest>> {
     files.iter().map(|(name, path)| image(name, path)).collect()
 }
 
-/// An image by its name.
 pub fn image(name: &str, path: &Path) -> Result<FileDigest> {
     let built_by = String::new();
     Ok(FileDigest { name: name.to_owned(), digest: of_file(path)?, built_by })
@@ -61,6 +60,21 @@ pub fn compiler(path: &Path) -> Result<String> {
 pub fn profile(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name);
     folder.map_or("unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The first eight bytes of a digest.
+pub fn hex(digest: &[u8]) -> String {
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digest of bytes.
+pub fn of_bytes(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// The digest of a file.
+pub fn of_file(path: &Path) -> Result<String> {
+    Ok(of_bytes(&std::fs::read(path).map_err(Error::path(path))?))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use crate::entries::known_functions;
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::model_args::{ModelArgs, plugin_words, policy};
-use crate::paths::built;
 use crate::probes;
+use crate::programs::built;
 
 /// Options of every recording.
 #[derive(Args)]
@@ -108,7 +108,6 @@ impl RecordArgs {
         self.check.then(|| "--check".to_owned()).into_iter().chain(ignored).collect()
     }
 
-    /// The path of the plugin.
     pub fn plugin(&self) -> Result<PathBuf> {
         built(self.plugin.as_ref(), "libscope_plugin.so")
     }
@@ -121,7 +120,6 @@ impl RecordArgs {
         Ok(scope_result::write(&self.out, recording)?)
     }
 
-    /// Prints the path of the recording.
     pub fn print_path(&self) -> Result<()> {
         crate::report::show(&format!("{}\n", self.out.display()))
     }
@@ -138,9 +136,6 @@ impl RecordArgs {
 
     /// The value of QEMU's option `-plugin`. The plugin writes to `raw`. The first `low` bytes of memory lie below the device
     /// hole; all of them if none.
-    ///
-    /// # Errors
-    /// If the sizes of the model contradict each other, or if the list of functions cannot be written beside `raw`.
     pub fn plugin_argument(
         &self,
         plugin: &Path,

@@ -1,26 +1,30 @@
 //! `pvscope report`: a recording as tables, and as a page with plots.
 
-mod lines;
 mod page;
 mod tables;
 mod words;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
 use document::Document;
+use page::page;
+use report::Table;
+use scope_model::Counters;
+use scope_result::{FileLine, Recording};
+use tables::{cells, tables, with_columns};
+use words::{caveats, lead, provenance};
 
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::filter::FilterArgs;
 use crate::model_args::CostArgs;
 use crate::report_data::ReportData;
-use crate::source_lines::without_lines;
-use crate::summary::Summary;
-use page::page;
-use tables::tables;
-use words::{caveats, lead, provenance};
+use crate::source_lines::{Place, SourceLines, without_lines};
+use crate::summary::{Summary, function_name};
+
 pub use words::{model, sentence};
 
 /// Arguments of `pvscope report`.
@@ -75,7 +79,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         if recording.lines.is_empty() {
             return Err(without_lines());
         }
-        let table = if args.lines { lines::lines } else { lines::inlines };
+        let table = if args.lines { lines } else { inlines };
         let table = table(&summary, &args.filter, args.top);
         return show(&format!("{}\n\n{}", lead(&summary), table.render(is_terminal)));
     }
@@ -105,12 +109,69 @@ pub fn show(text: &str) -> Result<()> {
     }
 }
 
+/// The function that a line was written in: the innermost of those that were inlined, or the function itself.
+fn written_in(recording: &Recording, place: &Place) -> String {
+    let innermost = place.inlined.last();
+    let name = innermost.and_then(|inlined| recording.inlined.get(inlined.name as usize));
+    name.cloned().unwrap_or_else(|| function_name(&place.part.function).1)
+}
+
+/// A line for tables: the file without most of its folders.
+fn short(recording: &Recording, line: FileLine) -> String {
+    let file = recording.files.get(line.file as usize).map_or("", String::as_str);
+    let start = file.rmatch_indices('/').nth(2).map_or(0, |(place, _)| place + 1);
+    format!("{}:{}", &file[start..], line.line)
+}
+
+/// The lines with the most.
+pub fn lines(summary: &Summary<'_>, filter: &FilterArgs, top: usize) -> Table {
+    let recording = summary.recording;
+    let table = Table::new().left("who").left("module").left("function").left("line");
+    rows(summary, filter, top, with_columns(summary, table), |place| {
+        let (module, _) = function_name(&place.part.function);
+        let who = place.part.who.to_string();
+        vec![who, module, written_in(recording, place), short(recording, place.line)]
+    })
+}
+
+/// The functions as they were written, with the most first: what each takes itself, and into which function it was inlined.
+pub fn inlines(summary: &Summary<'_>, filter: &FilterArgs, top: usize) -> Table {
+    let recording = summary.recording;
+    let table = Table::new().left("who").left("module").left("function").left("inlined into");
+    rows(summary, filter, top, with_columns(summary, table), |place| {
+        let (module, outer) = function_name(&place.part.function);
+        let into = if place.inlined.is_empty() { String::new() } else { outer };
+        vec![place.part.who.to_string(), module, written_in(recording, place), into]
+    })
+}
+
+/// Adds the rows with the most weight; places with the same names are one.
+fn rows(
+    summary: &Summary<'_>,
+    filter: &FilterArgs,
+    top: usize,
+    table: Table,
+    names: impl Fn(&Place) -> Vec<String>,
+) -> Table {
+    let mut sums = BTreeMap::<Vec<String>, Counters>::new();
+    for (place, counters) in SourceLines::new(summary.recording).places(filter) {
+        *sums.entry(names(&place)).or_default() += &counters;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|(_, one), (_, other)| summary.weight(other).total_cmp(&summary.weight(one)));
+    sums.into_iter().take(top).fold(table, |mut table, (names, counters)| {
+        table.row(names.into_iter().chain(cells(summary, &counters)));
+        table
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use scope_model::{Costs, Counters};
     use scope_result::{Block, Mode, Recording, Work};
 
     use super::*;
+    use crate::source_lines::tests::recording;
 
     #[test]
     fn without_frames_counts_are_totals_and_the_report_says_so() {
@@ -147,5 +208,22 @@ mod tests {
         let some = text(2);
         assert!(some.contains("A frame takes 100 instructions"), "{some}");
         assert!(some.contains("L2 misses per frame"), "{some}");
+    }
+
+    #[test]
+    fn lines_are_those_where_code_was_written() {
+        let recording = recording();
+        let costs = Costs { instruction: 1.0, ..Costs::default() };
+        let summary = Summary::new(&recording, costs);
+        let names = |table: &Table| -> Vec<String> {
+            table.rows().iter().map(|row| row[1..4].join(" ")).collect()
+        };
+        let filter = FilterArgs::default();
+        let expected =
+            ["m copy_byte include/put.h:9", "m write src/main.c:20", "m main src/main.c:7"];
+        assert_eq!(names(&lines(&summary, &filter, 9)), expected);
+        let expected = ["m copy_byte write", "m write ", "m main "];
+        assert_eq!(names(&inlines(&summary, &filter, 9)), expected);
+        assert_eq!(lines(&summary, &filter, 1).rows().len(), 1);
     }
 }

@@ -12,7 +12,6 @@ mod measure;
 mod menon06;
 mod netback;
 mod plot;
-mod recordings;
 mod rules;
 
 use std::ffi::OsStr;
@@ -22,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
+use measure::WorkloadRecording;
 use scope_model::{Costs, Preset};
 
 use crate::check::DIFFERS;
@@ -29,9 +29,9 @@ use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
 use crate::report::{json, show};
 use crate::run::{self, RunArgs};
+
 pub use netback::NetbackData;
 pub use plot::Document;
-use recordings::WorkloadRecording;
 
 /// The default length of recordings.
 const MILLISECONDS: u32 = 200;

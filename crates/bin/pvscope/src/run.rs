@@ -13,8 +13,7 @@ use crate::guest_report::{GuestReport, frames_and_bytes};
 use crate::image_symbols::ImageSymbols;
 use crate::link::work;
 use crate::names::name_code;
-use crate::paths::{absolute, built};
-use crate::programs::Programs;
+use crate::programs::{Programs, absolute, built};
 use crate::provenance::{self, program};
 use crate::record::RecordArgs;
 use crate::snapshot::{self, SnapshotArgs};
@@ -135,7 +134,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
     let (domain, interface) = workload.counted();
     recording.work = work(
-        &variation.describe(workload.about),
+        &variation.describe(&workload.describe()),
         &recording,
         (Some(domain), Some(interface)),
         frames_and_bytes(&text),

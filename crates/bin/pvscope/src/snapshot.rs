@@ -11,7 +11,6 @@
 
 mod identity;
 mod list;
-mod qmp;
 mod start;
 mod store;
 

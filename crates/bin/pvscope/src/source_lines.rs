@@ -23,7 +23,6 @@ pub struct Place {
     pub part: Part,
     /// The functions that were inlined there, the outermost first.
     pub inlined: Vec<Inlined>,
-    /// The line.
     pub line: FileLine,
 }
 
@@ -37,7 +36,6 @@ pub fn without_lines() -> Error {
 }
 
 impl<'a> SourceLines<'a> {
-    /// The source lines of a recording.
     pub fn new(recording: &'a Recording) -> Self {
         let mut by_block = HashMap::<u32, Range<usize>>::new();
         for (place, line) in recording.lines.iter().enumerate() {

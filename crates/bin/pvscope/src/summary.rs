@@ -56,14 +56,12 @@ pub struct Part {
     pub who: Who,
     /// The kind of code.
     pub mode: Mode,
-    /// The function.
     pub function: Function,
 }
 
 /// Sums over a recording.
 #[derive(Debug)]
 pub struct Summary<'a> {
-    /// The recording.
     pub recording: &'a Recording,
     costs: Costs,
     event: Event,

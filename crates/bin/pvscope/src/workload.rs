@@ -6,21 +6,19 @@ mod floor;
 mod flows;
 mod scripts;
 mod sockets;
-mod traffic;
 mod udp;
 mod variation;
 
 use std::path::PathBuf;
 
+use floor::Floor;
+use scope_result::Domain;
+use scripts::{CARD, CARDS, NAMESPACES};
 use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
 
 use crate::error::Error;
 use crate::mark;
-use floor::Floor;
-use scripts::{CARD, CARDS, NAMESPACES};
 
-use scope_result::Domain;
-pub use traffic::{Backend, Channel, Flow, GUEST, PEER, Traffic, Uplink};
 pub use variation::Variation;
 
 /// The guest's address on the link, and the other guest's.
@@ -47,15 +45,13 @@ enum Kind {
 /// A ready-made workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
     pub name: &'static str,
-    /// Its description, which recordings contain.
-    pub about: &'static str,
+    /// What [`describe`](Self::describe) says, unless its kind says it.
+    about: &'static str,
     kind: Kind,
 }
 
 impl Workload {
-    /// All workloads.
     pub const ALL: [Self; 54] = [
         Self {
             name: "tx-stock",
@@ -132,136 +128,32 @@ impl Workload {
             about: "a guest receives TCP from dom0 through pvnet, with a device for each guest in a bridge",
             kind: Kind::Xen(Backend::Pvnet(Uplink::Device), Traffic::Rx),
         },
-        Self {
-            name: "guests-stock",
-            about: "a guest sends TCP to another guest: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::Guests),
-        },
-        Self {
-            name: "guests-pvnet",
-            about: "a guest sends TCP to another guest: through pvnet",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Host), Flow::Guests),
-        },
-        Self {
-            name: "guests-device",
-            about: "a guest sends TCP to another guest: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::Guests),
-        },
-        Self {
-            name: "rounds-stock",
-            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::Rounds),
-        },
-        Self {
-            name: "rounds-pvnet",
-            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through pvnet",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Host), Flow::Rounds),
-        },
-        Self {
-            name: "rounds-device",
-            about: "a guest asks another guest, by 100 bytes of TCP, and is answered: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::Rounds),
-        },
-        Self {
-            name: "wire-tx-stock",
-            about: "a guest sends TCP through a network card to a machine on the wire: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::ToWire),
-        },
-        Self {
-            name: "wire-tx-tap",
-            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, whose tap is in a bridge with the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::ToWire),
-        },
-        Self {
-            name: "wire-tx-packet",
-            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, which has a packet socket of the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::ToWire),
-        },
-        Self {
-            name: "wire-tx-xdp",
-            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, which has AF_XDP on the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::ToWire),
-        },
-        Self {
-            name: "wire-tx-device",
-            about: "a guest sends TCP through a network card to a machine on the wire: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::ToWire),
-        },
-        Self {
-            name: "wire-rx-stock",
-            about: "a guest receives TCP through a network card from a machine on the wire: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::FromWire),
-        },
-        Self {
-            name: "wire-rx-tap",
-            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, whose tap is in a bridge with the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::FromWire),
-        },
-        Self {
-            name: "wire-rx-packet",
-            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::FromWire),
-        },
-        Self {
-            name: "wire-rx-xdp",
-            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, which has AF_XDP on the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::FromWire),
-        },
-        Self {
-            name: "wire-rx-device",
-            about: "a guest receives TCP through a network card from a machine on the wire: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::FromWire),
-        },
-        Self {
-            name: "small-tx-stock",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::SmallToWire),
-        },
-        Self {
-            name: "small-tx-tap",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, whose tap is in a bridge with the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::SmallToWire),
-        },
-        Self {
-            name: "small-tx-packet",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, which has a packet socket of the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallToWire),
-        },
-        Self {
-            name: "small-tx-xdp",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, which has AF_XDP on the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallToWire),
-        },
-        Self {
-            name: "small-tx-device",
-            about: "a guest sends UDP in frames of 64 bytes through a network card to nobody: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallToWire),
-        },
-        Self {
-            name: "small-rx-stock",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through the kernel's xen-netback and a bridge",
-            kind: Kind::Flow(Backend::Stock, Flow::SmallFromWire),
-        },
-        Self {
-            name: "small-rx-tap",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, whose tap is in a bridge with the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Tap), Flow::SmallFromWire),
-        },
-        Self {
-            name: "small-rx-packet",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has a packet socket of the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
-        },
-        Self {
-            name: "small-rx-xdp",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, which has AF_XDP on the card",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
-        },
-        Self {
-            name: "small-rx-device",
-            about: "a guest receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire: through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Flow(Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
-        },
+        Self::flow("guests-stock", Backend::Stock, Flow::Guests),
+        Self::flow("guests-pvnet", Backend::Pvnet(Uplink::Host), Flow::Guests),
+        Self::flow("guests-device", Backend::Pvnet(Uplink::Device), Flow::Guests),
+        Self::flow("rounds-stock", Backend::Stock, Flow::Rounds),
+        Self::flow("rounds-pvnet", Backend::Pvnet(Uplink::Host), Flow::Rounds),
+        Self::flow("rounds-device", Backend::Pvnet(Uplink::Device), Flow::Rounds),
+        Self::flow("wire-tx-stock", Backend::Stock, Flow::ToWire),
+        Self::flow("wire-tx-tap", Backend::Pvnet(Uplink::Tap), Flow::ToWire),
+        Self::flow("wire-tx-packet", Backend::Pvnet(Uplink::Packet), Flow::ToWire),
+        Self::flow("wire-tx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::ToWire),
+        Self::flow("wire-tx-device", Backend::Pvnet(Uplink::Device), Flow::ToWire),
+        Self::flow("wire-rx-stock", Backend::Stock, Flow::FromWire),
+        Self::flow("wire-rx-tap", Backend::Pvnet(Uplink::Tap), Flow::FromWire),
+        Self::flow("wire-rx-packet", Backend::Pvnet(Uplink::Packet), Flow::FromWire),
+        Self::flow("wire-rx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::FromWire),
+        Self::flow("wire-rx-device", Backend::Pvnet(Uplink::Device), Flow::FromWire),
+        Self::flow("small-tx-stock", Backend::Stock, Flow::SmallToWire),
+        Self::flow("small-tx-tap", Backend::Pvnet(Uplink::Tap), Flow::SmallToWire),
+        Self::flow("small-tx-packet", Backend::Pvnet(Uplink::Packet), Flow::SmallToWire),
+        Self::flow("small-tx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::SmallToWire),
+        Self::flow("small-tx-device", Backend::Pvnet(Uplink::Device), Flow::SmallToWire),
+        Self::flow("small-rx-stock", Backend::Stock, Flow::SmallFromWire),
+        Self::flow("small-rx-tap", Backend::Pvnet(Uplink::Tap), Flow::SmallFromWire),
+        Self::flow("small-rx-packet", Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
+        Self::flow("small-rx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
+        Self::flow("small-rx-device", Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
         Self {
             name: "floor-tx",
             about: "a program of dom0 carries frames of 64 KiB from granted pages to a tap, and does nothing else",
@@ -329,7 +221,34 @@ impl Workload {
         },
     ];
 
-    /// The workload of this name.
+    const fn flow(name: &'static str, backend: Backend, flow: Flow) -> Self {
+        Self { name, about: "", kind: Kind::Flow(backend, flow) }
+    }
+
+    /// Its description, which recordings contain.
+    pub fn describe(self) -> String {
+        let Kind::Flow(backend, flow) = self.kind else { return self.about.to_owned() };
+        let flow = match flow {
+            Flow::Guests => "sends TCP to another guest",
+            Flow::ToWire => "sends TCP through a network card to a machine on the wire",
+            Flow::FromWire => "receives TCP through a network card from a machine on the wire",
+            Flow::SmallToWire => "sends UDP in frames of 64 bytes through a network card to nobody",
+            Flow::SmallFromWire => {
+                "receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire"
+            }
+            Flow::Rounds => "asks another guest, by 100 bytes of TCP, and is answered",
+        };
+        let backend = match backend {
+            Backend::Stock | Backend::Basic => "the kernel's xen-netback and a bridge",
+            Backend::Pvnet(Uplink::Host) | Backend::Frontend(_) => "pvnet",
+            Backend::Pvnet(Uplink::Tap) => "pvnet, whose tap is in a bridge with the card",
+            Backend::Pvnet(Uplink::Packet) => "pvnet, which has a packet socket of the card",
+            Backend::Pvnet(Uplink::Xdp) => "pvnet, which has AF_XDP on the card",
+            Backend::Pvnet(Uplink::Device) => "pvnet, with a device for each guest in a bridge",
+        };
+        format!("a guest {flow}: through {backend}")
+    }
+
     pub fn named(name: &str) -> crate::error::Result<Self> {
         let unknown = || Error::Usage(format!("no workload {name:?}: `pvscope list` shows all"));
         Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(unknown)
@@ -499,5 +418,89 @@ impl Backend {
             }
             Self::Pvnet(_) | Self::Frontend(_) => format!("mac={mac},script=/bin/true"),
         }
+    }
+}
+
+pub const GUEST: &str = "guest";
+/// The other guest.
+pub const PEER: &str = "peer";
+
+/// The guest's backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The kernel's xen-netback and a bridge.
+    Stock,
+    /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
+    Basic,
+    Pvnet(Uplink),
+    /// pvnet, and `pvnet frontend` in place of the guest's xen-netfront.
+    Frontend(Channel),
+}
+
+/// Where pvnet's frames from and to the outside go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uplink {
+    /// A tap, whose other end is dom0's stack.
+    Host,
+    /// A tap in a bridge, which has the network card too.
+    Tap,
+    /// A packet socket of the network card.
+    Packet,
+    /// AF_XDP on the network card.
+    Xdp,
+    /// No switch of pvnet's: each interface has a device in a bridge, as with xen-netback.
+    Device,
+}
+
+/// How frames come from `pvnet frontend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// Every page is mapped and unmapped.
+    Remap,
+    /// Headers lie in pages that stay mapped; each body needs a grant operation when it is sent.
+    Header,
+    /// The same, and buffers stay mapped too.
+    Reuse,
+}
+
+/// What a guest sends or receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// TCP from the guest to dom0.
+    Tx,
+    /// TCP from dom0 to the guest.
+    Rx,
+    /// TCP from the guest to dom0 with `sendfile`.
+    Sendfile,
+    /// UDP from the guest through dom0's bridge to a network card. Nobody answers.
+    Udp,
+}
+
+/// Traffic of guests whose backend is looked at: dom0 has no program that sends or receives, but on a wire behind its network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// TCP from the guest to the other guest.
+    Guests,
+    /// TCP from the guest to a machine on the wire.
+    ToWire,
+    /// TCP from there to the guest.
+    FromWire,
+    /// UDP in frames of 64 bytes from the guest to the wire. Nobody answers.
+    SmallToWire,
+    /// UDP in frames of 64 bytes from a machine on the wire to the guest, in bursts.
+    SmallFromWire,
+    /// A request of 100 bytes of TCP from the guest to the other guest, and an answer of as many, again and again.
+    Rounds,
+}
+
+impl Flow {
+    /// Whether there is another guest.
+    pub fn has_peer(self) -> bool {
+        matches!(self, Self::Guests | Self::Rounds)
+    }
+
+    /// Whether there is a machine on the wire: the second network card, in a namespace.
+    pub fn has_machine(self) -> bool {
+        matches!(self, Self::ToWire | Self::FromWire | Self::SmallFromWire)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use host::CpuUsage;
 use report::CpuSplit;
 
-use crate::carried::Carried;
+use crate::Carried;
 
 /// A result and what it cost.
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ impl fmt::Display for Distances {
 /// # Errors
 /// The process may not use one of them, or there are no more threads.
 pub fn distance(one: usize, other: usize) -> io::Result<Option<f64>> {
-    let (line, end) = (Line(AtomicU32::new(0)), Instant::now() + LIMIT);
+    let (line, end) = (PaddedNumber(AtomicU32::new(0)), Instant::now() + LIMIT);
     let on = |cpu| bind(&CpuList::from_iter([cpu]));
     let there = || -> io::Result<()> {
         on(one)?;
@@ -100,9 +100,9 @@ pub fn are_neighbours(nanoseconds: f64) -> bool {
 
 /// A number on its own cache lines.
 #[repr(align(128))]
-struct Line(AtomicU32);
+struct PaddedNumber(AtomicU32);
 
-impl Line {
+impl PaddedNumber {
     /// Waits for `turn`, and sets the next one. Returns false if it has not come by `end`.
     fn pass(&self, turn: u32, end: Instant) -> bool {
         let mut spins = 0;

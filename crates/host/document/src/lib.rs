@@ -42,9 +42,6 @@ pub fn line(document: &impl Document) -> Result<String, serde_json::Error> {
 }
 
 /// A document on several lines.
-///
-/// # Errors
-/// As [`line()`].
 pub fn pretty(document: &impl Document) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&Labelled::new(document)).map(|text| text + "\n")
 }

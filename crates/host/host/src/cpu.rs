@@ -75,9 +75,6 @@ impl CpuMeter {
     }
 
     /// The time used since the start. The meter continues.
-    ///
-    /// # Errors
-    /// Those of [`start`](Self::start).
     pub fn read(&self) -> Result<CpuUsage> {
         let (wall, machine) = (self.started.elapsed(), Machine::now(self.cpu)?);
         // The kernel's counters sometimes go back by a tick.

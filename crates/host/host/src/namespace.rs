@@ -46,9 +46,6 @@ impl Namespace {
     }
 
     /// The namespace of this name. Deleted on drop if there was none before.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create).
     pub fn ensure(name: &str) -> Result<Self> {
         preflight(&[])?;
         let mut namespace = Self { name: name.to_owned(), owned: false };

@@ -134,9 +134,6 @@ impl Process {
     }
 
     /// Waits until it has made a file.
-    ///
-    /// # Errors
-    /// As [`says`](Self::says).
     pub fn makes(&mut self, file: &Path, limit: Duration) -> Result<()> {
         self.until(|_| file.exists(), format_args!("made {}", file.display()), limit)
     }

@@ -21,9 +21,6 @@ impl TempDir {
     }
 
     /// Makes one in another folder, which must exist.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn inside(parent: &Path) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         loop {

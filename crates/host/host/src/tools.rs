@@ -71,9 +71,6 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
 
 /// Checks that this process may make namespaces and that `ip` and the given programs are installed. A demo calls
 /// this first; a test calls [`able`](crate::able).
-///
-/// # Errors
-/// [`Error::NotRoot`] or [`Error::MissingTool`].
 pub fn preflight(programs: &[&str]) -> Result<()> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
     // Checks capabilities and not the user: root in a container may lack them, and another user may have them.

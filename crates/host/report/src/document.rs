@@ -139,9 +139,6 @@ impl Benchmark {
     }
 
     /// Writes the document to `path` in one step (see [`crate::write_atomic`]).
-    ///
-    /// # Errors
-    /// Those of [`to_json`](Self::to_json) and [`Error::Write`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         file::write_atomic(path, self.to_json()?.as_bytes())
     }

@@ -71,9 +71,6 @@ impl Table {
     }
 
     /// Writes the table to standard output, its header in bold if that is a terminal.
-    ///
-    /// # Errors
-    /// Those of writing.
     pub fn print(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         // https://no-color.org: any non-empty value asks for plain text.

@@ -56,9 +56,6 @@ pub fn restrict_calls(rules: CallRules) -> Result<(), CallError> {
 }
 
 /// As [`restrict_calls`], for the calling thread and what it starts.
-///
-/// # Errors
-/// As [`restrict_calls`].
 pub fn restrict_calls_of_thread(rules: CallRules) -> Result<(), CallError> {
     Ok(apply_filter(&program(rules)?)?)
 }

@@ -3,7 +3,6 @@
 //! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in
 //! alternating order, so that a machine that is slower for a while affects both.
 
-mod common;
 pub(crate) mod guest;
 pub(crate) mod idle;
 pub(crate) mod isolation;
@@ -24,11 +23,11 @@ mod vhost;
 mod virtio;
 
 use clap::Subcommand;
+use rows::Common;
+use show::Shown;
 
 use crate::error::Result;
 use crate::output;
-use common::Common;
-use show::Shown;
 
 /// Which benchmark.
 #[derive(Subcommand)]

@@ -8,24 +8,25 @@ mod cost;
 mod kill;
 mod links;
 mod page;
-mod ports;
 mod rivals;
 mod show;
-mod talk;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use accounting::Measured;
 use clap::{Args, ValueEnum};
-use lab::{Interrupt, Progress};
-use report::human;
+use lab::{Interrupt, Ping, Progress, Throughput};
+use links::Links;
+use report::{Samples, human};
 
 use crate::bench::idle::Idle;
 use crate::bench::isolation::{Beside, Class, beside};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output;
 use crate::repro::menon06::{Gain, MECHANISMS, gains};
-use crate::testbed::{Setup, Testbed};
+use crate::testbed::{CONGESTION, Case, Setup, Subject as _, Testbed, measure, round_trips};
 
 /// Options of the demo.
 #[derive(Args)]
@@ -104,11 +105,11 @@ impl Extent {
 /// All results; what was not asked for is absent.
 #[derive(Default)]
 struct Findings {
-    talk: Option<talk::Talk>,
+    talk: Option<Talk>,
     gains: Vec<Gain>,
     kill: Option<kill::Kill>,
     attack: Option<Beside>,
-    ports: Option<ports::Ports>,
+    ports: Option<links::Ports>,
     idle: Option<Idle>,
     cost: Option<cost::Cost>,
 }
@@ -161,7 +162,7 @@ impl Demo {
         match step {
             Step::Talk => {
                 let (testbed, progress) = self.testbed()?;
-                findings.talk = Some(talk::talk(testbed, seconds, |what| progress.detail(what))?);
+                findings.talk = Some(talk(testbed, seconds, |what| progress.detail(what))?);
             }
             Step::Mechanisms => {
                 let progress = &self.progress;
@@ -180,7 +181,7 @@ impl Demo {
                 findings.attack = Some(beside(Class::VirtioBrokenRings, seconds, say)?);
             }
             Step::Ports => {
-                findings.ports = Some(ports::ports(seconds, |what| self.progress.detail(what))?);
+                findings.ports = Some(links::ports(seconds, |what| self.progress.detail(what))?);
             }
             Step::Idle => {
                 let (testbed, _) = self.testbed()?;
@@ -204,4 +205,45 @@ impl Demo {
         let none = || crate::Error::Failed("no guests".to_owned());
         Ok((self.testbed.as_mut().ok_or_else(none)?, &self.progress))
     }
+}
+
+/// Echo requests for each address family.
+const PINGS: u32 = 5;
+const PING_INTERVAL: Duration = Duration::from_millis(50);
+/// Round trips of a datagram.
+const ROUND_TRIPS: u32 = 2000;
+
+/// How two guests talk.
+pub(crate) struct Talk {
+    /// The links of both guests, of which none leads elsewhere.
+    pub links: [Links; 2],
+    /// Echoes with IPv4 and IPv6.
+    pub pings: [Ping; 2],
+    /// Round trips in microseconds.
+    pub rtt: Samples,
+    /// A TCP stream.
+    pub tcp: Measured<Throughput>,
+}
+
+/// Lets them talk.
+pub(crate) fn talk(testbed: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Talk> {
+    let (from, to) = (testbed.left(), testbed.right());
+    let links = [Links::of(&from.namespace, from.device)?, Links::of(&to.namespace, to.device)?];
+    step("ping with IPv4 and IPv6");
+    let ping = |address: IpAddr| -> Result<Ping> {
+        let ping = lab::ping(&from.namespace, address, PINGS, PING_INTERVAL)?;
+        let no_reply = || Error::Failed(format!("{address} did not answer over pvnet"));
+        (ping.received > 0).then_some(ping).ok_or_else(no_reply)
+    };
+    let pings = [ping(to.ipv4.into())?, ping(to.ipv6.into())?];
+    step("round trips of a datagram");
+    let rtt = round_trips(testbed, ROUND_TRIPS)?;
+    step("a TCP stream");
+    let tcp = measure(testbed, || Case::TCP.run(testbed, seconds, 0, Some(CONGESTION)))?;
+    let (carried, arrived) = (tcp.carried.bytes, tcp.result.bytes);
+    if carried < arrived {
+        let text = format!("{arrived} bytes arrived, but pvnet carried only {carried}");
+        return Err(Error::Failed(text));
+    }
+    Ok(Talk { links, pings, rtt, tcp })
 }

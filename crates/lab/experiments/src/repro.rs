@@ -1,7 +1,5 @@
 //! `pvnet-lab repro`: repeats a paper's experiments.
 
-mod config;
-mod copies;
 mod cpus;
 mod document;
 pub(crate) mod menon06;

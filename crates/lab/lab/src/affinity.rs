@@ -5,9 +5,6 @@ use cpus::{CpuList, bind, bound};
 use std::fs;
 
 /// The CPUs that the calling thread may use, in ascending order.
-///
-/// # Errors
-/// [`Error::Io`] if the system does not say.
 pub fn cpus() -> Result<Vec<usize>> {
     Ok(bound().map_err(Error::io("cannot read the CPU affinity"))?.iter().collect())
 }
@@ -23,9 +20,6 @@ pub fn share_a_core(one: usize, other: usize) -> bool {
 
 /// Runs `work` with the calling thread bound to `cpu`, if one is given. Programs and threads that `work` starts stay
 /// there; the calling thread's affinity is restored afterwards.
-///
-/// # Errors
-/// [`Error::Io`] if the system refuses, and those of `work`.
 pub fn on_cpu<T, E: From<Error>>(
     cpu: Option<usize>,
     work: impl FnOnce() -> std::result::Result<T, E>,

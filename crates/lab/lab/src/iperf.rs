@@ -155,18 +155,11 @@ impl<'a> Iperf<'a> {
     }
 
     /// Starts a server, waits until it listens, and runs the client to its end. Nothing is left running.
-    ///
-    /// # Errors
-    /// [`Error::MissingTool`]; [`Error::Iperf`] with the tool's message; [`Error::TimedOut`]; [`Error::Interrupted`];
-    /// [`Error::Parse`] if its output has an unknown format.
     pub fn run(&self) -> Result<Throughput> {
         self.start()?.finish()
     }
 
     /// Starts a server, waits until it listens, and starts the client.
-    ///
-    /// # Errors
-    /// [`Error::MissingTool`]; [`Error::Failed`] with the server's output; [`Error::TimedOut`]; [`Error::Interrupted`].
     pub fn start(&self) -> Result<RunningIperf> {
         if let Some(name) = self.congestion {
             // The tool sets it once it is connected. A connection that began with BBR keeps the timers of BBR's pace: with
@@ -249,9 +242,6 @@ impl RunningIperf {
     }
 
     /// Waits for the end.
-    ///
-    /// # Errors
-    /// Those of [`Iperf::run`].
     pub fn finish(mut self) -> Result<Throughput> {
         self.client.wait(self.limit)?;
         // Some versions exit with success after a failure: the JSON document has the real result.
@@ -310,9 +300,6 @@ struct Sum {
 
 impl Throughput {
     /// Parses the output of `iperf3 --json`. `to` is the server's name in errors.
-    ///
-    /// # Errors
-    /// [`Error::Iperf`] with the tool's message; [`Error::Parse`] if the text has an unknown format.
     pub fn parse(json: &str, to: &str) -> Result<Self> {
         let what = "the output of iperf3";
         let document: Document =

@@ -14,9 +14,6 @@ pub struct Rss {
 
 impl Rss {
     /// The memory of process `pid` now.
-    ///
-    /// # Errors
-    /// [`Error::Gone`] if it has ended, [`Error::Parse`] if the kernel does not say.
     pub fn of(pid: u32) -> Result<Self> {
         let text =
             fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Error::Gone { pid })?;

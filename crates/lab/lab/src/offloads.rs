@@ -23,9 +23,6 @@ impl Offloads {
     pub const NONE: Self = Self { csum: false, tso: false, gso: false, sg: false };
 
     /// Switches off the offloads that are `false`, at `device` in `namespace`.
-    ///
-    /// # Errors
-    /// [`crate::Error::MissingTool`] for `ethtool`, [`crate::Error::Failed`] if it cannot.
     pub fn apply(&self, namespace: &Namespace, device: &str) -> Result<()> {
         let changes = self.changes();
         if changes.is_empty() {

@@ -50,9 +50,6 @@ pub struct OutageProbe {
 
 impl OutageProbe {
     /// Sends a small datagram to `address` in `to` every `interval`.
-    ///
-    /// # Errors
-    /// [`Error::Io`] from either end.
     pub fn datagrams(
         from: &Namespace,
         to: &Namespace,
@@ -94,9 +91,6 @@ impl OutageProbe {
     }
 
     /// Writes to a TCP connection to `address` in `to`, as fast as it accepts bytes.
-    ///
-    /// # Errors
-    /// [`Error::Io`] from either end.
     pub fn stream(from: &Namespace, to: &Namespace, address: impl Into<IpAddr>) -> Result<Self> {
         let address = address.into();
         let receive = move |ready: &Ready, mut arrivals: Arrivals, deadline: &Deadline| {
@@ -148,9 +142,6 @@ impl OutageProbe {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if either end failed earlier, and [`Error::Interrupted`].
     pub fn finish(self) -> Result<Outage> {
         self.sending.stop();
         let sent = join(self.sender);
@@ -183,7 +174,6 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// Notes which datagram it was.
     fn note(&mut self, number: u64) {
         self.repeated += u64::from(!self.numbers.insert(number));
     }

@@ -33,10 +33,6 @@ pub struct RoundTrip {
 
 /// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies; meanwhile
 /// it sends more, which are not counted. No reply at all is not an error.
-///
-/// # Errors
-/// [`Error::MissingTool`]; [`Error::Failed`] if nothing could be sent; [`Error::TimedOut`]; [`Error::Interrupted`];
-/// [`Error::Parse`].
 pub fn ping(
     namespace: &Namespace,
     address: impl Into<IpAddr>,
@@ -61,9 +57,6 @@ pub fn ping(
 
 impl Ping {
     /// Parses the output of `ping`.
-    ///
-    /// # Errors
-    /// [`Error::Parse`] if there is no summary in it.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |cause: &str| Error::parse("the output of ping", cause);
         let counts = text

@@ -53,9 +53,6 @@ impl<'a> RttProbe<'a> {
 
     /// Times round trips of datagrams, in order. A lost one is missing from the result, so that
     /// `count` minus its length is the number lost.
-    ///
-    /// # Errors
-    /// [`Error::Io`] from either end; [`Error::TimedOut`]; [`Error::Interrupted`].
     pub fn udp(&self) -> Result<Vec<Duration>> {
         let address = self.address;
         let echo = move |ready: &mpsc::Sender<SocketAddr>, deadline: &Deadline| {
@@ -69,9 +66,6 @@ impl<'a> RttProbe<'a> {
     }
 
     /// Times round trips over one TCP connection without Nagle's algorithm, in order.
-    ///
-    /// # Errors
-    /// [`Error::Io`] from either end; [`Error::TimedOut`]; [`Error::Interrupted`].
     pub fn tcp(&self) -> Result<Vec<Duration>> {
         let address = self.address;
         let echo = move |ready: &mpsc::Sender<SocketAddr>, deadline: &Deadline| {

@@ -10,9 +10,6 @@ use std::os::fd::OwnedFd;
 
 /// Makes `cpu` process what `device` in `namespace` receives. Without this, a virtual device's
 /// receive path runs on the sender's CPU and counts as the sender's time.
-///
-/// # Errors
-/// [`Error::Io`] if there is no such device, or the kernel lacks `CONFIG_RPS`.
 pub fn steer_receive(namespace: &Namespace, device: &str, cpu: usize) -> Result<()> {
     let what = format!("cannot set receive steering of {device}");
     let queues = format!("class/net/{device}/queues");

@@ -8,15 +8,11 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct Sysctl {
     path: String,
-    /// What it was, and what it was raised to.
     raised: Option<[u64; 2]>,
 }
 
 impl Sysctl {
     /// Raises the setting `name`, as `vm.max_map_count`, to `least` if it is lower.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the kernel has no such setting or refuses, [`Error::Parse`] if it is no number.
     pub fn at_least(name: &str, least: u64) -> Result<Self> {
         Self::raise(format!("/proc/sys/{}", name.replace('.', "/")), least)
     }

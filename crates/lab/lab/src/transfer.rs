@@ -48,9 +48,6 @@ struct Seen {
 
 /// Sends a file of `bytes` pseudo-random bytes, the same for the same `seed`, over TCP from one namespace to `address`
 /// in another. Each end computes SHA-256 over what it sent or received.
-///
-/// # Errors
-/// [`Error::Corrupted`] if the ends differ; [`Error::Io`] from either end; [`Error::TimedOut`]; [`Error::Interrupted`].
 pub fn transfer_file(
     from: &Namespace,
     to: &Namespace,
@@ -62,9 +59,6 @@ pub fn transfer_file(
 }
 
 /// The same where a router translates addresses: `to` listens at the first of two addresses, and `from` connects to the second.
-///
-/// # Errors
-/// As [`transfer_file`].
 pub fn transfer_translated_file(
     from: &Namespace,
     to: &Namespace,
@@ -87,9 +81,6 @@ pub struct RunningTransfer {
 
 impl RunningTransfer {
     /// Begins what [`transfer_file`] does.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the receiver cannot listen, or a thread not start.
     pub fn start(
         from: &Namespace,
         to: &Namespace,
@@ -150,9 +141,6 @@ impl RunningTransfer {
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// As [`transfer_file`].
     pub fn finish(self) -> Result<Transfer> {
         let sent = join(self.sender);
         let received = join(self.receiver);

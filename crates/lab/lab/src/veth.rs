@@ -41,10 +41,6 @@ impl VethBridge {
     /// Makes the three namespaces, links and addresses; everything is up on return. Namespaces are named after
     /// `prefix` (see [`Namespace::create`]). Offloads are set on every device that a frame passes, the bridge's
     /// ports included.
-    ///
-    /// # Errors
-    /// [`crate::Error::NotRoot`], [`crate::Error::MissingTool`], or [`crate::Error::Failed`] from `ip` or `ethtool`;
-    /// everything made so far is deleted.
     pub fn create(prefix: &str, offloads: Offloads) -> Result<Self> {
         let bridge = Namespace::create(prefix)?;
         bridge.ip(&["link", "add", "br0", "type", "bridge"])?;

@@ -7,7 +7,6 @@ use crate::programs::{LIMIT, Programs};
 
 /// The address where hosts find the southbound database.
 pub(crate) const ADDRESS: &str = "172.31.0.1";
-/// Its port.
 pub(crate) const PORT: u16 = 6642;
 /// OVN's name for the network that the hosts' own interface is in.
 pub(crate) const PHYSICAL: &str = "physical";

@@ -64,9 +64,6 @@ const QUANTITIES: [(&str, &str); 4] =
 
 /// Sends by TCP over every way, in turn, for a number of seconds each, in a number of rounds. The document has a row for the throughput of each way,
 /// and for the processor time per gigabyte of the machine, of pvnet, and of Open vSwitch.
-///
-/// # Errors
-/// Those of the daemons' start, and of iperf3.
 pub fn measure(
     programs: &Programs,
     pvnet: &Path,

@@ -62,7 +62,6 @@ impl Guest {
         Ok(())
     }
 
-    /// Leaves the host.
     pub(crate) fn leave(&mut self, host: &Host) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             process.stop()?;

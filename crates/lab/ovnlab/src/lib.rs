@@ -28,7 +28,6 @@ mod dhcp;
 mod guest;
 mod host;
 mod kinds;
-mod nat;
 mod network;
 mod plan;
 mod programs;

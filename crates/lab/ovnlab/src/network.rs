@@ -1,10 +1,16 @@
 //! The logical network: what the central host's databases say of switches, routers and ports.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use lab::Namespace;
 use xenlab::Result;
 
-use crate::central::Central;
+use crate::central::{Central, PHYSICAL};
+use crate::guest::reaches;
 use crate::plan::Plan;
 use crate::programs::until;
+use crate::testbed::{A, P12, P21, Testbed};
 
 impl Central {
     /// Makes two logical switches and a router between them.
@@ -61,4 +67,78 @@ impl Central {
         })?;
         self.sync()
     }
+}
+
+// A network beyond OVN's, and the router's gateway to it.
+//
+// ```text
+//  guest p21 ── host b ══ tunnel ══ host a: the gateway, source NAT ──┐
+//  guest p12 ── its own host, which has its address outside ──────────┴── the hosts' network ── outside
+// ```
+
+/// The router outside, through which everything else is reached.
+const NEXT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The gateway, and the source of what guests send.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// A guest's address outside.
+const FLOATING: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
+/// A server beyond the next router. It knows no way to guests' own addresses.
+const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+/// Bytes of a file.
+const FILE: u64 = 4 << 20;
+
+impl Central {
+    /// Makes what is outside: in the hosts' network, but with other addresses.
+    fn make_outside(&self) -> Result<Namespace> {
+        let outside = Namespace::create("ovnlab")?;
+        let own = outside.name();
+        let peer = ["type", "veth", "peer", "name", "eth0", "netns", own];
+        self.namespace.ip(&[&["link", "add", "uo"][..], &peer].concat())?;
+        self.namespace.ip(&["link", "set", "uo", "master", "u", "up"])?;
+        // Open vSwitch takes no frames with unfinished checksums.
+        let mut ethtool = outside.exec("ethtool")?;
+        ethtool.args(["-K", "eth0", "tx", "off"]);
+        lab::run(ethtool, Duration::from_secs(20))?;
+        outside.ip(&["address", "add", &format!("{NEXT}/24"), "dev", "eth0"])?;
+        outside.ip(&["address", "add", &format!("{SERVER}/32"), "dev", "lo"])?;
+        outside.ip(&["link", "set", "eth0", "up"])?;
+        Ok(outside)
+    }
+
+    /// Gives the router a gateway on a host, with source NAT for all guests, and a guest an address outside, on the guest's own host.
+    fn make_gateway(&self, host: &str, guest: &Plan) -> Result<()> {
+        let (own, port) = (guest.address, &guest.port);
+        self.north(&format!(
+            "-- ls-add ext -- lsp-add ext ext-net -- lsp-set-type ext-net localnet -- lsp-set-addresses ext-net unknown \
+             -- lsp-set-options ext-net network_name={PHYSICAL} \
+             -- lrp-add r r-ext 0e:00:00:00:03:01 {GATEWAY}/24 -- lrp-set-gateway-chassis r-ext {host} \
+             -- lsp-add ext ext-r -- lsp-set-type ext-r router -- lsp-set-addresses ext-r router \
+             -- lsp-set-options ext-r router-port=r-ext nat-addresses=router -- lr-route-add r 0.0.0.0/0 {NEXT} \
+             -- lr-nat-add r snat {GATEWAY} 10.0.0.0/8 \
+             -- lr-nat-add r dnat_and_snat {FLOATING} {own} {port} 0e:00:00:00:03:12"
+        ))?;
+        self.sync()
+    }
+}
+
+/// Files from guests to the outside, and back to one of them. The receivers see the translated addresses.
+pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
+    let outside = testbed.central.make_outside()?;
+    testbed.central.make_gateway(testbed.hosts[A].name, &testbed.guests[P12].plan)?;
+    let [one, other] = [P12, P21].map(|guest| &testbed.guests[guest]);
+    let pings = reaches(&other.namespace, SERVER, &[])? && reaches(&outside, FLOATING, &[])?;
+    let out = lab::transfer_file(&other.namespace, &outside, SERVER, FILE, 8)?;
+    let own = lab::transfer_file(&one.namespace, &outside, SERVER, FILE, 9)?;
+    let addresses = (IpAddr::from(one.plan.address), IpAddr::from(FLOATING));
+    let back = lab::transfer_translated_file(&outside, &one.namespace, addresses, FILE, 10)?;
+    testbed.outside = Some(outside);
+    let sources = [out.source, own.source, back.source];
+    let right = sources == [GATEWAY, FLOATING, NEXT].map(IpAddr::from);
+    let seen = format!("files from {} and {}, and one to {FLOATING}", out.source, own.source);
+    Ok((seen, pings && right))
+}
+
+/// Whether the guest with an address outside is reached there.
+pub(crate) fn reaches_guest(testbed: &Testbed) -> Result<bool> {
+    testbed.outside.as_ref().map_or(Ok(false), |outside| reaches(outside, FLOATING, &[]))
 }

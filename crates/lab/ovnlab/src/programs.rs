@@ -45,9 +45,6 @@ pub struct Programs {
 impl Programs {
     /// Fetches the packages of a suite that a form needs, unless an earlier call has done so. They are unpacked and not installed: no script
     /// of theirs runs, and no service is started.
-    ///
-    /// # Errors
-    /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, form: Form, quiet: bool) -> Result<Self> {
         const WHOLE: &str = "ovn-whole";
         let has_all = cache.join(WHOLE).join(suite.name()).is_dir();
@@ -61,9 +58,6 @@ impl Programs {
 
     /// The same with what a virtual machine boots from, which the whole form needs. Made of packages too, unless an earlier call has
     /// done so.
-    ///
-    /// # Errors
-    /// Those of [`Images::prepare`]; [`lab::Error::MissingTool`] without QEMU.
     pub fn with_machines(self, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let images = Images::prepare(suite, cache, quiet)?;
         let emulator = Emulator::any("qemu-system-x86_64")?;

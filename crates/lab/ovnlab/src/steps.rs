@@ -9,14 +9,10 @@ use lab::{Namespace, Progress};
 use xenlab::scenario::{self, Step};
 use xenlab::{Error, Result};
 
-use crate::dhcp;
-use crate::kinds;
-use crate::nat;
 use crate::plan::MTU;
 use crate::programs::{Form, Programs, until};
-use crate::scripts;
 use crate::testbed::{A, B, P11, P12, P21, Testbed};
-use crate::vhost_user;
+use crate::{dhcp, kinds, network, scripts, vhost_user};
 
 type StepFn = fn(&mut Testbed) -> Result<(String, bool)>;
 
@@ -32,7 +28,7 @@ const ALL: [(&str, StepFn, Form); 14] = [
     ("an address from OVN's DHCP", dhcp::run, Form::Short),
     (
         "NAT at the router's gateway: guests reach the outside, and the outside one of them",
-        nat::run,
+        network::run,
         Form::Short,
     ),
     ("a port moves to the other host under a TCP stream", moves, Form::Whole),
@@ -53,9 +49,6 @@ const STREAM: u64 = 32 << 20;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs the steps of a form. Stops at the first one that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemons' words.
 pub fn run(
     programs: &Programs,
     pvnet: &Path,
@@ -204,7 +197,7 @@ fn moves(testbed: &mut Testbed) -> Result<(String, bool)> {
     testbed.guests[P12].leave(&testbed.hosts[B])?;
     testbed.join(P12, A)?;
     let (seen, whole) = joined(stream)?;
-    let outside = nat::reaches_guest(testbed)?;
+    let outside = network::reaches_guest(testbed)?;
     let seen = format!("{seen}, from b to a; its address outside moved with it: {outside}");
     Ok((seen, whole && !was_over && outside))
 }

@@ -36,9 +36,6 @@ pub struct Testbed {
 
 impl Testbed {
     /// Starts everything but the guests.
-    ///
-    /// # Errors
-    /// [`xenlab::Error::Lab`] without root, and with the words of a program that fails.
     pub fn start(programs: &Programs, pvnet: &Path) -> Result<Self> {
         let central = Central::start(programs)?;
         let new = |switch, number| Guest::new(switch, number, None);

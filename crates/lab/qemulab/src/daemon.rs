@@ -13,9 +13,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// The program `pvnet`: the one given, or the one beside this program.
-///
-/// # Errors
-/// [`Error::NotBuilt`]
 pub fn pvnet(given: Option<&Path>) -> Result<PathBuf> {
     given.map(Path::to_owned).or_else(|| scenario::program("pvnet")).ok_or(Error::NotBuilt("pvnet"))
 }
@@ -50,9 +47,6 @@ impl fmt::Display for Holdings {
 
 impl Daemon {
     /// Starts a daemon in a namespace. `config` gets the folder for its sockets.
-    ///
-    /// # Errors
-    /// [`Error::Path`]; [`Error::Lab`] with its words if it ends or does not answer.
     pub fn start(
         program: &Path,
         namespace: &Namespace,
@@ -75,9 +69,6 @@ impl Daemon {
     }
 
     /// Starts it, after it was stopped or killed, and waits until it answers.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn restart(&mut self) -> Result<()> {
         let mut command =
             Namespace::open(&self.namespace)?.exec(&self.program.to_string_lossy())?;
@@ -87,9 +78,6 @@ impl Daemon {
     }
 
     /// Stops it (SIGTERM) and waits for its end.
-    ///
-    /// # Errors
-    /// [`Error::Lab`] if the system refuses.
     pub fn stop(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             process.stop()?;
@@ -98,9 +86,6 @@ impl Daemon {
     }
 
     /// Kills it (SIGKILL) and waits for its end.
-    ///
-    /// # Errors
-    /// [`Error::Lab`] if the system refuses.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             process.kill()?;
@@ -109,9 +94,6 @@ impl Daemon {
     }
 
     /// Its ports and counters.
-    ///
-    /// # Errors
-    /// [`Error::Content`] if it does not answer.
     pub fn status(&self) -> Result<Status> {
         control_socket::status(&control_socket(self.folder())).map_err(|cause| Error::Content {
             what: "the daemon".to_owned(),
@@ -120,9 +102,6 @@ impl Daemon {
     }
 
     /// The port of this name.
-    ///
-    /// # Errors
-    /// [`Error::Content`] if there is none, or the daemon does not answer.
     pub fn port(&self, name: &str) -> Result<PortStatus> {
         let found = self.status()?.ports.into_iter().find(|port| port.name == name);
         let (what, cause) = (format!("the port {name}"), "the daemon has no such port".to_owned());
@@ -130,9 +109,6 @@ impl Daemon {
     }
 
     /// Waits until its answer is as wanted.
-    ///
-    /// # Errors
-    /// [`lab::Error::TimedOut`] and [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Content`] if it ends.
     pub fn until(&mut self, what: &str, ready: impl Fn(&Status) -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -153,9 +129,6 @@ impl Daemon {
     }
 
     /// Waits until a port is up, or down.
-    ///
-    /// # Errors
-    /// As [`until`](Self::until).
     pub fn until_port(&mut self, name: &str, state: PortState) -> Result<()> {
         self.until(&format!("{name} {state}"), |status| {
             status.ports.iter().any(|port| port.name == name && port.state == state)
@@ -163,9 +136,6 @@ impl Daemon {
     }
 
     /// What it holds at present.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if it does not run.
     pub fn holdings(&self) -> Result<Holdings> {
         let pid = self.status()?.pid;
         let count = |what: &str| {
@@ -180,9 +150,6 @@ impl Daemon {
     }
 
     /// What it holds once that does not change any more: a session frees what it had after its port is down.
-    ///
-    /// # Errors
-    /// As [`holdings`](Self::holdings); [`lab::Error::TimedOut`] and [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn settled_holdings(&self) -> Result<Holdings> {
         const PAUSE: Duration = Duration::from_millis(300);
         let end = Instant::now() + LIMIT;

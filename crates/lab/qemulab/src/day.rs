@@ -58,9 +58,6 @@ pub struct Day(Vec<(&'static str, StepFn)>);
 
 impl Day {
     /// The steps whose name contains one of these texts, in order; all without a text.
-    ///
-    /// # Errors
-    /// [`Error::Parse`] if a text is in no step's name.
     pub fn choose(texts: &[String]) -> Result<Self> {
         let names = || ALL.iter().map(|(what, _)| *what);
         if let Some(text) = texts.iter().find(|text| !names().any(|what| what.contains(*text))) {
@@ -80,9 +77,6 @@ impl Day {
     }
 
     /// Runs it. Stops at the first step that fails to run.
-    ///
-    /// # Errors
-    /// Those of the steps, with the daemon's words.
     pub fn run(
         &self,
         images: &Images,
@@ -170,7 +164,6 @@ fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, is_stop_survived && is_kill_survived))
 }
 
-/// How the daemon ends.
 type Ending = fn(&mut crate::Daemon) -> Result<()>;
 
 /// A file and echoes pass from machine to machine while the daemon ends and is started again.

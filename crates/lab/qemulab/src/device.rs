@@ -58,9 +58,6 @@ impl Device {
     }
 
     /// Adds it to a machine whose sockets are in a folder.
-    ///
-    /// # Errors
-    /// [`Error::Parse`](xenlab::Error::Parse) if QEMU does not say its version.
     pub fn plug(
         &self,
         machine: MachineConfig,
@@ -89,9 +86,6 @@ impl Device {
 
     /// The same device as QEMU's monitor takes it, for a machine whose [`plug`](Self::plug)ged one was taken out, with these
     /// properties.
-    ///
-    /// # Errors
-    /// As [`plug`](Self::plug).
     pub fn again(
         &self,
         emulator: &Emulator,

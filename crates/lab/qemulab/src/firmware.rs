@@ -38,18 +38,12 @@ pub(crate) enum Kind {
 
 impl Firmware {
     /// Fetches the packages, unless an earlier call has done so.
-    ///
-    /// # Errors
-    /// [`xenlab::Error::Packages`] if the mirrors fail; [`xenlab::Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let root = xenlab::unpacked_packages(suite, cache, "firmware", &PACKAGES, quiet)?;
         Ok(Self { root })
     }
 
     /// The program that starts another kernel.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if the package lacks it.
     pub(crate) fn kexec(&self) -> Result<xenlab::HostFile> {
         xenlab::HostFile::new(self.root.join("sbin/kexec"))
     }

@@ -20,7 +20,6 @@ pub(crate) struct Recorder {
 /// The TCP frames of one sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// Frames.
     pub(crate) frames: usize,
     /// Bytes of the longest one.
     pub(crate) longest: usize,

@@ -64,7 +64,6 @@ impl<'a> Setup<'a> {
         Ok(setup)
     }
 
-    /// The machine of this number.
     pub(crate) fn machine(&mut self, number: usize) -> Result<&mut Machine> {
         self.machines[number].as_mut().ok_or_else(gone)
     }

@@ -43,9 +43,6 @@ pub struct Testbed {
 impl Testbed {
     /// Starts a daemon with these devices' ports. The tap has no offloads: what leaves by it has been segmented and has
     /// checksums.
-    ///
-    /// # Errors
-    /// Those of [`Daemon::start`]; [`lab::Error::NotRoot`] as [`xenlab::Error::Lab`].
     pub fn start(program: &Path, devices: Vec<Device>) -> Result<Self> {
         let wire_namespace = Namespace::create("qemulab")?;
         let guest_namespace = Namespace::create("qemulab")?;
@@ -66,9 +63,6 @@ impl Testbed {
     }
 
     /// Starts the process guest.
-    ///
-    /// # Errors
-    /// [`lab::Error::Failed`] with its words as [`xenlab::Error::Lab`].
     pub fn join(&mut self, program: &Path) -> Result<()> {
         let mut command = lab::command(&program.to_string_lossy())?;
         command.args(["guest", "--rejoin", "60", "--directory"]).arg(self.daemon.folder());
@@ -80,9 +74,6 @@ impl Testbed {
     }
 
     /// Boots a machine with device `number`, and gives its interface an address.
-    ///
-    /// # Errors
-    /// Those of [`Machine::boot`]; with the daemon's words if the port does not come up.
     pub fn boot(&mut self, images: &Images, emulator: &Emulator, number: usize) -> Result<Machine> {
         let config = self.config(emulator, number)?;
         let mut machine = Machine::boot(images, emulator, &config)?;
@@ -119,9 +110,6 @@ impl Testbed {
     }
 
     /// Gives a machine's interface its address, as a distribution would, and waits until the port is up.
-    ///
-    /// # Errors
-    /// [`xenlab::Error::Failed`]; with the daemon's words if the port does not come up.
     pub fn bring_up(&mut self, machine: &mut Machine, number: usize) -> Result<()> {
         let address = Self::address(number);
         let script = format!(

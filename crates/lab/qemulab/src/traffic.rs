@@ -29,9 +29,6 @@ pub enum Peer<'a> {
 }
 
 /// Pings an address.
-///
-/// # Errors
-/// [`Error::Lab`] if the output of `ping` cannot be read; those of [`Shell::sh`]. No reply at all is not an error.
 pub fn ping(from: Peer<'_>, to: &str, count: u32) -> Result<Ping> {
     match from {
         Peer::Machine(shell) => scenario::ping(shell, to, count),
@@ -46,9 +43,6 @@ fn number(address: &str) -> Result<IpAddr> {
 }
 
 /// Measures TCP from a machine to an address of `server`, or the other way round if `reverse`.
-///
-/// # Errors
-/// [`Error::Lab`] with iperf3's message; those of [`Shell::sh`].
 pub fn tcp(
     client: &Shell,
     server: Peer<'_>,
@@ -80,9 +74,6 @@ pub fn tcp(
 
 /// Sends `mib` MiB of random bytes from a machine to an address of `to`. Returns whether the digests at both ends are
 /// the same.
-///
-/// # Errors
-/// [`Error::Parse`] if there is no digest; [`Error::Lab`]; those of [`Shell::run`].
 pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool> {
     let namespace = match to {
         Peer::Machine(shell) => return scenario::same_file(from, shell, address, mib),
@@ -111,9 +102,6 @@ pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<S
 }
 
 /// Copies a file of this machine from a namespace to `/run/NAME` of a machine, which has an address.
-///
-/// # Errors
-/// [`Error::Path`]; as [`file`](self::file).
 pub(crate) fn upload(
     from: &Namespace,
     to: &Shell,
@@ -135,9 +123,6 @@ pub(crate) fn upload(
 }
 
 /// Sends `mib` MiB from a namespace to a machine, which has an address, and compares digests.
-///
-/// # Errors
-/// As [`file`].
 pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     let receiver = to.spawn(&format!("nc -l -p {FILE_PORT} | sha256sum"))?;
     scenario::listens(to, FILE_PORT)?;
@@ -147,18 +132,12 @@ pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> 
 }
 
 /// Sends `mib` MiB from a namespace to an address at which somebody listens, or will soon. Returns their digest.
-///
-/// # Errors
-/// [`Error::Lab`]
 pub(crate) fn send_from(from: &Namespace, address: &str, mib: u32) -> Result<String> {
     let address = address.to_owned();
     Ok(from.inside(move || send(&connect(&address)?, mib))?)
 }
 
 /// Sends `mib` MiB from a namespace to an address in another one. Both ends have the same digest then.
-///
-/// # Errors
-/// [`Error::Lab`], also if the digests differ.
 pub(crate) fn file_between(
     from: &Namespace,
     to: &Namespace,

@@ -62,17 +62,11 @@ impl ZeroCopy {
     pub const STEPS: usize = STEPS.len() + 1;
 
     /// Images with a kernel that is new enough: that of Debian 13's backports, whatever this machine has.
-    ///
-    /// # Errors
-    /// Those of [`Images::prepare`].
     pub fn images(cache: &Path, quiet: bool) -> Result<Images> {
         Images::prepare_edition(Edition::Backports, Suite::Trixie, cache, quiet)
     }
 
     /// Boots the machine, and does all steps. Stops at the first that fails to run.
-    ///
-    /// # Errors
-    /// Those of the steps, with the daemon's words.
     pub fn run(
         images: &Images,
         emulator: &Emulator,

@@ -4,23 +4,24 @@ mod args;
 mod hostile;
 mod matrix;
 mod queues;
-mod schema;
 mod steps;
-
-pub use schema::DOCUMENTS;
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Error, Result};
 use args::{BootArgs, BuildArgs, LabArgs};
 use clap::Subcommand;
-use hostile::HostileArgs;
+use document::Kind;
+use hostile::{HostileArgs, HostileDocument};
 use lab::Interrupt;
-use matrix::MatrixArgs;
+use matrix::{MatrixArgs, MatrixDocument};
+use queues::QueuesDocument;
 use steps::{ClientsArgs, DeviceArgs, PlatformArgs};
+
+use crate::scenario::StepsDocument;
+use crate::{Error, Result};
 
 /// What to do with a Xen host.
 #[derive(Subcommand)]
@@ -105,3 +106,22 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         }
     }
 }
+
+/// What these commands, and the other labs, write with `--json`.
+pub const DOCUMENTS: &[Kind] = &[
+    Kind::of::<StepsDocument<'_>>(
+        "steps",
+        &[
+            "xen domains",
+            "xen guest-copy",
+            "xen device",
+            "xen clients",
+            "xen platform",
+            "qemu",
+            "ovn",
+        ],
+    ),
+    Kind::of::<MatrixDocument<'_>>("matrix", &["xen matrix"]),
+    Kind::of::<QueuesDocument<'_>>("queues", &["xen queues"]),
+    Kind::of::<HostileDocument<'_>>("hostile", &["xen hostile"]),
+];

@@ -26,18 +26,12 @@ pub struct Emulator {
 
 impl Emulator {
     /// The QEMU at a path, or the installed one by its name, whatever its version.
-    ///
-    /// # Errors
-    /// [`lab::Error::MissingTool`] as [`Error::Lab`].
     pub fn any(program: impl Into<PathBuf>) -> Result<Self> {
         let emulator = Self { program: program.into(), root: None };
         emulator.command().map(|_| emulator)
     }
 
     /// The QEMU at a path, which must be of the right version.
-    ///
-    /// # Errors
-    /// [`lab::Error::MissingTool`] as [`Error::Lab`]; [`Error::Emulator`] if it is of another version.
     pub fn given(program: &Path) -> Result<Self> {
         let emulator = Self { program: program.to_owned(), root: None };
         let found = emulator.version_line()?;
@@ -48,19 +42,12 @@ impl Emulator {
     }
 
     /// The version that loads the profiler's plugin: [`prepare_version`](Self::prepare_version).
-    ///
-    /// # Errors
-    /// Those of [`prepare_version`](Self::prepare_version).
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         Self::prepare_version(MAJOR, suite, cache, quiet)
     }
 
     /// The installed QEMU if it has this major version, else Debian's of an older release, of the suite or of its
     /// backports, unpacked below `cache` unless an earlier call has done so. Nothing is installed.
-    ///
-    /// # Errors
-    /// [`Error::Packages`] if the mirrors fail or have no such version; [`Error::Path`];
-    /// [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn prepare_version(wanted: u32, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let installed = Self { program: PROGRAM.into(), root: None };
         if installed.version().is_ok_and(|version| version == wanted) {
@@ -96,9 +83,6 @@ impl Emulator {
     }
 
     /// The start of QEMU's command line.
-    ///
-    /// # Errors
-    /// [`lab::Error::MissingTool`] as [`Error::Lab`].
     pub fn command(&self) -> Result<Command> {
         let mut command = lab::command(&self.program.to_string_lossy())?;
         if let Some(root) = &self.root {
@@ -113,9 +97,6 @@ impl Emulator {
     }
 
     /// The major number of its version.
-    ///
-    /// # Errors
-    /// [`Error::Parse`] if it says no number.
     pub fn version(&self) -> Result<u32> {
         let text = self.version_line()?;
         major(&text).ok_or_else(|| Error::Parse {
@@ -126,9 +107,6 @@ impl Emulator {
     }
 
     /// Its version in its own words: `QEMU emulator version 10.0.2 (Debian …)`.
-    ///
-    /// # Errors
-    /// [`lab::Error::MissingTool`] as [`Error::Lab`].
     pub fn version_line(&self) -> Result<String> {
         let mut command = self.command()?;
         command.arg("--version");

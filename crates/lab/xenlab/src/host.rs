@@ -71,11 +71,6 @@ impl Deref for Host {
 
 impl Host {
     /// Boots a host from images. Returns once dom0 takes commands.
-    ///
-    /// # Errors
-    /// [`Error::Boot`] with the end of the console's log; [`lab::Error::MissingTool`] and
-    /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
-    /// that this machine lacks.
     pub fn boot(images: &Images, options: &Options) -> Result<Self> {
         let folder = TempDir::new()?;
         let roots = Roots::write(images, &options.files, folder.path())?;
@@ -103,27 +98,17 @@ impl Host {
     }
 
     /// Creates a guest and waits until it takes commands, for `limit` at most.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] in the toolstack's words; [`Error::Boot`] with the end of the guest's console;
-    /// [`Error::TooManyDomains`]; those of [`Shell::sh`].
     pub fn create(&self, config: &DomuConfig, limit: Duration) -> Result<Domu> {
         Domu::create(&self.dom0, &self.ports, config, limit)
     }
 
     /// Starts a guest by a script in dom0, such as one for another toolstack, and waits until it takes commands, for `limit` at
     /// most. The last line that the script prints is the domain id.
-    ///
-    /// # Errors
-    /// Those of [`create`](Self::create).
     pub fn start(&self, name: &str, script: &str, limit: Duration) -> Result<Domu> {
         Domu::start(&self.dom0, &self.ports, name, script, limit)
     }
 
     /// Runs a script in dom0 and copies its output to `out` at once. Returns its exit status.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] after `limit` or if dom0 is gone; [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn stream(
         &mut self,
         script: &str,
@@ -134,9 +119,6 @@ impl Host {
     }
 
     /// Connects this process's terminal to a shell in dom0, until the shell ends or `Ctrl-]` is typed.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if standard input is no terminal; those of [`Shell::spawn`].
     pub fn interact(&mut self) -> Result<()> {
         stream::interact(&self.dom0, &mut self.lines.terminal)
     }

@@ -45,18 +45,11 @@ impl Images {
     /// The images of a suite below `cache`. Builds them unless an earlier call has done so; `quiet` shows no progress.
     ///
     /// The folder's name is a digest of what decides its content. It gets that name once it is complete.
-    ///
-    /// # Errors
-    /// [`Error::Packages`] if the mirrors fail, [`Error::Content`] if a package is not as expected,
-    /// [`lab::Error::MissingTool`] and [`lab::Error::Interrupted`] as [`Error::Lab`], [`Error::Path`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         Self::prepare_edition(Edition::Base, suite, cache, quiet)
     }
 
     /// As [`prepare`](Self::prepare), with other content.
-    ///
-    /// # Errors
-    /// Those of [`prepare`](Self::prepare).
     pub fn prepare_edition(
         edition: Edition,
         suite: Suite,

@@ -10,7 +10,6 @@
 
 #![forbid(unsafe_code)]
 
-mod cache;
 pub mod command;
 mod emulator;
 mod error;
@@ -22,14 +21,12 @@ pub mod scenario;
 mod suite;
 mod tool;
 
-pub use cache::default_cache;
 pub use emulator::Emulator;
-pub use error::UnknownName;
-pub use error::{Error, Result};
+pub use error::{Error, Result, UnknownName};
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, GuestType, Host, HostFile, Job, Machine,
     MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell, interface_xml,
 };
 pub use image::{Edition, Images, Kind, read_boot_image};
-pub use packages::unpacked_packages;
+pub use packages::{default_cache, unpacked_packages};
 pub use suite::Suite;

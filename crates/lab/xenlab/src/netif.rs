@@ -3,4 +3,3 @@
 
 pub mod device;
 pub mod ring;
-pub mod wait;

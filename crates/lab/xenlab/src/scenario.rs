@@ -14,7 +14,6 @@ mod check;
 mod clients;
 mod device;
 mod domains;
-mod frontend;
 mod guest_copy;
 mod hostile;
 pub mod lease;
@@ -26,14 +25,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use backend::{Backend, RunningBackend};
-pub use cell::{Cell, Pair, cell};
+pub use cell::{Cell, Frontend, Pair, RunningFrontend, cell};
 pub use check::{
     Features, POISON, Rates, Transfer, features, harm, listens, ping, same_file, throughput,
 };
 pub use clients::{CLIENT_STEPS, ClientReport, SECTION, clients, drop_icmp};
 pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};
-pub use frontend::{Frontend, RunningFrontend};
 pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};
 pub use hostile::{
     Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row,

@@ -81,7 +81,6 @@ struct Files {
     root: PathBuf,
     /// Every folder that holds a crate.
     crates: Vec<PathBuf>,
-    /// The names of all files.
     names: HashSet<String>,
 }
 

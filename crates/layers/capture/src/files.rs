@@ -23,12 +23,10 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub struct Files {
     folder: PathBuf,
     name: String,
-    /// Most bytes of a file.
     pub(crate) most_bytes: u64,
     most_files: usize,
     /// How long a writer waits after an error.
     pub(crate) pause: Duration,
-    /// The number of the last one.
     last: u64,
     /// The first file, if it was opened beforehand.
     first: Option<(File, PathBuf)>,

@@ -61,25 +61,20 @@ pub(crate) struct Preamble<'a> {
     pub(crate) filter: &'a str,
 }
 
-/// One captured packet.
 pub(crate) struct CapturedPacket<'a> {
-    /// The interface's number.
     pub(crate) interface: u32,
     /// Nanoseconds since the Unix epoch.
     pub(crate) timestamp: u64,
     /// The packet's length in bytes, captured or not.
     pub(crate) original_len: u32,
-    /// Of [`flag`].
     pub(crate) flags: u32,
     /// Why it went nowhere, if it did; part of the comment.
     pub(crate) drop_reason: Option<&'a str>,
-    /// The captured bytes.
     pub(crate) bytes: &'a [u8],
 }
 
 /// What a block at the end of a stream says. Times are nanoseconds since the Unix epoch.
 pub(crate) struct Statistics {
-    /// The interface's number.
     pub(crate) interface: u32,
     /// When the capture began.
     pub(crate) start: u64,
@@ -116,7 +111,6 @@ pub(crate) fn append_preamble(out: &mut Vec<u8>, preamble: &Preamble<'_>) {
     }
 }
 
-/// Appends a packet.
 pub(crate) fn append_packet(out: &mut Vec<u8>, packet: &CapturedPacket<'_>) {
     let mut block = Block::begin(out, ENHANCED_PACKET);
     block.u32(packet.interface);

@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::request::Options;
 use crate::sink::Sink;
-use crate::sinks::{CAPTURES_MAX, Entry, Sinks};
+use crate::sinks::{CAPTURES_MAX, PortSink, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has
@@ -96,7 +96,7 @@ impl CapturePoint {
         let filter: Filter = options.filter.parse()?;
         let preamble = preamble(std::slice::from_ref(&self.name), options);
         let sink = Arc::new(Sink::new(filter, options, 1, false));
-        if !self.sinks.add(Entry { sink: Arc::clone(&sink), interface: 0 }) {
+        if !self.sinks.add(PortSink { sink: Arc::clone(&sink), interface: 0 }) {
             return Err(StartError::TooMany(self.name.clone()));
         }
         let sinks = Arc::downgrade(&self.sinks);
@@ -106,7 +106,7 @@ impl CapturePoint {
     pub fn record(&self, recording: &Recording) {
         if let Some(interface) = recording.interface(&self.name) {
             let sink = Arc::clone(recording.sink());
-            self.sinks.add(Entry { sink, interface });
+            self.sinks.add(PortSink { sink, interface });
         }
     }
 

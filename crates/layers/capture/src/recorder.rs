@@ -8,7 +8,7 @@ use port::{ALL_SEGMENTS, Body, DropReason, Finisher, Frame};
 use crate::packet::{Direction, Packet};
 use crate::pcapng::flag;
 use crate::sink::Batch;
-use crate::sinks::{Entry, Sinks};
+use crate::sinks::{PortSink, Sinks};
 
 /// The most bytes that are copied at a time, for all captures of a port: a worker has other queues.
 pub(crate) const COPY_BYTES: usize = 2 << 20;
@@ -42,7 +42,7 @@ impl Recorder {
     ) {
         let Some(sinks) = self.sinks.get() else { return };
         let mut left = COPY_BYTES;
-        for Entry { sink, interface } in sinks.iter() {
+        for PortSink { sink, interface } in sinks.iter() {
             let mut taken = packets.clone().filter(|packet| sink.takes(packet)).peekable();
             if taken.peek().is_none() {
                 continue;

@@ -96,7 +96,6 @@ impl Recording {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The number of a port.
     pub(crate) fn interface(&self, port: &str) -> Option<u32> {
         let place = self.0.ports.iter().position(|other| other == port)?;
         u32::try_from(place).ok()

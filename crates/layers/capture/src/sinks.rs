@@ -9,7 +9,7 @@ use crate::sink::Sink;
 pub const CAPTURES_MAX: usize = 4;
 
 /// A sink of a port's packets.
-pub(crate) struct Entry {
+pub(crate) struct PortSink {
     pub(crate) sink: Arc<Sink>,
     /// The port's number in the sink.
     pub(crate) interface: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
 pub(crate) struct Sinks {
     /// Whether there are any. While there are none, a batch looks at nothing else.
     active: AtomicBool,
-    list: RwLock<Vec<Entry>>,
+    list: RwLock<Vec<PortSink>>,
     /// How many sides have a buffer's number.
     sides: AtomicUsize,
 }
@@ -33,7 +33,7 @@ impl Sinks {
 
     /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
     /// missing where another capture starts or ends.
-    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<Entry>>> {
+    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<PortSink>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -42,7 +42,7 @@ impl Sinks {
     }
 
     /// Adds a sink. Returns false if it is a capture's, and the port has [`CAPTURES_MAX`] already.
-    pub(crate) fn add(&self, entry: Entry) -> bool {
+    pub(crate) fn add(&self, entry: PortSink) -> bool {
         self.change(|list| {
             let captures = list.iter().filter(|other| !other.sink.is_recording).count();
             let has_place = entry.sink.is_recording || captures < CAPTURES_MAX;
@@ -58,7 +58,7 @@ impl Sinks {
         self.change(|list| list.retain(|other| !Arc::ptr_eq(&other.sink, sink)));
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<PortSink>) -> T) -> T {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut list);
         self.active.store(!list.is_empty(), Ordering::Relaxed);

@@ -27,9 +27,7 @@
 
 #![forbid(unsafe_code)]
 
-mod counters;
 mod plan;
 mod wrapper;
 
-pub use counters::{Counters, GroStatus, METRICS};
-pub use wrapper::{GroLayer, merge};
+pub use wrapper::{Counters, GroLayer, GroStatus, METRICS, merge};

@@ -83,14 +83,13 @@ mod addresses;
 mod checker;
 mod hidden;
 mod nd;
-mod policy;
 mod settings;
 
 use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Layer, Received};
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
-pub use policy::Policy;
+pub use hidden::Policy;
 pub use settings::{GuardMode, GuardStatus, Sources, deserialize_allowed};
 
 /// An ingress queue whose frames all have the source that a policy allows.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wire::ethernet::MacAddr;
 
 use crate::addresses::Allowed;
-use crate::policy::Policy;
+use crate::hidden::Policy;
 
 /// `guard`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

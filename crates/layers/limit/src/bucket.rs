@@ -1,6 +1,9 @@
 //! A token bucket.
 
+use std::ops::AddAssign;
 use std::time::Duration;
+
+use port::Frame;
 
 /// Parts of a token: what a rate of one token per second gives in a nanosecond. A level in parts
 /// is exact at any rate.
@@ -88,6 +91,29 @@ impl Bucket {
     pub fn put_back(&mut self, tokens: u64) {
         let level = self.level.saturating_add(i128::from(tokens) * PARTS);
         self.level = level.min(self.full());
+    }
+}
+
+/// Bytes and packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    pub bytes: u64,
+    pub packets: u64,
+}
+
+impl Tokens {
+    /// What a frame costs.
+    #[inline]
+    pub fn of(frame: &Frame) -> Self {
+        Self { bytes: frame.len.into(), packets: frame.packets().into() }
+    }
+}
+
+impl AddAssign for Tokens {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
     }
 }
 

@@ -64,12 +64,8 @@
 
 mod bucket;
 mod meter;
-mod policer;
 mod settings;
 mod shaper;
-mod status;
-mod tokens;
-
 #[cfg(test)]
 mod tests;
 
@@ -79,10 +75,8 @@ use std::time::Instant;
 use port::{Egress, Ingress, Layer};
 
 pub use meter::{Limit, Meter};
-pub use policer::police;
-pub use settings::Limits;
-pub use shaper::shape;
-pub use status::{LimitStatus, LimitedPackets, METRICS, Rates};
+pub use settings::{LimitStatus, LimitedPackets, Limits, METRICS, Rates};
+pub use shaper::{police, shape};
 
 /// The limits of a port.
 pub struct LimitLayer {
@@ -98,7 +92,7 @@ impl Layer for LimitLayer {
     }
 
     fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        egress.strip(|policer::Policer { inner, .. }| inner)
+        egress.strip(|shaper::Policer { inner, .. }| inner)
     }
 
     fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {

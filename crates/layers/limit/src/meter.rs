@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use port::{FRAME_MAX, WINDOW};
 
-use crate::bucket::Bucket;
-use crate::tokens::Tokens;
+use crate::bucket::{Bucket, Tokens};
 
 /// What one direction of a port may carry. None: as much as there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use port::{
     Outcomes,
 };
 
+use crate::Mirror;
 use crate::buffer::COPY_BYTES;
-use crate::mirror::Mirror;
 
 /// A side of a queue, and the mirrors of its frames.
 struct Mirrored<S: ?Sized> {

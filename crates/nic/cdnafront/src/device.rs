@@ -12,9 +12,8 @@ use port::Event;
 use shm::Piece;
 use wire::ethernet::MacAddr;
 
-use crate::fault::Fault;
-use crate::pages::Memory;
-use crate::pages::{Pages, Wake};
+use crate::Fault;
+use crate::pages::{Memory, Pages, Wake};
 use crate::rx::{Received, RxRing};
 use crate::tx::TxRing;
 

@@ -13,7 +13,7 @@ use port::{
 };
 use shm::Piece;
 
-use crate::fault::Fault;
+use crate::Fault;
 use crate::tx::{CopyError, TxRing};
 
 /// Frames that wait block their sender's ring. So they wait only for a card that has room again in this time.
@@ -93,7 +93,6 @@ impl ContextEgress {
         }
     }
 
-    /// Sends a frame as it is.
     fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
         let Self { tx, finisher, meter, .. } = self;
         let Frame { len, checksum, gso, .. } = *frame;

@@ -19,7 +19,6 @@ use port::{
 
 use crate::rx::{Received, RxRing};
 
-/// The pages of a frame.
 type FramePages = ArrayVec<u32, FRAGMENTS_MAX>;
 
 /// The side of a port that receives. The bodies of frames stay in the pages that the card wrote, until the

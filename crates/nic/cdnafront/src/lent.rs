@@ -16,7 +16,7 @@ use port::{
 };
 use tracing::warn;
 
-use crate::fault::Fault;
+use crate::Fault;
 use crate::ingress::fill;
 use crate::rx::{Received, RxRing};
 

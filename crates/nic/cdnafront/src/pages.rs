@@ -109,7 +109,6 @@ pub const RX_PAGES: usize = 512;
 /// Pages of this domain with consecutive machine addresses.
 #[derive(Clone)]
 pub struct Memory {
-    /// One region.
     regions: Arc<[Region]>,
     /// The machine address of the first byte.
     address: u64,

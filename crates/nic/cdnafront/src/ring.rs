@@ -9,11 +9,10 @@ use arrayvec::ArrayVec;
 use cdna::ring::SLOTS;
 use cdna::{Descriptor, Direction, Flags, Mailbox, Offload, address, ring};
 
+use crate::Fault;
 use crate::call_page::{BATCH, CallError, Hypercalls};
-use crate::fault::Fault;
 use crate::pages::{Pages, Wake};
 
-/// A ring.
 pub(crate) struct Ring {
     pages: Arc<Pages>,
     direction: Direction,

@@ -16,8 +16,8 @@ use netdev::Metadata;
 use offload::{Checksum, Gso};
 use shm::Piece;
 
+use crate::Fault;
 use crate::call_page::BATCH;
-use crate::fault::Fault;
 use crate::pages::{Memory, RX_PAGES};
 use crate::ring::Ring;
 
@@ -59,7 +59,6 @@ impl Received {
     }
 }
 
-/// An RX ring.
 pub(crate) struct RxRing {
     ring: Ring,
     memory: Memory,

@@ -19,8 +19,8 @@ use netdev::{Buffer, Burst, Metadata, Refused};
 use offload::{Checksum, Gso};
 use shm::{OutOfBounds, Piece, Region};
 
+use crate::Fault;
 use crate::call_page::BATCH;
-use crate::fault::Fault;
 use crate::pages::{Memory, TX_PAGES};
 use crate::ring::Ring;
 
@@ -34,7 +34,6 @@ const FRAME_DESCRIPTORS: u32 = 3;
 /// What is handed over at once where that takes a call of the hypervisor: a call's descriptors, for frames of the MTU.
 const CALLED_BURST: Burst = Burst { frames: BATCH, bytes: BATCH * 1536 };
 
-/// A TX ring.
 pub(crate) struct TxRing {
     ring: Ring,
     memory: Memory,
@@ -183,9 +182,6 @@ impl TxRing {
 
     /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
     /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
-    ///
-    /// # Errors
-    /// As [`reclaim_now`](Self::reclaim_now).
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
         let is_half_full = self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2;

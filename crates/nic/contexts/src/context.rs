@@ -155,7 +155,6 @@ impl<O: PageOwner> Context<O> {
         }
     }
 
-    /// Maps pages.
     pub(crate) fn map(&mut self, entries: &[MapEntry], now: Duration) -> Result<u32, Refusal> {
         let (owner, mappings) = self.dynamic_mappings()?;
         mappings.give_back(owner);
@@ -165,7 +164,6 @@ impl<O: PageOwner> Context<O> {
         Ok(pages)
     }
 
-    /// Unmaps pages.
     pub(crate) fn unmap(
         &mut self,
         entries: &[MapEntry],

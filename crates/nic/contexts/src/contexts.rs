@@ -37,7 +37,6 @@ impl<O> Default for Slot<O> {
 }
 
 impl<O: PageOwner> Slot<O> {
-    /// The caller's context.
     pub(crate) fn of(&mut self, caller: DomId) -> Result<&mut Context<O>, Refusal> {
         let context = self.context.as_mut().ok_or(Refusal::NotYours)?;
         context.check_caller(caller)?;

@@ -27,7 +27,6 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadConsumer(pub(crate) u32);
 
-/// One ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
     direction: Direction,

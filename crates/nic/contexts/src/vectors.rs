@@ -113,9 +113,6 @@ impl<R: VectorRing> VectorConsumer<R> {
     }
 
     /// Takes all pending vectors and has each context in them interrupted once. Returns how many.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
     pub fn deliver(&mut self, interrupt: impl FnMut(ContextId)) -> Result<usize, BadVectors> {
         let set = self.take()?;
         let mut interrupt = interrupt;

@@ -22,7 +22,6 @@ enum Slot<P> {
     /// It is not assigned.
     #[default]
     Free,
-    /// It is served.
     Serving(Box<Context<P>>),
     /// A fault stopped it. Nothing of its memory is here any more.
     Stopped(Statistics),
@@ -82,7 +81,6 @@ impl<B: Bus> Contexts<B> {
         }
     }
 
-    /// How many contexts there are.
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }

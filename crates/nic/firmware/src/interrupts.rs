@@ -93,7 +93,6 @@ impl EventVectors {
         self.mailboxes[context.index()] = Events::NONE;
     }
 
-    /// Takes all events of one context.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(ContextId, Events)> {
         let context = self.contexts.contexts().next()?;

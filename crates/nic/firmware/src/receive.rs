@@ -15,7 +15,6 @@ const BUDGET: u32 = 128;
 #[derive(Debug)]
 pub(crate) struct Receiver {
     bucket: Bucket,
-    /// One frame.
     buffer: Box<[u8; FRAME_MAX]>,
     pub(crate) wire_frames: u64,
     /// Frames for nobody here, and frames that are none.

@@ -41,7 +41,6 @@ impl Schedule {
         }
     }
 
-    /// The context whose turn it is.
     #[inline]
     pub(crate) fn turn(&mut self) -> Option<ContextId> {
         let context = *self.turns.front()?;

@@ -24,7 +24,6 @@ pub(crate) struct Transmitter {
     schedule: Schedule,
     bucket: Bucket,
     segments: bool,
-    /// One frame.
     buffer: Box<[u8; FRAME_MAX]>,
     /// The buffer holds a frame that the wire has not taken.
     staged: Option<Staged>,
@@ -272,7 +271,6 @@ enum Next {
     Frame(Staged, i64),
     /// A frame that its deficit does not cover.
     LaterTurn,
-    /// Nothing.
     Nothing,
 }
 

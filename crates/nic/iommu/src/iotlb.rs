@@ -45,20 +45,20 @@ pub struct IotlbCount {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct CachedEntry {
     page: u32,
     /// Not valid: the line is empty.
     entry: Entry,
 }
 
 /// The line of no page.
-const EMPTY: Line = Line { page: 0, entry: Entry::EMPTY };
+const EMPTY: CachedEntry = CachedEntry { page: 0, entry: Entry::EMPTY };
 
 /// A set-associative cache of valid entries. A full set replaces its lines in turn.
 #[derive(Debug)]
 pub struct Iotlb {
     /// The lines of one set are neighbours.
-    lines: Box<[Line]>,
+    lines: Box<[CachedEntry]>,
     ways: usize,
     /// One less than the sets.
     mask: usize,
@@ -92,7 +92,7 @@ impl Iotlb {
     }
 
     #[inline]
-    fn set(&mut self, page: u32) -> &mut [Line] {
+    fn set(&mut self, page: u32) -> &mut [CachedEntry] {
         let first = (page as usize & self.mask) * self.ways;
         self.lines.get_mut(first..first + self.ways).unwrap_or_default()
     }
@@ -100,7 +100,7 @@ impl Iotlb {
     /// The cached entry of a page. Counts a hit or a miss.
     #[inline]
     pub fn look_up(&mut self, page: u32) -> Option<Entry> {
-        let found = |line: &&mut Line| line.page == page && line.entry.is_valid();
+        let found = |line: &&mut CachedEntry| line.page == page && line.entry.is_valid();
         let entry = self.set(page).iter_mut().find(found).map(|line| line.entry);
         match entry {
             Some(_) => self.count.hits += 1,
@@ -120,13 +120,13 @@ impl Iotlb {
             *victim = victim.wrapping_add(1);
             place
         });
-        lines[place] = Line { page, entry };
+        lines[place] = CachedEntry { page, entry };
     }
 
     /// Forgets pages.
     pub fn invalidate(&mut self, pages: Range<u32>) {
         self.count.invalidations += 1;
-        let remove = |line: &mut Line| {
+        let remove = |line: &mut CachedEntry| {
             if pages.contains(&line.page) {
                 *line = EMPTY;
             }

@@ -102,9 +102,6 @@ impl<T: WriteTable, P: Invalidation> Mapper<T, P> {
     }
 
     /// Whether a page can be mapped.
-    ///
-    /// # Errors
-    /// [`MapError::Outside`], [`MapError::Mapped`] or [`MapError::Pending`].
     pub fn check_free(&self, page: u32) -> Result<(), MapError> {
         if page >= self.table.pages() {
             return Err(MapError::Outside(page));
@@ -117,9 +114,6 @@ impl<T: WriteTable, P: Invalidation> Mapper<T, P> {
     }
 
     /// Maps one page. The card needs no notice: it caches valid entries only.
-    ///
-    /// # Errors
-    /// As [`check_free`](Self::check_free).
     pub fn map(&mut self, page: u32, entry: Entry) -> Result<(), MapError> {
         self.check_free(page)?;
         self.table.store(page, entry);

@@ -64,7 +64,6 @@ struct World {
     busy: Vec<Busy>,
     now: Duration,
     next_machine_page: u64,
-    /// What is mapped.
     mapped: BTreeMap<u32, (u64, Permission)>,
     /// What was unmapped and not given back.
     pending: BTreeMap<u32, u64>,

@@ -129,9 +129,6 @@ impl Frame {
     }
 
     /// Parses the private copy of the first bytes.
-    ///
-    /// # Errors
-    /// As [`Headers::parse_start`].
     #[inline]
     pub fn parse_headers(&mut self) -> Result<(), ParseError> {
         let Headers { network, transport, vlan, l3_offset, l4_offset, payload_offset } =

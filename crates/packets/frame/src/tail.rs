@@ -48,7 +48,6 @@ impl Tail {
         self.runs.len()
     }
 
-    /// A run by its number.
     pub(crate) fn run(&self, n: usize) -> Option<Run<'_>> {
         Some(match self.runs.get(n)? {
             TailRun::Private { start, len } => {

@@ -31,9 +31,6 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout of a frame of `frame_len` bytes that starts with `header`, which holds all of its headers.
-    ///
-    /// # Errors
-    /// [`Error::Transport`], [`Error::Headers`] or [`Error::Length`].
     pub(crate) fn of(header: &[u8], frame_len: usize, headers: &Headers) -> Result<Self, Error> {
         let (ip, ip_len) = match headers.network {
             Network::Ipv4 => (Ip::V4, ipv4::HEADER_LEN),
@@ -88,9 +85,6 @@ impl Layout {
     }
 
     /// The pseudo-header's sum for `len` bytes of transport header and payload.
-    ///
-    /// # Errors
-    /// [`Error::TooLong`]
     pub(crate) fn pseudo(&self, header: &[u8], len: usize) -> Result<Sum, Error> {
         let network = &header[self.l3..self.l4];
         let protocol = self.protocol.0;

@@ -111,7 +111,6 @@ fn plain_v6(network: &[u8], len: usize) -> Option<u16> {
 #[derive(Clone, Copy, Debug)]
 pub struct Merge {
     first: Mergeable,
-    /// The last one.
     last: Mergeable,
     /// Bytes of all payloads.
     payload: usize,

@@ -1,8 +1,7 @@
 //! The backend's end: takes requests, writes responses.
 
 use crate::ledger::Ledger;
-use crate::page::HEADER_LEN;
-use crate::{Broken, Index, SharedPage, Slots, must_notify};
+use crate::{Broken, HEADER_LEN, Index, SharedPage, Slots, must_notify};
 
 /// The backend's end of a ring.
 ///

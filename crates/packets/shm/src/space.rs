@@ -104,7 +104,6 @@ impl Space {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// Restores page `page`, which is at `region`.
     fn restore(&self, region: &Region, page: usize) -> io::Result<()> {
         let Ok(at) = region.address(0, PAGE) else { return Ok(()) };
         let at = at.cast();

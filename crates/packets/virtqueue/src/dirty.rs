@@ -7,7 +7,6 @@ use shm::Region;
 
 /// Bytes of a page of the log (`VHOST_LOG_PAGE`), whatever the guest's pages are.
 const PAGE: u64 = 4096;
-/// Pages in a word.
 const WORD_PAGES: u64 = 32;
 
 /// A bitmap with a bit for each page of the guest's address space, which the front-end reads and clears at any time.

@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 use shm::Region;
 
 use crate::SetupError;
-use crate::taken::Entry;
+use crate::taken::TakenChain;
 
 /// Bytes before the chains. As in vhost-user's layout, features come first, then the version and the ring's size.
 const HEADER_LEN: usize = 64;
@@ -99,7 +99,7 @@ impl InflightLog {
     }
 
     /// Notes the chain that is published `n`th in a batch.
-    pub(crate) fn note(&self, n: u16, entry: Entry) {
+    pub(crate) fn note(&self, n: u16, entry: TakenChain) {
         let ([a, b], [c, d]) = (entry.id.to_le_bytes(), entry.descriptors.to_le_bytes());
         let [e, f, g, h] = entry.written.to_le_bytes();
         let at = HEADER_LEN + ENTRY_LEN * usize::from(n);

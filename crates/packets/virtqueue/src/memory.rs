@@ -227,7 +227,6 @@ pub(crate) struct Area<M = Region> {
     pub(crate) region: M,
     /// Its first byte in the region.
     pub(crate) start: usize,
-    /// The region's number.
     index: u16,
 }
 

@@ -9,7 +9,7 @@ use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
 use crate::position::Position;
 use crate::split::walk_table;
-use crate::taken::{Entry, Taken};
+use crate::taken::{Taken, TakenChain};
 use crate::words::PackedWords;
 use crate::{
     Broken, Chain, GuestMemory, Options, RingAddresses, RingMemory, SIZE_MAX, SetupError, Single,
@@ -388,7 +388,7 @@ impl<M: RingMemory> PackedQueue<M> {
 
     /// Writes a used descriptor: length, id and flags at once, after all that was written before.
     #[inline]
-    fn write_used(&self, place: Position, entry: Entry) {
+    fn write_used(&self, place: Position, entry: TakenChain) {
         let flags = place.used_flags() | if entry.written > 0 { flag::WRITE } else { 0 };
         let tail = u64::from(entry.written) | u64::from(entry.id) << 32 | u64::from(flags) << 48;
         self.words.set_tail(place.index, tail.to_le());

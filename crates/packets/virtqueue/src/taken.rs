@@ -2,7 +2,7 @@
 
 /// A chain in the device's hands.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct TakenChain {
     /// The id that the driver gets back.
     pub(crate) id: u16,
     /// Descriptors that it occupies in a packed ring.
@@ -15,19 +15,18 @@ pub(crate) struct Entry {
 /// Chains in the order in which they were taken. Chain numbers run freely and wrap at 2¹⁶.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    entries: Box<[Entry]>,
+    entries: Box<[TakenChain]>,
     /// The first one that is not published.
     first: u16,
     /// The first one that is not complete.
     complete: u16,
-    /// The next one to be taken.
     next: u16,
 }
 
 impl Taken {
     /// For at most `size` chains at a time, numbered from `first` on.
     pub(crate) fn new(size: u16, first: u16) -> Self {
-        let entries = vec![Entry::default(); usize::from(size).next_power_of_two()].into();
+        let entries = vec![TakenChain::default(); usize::from(size).next_power_of_two()].into();
         Self { entries, first, complete: first, next: first }
     }
 
@@ -56,7 +55,7 @@ impl Taken {
     pub(crate) fn push(&mut self, id: u16, descriptors: u16) -> u16 {
         let index = self.next;
         let at = self.at(index);
-        self.entries[at] = Entry { id, descriptors, written: 0, is_complete: false };
+        self.entries[at] = TakenChain { id, descriptors, written: 0, is_complete: false };
         self.next = index.wrapping_add(1);
         index
     }
@@ -72,7 +71,7 @@ impl Taken {
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: u16) -> Entry {
+    pub(crate) fn get(&self, index: u16) -> TakenChain {
         self.entries[self.at(index)]
     }
 

@@ -66,9 +66,6 @@ pub struct ChecksumLocation {
 
 impl Headers {
     /// Parses a whole frame. Reads at most [`MAX_LEN`] bytes of it.
-    ///
-    /// # Errors
-    /// As [`parse_start`](Self::parse_start).
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
         Self::parse_start(frame, frame.len())

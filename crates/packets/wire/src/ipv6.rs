@@ -173,9 +173,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     /// What follows the extension headers; its offset counts from the start of [`Packet::payload`].
-    ///
-    /// # Errors
-    /// As [`walk_extensions`].
     #[inline]
     pub fn upper_layer(&self) -> Result<UpperLayer, ParseError> {
         walk_extensions(self.next_header(), self.payload(), 0)

@@ -12,7 +12,7 @@ use crate::balloon::Balloon;
 use crate::dma::Holds;
 use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
-use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
+use crate::grant_table::{Access, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GrantEntry, gtf};
 use crate::guest_copy::CopiesOfDomain;
 use crate::memory::{MemorySize, populate, secret_memory};
 use crate::share::{MappingCount, Share};
@@ -149,7 +149,6 @@ impl Domain {
         u64::try_from(blocks).ok().map(|blocks| blocks * 512)
     }
 
-    /// All of its memory.
     #[inline]
     pub(crate) fn memory(&self) -> &Region {
         &self.memory
@@ -251,10 +250,10 @@ impl Domain {
     }
 
     #[inline]
-    fn entry(&self, gref: GrantRef) -> Option<Entry> {
+    fn entry(&self, gref: GrantRef) -> Option<GrantEntry> {
         // Acquire: the guest writes domid and frame before it publishes the flags.
         let word = self.memory.atomic_u64(self.entry_at(gref)?).ok()?.load(Ordering::Acquire);
-        Some(Entry::from(word))
+        Some(GrantEntry::from(word))
     }
 
     /// Pins a grant for a mapping: the guest can see that it must not take the page back.

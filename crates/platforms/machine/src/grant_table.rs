@@ -32,13 +32,13 @@ pub(crate) enum Access {
 
 /// A private copy of a v1 grant entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct GrantEntry {
     flags: u16,
     domid: u16,
     pub(crate) frame: u32,
 }
 
-impl From<u64> for Entry {
+impl From<u64> for GrantEntry {
     #[inline]
     fn from(word: u64) -> Self {
         let [f0, f1, d0, d1, p0, p1, p2, p3] = word.to_ne_bytes();
@@ -50,7 +50,7 @@ impl From<u64> for Entry {
     }
 }
 
-impl Entry {
+impl GrantEntry {
     /// Whether the entry lets `caller` have this access.
     #[inline]
     pub(crate) fn permits(self, caller: DomId, access: Access) -> bool {

@@ -36,12 +36,12 @@ struct Inner {
 
 #[derive(Default)]
 struct Domains {
-    by_id: HashMap<DomId, Entry>,
+    by_id: HashMap<DomId, JoinedDomain>,
     last: u16,
     machine_pages: MachinePages,
 }
 
-struct Entry {
+struct JoinedDomain {
     domain: Arc<Domain>,
     /// The most channels.
     channels_max: usize,
@@ -90,7 +90,7 @@ impl Machine {
         let domain = Domain::new(id, size, share, first).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
         let (channels_max, channels) = (share.channels, HashMap::new());
-        let entry = Entry { domain: domain.clone(), channels_max, channels, ports: 0 };
+        let entry = JoinedDomain { domain: domain.clone(), channels_max, channels, ports: 0 };
         self.domains().by_id.insert(id, entry);
         Ok(domain)
     }
@@ -145,7 +145,6 @@ impl Machine {
         Ok(hypercall::copy(&copies, &guest, requests))
     }
 
-    /// What has the pool of a guest's queue.
     pub(crate) fn pool(&self, guest: DomId, id: u32) -> Result<Arc<QueueCopies>, Error> {
         let copies = self.peer(guest)?.copies().find(id);
         let pooled = copies.filter(|copies| copies.pool_file().is_some());

@@ -78,7 +78,6 @@ impl Device {
     }
 }
 
-/// Opens a device.
 pub(crate) fn open(device: Device) -> Result<OwnedFd, OpenError> {
     open_below(Path::new("/"), device)
 }

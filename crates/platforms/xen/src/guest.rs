@@ -36,9 +36,6 @@ impl XenGuest {
 
     /// As [`share`](Guest::share), but read-only. Tests use it: a backend must survive a ring or a
     /// buffer that it cannot write.
-    ///
-    /// # Errors
-    /// As [`share`](Guest::share).
     pub fn share_read_only(
         &self,
         to: DomId,

@@ -42,7 +42,6 @@ pub enum OwnPagesError {
 #[derive(Clone, Debug)]
 struct PoolSource {
     gntalloc: Arc<OwnedFd>,
-    /// Pages of each pool.
     pages: usize,
 }
 
@@ -59,9 +58,6 @@ impl Xen {
 
     /// As [`open`](Self::open), with guest copies: each queue of a guest that copies gets a pool of `pages` pages, of
     /// which there are at most [`POOL_PAGES_MAX`](wire::netif::guest_copy::POOL_PAGES_MAX).
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     pub fn with_guest_copies(pages: usize) -> Result<Self, OpenError> {
         let gntalloc = Arc::new(open(Device::Gntalloc)?);
         Ok(Self { copies: Some(PoolSource { gntalloc, pages }), ..Self::open()? })

@@ -69,9 +69,6 @@ fn awaits_its_own_store(root: &Path) -> bool {
 }
 
 /// Connects through the kernel's device, wherever the store runs.
-///
-/// # Errors
-/// As [`connect`].
 pub fn connect_by_device() -> Result<OwnedFd, OpenError> {
     open(Device::Xenbus)
 }

@@ -70,7 +70,6 @@ pub(crate) struct Buffers<'a, H: Hypervisor> {
 
 /// How the backend reaches the buffers.
 enum Access<'a, P> {
-    /// By their grants.
     Granted,
     /// Where they are mapped, if they are: the index of mapped pages, and the pages.
     Mapped(&'a Index, MappedGrants<'a, P>),

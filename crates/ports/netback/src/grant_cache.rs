@@ -68,7 +68,6 @@ pub(crate) struct GrantCache<H: Hypervisor> {
     /// What look-ups have earned; a mapping costs [`MAPPING_COST`].
     credit: u32,
     usage: Arc<GrantUse>,
-    /// Of this batch.
     batch: Counts,
 }
 
@@ -110,7 +109,6 @@ impl<H: Hypervisor> GrantCache<H> {
         &self.usage
     }
 
-    /// The pages that are mapped.
     #[inline]
     pub(crate) fn pages(&self) -> MappedPages<'_> {
         MappedPages { region: &self.aperture, grefs: &self.grefs, frames: Some(&self.frames) }

@@ -49,4 +49,4 @@ pub use persistent::PersistentGrants;
 pub use request::Fault;
 pub use rx::RxQueue;
 pub use tx::TxQueue;
-pub use vif::{CLOSED_FOR, Change, Vif, VifError, remove_closed};
+pub use vif::{CLOSED_FOR, Vif, VifChange, VifError, remove_closed};

@@ -235,7 +235,6 @@ impl<H: Hypervisor> Table<H> {
 }
 
 impl<H: Hypervisor> Pages<'_, H> {
-    /// The pages that are mapped.
     #[inline]
     pub(crate) fn mapped(&self) -> MappedPages<'_> {
         MappedPages { region: &self.0.aperture, grefs: &self.0.grefs, frames: None }

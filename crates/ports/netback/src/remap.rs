@@ -50,7 +50,6 @@ impl<H: Hypervisor> Remapped<H> {
         ops.iter().all(|op| op.status == MapStatus::Okay)
     }
 
-    /// The pages that are mapped.
     pub(crate) fn pages(&self) -> MappedPages<'_> {
         MappedPages { region: &self.aperture, grefs: &self.grefs, frames: None }
     }

@@ -42,7 +42,7 @@ pub enum VifError {
 
 /// What the owner of the queues must do after a change of the frontend's state.
 #[expect(clippy::large_enum_variant, reason = "made once per connection")]
-pub enum Change<H: Hypervisor> {
+pub enum VifChange<H: Hypervisor> {
     /// Nothing.
     None,
     /// Carry the traffic of these queues and serve the control ring, then call
@@ -219,43 +219,43 @@ impl<H: Hypervisor> Vif<H> {
 
     /// Reads the frontend's state and returns what the owner must do. The frontend may change from
     /// any state to any other and write any value: nothing is assumed from its earlier states.
-    pub fn frontend_changed(&mut self) -> Result<Change<H>, VifError> {
+    pub fn frontend_changed(&mut self) -> Result<VifChange<H>, VifError> {
         use XenbusState::{
             Closed, Closing, Connected, InitWait, Initialised, Initialising, Reconfigured,
             Reconfiguring,
         };
         Ok(match self.frontend_state()? {
             Some(Connected | Reconfiguring) if std::mem::take(&mut self.orphaned) => {
-                Change::Connect(self.take_over()?)
+                VifChange::Connect(self.take_over()?)
             }
-            Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
+            Some(Connected) if self.state == InitWait => VifChange::Connect(self.connect()?),
             Some(state @ (Connected | Reconfiguring)) => {
                 if self.state == Connected {
                     self.multicast_changed();
                     self.headroom_changed(state)?;
                 }
-                Change::None
+                VifChange::None
             }
             // Both ends have left the connection.
-            Some(InitWait | Initialised | Reconfigured) if self.orphaned => Change::Disconnect,
+            Some(InitWait | Initialised | Reconfigured) if self.orphaned => VifChange::Disconnect,
             // Still writing its keys.
-            Some(InitWait | Initialised | Reconfigured) => Change::None,
+            Some(InitWait | Initialised | Reconfigured) => VifChange::None,
             // The frontend of a device that was never used does not close.
-            Some(Initialising) if self.is_online() == Some(false) => Change::Remove,
+            Some(Initialising) if self.is_online() == Some(false) => VifChange::Remove,
             // A frontend that starts over: at first, or after it had closed, or crashed.
             Some(Initialising) => match self.state {
-                InitWait => Change::None,
+                InitWait => VifChange::None,
                 Closed => {
                     self.invite()?;
-                    Change::None
+                    VifChange::None
                 }
-                _ => Change::Disconnect,
+                _ => VifChange::Disconnect,
             },
-            Some(Closed) | None if self.is_online() != Some(true) => Change::Remove,
+            Some(Closed) | None if self.is_online() != Some(true) => VifChange::Remove,
             // Also before it was connected: Linux's netfront waits until this end closes too.
             Some(Closing | Closed) | None => match self.state {
-                Closed => Change::None,
-                _ => Change::Disconnect,
+                Closed => VifChange::None,
+                _ => VifChange::Disconnect,
             },
         })
     }

@@ -19,7 +19,6 @@ pub(crate) struct FreePages {
 }
 
 impl FreePages {
-    /// All pages.
     pub(crate) fn all() -> Self {
         Self { words: [u64::MAX; WORDS], aside: [0; WORDS], len: RING_LEN }
     }

@@ -13,7 +13,7 @@ use wire::ethernet::MacAddr;
 use wire::netif::{GrefMapping, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
-use crate::pages::{TxPages, wanted};
+use crate::invalidate::{TxPages, wanted};
 use crate::{ControlError, ControlRing, CopyPool, Queue};
 
 /// The token of the watch on the backend's state.
@@ -262,7 +262,6 @@ impl<G: Guest> Frontend<G> {
         self.store.write(None, &format!("{}/state", self.device), &state.to_string())
     }
 
-    /// The backend's state in the store.
     pub(crate) fn backend_state(&self) -> Result<Option<XenbusState>, StoreError> {
         match self.store.read(None, &format!("{}/state", self.backend)) {
             Ok(text) => Ok(XenbusState::parse(&text)),

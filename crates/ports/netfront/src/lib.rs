@@ -16,23 +16,47 @@
 mod buffers;
 mod control;
 mod device;
-mod fault;
 mod fetch;
 mod free_pages;
 mod handshake;
 mod invalidate;
-mod pages;
-mod pool;
 mod rx;
 mod tx;
 
+pub use buffers::CopyPool;
 pub use control::{ControlError, ControlRing, HashConfig};
 pub use device::Queue;
-pub use fault::Fault;
 pub use handshake::{Config, ConnectError, Frontend};
-pub use pool::CopyPool;
 pub use rx::{FlowHash, Received, RxQueue};
 pub use tx::{Full, TxBuffer, TxQueue};
 
 /// Requests on a full ring, and pages of each ring.
 pub const RING_LEN: usize = 256;
+
+/// The backend broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// An index is out of range.
+    #[error(transparent)]
+    Ring(#[from] ring::Broken),
+    /// A response to a request that is not outstanding.
+    #[error("a response to request {0}, which is not outstanding")]
+    UnknownId(u16),
+    /// An extra that does not say which request it answers, of a backend that answers in any order.
+    #[error("an extra that does not say which request it answers")]
+    UnnamedRequest,
+    /// A packet whose last fragments are missing.
+    #[error("a packet announces more fragments than were delivered")]
+    Unfinished,
+    /// A fragment that crosses the end of its page.
+    #[error("{len} bytes at {offset} cross the end of the page")]
+    CrossesPage {
+        /// First byte in the page.
+        offset: u16,
+        /// How many bytes.
+        len: u16,
+    },
+    /// A malformed extra.
+    #[error(transparent)]
+    Extra(#[from] wire::netif::extra::ExtraError),
+}

@@ -11,7 +11,6 @@ use crate::kept::{HEADROOM, KeptBuffers};
 
 /// Bytes of a buffer for a frame of the MTU, as drivers of NICs size it.
 const SMALL: usize = 2048;
-/// Bytes of a page.
 const PAGE: usize = PageSize::Small.bytes();
 
 /// Options of the buffers.
@@ -44,7 +43,6 @@ impl BufferOptions {
 /// touched.
 #[derive(Debug)]
 pub struct Buffers {
-    /// One region.
     regions: Arc<[Region]>,
     /// Bytes of one buffer.
     size: usize,

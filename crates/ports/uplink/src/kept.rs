@@ -53,7 +53,6 @@ impl KeptBuffers {
         Ok(Self { size, state })
     }
 
-    /// The buffer of a slot.
     pub(crate) fn current(&self, slot: usize) -> usize {
         self.state.borrow().current[slot]
     }

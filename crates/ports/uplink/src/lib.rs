@@ -7,9 +7,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod packet;
-pub mod tap;
-
 mod buffers;
 mod direct;
 mod egress;
@@ -18,12 +15,14 @@ mod guest_tap;
 mod ingress;
 mod kept;
 mod loans;
-mod macvtap;
+pub mod packet;
 mod packet_ring;
-mod rings;
 mod steering;
 mod sys;
 mod sysfs;
+pub mod tap;
+#[cfg(test)]
+mod tests;
 mod xdp;
 
 pub use buffers::{BufferOptions, Buffers};
@@ -31,15 +30,11 @@ pub use direct::DirectIngress;
 pub use egress::TapEgress;
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use guest_tap::GuestTap;
-pub use ingress::TapIngress;
-pub use macvtap::Macvtap;
-pub use rings::{has_rings, open_rings, try_ring};
+pub use ingress::{TapIngress, has_rings, open_rings, try_ring};
 pub use steering::{Steering, SteeringError};
+pub use tap::Macvtap;
 pub use xdp::{
     Xdp, XdpCounts, XdpError, XdpIngress, XdpNic, XdpNicEgress, XdpNicError, XdpNicIngress,
     XdpNicQueue, XdpNicReceiver, XdpNicSender, XdpNicSocket, XdpNicWatch, XdpSocket,
     XdpSocketError,
 };
-
-#[cfg(test)]
-mod tests;

@@ -62,7 +62,6 @@ fn anew(name: &str, folder: &str) -> Result<OwnedFd> {
     open(root.as_fd(), &format!("class/net/{name}/{folder}"), OFlags::DIRECTORY)
 }
 
-/// The entries of a folder with this prefix.
 fn entries(folder: &OwnedFd, prefix: &str) -> Result<Vec<String>> {
     let entries = Dir::read_from(folder)?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

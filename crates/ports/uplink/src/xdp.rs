@@ -8,7 +8,6 @@
 //! the guest's, so the kernel copies the frame into a buffer that the guest has posted. That copy comes after the look, so no byte of
 //! another guest's frame gets there.
 
-mod frame;
 mod guest;
 mod nic;
 mod ring;
@@ -19,13 +18,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shm::Region;
+use socket::LONGEST;
 use wire::ethernet::MacAddr;
 
 use crate::packet::{self, DeviceError};
 use crate::steering::{self, Stations, SteeringError, program};
 use crate::sys::bpf::{self, AttachType, Map, MapType, ProgramType};
-
-use frame::LONGEST;
 
 pub use guest::ingress::{XdpCounts, XdpIngress};
 pub use guest::{XdpSocket, XdpSocketError};

@@ -60,7 +60,6 @@ impl Inflight {
         old.revoke().map_err(|error| format!("revoking a mapping: {error}"))
     }
 
-    /// The log of a ring.
     pub(crate) fn log(&self, ring: usize) -> Option<InflightLog> {
         let len = InflightLog::bytes(self.ring_size);
         let start = (ring < usize::from(self.rings)).then_some(ring * len)?;

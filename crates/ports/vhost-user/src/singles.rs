@@ -96,7 +96,6 @@ impl Singles {
         Ok(())
     }
 
-    /// The next one.
     #[inline]
     pub(crate) fn next(&self) -> Option<Single> {
         self.all[self.next..self.end].first().copied()

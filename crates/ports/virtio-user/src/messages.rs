@@ -113,7 +113,6 @@ impl<'a> Messages<'a> {
         value.map(u64::from_le_bytes).ok_or(Error::BadReply(request.1))
     }
 
-    /// Shares the memory.
     pub(crate) fn share(&mut self, memory: &SharedMemory) -> Result<(), Error> {
         let regions = 1u64;
         let region = [GUEST, memory.region.len() as u64, USER, 0];

@@ -24,7 +24,6 @@ const BUFFERS_MAX: usize = port::PIECES_MAX;
 /// finished.
 pub struct Receiver {
     ring: BurstDriver,
-    /// One region.
     regions: Arc<[Region]>,
     kick: Arc<Call>,
     call: Arc<Doorbell>,

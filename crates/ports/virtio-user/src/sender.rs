@@ -37,7 +37,6 @@ pub struct Sender {
 /// The ring, and the memory of its buffers.
 struct Buffers {
     driver: BurstDriver,
-    /// One region.
     regions: Arc<[Region]>,
     header_len: usize,
 }

@@ -21,7 +21,6 @@ const PAGE: usize = PageSize::Small.bytes();
 pub(crate) const PART: u32 = 65 * 64;
 pub(crate) const WHOLE: u32 = 1025 * 64;
 
-/// What a ring is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingShape {
     /// Entries, a power of two.

@@ -12,7 +12,6 @@ pub struct Tags {
 
 /// The tag of global pages.
 pub const GLOBAL: u16 = u16::MAX;
-/// The number of tags.
 const TAGS: usize = 4096;
 
 impl Tags {

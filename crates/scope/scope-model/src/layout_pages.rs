@@ -42,7 +42,6 @@ pub struct LayoutPages {
     /// How many pages are recent in any layout, and the most that may be.
     count: [usize; 2],
     most: [usize; 2],
-    /// How many are recent in each layout.
     recent: [Each<u16>; 2],
     /// The page that was used last, and by which layouts: using it again changes nothing.
     last: (u32, u32),

@@ -16,9 +16,7 @@ use crate::piece::Piece;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Lines of a page.
 const PAGE_LINES: u64 = PAGE / LINE as u64;
-/// The number of no page.
 const NO_PAGE: u32 = u32::MAX;
 
 /// Misses of one layout, or of several together.
@@ -61,7 +59,6 @@ struct Places {
     /// The layouts that shift its byte to the next page, a bit each, by the byte's place in the page over `align`.
     next_page: Box<[u32]>,
     align: u64,
-    /// How many pages it has.
     page_count: usize,
 }
 

@@ -57,7 +57,6 @@ impl LineId {
         self.side() == Side::Data as usize
     }
 
-    /// The number of its [`Side`].
     #[inline]
     pub(crate) fn side(self) -> usize {
         (self.0 >> Self::LOWER) as usize
@@ -69,7 +68,6 @@ impl LineId {
         (self.0 >> Self::IN_PAGE) as usize
     }
 
-    /// Its number in its page.
     #[inline]
     pub(crate) fn in_page(self) -> u64 {
         u64::from(self.0 & ((1 << Self::IN_PAGE) - 1))

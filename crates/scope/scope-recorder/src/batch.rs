@@ -2,8 +2,8 @@
 
 use scope_model::TlbSet;
 
+use crate::accesses::{FULL, LineUse, USES};
 use crate::blocks::OwnedSite;
-use crate::line_use::{FULL, LineUse, USES};
 
 /// The number of entries from which on a batch is handed over.
 const ENOUGH: usize = FULL;
@@ -150,7 +150,6 @@ impl Entry {
 pub struct Batch {
     /// Instructions before it.
     first: u64,
-    /// The executed blocks.
     executed: Box<[ExecutedBlock; USES]>,
     /// The node of the call graph of each, if it is recorded.
     nodes: Box<[u32; USES]>,

@@ -5,7 +5,6 @@ use scope_result::{Block, Mode};
 
 use crate::access_groups::Accesses;
 use crate::block_flow::{BlockFlow, Ending};
-use crate::block_id::BlockId;
 use crate::cost_events::BlockEvents;
 
 /// Domains that are counted separately; the last number is shared by all others.
@@ -267,5 +266,17 @@ impl Blocks {
             Block { address, code, instructions, mode, space, domain, function: 0, counters }
         });
         blocks.collect()
+    }
+}
+
+/// The number of a block, in the order in which blocks were translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    /// The number as an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
     }
 }

@@ -10,8 +10,7 @@ use scope_model::Counters;
 use scope_result::{CallKind, CallNode, Mode};
 
 use crate::block_flow::{BlockFlow, Ending};
-use crate::block_id::BlockId;
-use crate::blocks::{DOMAINS, KINDS};
+use crate::blocks::{BlockId, DOMAINS, KINDS};
 use crate::call_tree::{CallTree, Entered, ROOT};
 use crate::functions::EntryKind;
 use crate::return_slots::{Frame, ReturnSlots};

@@ -6,8 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use scope_model::{Counters, EventCounts};
 use scope_result::{CallKind, CallNode};
 
-use crate::block_id::BlockId;
-use crate::blocks::KINDS;
+use crate::blocks::{BlockId, KINDS};
 use crate::cost_events::BlockEvents;
 
 /// The most nodes: further chains of calls count for the root.

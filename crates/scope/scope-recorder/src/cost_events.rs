@@ -68,7 +68,7 @@ fn event(instruction: &Instruction, mode: Mode) -> Option<CostEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decoded::decoded;
+    use crate::decode::decoded;
 
     fn of(code: &[&[u8]], mode: Mode) -> Vec<(CostEvent, u8)> {
         let events = cost_events(&decoded(0x1000, code), mode, Some(0x1003));

@@ -1,5 +1,6 @@
 //! Decodes marks, and the instructions that empty TLBs.
 
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use scope_model::Flush;
 
 /// `nop dword [rax + NUMBER]`, of seven bytes. The number identifies a mark; no compiler chooses it.
@@ -167,6 +168,18 @@ impl FlushInstruction {
             }
         })
     }
+}
+
+/// The instructions of a block at `address`; `code` has the bytes of each. Bytes that are no instruction give an invalid one.
+#[must_use]
+pub fn decoded(address: u64, code: &[&[u8]]) -> Vec<Instruction> {
+    let mut at = address;
+    let decode = |bytes: &&[u8]| {
+        let instruction = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();
+        at = at.wrapping_add(bytes.len() as u64);
+        instruction
+    };
+    code.iter().map(decode).collect()
 }
 
 #[cfg(test)]

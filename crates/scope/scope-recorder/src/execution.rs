@@ -5,15 +5,13 @@ use std::ops::Range;
 use scope_model::{LineId, Side};
 
 use crate::access_groups::Member;
+use crate::accesses::{FULL, LineUse, USES};
 use crate::batch::{Batch, ExecutedBlock};
-use crate::block_id::BlockId;
-use crate::blocks::{Blocks, HotBlock, LOOK, NOWHERE};
+use crate::blocks::{BlockId, Blocks, HotBlock, LOOK, NOWHERE};
 use crate::call_graph::{CallGraph, Executed};
 use crate::group_word::GroupWord;
 use crate::layout_trace::LayoutTrace;
-use crate::line_use::{FULL, LineUse, USES};
 
-/// The number of no block.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 /// The identifier of no line.
 const NO_LINE: u32 = u32::MAX;

@@ -51,7 +51,6 @@ pub struct Functions {
 impl Functions {
     /// The bytes of a function in a file: its address, and the number of its entry kind.
     const RECORD: usize = 9;
-    /// The number of the end of functions.
     const END: u8 = u8::MAX;
 
     /// Functions at these addresses; none where the functions before an address end.

@@ -3,7 +3,7 @@
 use scope_model::LineId;
 
 use crate::access_groups::{Extent, Group, Member};
-use crate::block_id::BlockId;
+use crate::blocks::BlockId;
 
 /// A group of accesses in 64 bits, which QEMU passes to the callback. Most groups therefore need no table.
 ///

@@ -1,7 +1,7 @@
 //! Which callbacks QEMU has to make while a block is executed.
 
 use crate::access_groups::{Accesses, Member};
-use crate::block_id::BlockId;
+use crate::blocks::BlockId;
 use crate::group_word::GroupWord;
 
 /// What a callback for an access stands for.

@@ -6,8 +6,7 @@ use scope_model::{
 };
 use scope_result::{BlockMisses, LayoutCounts, Mode};
 
-use crate::block_id::BlockId;
-use crate::blocks::BlockCode;
+use crate::blocks::{BlockCode, BlockId};
 use crate::layout_plan::{LayoutPlan, find};
 
 const PAGE: u64 = 4096;
@@ -39,7 +38,6 @@ enum Crossing {
     Return,
 }
 
-/// A page that is mapped.
 #[derive(Clone, Copy, Debug)]
 struct MappedPage {
     page: u64,

@@ -11,14 +11,12 @@ mod accesses;
 mod arguments;
 mod batch;
 mod block_flow;
-mod block_id;
 mod blocks;
 mod call_graph;
 mod call_tree;
 mod cost_events;
 mod counts;
 mod decode;
-mod decoded;
 mod execution;
 mod frames;
 mod functions;
@@ -26,9 +24,7 @@ mod group_word;
 mod instrumentation;
 mod layout_plan;
 mod layout_trace;
-mod line_use;
 mod memory;
-mod message;
 mod recorder;
 mod register_values;
 mod return_slots;
@@ -39,12 +35,11 @@ mod tracer;
 pub use access_groups::{Accesses, Group, Member};
 pub use accesses::accesses;
 pub use arguments::Arguments;
-pub use block_id::BlockId;
+pub use blocks::BlockId;
 pub use decode::{
-    FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, TIME_STAMP, enters_guest,
+    FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, TIME_STAMP, decoded, enters_guest,
     flush_instruction, mark,
 };
-pub use decoded::decoded;
 pub use frames::{FrameEntry, FrameProbe, SkbLayout};
 pub use functions::{EntryKind, Functions};
 pub use group_word::GroupWord;

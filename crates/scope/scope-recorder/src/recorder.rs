@@ -5,23 +5,20 @@ use std::sync::Arc;
 use scope_model::{Flush, FlushSite, LINE, Mapping, Model, Paging, Side, Sweep, TlbSet};
 use scope_result::{Checks, Event, EventKind, Function, Owner, Recording};
 
+use crate::accesses::LineUse;
 use crate::arguments::Arguments;
 use crate::batch::{Batch, Entry, EntryKind};
-use crate::block_id::BlockId;
-use crate::blocks::{DOMAINS, LAST_DOMAIN, MODES};
+use crate::blocks::{BlockId, DOMAINS, LAST_DOMAIN, MODES};
 use crate::call_graph::CallGraph;
 use crate::counts::{Counts, SAMPLES};
 use crate::execution::{Execution, Stop};
 use crate::layout_plan::LayoutPlan;
 use crate::layout_trace::LayoutTrace;
-use crate::line_use::LineUse;
-use crate::message::Message;
-use crate::stage::{SharedWork, Stage};
+use crate::stage::{Message, SharedWork, Stage};
 use crate::trace::TraceEvent;
 
 /// The most events.
 const EVENTS: usize = 1 << 20;
-/// The number of batches.
 const BATCHES: usize = 24;
 
 /// Counting, as work that other threads can help with.

@@ -2,7 +2,7 @@
 
 use scope_model::{Flush, FlushSite, Mapping, Side};
 
-use crate::block_id::BlockId;
+use crate::blocks::BlockId;
 use crate::group_word::{GroupWord, NO_GROUP};
 
 /// An event in the execution of the guest.

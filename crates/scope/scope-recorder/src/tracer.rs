@@ -20,26 +20,22 @@ use crate::access_groups::{AccessSizes, Accesses, Extent};
 use crate::accesses::accesses;
 use crate::arguments::Arguments;
 use crate::block_flow::BlockFlow;
-use crate::block_id::BlockId;
-use crate::blocks::{BlockCode, DOMAINS};
+use crate::blocks::{BlockCode, BlockId, DOMAINS};
 use crate::cost_events::cost_events;
-use crate::decoded::decoded;
+use crate::decode::decoded;
 use crate::frames::{FrameCounter, FrameEntry};
 use crate::functions::Functions;
 use crate::group_word::GroupWord;
 use crate::instrumentation::{Instrumentation, instrument};
 use crate::memory::bytes_at;
-use crate::message::Message;
 use crate::recorder::{Recorder, SharedCounts};
-use crate::stage::Stage;
+use crate::stage::{Message, Stage};
 use crate::trace::{TraceEvent, block_word};
 
 /// Blocks of this length always have their own callback: QEMU translates a single instruction again, with callbacks for
 /// its accesses only, when it accesses a device.
 const SINGLE: usize = 1;
-/// The number of messages.
 const MESSAGES: usize = 16;
-/// The number of the highest page.
 const HIGHEST_PAGE: u64 = u64::MAX >> 12;
 /// A number that is neither a page's nor the walker's for no page: it is never current.
 const NO_PAGE: u64 = u64::MAX - 1;

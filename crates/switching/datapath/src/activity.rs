@@ -34,7 +34,6 @@ impl Activity {
         self.to.store(0, Ordering::Relaxed);
     }
 
-    /// The port to which it delivers.
     #[inline]
     pub(crate) fn deliver(&self, port: u64) {
         self.to.store(port + 1, Ordering::Relaxed);

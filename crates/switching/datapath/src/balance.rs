@@ -23,7 +23,6 @@ const FAR: f64 = 1.2;
 pub(crate) struct Item {
     /// The part of the time of a near worker that it takes.
     pub(crate) load: f64,
-    /// The worker that has it.
     pub(crate) worker: usize,
     /// A bit for each worker that may have it.
     pub(crate) allowed: u64,

@@ -70,7 +70,6 @@ pub struct BatchCounts {
 }
 
 impl BatchCounts {
-    /// Of what each worker has counted.
     pub(crate) fn of(workers: &[Batches]) -> Self {
         let mut counts = Self::default();
         for Batches { taken, delivered, times, turns } in workers {

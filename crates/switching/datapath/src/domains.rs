@@ -39,7 +39,6 @@ impl Domain {
 }
 
 impl Domains {
-    /// The membership of a port, if it has one.
     #[inline]
     pub(crate) fn member(&self, PortId(port): PortId) -> Option<&Arc<Membership>> {
         self.members.get(&port)

@@ -152,7 +152,6 @@ impl Placement {
         ones.fold(0, |bits, (worker, _)| bits | 1 << worker)
     }
 
-    /// How many queues a worker has.
     pub(crate) fn queues_of(&self, worker: usize) -> usize {
         self.0[worker].queues
     }

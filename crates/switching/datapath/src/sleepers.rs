@@ -36,7 +36,6 @@ pub(crate) struct SleeperWatch {
 }
 
 impl SleeperWatch {
-    /// Starts it.
     pub(crate) fn start(
         shared: Arc<Shared>,
         workers: Vec<Arc<WorkerState>>,
@@ -51,7 +50,6 @@ impl SleeperWatch {
         Ok(Self { is_over, thread })
     }
 
-    /// Ends it.
     pub(crate) fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();

@@ -17,7 +17,6 @@ pub(crate) struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// All ports of a set.
     pub(crate) fn all(ports: &'a PortSet) -> Self {
         Self { ports, reach: Reach::All }
     }

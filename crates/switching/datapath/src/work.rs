@@ -16,8 +16,11 @@ const TASK_REST: u32 = 9;
 /// What a worker does for a port.
 pub(crate) enum Work {
     /// Carries the frames of a queue, and gets the events of room in the other direction.
-    Carry { queue: usize, ingress: IngressQueue, wake_ups: Option<WakeUps> },
-    /// Serves a task.
+    Carry {
+        queue: usize,
+        ingress: IngressQueue,
+        wake_ups: Option<WakeUps>,
+    },
     Serve(Box<dyn Task>),
     /// Nothing any more.
     Nothing,

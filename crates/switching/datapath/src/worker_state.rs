@@ -32,7 +32,6 @@ pub(crate) struct WorkerState {
     pub(crate) times: Times,
 }
 
-/// The thread of a worker.
 pub(crate) struct WorkerThread {
     /// The kernel's number of it.
     pub(crate) id: u32,

@@ -10,10 +10,6 @@
 
 mod egress;
 mod ingress;
-mod segments;
-mod sent;
 
-pub use egress::{FakeEgress, Log};
+pub use egress::{FakeEgress, Log, Sent, frame, segments};
 pub use ingress::{Layout, Sender, supply};
-pub use segments::segments;
-pub use sent::{Sent, frame};

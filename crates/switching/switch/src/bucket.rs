@@ -27,7 +27,6 @@ impl Bucket {
         Word::from_raw(self.words[slot].load(Ordering::Relaxed))
     }
 
-    /// The slots and their words.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, Word)> + Clone {
         (0..SLOTS).map(move |slot| (slot, self.load(slot)))
     }

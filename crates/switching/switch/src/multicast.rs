@@ -12,7 +12,6 @@
 //! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and a worker's first look after a change does.
 
 mod address;
-mod age;
 mod groups;
 mod message;
 mod state;

@@ -6,7 +6,6 @@
 //! at most one flooded frame.
 
 mod learn;
-mod teach;
 
 use std::sync::Arc;
 
@@ -14,13 +13,12 @@ use wire::ethernet::MacAddr;
 
 use crate::bucket::{Bucket, Raced, SLOTS};
 use crate::entry::{Word, is_station, key};
+use crate::forward::{LearningCounters, Shares};
 use crate::hash::HashKey;
-use crate::learning::LearningCounters;
 use crate::moves::{Move, Record};
-use crate::shares::Shares;
 use crate::{LearningCounts, NO_VLAN, PortId};
 
-pub use teach::TeachError;
+pub use learn::TeachError;
 
 /// The default number of entries.
 pub const DEFAULT_CAPACITY: usize = 8192;

@@ -17,7 +17,6 @@ use wire::netif::guest_copy::POOL_PAGES_MAX;
 use super::flooding::Multicast;
 use super::port_settings::Attach;
 use super::port_settings::socket::{group, socket_mode};
-use super::sandbox::Sandbox;
 use super::table::{AT_START, Effort, table};
 use crate::log::LogFormat;
 
@@ -285,4 +284,17 @@ table! {
         /// Whether MAC addresses are part of the hash that spreads flows over queues.
         hash_macs: bool = false;
     }
+}
+
+/// What the daemon gives up when it has started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    /// Everything that the configuration, as it is, does not need.
+    #[default]
+    Full,
+    /// The same, but it can still open devices for further uplinks.
+    Devices,
+    /// Nothing.
+    Off,
 }

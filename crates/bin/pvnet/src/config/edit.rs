@@ -3,8 +3,8 @@
 use control_socket::{Change, TableKind};
 use toml_edit::{ArrayOfTables, Decor, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::context::Context;
 use super::guest::vif_name;
+use super::nic::Context;
 use super::port_settings::effort_in;
 use super::table::Table as _;
 use super::{Config, EVERY_GUEST, Error, Override, Vif, differences};
@@ -22,9 +22,6 @@ pub struct Edited {
 
 /// Applies a command to the text of a configuration. `served` are ports of guests that need no table in the configuration: those of a
 /// Xen host. Such a guest gets one, with the settings that it has.
-///
-/// # Errors
-/// A sentence for an operator: a name is in use, or unknown, or a key is; or the change cannot be written in the text's form.
 pub fn edit(text: &str, change: &Change, served: &[String]) -> Result<Edited, String> {
     let mut document: DocumentMut = text.parse().map_err(said)?;
     let names = match change {
@@ -50,9 +47,6 @@ pub fn edit(text: &str, change: &Change, served: &[String]) -> Result<Edited, St
 }
 
 /// Checks that a text can be changed without a change of its form.
-///
-/// # Errors
-/// A sentence for an operator.
 pub fn keeps_its_form(text: &str) -> Result<(), String> {
     let document: DocumentMut = text.parse().map_err(said)?;
     match document.to_string().trim_end() == text.trim_end() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::context::Context;
+use super::nic::Context;
 use super::table::{CARDS, Effort, table};
 use super::vif::Vif;
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use control_socket::TableKind;
 
-use super::context::Context;
+use super::nic::Context;
 use super::port_settings::effort_in;
 use super::table::{Effort, Table};
 use super::{Daemon, Guest, Mirror, Nic, Port, Switch, Uplink, Vif, Xen};
@@ -20,7 +20,7 @@ const XEN: &str = include_str!("../../../../../examples/xen.toml");
 
 /// Some keys in a row, and what is said of them.
 #[derive(Default)]
-struct Entry<'a> {
+struct KeyRow<'a> {
     text: Vec<&'a str>,
     keys: Vec<&'a str>,
 }
@@ -30,7 +30,7 @@ struct Section<'a> {
     heading: &'a str,
     /// What is said of the table itself.
     text: Vec<&'a str>,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<KeyRow<'a>>,
 }
 
 /// The tables of an example.
@@ -51,7 +51,7 @@ fn sections(example: &str) -> Vec<Section<'_>> {
             let text = std::mem::take(&mut said);
             match section.entries.last_mut() {
                 Some(entry) if text.is_empty() => entry.keys.push(code),
-                _ => section.entries.push(Entry { text, keys: vec![code] }),
+                _ => section.entries.push(KeyRow { text, keys: vec![code] }),
             }
         }
     }
@@ -122,7 +122,7 @@ fn write(page: &mut String) -> std::fmt::Result {
         for line in text {
             writeln!(page, "{}", roff(line))?;
         }
-        for Entry { text, keys } in entries {
+        for KeyRow { text, keys } in entries {
             page.push_str(".TP\n");
             for (number, line) in keys.iter().enumerate() {
                 if number > 0 {

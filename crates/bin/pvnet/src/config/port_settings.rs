@@ -252,9 +252,6 @@ impl PortSettings {
     }
 
     /// Which workers may have its queues.
-    ///
-    /// # Errors
-    /// Keys do not fit together.
     pub fn wanted_workers(&self) -> Result<Workers, String> {
         match (self.workers.as_deref(), self.worker) {
             (None, None) => Ok(Workers::Any),
@@ -266,9 +263,6 @@ impl PortSettings {
     }
 
     /// What is enforced of it, with this guard. `router` is whether multicast routers are behind it if it does not say so.
-    ///
-    /// # Errors
-    /// Keys do not fit together.
     pub fn rules(&self, guard: Option<Policy>, router: Router) -> Result<Rules, String> {
         let router = self.multicast_router.unwrap_or(router);
         Ok(Rules {

@@ -95,9 +95,6 @@ impl Port {
     }
 
     /// What is enforced of it.
-    ///
-    /// # Errors
-    /// Keys do not fit together.
     pub fn rules(&self) -> Result<Rules, String> {
         let sources = self.settings.sources()?;
         let guard = self.settings.mac.and_then(|mac| sources.policy(mac));

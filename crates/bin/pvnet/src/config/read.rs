@@ -18,8 +18,8 @@ use serde::Deserialize as _;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
-use super::context::Context;
 use super::guest::Guest;
+use super::nic::Context;
 use super::port_settings::{PortSettings, PortTable, SETTINGS, effort_in, keys_of};
 use super::table::Table as _;
 use super::{Config, Port, Uplink, Vif};

@@ -57,7 +57,7 @@ fn the_example_has_a_line_for_every_key() {
     fn of<T: Table>() -> BTreeSet<&'static str> {
         T::KEYS.iter().map(|(key, _)| *key).collect()
     }
-    let mut guest = &of::<Guest>() | &of::<context::Context>();
+    let mut guest = &of::<Guest>() | &of::<Context>();
     guest.extend(keys_of::<Vif>());
     // They are tables.
     guest.retain(|key| !["vifs", "contexts"].contains(key));

@@ -184,9 +184,6 @@ impl Uplink {
     }
 
     /// What is enforced of it. It has no guard: its frames come from many sources.
-    ///
-    /// # Errors
-    /// Keys do not fit together.
     pub fn rules(&self) -> Result<Rules, String> {
         self.settings.rules(None, Router::Always)
     }

@@ -172,9 +172,6 @@ impl Vif {
     }
 
     /// What is enforced of it, with this address.
-    ///
-    /// # Errors
-    /// Keys do not fit together.
     pub fn rules(&self, mac: MacAddr) -> Result<Rules, String> {
         self.settings.rules(self.settings.sources()?.policy(mac), Router::Never)
     }

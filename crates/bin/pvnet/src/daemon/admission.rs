@@ -142,7 +142,6 @@ impl GuestList {
         lock(&self.refused).insert(name.to_owned(), what.to_owned());
     }
 
-    /// What a guest is refused for.
     pub(super) fn refused(&self, name: &str) -> Option<String> {
         lock(&self.refused).get(name).cloned()
     }
@@ -221,7 +220,6 @@ impl Drop for PresentName {
     }
 }
 
-/// A guest that has joined.
 pub(super) struct JoinedGuest {
     config: Guest,
     _name: PresentName,
@@ -379,7 +377,6 @@ impl Toolstack for Admission {
     }
 }
 
-/// The vifs of a guest.
 fn vifs(domain: DomId, guest: &Guest) -> impl Iterator<Item = VifId> {
     (0..).zip(&guest.vifs).map(move |(handle, _)| VifId { domain, handle })
 }

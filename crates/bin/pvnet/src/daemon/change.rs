@@ -10,9 +10,6 @@ use crate::daemon::event::{Event, NewConfig, Source};
 use crate::log::OPERATOR;
 
 /// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
-///
-/// # Errors
-/// A sentence for an operator: nothing was changed.
 pub(super) fn request(
     request: ChangeRequest,
     file: &ConfigFile,

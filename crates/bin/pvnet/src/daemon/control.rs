@@ -17,8 +17,8 @@ use control_socket::Reason;
 use datapath::{Failure, Port};
 use tracing::{info, warn};
 
+use super::placement::Stopwatch;
 use crate::daemon::closed_nodes::ClosedNodes;
-use crate::daemon::cpu::Stopwatch;
 use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::mirrors::{self, PluggedMirror};
@@ -26,7 +26,7 @@ use crate::daemon::notify::Watchdog;
 use crate::daemon::port_record::PortRecord;
 use crate::daemon::ports::{Host, PluggedPort, PortEvent, PortId, Transition, vif};
 use crate::daemon::worker_check::WorkerCheck;
-use crate::error::text;
+use crate::program::text;
 
 /// The interval at which the switch forgets old addresses.
 const SWEEP: Duration = Duration::from_secs(1);

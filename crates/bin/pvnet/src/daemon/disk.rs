@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::daemon::thread::spawn_for_client;
-use crate::error::text;
+use crate::program::text;
 
 /// How long an answer may take: the whole daemon waits.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -1,13 +1,17 @@
 //! The events of the control thread.
 
-use std::sync::mpsc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, mpsc};
 
 use capture::{Capture, Request};
 use control_socket::{Change, ChangeReport, MoveReport, Status, WorkerRequest};
 use datapath::{Failure, Sleep};
 use hypervisor::DomId;
-use xenstore::WatchEvent;
+use rustix::event::{PollFd, PollFlags, poll};
+use xenstore::{Store, WatchEvent};
 
+use super::error::Error;
+use super::thread::spawn;
 use crate::config::{Guest, Loaded, Vif};
 use crate::daemon::backends::VifId;
 use crate::daemon::ports::port_event::{PortEvent, PortId};
@@ -87,4 +91,31 @@ impl PortEvents {
         let _ = self.events.send(Event::Port { port: self.port, what, done });
         served
     }
+}
+
+/// Passes the store's watch events on to the control thread.
+pub(super) fn forward(store: Arc<dyn Store>, events: mpsc::Sender<Event>) -> Result<(), Error> {
+    spawn("store events", move || {
+        loop {
+            match store.event() {
+                Ok(Some(event)) => {
+                    let (done, taken) = mpsc::channel();
+                    if events.send(Event::Store { event, done }).is_err() {
+                        return;
+                    }
+                    // One at a time. A guest that writes its state endlessly then fills the store's
+                    // bounded queue and not this channel, which has no bound (XSA-326).
+                    let _ = taken.recv();
+                }
+                Ok(None) => {
+                    let fd = store.event_fd();
+                    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+                    // An interrupted wait starts again.
+                    let _ = poll(&mut fds, None);
+                }
+                Err(_) => return,
+            }
+        }
+    })?;
+    Ok(())
 }

@@ -60,11 +60,11 @@ const FRONT_ENDS_PART: u64 = 2;
 /// The address space of a process where /proc does not say how large it is: that of `x86_64`.
 const ADDRESS_SPACE: u64 = 1 << 47;
 /// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics, processes that are refused.
-const OWN: Counts = Counts { mappings: 1024, descriptors: 256 + REFUSED_MAX, threads: 96 };
+const OWN: Amounts = Amounts { mappings: 1024, descriptors: 256 + REFUSED_MAX, threads: 96 };
 
 /// Amounts of the resources that the kernel limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct Amounts {
     mappings: usize,
     descriptors: usize,
     threads: usize,
@@ -74,7 +74,7 @@ struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     /// What it can take in any case. Its mappings are those outside of its apertures.
-    fixed: Counts,
+    fixed: Amounts,
     /// Event channels.
     channels: usize,
     /// Mappings in its apertures: at least, and if there are enough for all guests.
@@ -112,7 +112,7 @@ impl Cost {
             + if has_contexts { CHANNEL_DESCRIPTORS } else { 0 };
         let granted = vifs().map(|(vif, queues)| granted(vif, queues));
         let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
-        let fixed = Counts { mappings, descriptors, threads };
+        let fixed = Amounts { mappings, descriptors, threads };
         Self { fixed, channels, granted }
     }
 
@@ -120,7 +120,7 @@ impl Cost {
     pub(super) fn of_port(port: &Port) -> Self {
         let device = if port.device().is_some() { DEVICE_QUEUES_MAX } else { 0 };
         let rings = 2 * usize::from(port.queues);
-        let fixed = Counts {
+        let fixed = Amounts {
             mappings: MAPPINGS_MAX + device + PORT_THREADS * THREAD_MAPPINGS,
             descriptors: PORT_DESCRIPTORS
                 + SESSION_DESCRIPTORS
@@ -135,7 +135,7 @@ impl Cost {
 /// What the virtual machines' ports of a configuration can take together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PortsCost {
-    counts: Counts,
+    counts: Amounts,
     /// Bytes of memory that their front-ends may have mapped.
     memory: u64,
 }
@@ -143,8 +143,8 @@ pub(super) struct PortsCost {
 impl PortsCost {
     pub(super) fn of(ports: &[Port]) -> Self {
         ports.iter().fold(Self::default(), |sum, port| {
-            let Counts { mappings, descriptors, threads } = Cost::of_port(port).fixed;
-            let counts = Counts {
+            let Amounts { mappings, descriptors, threads } = Cost::of_port(port).fixed;
+            let counts = Amounts {
                 mappings: sum.counts.mappings + mappings,
                 descriptors: sum.counts.descriptors + descriptors,
                 threads: sum.counts.threads + threads,
@@ -215,10 +215,10 @@ fn cached(vif: &Vif, queues: usize) -> [usize; 2] {
 #[derive(Debug)]
 pub(super) struct Limits {
     /// The limits themselves, for messages.
-    limit: Counts,
+    limit: Amounts,
     /// What guests can have in all.
-    available: Counts,
-    held: Mutex<Counts>,
+    available: Amounts,
+    held: Mutex<Amounts>,
     /// The memory of virtual machines.
     front_ends: Arc<ProcessBudget>,
 }
@@ -229,9 +229,9 @@ impl Limits {
         Self::new(limits(), own(), address_space())
     }
 
-    fn new(limit: Counts, own: Counts, address_space: u64) -> Self {
+    fn new(limit: Amounts, own: Amounts, address_space: u64) -> Self {
         let left = |limit: usize, own: usize, more: usize| limit.saturating_sub(own + more);
-        let available = Counts {
+        let available = Amounts {
             mappings: left(limit.mappings, own.mappings, OWN.mappings),
             descriptors: left(limit.descriptors, own.descriptors, OWN.descriptors),
             threads: left(limit.threads, own.threads, OWN.threads),
@@ -248,7 +248,7 @@ impl Limits {
     /// What does not fit if all virtual machines' ports take what they may, in words: those that come last are refused then.
     pub(super) fn shortages(&self, ports: PortsCost) -> Vec<String> {
         let PortsCost { counts, memory } = ports;
-        let Counts { mappings, descriptors, threads } = self.available;
+        let Amounts { mappings, descriptors, threads } = self.available;
         let mib = |bytes: u64| bytes >> 20;
         let counts = [
             ("mappings (vm.max_map_count)", counts.mappings, mappings),
@@ -269,7 +269,7 @@ impl Limits {
         short.chain(memory).collect()
     }
 
-    fn held(&self) -> MutexGuard<'_, Counts> {
+    fn held(&self) -> MutexGuard<'_, Amounts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,9 +287,9 @@ impl Limits {
         let for_guests = self.available.mappings.saturating_sub(ports.counts.mappings);
         let each = for_guests / guests.max(1);
         let granted = each.saturating_sub(fixed.mappings).clamp(least, most);
-        let needed = Counts { mappings: fixed.mappings + granted, ..fixed };
+        let needed = Amounts { mappings: fixed.mappings + granted, ..fixed };
         let mut held = self.held();
-        let Counts { mappings, descriptors, threads } = *held;
+        let Amounts { mappings, descriptors, threads } = *held;
         let Self { limit, available, .. } = &**self;
         for (what, name, [needed, held, available, limit], remedy) in [
             (
@@ -340,7 +340,7 @@ impl Limits {
 #[derive(Debug)]
 pub(super) struct Held {
     limits: Arc<Limits>,
-    counts: Counts,
+    counts: Amounts,
     share: Share,
 }
 
@@ -361,7 +361,7 @@ impl Drop for Held {
 }
 
 /// The kernel's limits on this process.
-fn limits() -> Counts {
+fn limits() -> Amounts {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
     let resource = |resource| {
         getrlimit(resource).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
@@ -374,7 +374,7 @@ fn limits() -> Counts {
             .and_then(|folder| number(&format!("{folder}/pids.max")))
             .unwrap_or(usize::MAX),
     ];
-    Counts {
+    Amounts {
         // The kernel's default.
         mappings: number("/proc/sys/vm/max_map_count").unwrap_or(65_530),
         descriptors: resource(Resource::Nofile),
@@ -404,10 +404,10 @@ fn control_group() -> Option<String> {
 }
 
 /// What this process holds now; nothing where /proc does not say.
-fn own() -> Counts {
+fn own() -> Amounts {
     let entries = |path| std::fs::read_dir(path).map_or(0, Iterator::count);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    Counts {
+    Amounts {
         mappings: maps.lines().count(),
         descriptors: entries("/proc/self/fd"),
         threads: entries("/proc/self/task"),
@@ -418,13 +418,13 @@ fn own() -> Counts {
 mod tests {
     use super::*;
 
-    const DEFAULT: Counts = Counts { mappings: 65_530, descriptors: 524_288, threads: 10_000 };
-    const HELD: Counts = Counts { mappings: 200, descriptors: 30, threads: 8 };
+    const DEFAULT: Amounts = Amounts { mappings: 65_530, descriptors: 524_288, threads: 10_000 };
+    const HELD: Amounts = Amounts { mappings: 200, descriptors: 30, threads: 8 };
 
     const NO_PORTS: PortsCost =
-        PortsCost { counts: Counts { mappings: 0, descriptors: 0, threads: 0 }, memory: 0 };
+        PortsCost { counts: Amounts { mappings: 0, descriptors: 0, threads: 0 }, memory: 0 };
 
-    fn limits_of(limit: Counts) -> Arc<Limits> {
+    fn limits_of(limit: Amounts) -> Arc<Limits> {
         Arc::new(Limits::new(limit, HELD, ADDRESS_SPACE))
     }
 
@@ -437,7 +437,6 @@ mod tests {
         Cost::of(guest, queues, 0, 0)
     }
 
-    /// A guest with one vif.
     fn with_vif(vif: Vif) -> Guest {
         Guest { vifs: vec![vif], ..Guest::default() }
     }
@@ -452,7 +451,7 @@ mod tests {
             let least = GRANTED_MIN * queues as usize;
             assert!(held.iter().all(|held| held.share().mappings >= least));
         }
-        assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
+        assert_eq!(*limits.held(), Amounts::default(), "all of it comes back");
         // A few get all that they can use.
         let few = limits_of(DEFAULT);
         assert_eq!(
@@ -465,15 +464,15 @@ mod tests {
     fn a_refusal_names_the_limit_and_the_remedy() {
         for (limit, parts) in [
             (
-                Counts { mappings: 1240, ..DEFAULT },
+                Amounts { mappings: 1240, ..DEFAULT },
                 ["26 mappings", "16 are left", "vm.max_map_count", "sysctl -w"],
             ),
             (
-                Counts { descriptors: 300 + REFUSED_MAX, ..DEFAULT },
+                Amounts { descriptors: 300 + REFUSED_MAX, ..DEFAULT },
                 ["22 descriptors", "14 are left", "RLIMIT_NOFILE", "LimitNOFILE"],
             ),
             (
-                Counts { threads: 105, ..DEFAULT },
+                Amounts { threads: 105, ..DEFAULT },
                 ["2 threads", "1 are left", "pids.max", "TasksMax"],
             ),
         ] {
@@ -505,13 +504,13 @@ mod tests {
     fn a_cards_queues_for_guests_are_counted() {
         let guest = with_vif(Vif { rx: RxChannel::Direct, ..Vif::default() });
         let cost = |card_queues| Cost::of(&guest, 1, 0, card_queues);
-        let Counts { mappings, descriptors, threads } = cost(0).fixed;
+        let Amounts { mappings, descriptors, threads } = cost(0).fixed;
         let with = cost(2).fixed;
         assert_eq!(with.threads - threads, 2 * 2);
         assert_eq!(with.descriptors - descriptors, 2 * CARD_QUEUE_DESCRIPTORS);
         assert_eq!(with.mappings - mappings, 2 * CARD_QUEUE_MAPPINGS);
         // Of what is left for guests, the first takes all but one thread.
-        let limit = Counts { threads: HELD.threads + OWN.threads + 7, ..DEFAULT };
+        let limit = Amounts { threads: HELD.threads + OWN.threads + 7, ..DEFAULT };
         let limits = limits_of(limit);
         let first = limits.take(&cost(2), 2, NO_PORTS).unwrap();
         let why = limits.take(&cost(1), 2, NO_PORTS).unwrap_err();
@@ -531,7 +530,7 @@ mod tests {
         assert_eq!(both.granted, [0, 1].map(|n| alone[0].granted[n] + alone[1].granted[n]));
         // A second session, store connection or memory costs nothing.
         let none = cost(&Guest { vifs: Vec::new(), ..Guest::default() }, 1).fixed;
-        let Counts { mappings, descriptors, threads } = both.fixed;
+        let Amounts { mappings, descriptors, threads } = both.fixed;
         assert_eq!(mappings + none.mappings, sum(|cost| cost.fixed.mappings));
         assert_eq!(descriptors + none.descriptors, sum(|cost| cost.fixed.descriptors));
         assert_eq!(threads, THREADS);
@@ -551,12 +550,12 @@ mod tests {
         let last: Vec<_> = (0..256).map(|_| limits.take(&cost, 256, all).unwrap()).collect();
         assert!(last.iter().all(|held| held.share().mappings >= GRANTED_MIN));
         drop((held, last));
-        assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
+        assert_eq!(*limits.held(), Amounts::default(), "all of it comes back");
     }
 
     #[test]
     fn what_ports_may_take_beyond_the_limits_is_named() {
-        let limits = limits_of(Counts {
+        let limits = limits_of(Amounts {
             mappings: 1240 + 80,
             descriptors: 300 + 150 + REFUSED_MAX,
             threads: 107,

@@ -1,10 +1,6 @@
 //! Prometheus metrics: a snapshot of the status at every scrape.
 
-mod batches;
 mod cards;
-mod drops;
-mod encode;
-mod flooding;
 #[cfg(test)]
 mod packaged;
 mod ports;
@@ -20,11 +16,10 @@ use hypervisor::Counted;
 use port::{Metric, whole};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-
-use encode::{metrics, plain, seconds};
 
 /// A form of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,8 +256,8 @@ impl Collector for Snapshot {
         metrics(ports, |port| port.persistent_grants.as_ref(), KEPT_PAGES, &mut encoder)?;
         metrics(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, &mut encoder)?;
         ports::encode(ports, &mut encoder)?;
-        drops::encode(ports, &mut encoder)?;
-        batches::encode(ports, &mut encoder)?;
+        ports::encode(ports, &mut encoder)?;
+        ports::encode(ports, &mut encoder)?;
         self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {
             plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;
@@ -271,9 +266,9 @@ impl Collector for Snapshot {
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
         if let Some(known) = &self.0.multicast {
-            flooding::multicast(known, &mut encoder)?;
+            ports::multicast(known, &mut encoder)?;
         }
-        flooding::mirrors(&self.0.mirrors, &mut encoder)?;
+        ports::mirrors(&self.0.mirrors, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         process::encode(&self.0, &mut encoder)
@@ -316,6 +311,52 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
         ConstCounter::new(copied(meter)).encode(family.encode_family(&[("by", by)])?)?;
     }
     Ok(())
+}
+
+/// Metrics of the ports that have such a status.
+fn metrics<'a, S: 'a>(
+    ports: &'a [PortStatus],
+    of: impl Fn(&'a PortStatus) -> Option<&'a S>,
+    metrics: &[Metric<S>],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let ports: Vec<_> = ports.iter().filter_map(|port| Some((&*port.name, of(port)?))).collect();
+    if ports.is_empty() {
+        return Ok(());
+    }
+    for Metric { name, help, is_counter, values } in metrics {
+        let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (port, status) in &ports {
+            for (direction, value) in values(status) {
+                let labels = [("port", *port), ("direction", direction)];
+                let labels = if direction.is_empty() { &labels[..1] } else { &labels[..] };
+                let metric = family.encode_family(&labels)?;
+                match is_counter {
+                    true => ConstCounter::new(value).encode(metric)?,
+                    false => {
+                        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A metric without labels.
+fn plain(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+/// Seconds, as Prometheus wants times.
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The mirrors of the configuration, and what each port has to do with them.
 
 mod to_file;
-mod to_port;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +9,12 @@ use std::time::{Duration, Instant};
 use capture::Recording;
 use control_socket::MirrorStatus;
 use datapath::{Datapath, Port};
-use mirror::MirrorLayer;
+use mirror::{Mirror, MirrorCounts, MirrorLayer};
+use to_file::ToFile;
 use tracing::{info, warn};
 
 use crate::config;
 use crate::daemon::disk::Disk;
-use to_file::ToFile;
-use to_port::ToPort;
 
 /// What a port has to do with mirrors.
 #[derive(Clone, Debug, Default)]
@@ -97,9 +95,6 @@ impl PluggedMirror {
 }
 
 /// Starts those mirrors of a configuration that do not run, before anything else changes.
-///
-/// # Errors
-/// A sentence for an operator: none of them runs.
 pub(super) fn start_new(
     mirrors: &[PluggedMirror],
     wanted: &config::Config,
@@ -190,4 +185,29 @@ pub(super) fn remove(mirrors: Vec<PluggedMirror>, datapath: &Datapath) {
     }
     let deadline = Instant::now() + LAST_WRITE;
     mirrors.into_iter().for_each(|mirror| mirror.end(datapath, deadline));
+}
+
+/// The copies, and the port that sends them.
+struct ToPort {
+    mirror: Mirror,
+    port: Arc<Port>,
+}
+
+impl ToPort {
+    fn start(config: &config::Mirror, datapath: &Datapath) -> Result<Self, String> {
+        let mirror = Mirror::new(config.snaplen).map_err(|error| error.to_string())?;
+        let name = format!("mirror {}", config.name);
+        let port = datapath.attach_apart(&name, vec![mirror.queue()], Vec::new(), None);
+        Ok(Self { mirror, port })
+    }
+
+    /// Frames that were copied, and lost.
+    fn counts(&self) -> (u64, u64) {
+        let MirrorCounts { copied, lost } = self.mirror.counts();
+        (copied, lost)
+    }
+
+    fn end(self, datapath: &Datapath) {
+        datapath.detach(self.port.id());
+    }
 }

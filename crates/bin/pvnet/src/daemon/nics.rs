@@ -17,7 +17,6 @@ mod assignment;
 mod card;
 mod cards;
 mod channel;
-mod files;
 mod guests;
 mod process;
 mod queue;

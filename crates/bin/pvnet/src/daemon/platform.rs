@@ -10,7 +10,7 @@ use control_socket::{
     GuestCopyStatus, KeptPages, OwnPagesStatus, PersistentStatus, PortStatus, Reason, Status,
 };
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
-use netback::{Change, DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
+use netback::{DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifChange, VifError};
 use shm::Region;
 use switch::MacAddr;
 use tracing::warn;
@@ -42,9 +42,7 @@ impl DeviceServices {
     }
 }
 
-/// A platform.
 pub(super) trait Platform: Send + Sync {
-    /// The store.
     fn store(&self) -> &Arc<dyn Store>;
 
     /// The backends' nodes in the store.
@@ -112,7 +110,6 @@ pub(super) trait Platform: Send + Sync {
         let _ = (name, what);
     }
 
-    /// What a guest is refused for.
     fn refused_guest(&self, name: &str) -> Option<String> {
         let _ = name;
         None
@@ -206,8 +203,8 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
 
     fn frontend_changed(&mut self) -> Result<Transition, VifError> {
         Ok(match self.vif.frontend_changed()? {
-            Change::None => Transition::None,
-            Change::Connect(connection) => {
+            VifChange::None => Transition::None,
+            VifChange::Connect(connection) => {
                 if let Some(what) = connection.out_of() {
                     let frontend = self.vif.frontend();
                     warn!(frontend, "out of {what}; frames for it are copied by the driver domain");
@@ -217,8 +214,8 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
                 let (queues, tasks) = connection.into_port();
                 Transition::Connect { queues, tasks }
             }
-            Change::Disconnect => Transition::Disconnect(Reason::FrontendClosed),
-            Change::Remove => Transition::Remove,
+            VifChange::Disconnect => Transition::Disconnect(Reason::FrontendClosed),
+            VifChange::Remove => Transition::Remove,
         })
     }
 

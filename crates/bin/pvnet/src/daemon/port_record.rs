@@ -15,7 +15,6 @@ const FILE: &str = "ports";
 #[derive(Debug)]
 pub(super) struct PortRecord {
     file: PathBuf,
-    /// The ports that are up, as recorded.
     up: Vec<String>,
     /// The ports that were up under the last daemon, until all of them are.
     awaited: Vec<String>,

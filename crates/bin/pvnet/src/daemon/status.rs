@@ -61,9 +61,6 @@ impl StatusReader {
     }
 
     /// All of `pvnet status --json`.
-    ///
-    /// # Errors
-    /// As [`StatusReader::counts`].
     pub(super) fn whole(&self, limit: Duration) -> Result<Status, RecvTimeoutError> {
         let mut status = self.counts(limit)?;
         status.config = self.file.display().to_string();

@@ -52,7 +52,6 @@ impl Wrappers {
         }
     }
 
-    /// Wraps a queue.
     pub(super) fn wrap(&self, queue: Queue) -> Queue {
         let layers = self.layers();
         Queue { ingress: layers.ingress(queue.ingress), egress: layers.egress(queue.egress) }
@@ -262,9 +261,6 @@ impl Wrappers {
     }
 
     /// Starts a capture at the port.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
     pub(super) fn capture(&self, options: &Options) -> Result<Capture, String> {
         let Some(point) = &self.point else {
             let key = "capture = false in [daemon] of the configuration";

@@ -13,8 +13,8 @@ use wire::ethernet::MacAddr;
 use super::pump::QueueThread;
 use super::stack_queue::StackQueue;
 use crate::context::ContextDevice;
-use crate::error::text;
 use crate::netns;
+use crate::program::text;
 
 /// How long a device may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,7 +30,6 @@ pub(super) struct StackEnd<'a> {
     pub(super) namespace: Option<&'a str>,
     /// The offloads that the stack may leave to the device.
     pub(super) offloads: Features,
-    /// Its addresses.
     pub(super) addresses: Vec<String>,
     /// How the threads wait for frames.
     pub(super) polling: Polling,
@@ -136,7 +135,6 @@ impl Link {
         Ok(this)
     }
 
-    /// A link without a tap.
     #[cfg(test)]
     pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
         let running = Running { device: Box::new(device), threads: Vec::new() };

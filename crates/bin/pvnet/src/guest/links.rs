@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 
 use super::link::Link;
-use crate::error::text;
+use crate::program::text;
 
 /// What a process follows beside its interfaces.
 pub(super) trait Follow {

@@ -12,8 +12,8 @@ use xenstore::{Store, StoreError};
 
 use super::link::{Link, StackEnd};
 use super::options::Options;
-use crate::error::text;
 use crate::netns;
+use crate::program::text;
 
 /// The folder of this domain's interfaces in the store.
 const FOLDER: &str = "device/vif";

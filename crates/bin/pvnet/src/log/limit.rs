@@ -13,7 +13,7 @@ use tracing::{Event, Level, Subscriber, info};
 use tracing_subscriber::layer::{Context, Layer};
 
 use super::line::cut;
-use crate::error::text;
+use crate::program::text;
 
 /// Messages of a kind and a guest at once.
 const BURST: u32 = 10;

@@ -13,8 +13,8 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::text;
 use crate::netns;
+use crate::program::text;
 
 /// How long a tap that was empty is not read, unless there is a notice. A card that polls its contexts would otherwise make
 /// ten system calls for nothing per frame that it sends.

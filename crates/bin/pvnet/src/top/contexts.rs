@@ -13,7 +13,6 @@ pub struct ContextRates {
     pub nic: String,
     /// Its number on the card.
     pub context: u8,
-    /// Its guest.
     pub guest: String,
     /// How it is protected.
     pub protection: String,

@@ -2,16 +2,13 @@
 
 use super::view::{Column, View};
 
-/// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// One that writes.
     Char(char),
     /// Return.
     Enter,
-    /// Escape.
     Escape,
-    /// Backspace.
     Backspace,
     /// Ctrl-U.
     Clear,

@@ -2,7 +2,6 @@
 
 use report::Table;
 
-/// A column of a table.
 #[derive(Clone, Debug)]
 pub struct TableColumn {
     /// What is above it.

@@ -25,14 +25,12 @@ pub struct Rates {
     pub ports: Vec<PortRates>,
     /// Each context of each card.
     pub contexts: Vec<ContextRates>,
-    /// Each worker.
     pub workers: Vec<WorkerRates>,
 }
 
 /// Frames of a port in an interval.
 #[derive(Clone, Debug)]
 pub struct PortRates {
-    /// Its name.
     pub name: String,
     /// What is plugged in.
     pub kind: PortKind,

@@ -75,9 +75,6 @@ impl Screen {
     }
 
     /// Waits until `due`, for keys or for a signal.
-    ///
-    /// # Errors
-    /// Those of the terminal.
     pub fn wait(&mut self, due: Instant) -> io::Result<Input> {
         loop {
             let left = due.saturating_duration_since(Instant::now());

@@ -23,7 +23,6 @@ pub enum Column {
 
 /// A line of a list.
 pub trait Listed {
-    /// Its name.
     fn name(&self) -> &str;
 
     /// What a filter looks at: the name, the kind, the state.

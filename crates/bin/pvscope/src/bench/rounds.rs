@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use ::report::Samples;
+use report::Samples;
 use serde::{Deserialize, Serialize};
 
-use super::mode::Mode;
+use super::Mode;
 use crate::error::{Error, Result};
 
 /// Time in seconds.
@@ -36,7 +36,6 @@ impl Rounds {
         }
     }
 
-    /// Writes the rounds to a file.
     pub fn write(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Usage(error.to_string()))?;
         ::report::write_atomic(file, &text).map_err(|error| Error::Usage(error.to_string()))
@@ -59,7 +58,6 @@ impl Rounds {
         Ok(())
     }
 
-    /// Adds a round.
     pub fn add(&mut self, measured: Vec<(Mode, Seconds)>) {
         self.rounds.push(measured);
     }

@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use scope_model::Costs;
 use serde::Serialize;
 
+use super::Calibration;
 use super::kernel::Kernel;
-use super::{Calibration, fit};
+use crate::calibrate;
 use crate::report_data::Model;
 
 /// How far model cycles are from those of a host.
@@ -61,7 +62,7 @@ impl CalibrateData {
             model_cycles: calibration.model[number],
             fitted_cycles: calibration.fitted[number],
         };
-        let events = fit::UNMEASURED.map(|event| format!("event.{event}"));
+        let events = calibrate::UNMEASURED.map(|event| format!("event.{event}"));
         Self {
             gigahertz: calibration.gigahertz,
             model: Model::new(&calibration.config),

@@ -20,7 +20,6 @@ pub enum Kernel {
     Read(usize),
     /// Adds to a number that other processors could use.
     Locked,
-    /// Calls the kernel.
     SystemCall,
     /// Follows a list through all lines of a number of bytes in random order.
     Scattered(usize),
@@ -51,10 +50,8 @@ const ALL: [Kernel; Kernel::COUNT] = [
 ];
 
 impl Kernel {
-    /// The number of kernels.
     pub const COUNT: usize = 16;
 
-    /// All kernels.
     pub fn all() -> [Self; Self::COUNT] {
         ALL
     }

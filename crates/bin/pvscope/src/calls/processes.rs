@@ -9,7 +9,6 @@ use scope_result::{CallNode, Mode};
 use crate::call_graph::CallGraph;
 use crate::summary::{Who, who};
 
-/// The costs of a process.
 #[derive(Debug, Default)]
 pub struct ProcessCost {
     /// The program, if its name is known.

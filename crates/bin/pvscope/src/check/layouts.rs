@@ -44,9 +44,6 @@ pub fn plan(path: &Path, symbols: &ImageSymbols) -> Result<LayoutPlan> {
 }
 
 /// Checks that the program was where the plan has it.
-///
-/// # Errors
-/// If its mappings were reported, and begin elsewhere.
 pub fn check(report: &GuestReport) -> Result<()> {
     let maps = report.domains.values().flat_map(|domain| &domain.processes);
     let own = maps.flat_map(|process| process.maps.lines()).filter(|line| line.ends_with(PROGRAM));

@@ -33,7 +33,6 @@ pub struct Measured {
 const LAB: &str = "pvnet-lab";
 const MODULES: [&str; 3] = ["pvnet", "kernel", "rest"];
 
-/// The module of a function.
 fn module(mode: Mode, function: &Function) -> &'static str {
     match mode {
         Mode::User if function.module == LAB => "pvnet",

@@ -68,9 +68,6 @@ struct Call {
 }
 
 /// The files of the objects' code, beside the file `out`.
-///
-/// # Errors
-/// If the path of `out` cannot be made absolute.
 pub fn objects(summary: &Summary<'_>, filter: &FilterArgs, out: &Path) -> Result<Objects> {
     let executed: Vec<(&Block, Name)> =
         executed(summary, filter).map(|(_, block, part, _)| (block, name(&part))).collect();

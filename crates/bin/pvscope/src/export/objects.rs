@@ -17,7 +17,7 @@ use object::write::elf::{FileHeader, SectionHeader, SectionIndex, Sym, Writer};
 use scope_result::Block;
 
 use crate::error::{Error, Result};
-use crate::paths::absolute;
+use crate::programs::absolute;
 
 /// The most bytes of a file's name, without the number that makes it unique.
 const NAME_MAX: usize = 200;
@@ -27,7 +27,6 @@ const NAME_MAX: usize = 200;
 pub struct Range {
     /// The address of the first byte.
     pub address: u64,
-    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -101,9 +100,6 @@ pub struct Objects {
 impl Objects {
     /// The files beside `out`, in a folder of that name with `.objects`, of these blocks with the names of their objects and
     /// functions.
-    ///
-    /// # Errors
-    /// If the path of `out` cannot be made absolute.
     pub fn new<'a>(
         out: &Path,
         blocks: impl Iterator<Item = (&'a Block, &'a str, &'a str)>,
@@ -128,9 +124,6 @@ impl Objects {
     }
 
     /// Writes all files.
-    ///
-    /// # Errors
-    /// If the folder or a file cannot be written.
     pub fn write(&self) -> Result<()> {
         std::fs::create_dir_all(&self.folder).map_err(Error::path(&self.folder))?;
         for (file, code) in self.files.values() {
@@ -143,7 +136,6 @@ impl Objects {
     }
 }
 
-/// An object's name as that of a file.
 fn file_name(object: &str) -> String {
     let plain = |character: char| {
         let keeps = character.is_ascii_alphanumeric() || "._+-[]".contains(character);
@@ -163,9 +155,6 @@ fn unused(name: &str, used: &mut BTreeSet<String>) -> String {
 }
 
 /// The file of this code.
-///
-/// # Errors
-/// If the format has no room for the code.
 fn elf_file(code: &Code) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     write(code, &mut bytes).map_err(io::Error::other)?;

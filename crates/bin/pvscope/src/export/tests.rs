@@ -1,7 +1,15 @@
 //! A recording that all formats can show.
 
-use scope_model::Counters;
+use scope_model::{Costs, Counters};
 use scope_result::{Block, Domain, Function, Mode, Recording, Step, Work};
+
+use super::{of_calls, of_functions, *};
+use crate::call_graph::CallGraph;
+use crate::call_graph::tests::recording as with_calls;
+use crate::event::Event;
+use crate::export::tests::recording;
+use crate::filter::{EventFilter, FilterArgs};
+use crate::summary::Summary;
 
 /// Three functions: of Xen, of dom0's kernel with a name that needs quotes, and without a name in a program.
 pub fn recording() -> Recording {
@@ -36,4 +44,27 @@ pub fn recording() -> Recording {
         work: Work { what: "work".to_owned(), frames: 2, ..Work::default() },
         ..Recording::default()
     }
+}
+
+#[test]
+fn a_function_has_a_line() {
+    let recording = recording();
+    let costs = Costs { instruction: 1.0, ..Costs::default() };
+    let summary = Summary::new(&recording, costs);
+    let expected = "dom0;vmlinux;tcp \"ack\" 100\nXen;xen;do_iret 10\ndomU 1;unknown;unknown 1\n";
+    assert_eq!(text(&of_functions(&summary, Event::Cycles)), expected);
+    let of_xen = summary.only(|part| part.function.module == "xen");
+    assert_eq!(text(&of_functions(&of_xen, Event::Cycles)), "Xen;xen;do_iret 10\n");
+}
+
+#[test]
+fn a_chain_of_calls_has_a_line() {
+    let recording = with_calls();
+    let summary = Summary::new(&recording, Costs::default());
+    let graph = CallGraph::new(&recording, &EventFilter::default()).unwrap();
+    let stacks = of_calls(&graph, &summary, Event::Instructions, &FilterArgs::default());
+    let expected = "machine;main 1\nmachine;main;write 10\nmachine;main;write;sys_write 100\n\
+        machine;main;write;sys_write;sys_write 20\nmachine;main;write;sys_write;sys_write;copy 3000\n\
+        machine;timer 10000\nmachine;timer;copy 500\n";
+    assert_eq!(text(&stacks), expected);
 }

@@ -38,9 +38,6 @@ pub struct Distribution<'a> {
 
 impl<'a> Distribution<'a> {
     /// The distribution of a flow's complete packets.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn new(flow: &Flow<'a>, direction: Direction, costs: &Costs) -> Result<Self> {
         let spans = span::spans(flow, direction).into_iter().filter(|span| span.complete);
         let tallies = spans.map(|span| {

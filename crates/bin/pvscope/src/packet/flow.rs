@@ -76,7 +76,6 @@ impl std::ops::AddAssign for Tally {
 /// The execution of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit<'a> {
-    /// The block.
     pub block: &'a Block,
     /// Instructions since the flow's start.
     pub at: u64,
@@ -131,14 +130,12 @@ type Key = (u32, u64, u8, Mode, u32);
 
 /// The flow of a recording.
 pub struct Flow<'a> {
-    /// The recording.
     pub recording: &'a Recording,
     /// The executed blocks in order.
     pub visits: Vec<Visit<'a>>,
 }
 
 impl<'a> Flow<'a> {
-    /// The flow of a recording.
     pub fn new(recording: &'a Recording) -> Self {
         let starts = starts(recording);
         let mut visits = Vec::<Visit<'a>>::with_capacity(recording.flow.len());
@@ -168,12 +165,10 @@ impl<'a> Flow<'a> {
         Self { recording, visits }
     }
 
-    /// A block's function.
     pub fn function(&self, block: &Block) -> Option<&'a Function> {
         self.recording.functions.get(block.function as usize)
     }
 
-    /// The domain of a visit.
     pub fn domain(&self, visit: &Visit<'_>) -> Option<&'a Domain> {
         self.recording.domains.get(usize::from(visit.domain()))
     }
@@ -366,7 +361,6 @@ pub struct KnownFunctions {
     pub at: u64,
     /// Who works.
     pub who: Who,
-    /// The number of lines.
     pub lines: usize,
     /// Their counts.
     pub tally: Tally,

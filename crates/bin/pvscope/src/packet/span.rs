@@ -146,7 +146,6 @@ fn marks(flow: &Flow<'_>) -> Vec<Mark> {
 /// A packet's span in the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The direction.
     pub direction: Direction,
     /// Its first visit: an index into [`Flow::visits`].
     pub from: usize,

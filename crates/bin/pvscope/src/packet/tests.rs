@@ -374,7 +374,7 @@ fn the_document_and_the_page_have_the_same_packet() {
     ]);
     let packet = Packet::pick(&Flow::new(&recording), Direction::Tx, Some(2), false).expect("one");
     let costs = Costs::default();
-    let document = document::checked(&data::PacketData::new(&packet, &costs));
+    let document = document::checked(&PacketData::new(&packet, &costs));
     assert_eq!((&document["nth"], &document["complete"]), (&2.into(), &true.into()));
     assert_eq!(document["lines"][0]["function"], "__tcp_transmit_skb");
     assert_eq!(document["stages"][0]["stage"], "guest");

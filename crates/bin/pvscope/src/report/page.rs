@@ -9,7 +9,6 @@ use super::tables::tables;
 use super::words::{caveats, lead, model, provenance, sentence, unit};
 use crate::summary::{Summary, mode_name};
 
-/// The page.
 pub fn page(summary: &Summary<'_>, top: usize) -> Report {
     let mut page = Report::new("Where a frame's cycles go");
     page.lead(&sentence(&lead(summary)));

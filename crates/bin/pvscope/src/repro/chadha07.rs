@@ -4,14 +4,14 @@
 //! The paper's text gives no values for the curves of its figures, so the claims are about their shapes.
 
 mod events;
-mod others;
 mod paths;
 mod sizes;
 
-use scope_result::EventKind;
+use report::Unit;
+use scope_result::{EventKind, Recording};
 
+use super::measure::WorkloadRecording;
 use super::plot::Document;
-use super::recordings::WorkloadRecording;
 use crate::probes::{self, Probed};
 
 pub use events::FLOW;
@@ -67,6 +67,19 @@ fn notes(recordings: &[WorkloadRecording]) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// A sentence with the same number of other workloads.
+pub fn also(
+    others: &[WorkloadRecording],
+    unit: Unit,
+    of: impl Fn(&Recording) -> Option<f64>,
+) -> String {
+    let numbers = others.iter().filter_map(|named| {
+        of(&named.recording).map(|number| format!("{} {}", named.workload, unit.show(number)))
+    });
+    let numbers: Vec<String> = numbers.collect();
+    if numbers.is_empty() { String::new() } else { format!(" Others: {}.", numbers.join(", ")) }
 }
 
 #[cfg(test)]

@@ -87,7 +87,6 @@ fn references(block: &Block) -> [f64; 3] {
 }
 
 impl Listing {
-    /// The table.
     pub fn table(&self) -> Table {
         let columns = Table::new().right("since").left("address").left("who").left("module");
         let columns = columns.left("function").right("instructions").right("L1 code");

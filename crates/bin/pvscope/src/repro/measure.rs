@@ -3,18 +3,17 @@
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
 
+use super::plot::RecordingRow;
 use crate::summary::plain;
 
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MissesAfter {
-    /// The number of events.
     pub events: usize,
     /// Instructions in each step, over all events.
     pub instructions: Vec<u64>,
     /// Misses of both TLBs.
     pub tlb: Vec<u64>,
-    /// Misses of L2.
     pub l2: Vec<u64>,
     /// Instructions, TLB misses and L2 misses of the whole recording.
     pub all: [u64; 3],
@@ -216,7 +215,6 @@ impl QuietTime {
         Some(rate(self.quiet)? / rate(self.disturbed).filter(|rate| *rate > 0.0)?)
     }
 
-    /// The share of the time that is quiet.
     pub fn share_of_time(&self) -> f64 {
         self.quiet.0 as f64 / (self.quiet.0 + self.disturbed.0).max(1) as f64
     }
@@ -263,6 +261,26 @@ pub fn sweep_of_all(recording: &Recording) -> Sweep {
 /// DTLB and ITLB misses at a size, under a policy.
 pub fn tlb(sweep: &Sweep, policy: Policy, size: usize) -> (u64, u64) {
     (sweep.dtlb[policy as usize][size], sweep.itlb[policy as usize][size])
+}
+
+pub struct WorkloadRecording {
+    /// The workload's name.
+    pub workload: &'static str,
+    pub recording: Recording,
+}
+
+impl WorkloadRecording {
+    /// The row of the document's table of recordings.
+    pub fn summary(&self) -> RecordingRow {
+        let work = &self.recording.work;
+        RecordingRow {
+            workload: self.workload.to_owned(),
+            what: work.what.clone(),
+            instructions: self.recording.instructions,
+            frames: work.frames,
+            bytes: work.bytes,
+        }
+    }
 }
 
 #[cfg(test)]

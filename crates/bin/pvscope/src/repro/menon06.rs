@@ -6,11 +6,9 @@ mod tlb;
 use report::{Claim, Unit};
 use scope_model::{Costs, Counters};
 
-use super::measure::saved_of;
+use super::measure::{WorkloadRecording, saved_of};
 use super::plot::{Document, Plot, Section};
-use super::recordings::WorkloadRecording;
-use super::rules::PaperClaim;
-use super::rules::menon06 as rules;
+use super::rules::{PaperClaim, menon06 as rules};
 use crate::summary::{Summary, Who};
 
 /// The workloads whose recordings it needs.

@@ -15,7 +15,11 @@ mod pairs;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use baseline::Baseline;
 use clap::Args;
+use cost::Cost;
+use document::PairData;
+use pairs::Pair;
 use scope_model::Costs;
 use scope_result::{Provenance as Made, Recording};
 
@@ -24,12 +28,8 @@ use crate::check::{BaselineFile as _, Provenance};
 use crate::error::Result;
 use crate::report::{json, show};
 use crate::workload::{Variation, Workload};
-use baseline::Baseline;
-use cost::Cost;
-use pairs::Pair;
 
 pub use document::NetbackData;
-use document::PairData;
 pub use pairs::length;
 
 /// Options of the comparison with netback.
@@ -191,7 +191,9 @@ fn scripts() -> String {
             .ok()?;
         Some(format!("{name} {batch:?}"))
     });
-    crate::digest::of_bytes(batches.map(Option::unwrap_or_default).collect::<String>().as_bytes())
+    crate::provenance::of_bytes(
+        batches.map(Option::unwrap_or_default).collect::<String>().as_bytes(),
+    )
 }
 
 /// The options of a recording besides its length: one model, no flow. Most machines are used once, so there is no snapshot.

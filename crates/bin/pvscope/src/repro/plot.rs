@@ -177,7 +177,6 @@ impl ::document::Document for Document {
 }
 
 impl Document {
-    /// All verdicts, in one table.
     pub fn verdicts(&self) -> Table {
         claims_table(self.sections.iter().flat_map(|section| &section.claims))
     }
@@ -198,7 +197,6 @@ impl Document {
         })
     }
 
-    /// The page.
     pub fn page(&self) -> Report {
         let mut page = Report::new(self.paper);
         page.lead(

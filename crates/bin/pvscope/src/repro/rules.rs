@@ -19,9 +19,7 @@ use report::{Claim, Rule, Statement, Unit};
 pub struct PaperClaim {
     /// The figure or section.
     pub source: &'static str,
-    /// What the paper says.
     pub says: &'static str,
-    /// The paper's number, if it has one.
     pub number: Option<f64>,
     /// The unit of all numbers.
     pub unit: Unit,

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::digest::hex;
 use crate::error::{Error, Result};
+use crate::provenance::hex;
 
 /// The version of the files.
 pub const FORMAT: u32 = 4;
@@ -52,9 +52,6 @@ impl Identity {
     }
 
     /// The name of its snapshot: a digest of the arguments and of the files' contents.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
     pub fn digest(&self) -> Result<String> {
         let mut digest = Sha256::new();
         digest.update(format!("{FORMAT} {} {:?}", self.qemu, self.words));

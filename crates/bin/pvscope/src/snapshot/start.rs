@@ -1,17 +1,17 @@
 //! Starts a machine: from its snapshot, or by a boot that saves one.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use lab::{Interrupt, Process, Progress};
-use serde_json::json;
+use serde_json::{Value, json};
 use xenlab::{BatchHost, Emulator, Images, Monitor};
 
 use super::identity::Identity;
 use super::list::{megabytes, sizes};
-use super::qmp;
 use super::store::{Snapshot, Store};
 use crate::command_line::escaped;
 use crate::error::{Error, Result};
@@ -60,7 +60,6 @@ pub struct Machine<'a> {
 
 /// A machine that runs.
 pub struct Running {
-    /// QEMU.
     pub qemu: Process,
     /// What its consoles had shown when it was saved; nothing for one that has booted.
     printed: Vec<(PathBuf, String)>,
@@ -80,9 +79,6 @@ impl Running {
     }
 
     /// Puts what consoles had shown when the machine was saved before what they have shown since. The machine has ended.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn complete_consoles(&mut self) -> Result<()> {
         for (file, before) in self.printed.drain(..) {
             let since = std::fs::read(&file).unwrap_or_default();
@@ -95,16 +91,12 @@ impl Running {
 
 /// A machine that is loaded and waits.
 pub struct Loaded {
-    /// QEMU.
     pub qemu: Process,
     monitor: Monitor,
 }
 
 impl Loaded {
     /// Lets it run.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn resume(mut self) -> Result<Process> {
         self.monitor.execute("cont", json!({}))?;
         Ok(self.qemu)
@@ -176,9 +168,6 @@ impl<'a> Machine<'a> {
     }
 
     /// The machine's snapshot, for those who start it without recording; it is made if there is none.
-    ///
-    /// # Errors
-    /// If the machine does not come up, or cannot be saved.
     pub fn saved(
         &self,
         plugin: &str,
@@ -235,9 +224,6 @@ impl<'a> Machine<'a> {
     }
 
     /// Loads the machine, with a plugin if there is an argument for one. It waits before the first mark.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn load(&self, snapshot: &Snapshot, plugin: Option<&str>) -> Result<Loaded> {
         let mut command = match plugin {
             Some(plugin) => self.with_plugin(plugin)?,
@@ -245,12 +231,12 @@ impl<'a> Machine<'a> {
         };
         // A socket of an earlier machine would be connected to.
         let _ = std::fs::remove_file(self.socket());
-        command.args(qmp::arguments(&self.socket()));
+        command.args(arguments(&self.socket()));
         command.args(NO_ANNOUNCEMENTS).args(BY_PAGE);
         command.arg("-incoming").arg(format!("file:{}", snapshot.state().display()));
         let mut qemu = Process::capture(command)?;
-        let mut monitor = qmp::connect(&self.socket(), &mut qemu)?;
-        qmp::wait_for_migration(&mut monitor, &mut qemu)?;
+        let mut monitor = connect(&self.socket(), &mut qemu)?;
+        wait_for_migration(&mut monitor, &mut qemu)?;
         Ok(Loaded { qemu, monitor })
     }
 
@@ -268,12 +254,12 @@ impl<'a> Machine<'a> {
         let mut command = self.with_plugin(&held)?;
         command.args(BY_PAGE);
         let _ = std::fs::remove_file(self.socket());
-        command.args(qmp::arguments(&self.socket()));
+        command.args(arguments(&self.socket()));
         progress.step(BOOT);
         let mut qemu = Process::capture(command)?;
         watch.hold(&mut qemu)?;
         progress.step("save a snapshot");
-        let mut monitor = qmp::connect(&self.socket(), &mut qemu)?;
+        let mut monitor = connect(&self.socket(), &mut qemu)?;
         // QEMU answers when the machine has stopped, which it cannot while the plugin holds it.
         monitor.send("stop", json!({}))?;
         Interrupt::sleep(HOLD)?;
@@ -285,7 +271,7 @@ impl<'a> Machine<'a> {
         let saved = store.add((name, &self.identity), printed, |state| {
             let uri = format!("file:{}", state.display());
             monitor.execute("migrate", json!({ "uri": uri }))?;
-            qmp::wait_for_migration(&mut monitor, &mut qemu)?;
+            wait_for_migration(&mut monitor, &mut qemu)?;
             // Not before: the plugin's message may arrive later than QEMU's answer.
             if Watch::is_recording(&qemu) {
                 let what = "this host was too busy to stop the machine in time".to_owned();
@@ -312,3 +298,48 @@ impl<'a> Machine<'a> {
 pub const STEPS: usize = 6;
 /// The step of a recording that boots the machine.
 const BOOT: &str = "boot, to the first mark";
+
+/// The longest that QEMU may take to listen, or to save a machine.
+const LIMIT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(5);
+
+/// QEMU's arguments for a monitor at `socket`.
+pub fn arguments(socket: &Path) -> [String; 2] {
+    ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", socket.display())]
+}
+
+/// Connects as soon as QEMU listens.
+pub fn connect(socket: &Path, qemu: &mut Process) -> Result<Monitor> {
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return Ok(Monitor::new(stream)?),
+            Err(_) if start.elapsed() < LIMIT && qemu.ended()?.is_none() => {
+                Interrupt::sleep(POLL)?;
+            }
+            Err(cause) => return Err(failed(format!("{cause}; {}", qemu.stderr().trim()))),
+        }
+    }
+}
+
+/// Waits until a migration to or from a file has ended.
+pub fn wait_for_migration(monitor: &mut Monitor, qemu: &mut Process) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        // QEMU ends if it cannot load a machine.
+        if qemu.ended()?.is_some() {
+            return Err(failed(qemu.stderr().trim()));
+        }
+        let answer = monitor.execute("query-migrate", json!({}))?;
+        match answer.get("status").and_then(Value::as_str) {
+            Some("completed") => return Ok(()),
+            Some("failed" | "cancelled") => return Err(failed(answer)),
+            _ if start.elapsed() > LIMIT => return Err(failed("saving takes too long")),
+            _ => Interrupt::sleep(POLL)?,
+        }
+    }
+}
+
+fn failed(what: impl std::fmt::Display) -> Error {
+    Error::Usage(format!("QEMU's monitor: {what}"))
+}

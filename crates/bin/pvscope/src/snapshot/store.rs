@@ -10,7 +10,7 @@ use xenlab::default_cache;
 
 use super::identity::{FORMAT, Identity};
 use crate::error::{Error, Result};
-use crate::paths::absolute;
+use crate::programs::absolute;
 
 /// Bytes of snapshots that are kept. Those that were used longest ago go first.
 pub const KEPT_BYTES: u64 = 4 << 30;
@@ -58,7 +58,6 @@ impl Store {
         Self { folder }
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -78,9 +77,6 @@ impl Store {
 
     /// Adds a snapshot, whose state `save` writes to a file. `printed` is what the consoles have shown. Others that exceed what is
     /// kept are removed.
-    ///
-    /// # Errors
-    /// Those of `save`; if the folder cannot be written. Then nothing is left behind.
     pub fn add(
         &self,
         (name, identity): (&str, &Identity),
@@ -131,9 +127,6 @@ impl Store {
     }
 
     /// Removes all snapshots, or those whose names begin so. Returns what they were.
-    ///
-    /// # Errors
-    /// If one cannot be removed.
     pub fn clear(&self, names: &[String]) -> Result<Vec<Snapshot>> {
         let is_meant = |snapshot: &Snapshot| {
             names.is_empty() || names.iter().any(|name| snapshot.name().starts_with(name))
@@ -197,9 +190,6 @@ impl Snapshot {
     }
 
     /// Removes it.
-    ///
-    /// # Errors
-    /// If the system refuses.
     pub fn remove(&self) -> Result<()> {
         fs::remove_dir_all(&self.folder).map_err(Error::path(&self.folder))
     }

@@ -132,7 +132,6 @@ const IFREQ: u32 = 0x118;
 /// `struct ioctl_gntdev_grant_copy`, and one of the first segment alone.
 const COPY: u32 = 0x140;
 const COPY_FIRST: u32 = 0x150;
-/// Its segments.
 const SEGMENTS: u32 = 0x160;
 const SEGMENT: u32 = 24;
 /// `struct io_uring_params`, and the address of the ring.

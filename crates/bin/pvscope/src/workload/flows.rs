@@ -4,7 +4,7 @@
 
 use super::scripts::{BRIDGE_CARD, CARD, CARDS, NETFRONT, STOCK, marked, own};
 use super::sockets::{self, Address};
-use super::traffic::{Backend, Flow, GUEST, PEER, Uplink};
+use super::{Backend, Flow, GUEST, PEER, Uplink};
 use crate::mark::TELL;
 
 /// The other guest's and the wire's machine's addresses.
@@ -21,7 +21,6 @@ const REQUEST: u32 = 100;
 /// Datagrams in a burst, and the microseconds of the machine's own time between two: fewer than netback or pvnet can carry.
 const BURST: (u32, u32) = (32, 2000);
 
-/// The programs of a flow.
 pub fn programs(flow: Flow) -> Vec<(String, Vec<u8>)> {
     let discard = |host| -> Address { (host, DISCARD) };
     let programs = match flow {

@@ -2,7 +2,7 @@
 //!
 //! Every byte of them is part of what the machine executes, so any change of them changes recordings.
 
-use super::traffic::{Backend, Channel, GUEST, Traffic, Uplink};
+use super::{Backend, Channel, GUEST, Traffic, Uplink};
 use crate::mark::TELL;
 
 /// The script of dom0. `line` comes before its traffic, and `iperf` has more options of the program that makes TCP's traffic.

@@ -122,9 +122,9 @@ mod tests {
     fn a_change_is_in_the_description_and_in_the_script() {
         let workload = Workload::named("rx-stock-basic").unwrap();
         let none = Variation::default();
-        assert_eq!(none.describe(workload.about), workload.about);
+        assert_eq!(none.describe(&workload.describe()), workload.describe());
         let some = Variation { iperf: "-w 16K".to_owned(), ..none.clone() };
-        assert!(some.describe(workload.about).contains("-w 16K"));
+        assert!(some.describe(&workload.describe()).contains("-w 16K"));
         assert_eq!(some.options(), ["--iperf -w 16K"]);
         assert!(none.options().is_empty());
         let script = |variation| workload.batch(200, None, variation).unwrap().script;

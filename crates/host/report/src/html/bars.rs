@@ -3,7 +3,7 @@
 use super::Chart;
 use super::scale::{Scale, linear_ticks};
 use super::svg::{Anchor, LINE, Svg, WIDTH, fill, label_column, text_width};
-use crate::number::tick;
+use crate::stats::tick;
 use crate::{Stats, Table, human};
 
 const BAR: f64 = 20.0;

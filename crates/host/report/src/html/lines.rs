@@ -3,7 +3,7 @@
 use super::Chart;
 use super::scale::{Scale, linear_ticks, logarithmic_ticks};
 use super::svg::{Anchor, LINE, Svg, WIDTH, stroke, text_width};
-use crate::number::tick;
+use crate::stats::tick;
 use crate::{Table, human};
 
 const HEIGHT: f64 = 260.0;

@@ -6,8 +6,7 @@ use clap::Args;
 use lab::{Children, CpuMeter, Interrupt, Progress, Rss};
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::Result;
 use crate::testbed::{Case, Setup, Testbed};
 

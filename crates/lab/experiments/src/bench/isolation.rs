@@ -5,7 +5,6 @@
 //!   └──── 200 Mb/s ──► hostile               only to a slow receiver
 //! ```
 
-mod beside;
 mod class;
 mod hostile;
 mod measure;
@@ -16,19 +15,19 @@ mod testbed;
 
 use clap::Args;
 use lab::Progress;
-use report::{Benchmark, human};
-
-use super::common::Common;
-use super::show::Shown;
-use crate::error::Result;
-use crate::testbed::GuestKind;
-pub use beside::{Beside, beside};
-pub use class::Class;
-pub use hostile::{HostileArgs, run as hostile_guest};
 use measure::{Sample, measure};
 use order::Order;
 use outcome::{Outcome, Round};
+use report::{Benchmark, human};
 use testbed::Attacked;
+
+use super::rows::Common;
+use super::show::Shown;
+use crate::error::Result;
+use crate::testbed::GuestKind;
+
+pub use class::Class;
+pub use hostile::{HostileArgs, run as hostile_guest};
 
 /// Options of this benchmark.
 #[derive(Args)]
@@ -131,4 +130,28 @@ fn measure_round(
 /// CPUs in per cent. The process has two threads.
 fn percent(cpus: f64) -> u32 {
     (1..=200).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
+}
+
+/// What the good guests have beside the hostile one, and what it gets.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// While it is idle.
+    pub idle: Sample,
+    /// While it attacks.
+    pub attack: Sample,
+    /// Why its port was disabled.
+    pub reason: String,
+}
+
+/// Measures the good guests before and during the attack, on one worker, and reads from the status why the hostile guest is cut off.
+pub fn beside(class: Class, seconds: u32, step: impl Fn(&str)) -> Result<Beside> {
+    step("start two guests beside a virtual machine");
+    let mut attacked = Attacked::start(class, 1, GuestKind::Netif)?;
+    step("the guests' stream while the machine is idle");
+    let idle = measure(&mut attacked, Order::Idle, seconds)?;
+    step("the same while it breaks its rings");
+    let attack = measure(&mut attacked, Order::Attack, seconds)?;
+    step("why its port is disabled");
+    let reason = attacked.why_disabled()?;
+    Ok(Beside { idle, attack, reason })
 }

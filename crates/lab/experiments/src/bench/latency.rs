@@ -4,8 +4,7 @@ use clap::Args;
 use lab::{Children, CpuMeter, Offloads, Progress, VethBridge};
 use report::{Benchmark, human};
 
-use super::common::{Common, Settings, in_turn};
-use super::rows::Rows;
+use super::rows::{Common, Rows, Settings, in_turn};
 use crate::error::Result;
 use crate::testbed::{Subject, Testbed, round_trips};
 

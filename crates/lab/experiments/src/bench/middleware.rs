@@ -9,9 +9,8 @@ use clap::Args;
 use lab::Progress;
 use report::{Benchmark, human};
 
-use super::common::Common;
 use super::pps::{Cpus, Extra, Pair};
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::Result;
 
 /// Options of this benchmark.

@@ -6,7 +6,6 @@
 mod calls;
 mod instructions;
 mod machine;
-mod protections;
 
 use std::time::Duration;
 
@@ -14,13 +13,11 @@ use clap::Args;
 use lab::Progress;
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::{Error, Result};
-pub use machine::{Machine, To};
-pub use protections::Kind;
 
 pub use instructions::{CountedArgs, run_counted};
+pub use machine::{Kind, Machine, To};
 
 /// Options of this benchmark.
 #[derive(Args)]

@@ -14,8 +14,7 @@ use cpus::{CpuList, bind, bound};
 use lab::Progress;
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::{Error, Result};
 
 pub use pair::{Extra, Pair};

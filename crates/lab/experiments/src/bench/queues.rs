@@ -4,8 +4,7 @@ use clap::Args;
 use lab::{Offloads, Progress};
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::Result;
 use crate::testbed::{CONGESTION, Case, Setup, Testbed, measure, round_trips};
 
@@ -46,7 +45,6 @@ fn variant(text: &str) -> std::result::Result<Variant, String> {
 
 /// The transfers.
 const KEYS: [&str; 2] = ["tcp-1", "tcp-4"];
-/// Round trips in each round.
 const ROUND_TRIPS: u32 = 2000;
 
 /// Runs the benchmark.

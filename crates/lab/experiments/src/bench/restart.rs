@@ -6,8 +6,7 @@ use clap::Args;
 use lab::{Interrupt, Outage, OutageProbe, Progress};
 use report::{Benchmark, human};
 
-use super::common::{Common, Settings};
-use super::rows::Rows;
+use super::rows::{Common, Rows, Settings};
 use crate::error::{Error, Result};
 use crate::testbed::{Ending, Setup, Subject, Testbed};
 

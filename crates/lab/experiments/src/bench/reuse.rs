@@ -11,8 +11,7 @@ use hypervisor::Counted;
 use lab::{Children, CpuMeter, Interrupt, Iperf, Progress, thread_times};
 use report::{Benchmark, human};
 
-use super::common::Common;
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::{Error, Result};
 use crate::repro::shares::{Shares, Times, shares};
 use crate::testbed::{CONGESTION, Setup, Subject as _, Testbed};

@@ -7,14 +7,13 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ::sandbox::{CallRules, restrict_calls_of_thread};
 use clap::Args;
 use lab::{Interrupt, Namespace, Progress};
 use report::{Benchmark, human};
+use sandbox::{CallRules, restrict_calls_of_thread};
 
-use super::common::{Common, in_turn};
 use super::pps::lockstep::{PathKind, Size, Window, carry, enter, path};
-use super::rows::Rows;
+use super::rows::{Common, Rows, in_turn};
 use crate::error::{Error, Result};
 
 /// Options of this benchmark.

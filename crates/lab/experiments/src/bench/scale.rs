@@ -9,16 +9,16 @@ mod group;
 use std::time::Duration;
 
 use clap::Args;
+use curve::{Curve, Point};
+use group::Group;
 use lab::Progress;
 use report::human;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::common::Common;
 use super::pps::Cpus;
+use super::rows::Common;
 use super::show::Shown;
 use crate::error::{Error, Result};
-use curve::{Curve, Point};
-use group::Group;
 
 /// Options of this benchmark.
 #[derive(Args)]

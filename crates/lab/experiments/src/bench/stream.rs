@@ -4,8 +4,7 @@ use clap::Args;
 use lab::{Offloads, Progress, VethBridge};
 use report::{Benchmark, human};
 
-use super::common::{Common, Settings, in_turn};
-use super::rows::Rows;
+use super::rows::{Common, Rows, Settings, in_turn};
 use crate::error::Result;
 use crate::testbed::{Case, Setup, Subject, Testbed, find_pace, measure};
 

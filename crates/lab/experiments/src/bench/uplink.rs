@@ -8,9 +8,8 @@ use clap::Args;
 use lab::{Interrupt, Progress};
 use report::{Benchmark, human};
 
-use super::common::Common;
 use super::pps::lockstep::{Direction, NicKind, NicPath, Size, Times, enter};
-use super::rows::Rows;
+use super::rows::{Common, Rows};
 use crate::error::{Error, Result};
 
 /// Options of this benchmark.

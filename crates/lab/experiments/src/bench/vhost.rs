@@ -5,8 +5,6 @@
 //! those of one round, so a machine whose speed changes from round to round changes them little.
 
 mod back_end;
-mod contender;
-mod dpdk;
 mod front_end;
 mod guest;
 mod open_vswitch;
@@ -17,19 +15,19 @@ mod table;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use back_end::Contender;
 use clap::Args;
+use front_end::{Reply, Request, RingLayout};
 use lab::Progress;
 use report::html::Report;
-
-use super::common::Common;
-use super::pps::{Cpus, Extra, Pair};
-use super::show::Shown;
-use crate::error::Result;
-use contender::Contender;
-use front_end::{Reply, Request, RingLayout};
 use sample::{Polling, Sample};
 use subject::Subject;
 use table::Rounds;
+
+use super::pps::{Cpus, Extra, Pair};
+use super::rows::Common;
+use super::show::Shown;
+use crate::error::Result;
 
 pub use front_end::{FrontEndArgs, run as front_end};
 

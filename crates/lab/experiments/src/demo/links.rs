@@ -1,9 +1,14 @@
 //! Checks that the kernel cannot forward frames between the guests: it has no link between them.
 
-use lab::Namespace;
+use std::net::Ipv4Addr;
+
+use lab::{Children, CpuMeter, Iperf, Namespace, Throughput};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::repro::server::{PEER, address};
+use crate::repro::willmann07;
+use crate::testbed::{CONGESTION, Case, GuestKind, Setup, Testbed, measure};
 
 /// The links of one guest's namespace, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +57,38 @@ fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
         }
     }
     if tap_seen { Ok(seen) } else { Err(format!("{tap} is not a tap device")) }
+}
+
+/// A stream through each.
+pub struct Ports {
+    /// Between two guests with virtio devices, whose rings pvnet serves over vhost-user.
+    pub machines: Throughput,
+    /// From a guest's context of a card to the wire.
+    pub card: Throughput,
+    /// CPUs that the daemon used meanwhile: guest and card need it only to agree on memory and descriptors.
+    pub daemon: f64,
+}
+
+/// Measures both.
+pub fn ports(seconds: u32, step: impl Fn(&str)) -> Result<Ports> {
+    step("start two guests with virtio devices");
+    let testbed = Testbed::start(&Setup { kind: GuestKind::Virtio, ..Setup::default() })?;
+    step("a TCP stream between virtual machines' ports");
+    let machines = measure(&testbed, || Case::TCP.run(&testbed, seconds, 0, Some(CONGESTION)))?;
+    drop(testbed);
+    step("start a card, and a guest with a context of it");
+    let server = willmann07::on_a_card()?;
+    step("a TCP stream from the context to the wire");
+    let no_daemon = || Error::Failed("the card has no daemon".to_owned());
+    let daemon = server.daemon().ok_or_else(no_daemon)?;
+    let meter = CpuMeter::start(&[daemon], Children::Ignored)?;
+    let to = Ipv4Addr::from(address(0, PEER));
+    let card = Iperf::tcp(server.first(), &server.peer, to, seconds);
+    let card = card.congestion(Some(CONGESTION)).run()?;
+    let usage = meter.read()?;
+    // Fails if the context was taken away.
+    server.status()?;
+    Ok(Ports { machines: machines.result, card, daemon: usage.cpus(usage.of(daemon)) })
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@ use report::{Benchmark, Row, Samples, Stats, Table, human};
 
 use super::cost::{Compared, Cost};
 use super::kill::Kill;
-use super::links::Links;
-use super::ports::Ports;
-use super::talk::Talk;
-use super::{Findings, Step};
+use super::links::{Links, Ports};
+use super::{Findings, Step, Talk};
 use crate::bench::idle::Idle;
 use crate::bench::isolation::Beside;
 use crate::repro::menon06::Gain;
@@ -217,7 +215,6 @@ pub fn wrapped(text: &str) -> String {
     lines + line.trim_end() + "\n"
 }
 
-/// Lines, indented.
 fn indented(lines: &str) -> String {
     lines.lines().map(|line| format!("{INDENT}{line}\n")).collect()
 }

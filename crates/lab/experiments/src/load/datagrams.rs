@@ -12,9 +12,8 @@ use report::{count, human};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::pace::Bursts;
-use super::result::ResultArgs;
-use super::socket::{PORT, failed};
+use super::outcome::ResultArgs;
+use super::{Bursts, PORT, failed};
 use crate::error::Result;
 use crate::output;
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use lab::Interrupt;
 
-use super::events::{Events, Interest};
-use super::socket::{PORT, failed, request, set_congestion};
+use super::{Events, Interest, PORT, failed, request, set_congestion};
 use crate::error::Result;
 
 /// Options of a server.

@@ -4,7 +4,6 @@ mod claims;
 mod config;
 mod document;
 mod measure;
-mod orders;
 mod page;
 mod paper;
 mod plan;

@@ -10,9 +10,9 @@ use clap::ValueEnum;
 use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
+use super::case::quoted;
 use super::daemon::{Daemon, Ending, ports, pvnet};
-use super::subject::Subject;
-use super::virtio::{self, quoted};
+use super::{Subject, case};
 use crate::error::{Error, Result};
 
 /// What the guests' interfaces are.
@@ -133,7 +133,7 @@ impl Testbed {
 
     fn start_machines(&mut self) -> Result<()> {
         for (end, mac) in [&self.left, &self.right].into_iter().zip(MACS) {
-            self.machines.push(virtio::start(end, mac, self.daemon.folder())?);
+            self.machines.push(case::start(end, mac, self.daemon.folder())?);
         }
         self.wait("the guests' start", |status, _| up(status) == 2)
     }
@@ -266,7 +266,7 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
                 end.ipv4,
                 end.ipv6
             ),
-            GuestKind::Virtio => virtio::port(end, mac, folder),
+            GuestKind::Virtio => case::port(end, mac, folder),
         };
         if let Some(queues) = setup.queues {
             text += &format!("queues = {queues}\n");

@@ -59,10 +59,6 @@ pub struct BatchHost {
 
 impl BatchHost {
     /// Writes the archive that boots.
-    ///
-    /// # Errors
-    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if a file needs a library that
-    /// this machine lacks.
     pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
         let folder = TempDir::new()?;
         let [xen, kernel, root] = NAMES.map(|name| folder.path().join(name));
@@ -88,9 +84,6 @@ impl BatchHost {
     ///
     /// Time is counted in instructions, one per nanosecond. The guest's memory is shared, so that the plugin can read
     /// it.
-    ///
-    /// # Errors
-    /// [`lab::Error::MissingTool`] as [`Error::Lab`](crate::Error::Lab).
     pub fn command(&self, emulator: &Emulator) -> Result<Command> {
         let mut command = emulator.command()?;
         let memory = self.options.memory_mib;
@@ -120,10 +113,6 @@ impl BatchHost {
     }
 
     /// The files that dom0, or the machine, and its guests start with.
-    ///
-    /// # Errors
-    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if what was written is no
-    /// archive.
     pub fn files(&self) -> Result<BatchFiles> {
         BatchFiles::read(&self.root)
     }

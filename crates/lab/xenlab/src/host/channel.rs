@@ -73,7 +73,6 @@ impl Channel {
         Ok(Self { writer: Mutex::new(stream), shared, next: AtomicU64::new(first) })
     }
 
-    /// Starts a script. Returns its number.
     pub(super) fn start(&self, script: &str) -> Result<u64> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.send(&frame::run(id, script))?;

@@ -224,26 +224,17 @@ impl Domu {
     }
 
     /// Destroys it without a shutdown.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] in the toolstack's words; those of [`Shell::sh`].
     pub fn destroy(self) -> Result<()> {
         self.dom0.run(&format!("xl destroy {}", self.id), TOOLSTACK).map(drop)
     }
 
     /// Shuts it down, and waits until it is gone.
-    ///
-    /// # Errors
-    /// Those of [`destroy`](Self::destroy).
     pub fn shutdown(self) -> Result<()> {
         self.dom0.run(&format!("xl shutdown -w {}", self.id), TOOLSTACK).map(drop)
     }
 
     /// Reboots it, which gives it a new domain id, and waits until it takes commands again, for `limit` at
     /// most. Its configuration must say that it [restarts](DomuConfig::restarts).
-    ///
-    /// # Errors
-    /// [`Error::Late`], [`Error::Boot`], and those of [`destroy`](Self::destroy).
     pub fn reboot(&mut self, limit: Duration) -> Result<()> {
         let (name, old) = (&self.name, self.id);
         let before = self.port.channel.boots();
@@ -260,9 +251,6 @@ impl Domu {
     }
 
     /// Saves it into a file of dom0, which ends it, and restores it from there with a new domain id.
-    ///
-    /// # Errors
-    /// Those of [`destroy`](Self::destroy).
     pub fn save_and_restore(&mut self) -> Result<()> {
         let name = &self.name;
         let script = format!(

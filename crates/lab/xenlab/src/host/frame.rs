@@ -27,7 +27,6 @@ pub(super) enum Frame {
         id: u64,
         /// Its exit status, as in a shell.
         status: i32,
-        /// Its output.
         output: Vec<u8>,
     },
 }

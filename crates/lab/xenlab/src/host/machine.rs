@@ -74,9 +74,6 @@ impl MachineConfig {
     }
 
     /// Writes the archive that it boots from: dom0's programs, with another init.
-    ///
-    /// # Errors
-    /// [`Error::Path`]; [`Error::Content`] if a file needs a library that this machine lacks.
     pub fn write_root(&self, images: &Images, destination: &Path) -> Result<()> {
         let files: Vec<(&str, Vec<u8>)> = self.files.iter().map(read).collect::<Result<_>>()?;
         let mut overlay = Archive::new();
@@ -118,11 +115,6 @@ impl Deref for Machine {
 
 impl Machine {
     /// Boots a machine. Returns once it takes commands, or once it waits for another one's state.
-    ///
-    /// # Errors
-    /// [`Error::Boot`] with the end of the console's log; [`lab::Error::MissingTool`] and
-    /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
-    /// that this machine lacks.
     pub fn boot(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
         let mut machine = Self::start(images, emulator, config)?;
         if !config.is_incoming {
@@ -132,9 +124,6 @@ impl Machine {
     }
 
     /// Starts a machine, which may never take commands.
-    ///
-    /// # Errors
-    /// Those of [`boot`](Self::boot) but [`Error::Boot`].
     pub fn start(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
         let folder = TempDir::new()?;
         let log = folder.path().join("console.log");
@@ -195,17 +184,11 @@ impl Machine {
     }
 
     /// Reboots it, without QEMU's end, and waits until it takes commands again.
-    ///
-    /// # Errors
-    /// [`Error::Boot`]; those of [`Shell::spawn`].
     pub fn reboot(&mut self) -> Result<()> {
         self.restarted_by("busybox reboot -f")
     }
 
     /// Runs a command after which another kernel runs, and waits until that one takes commands.
-    ///
-    /// # Errors
-    /// As [`reboot`](Self::reboot).
     pub fn restarted_by(&mut self, command: &str) -> Result<()> {
         let before = self.shell.channel().boots();
         // It never answers.
@@ -214,9 +197,6 @@ impl Machine {
     }
 
     /// Kills QEMU (SIGKILL), and waits for its end.
-    ///
-    /// # Errors
-    /// [`Error::Lab`] if the system refuses.
     pub fn kill(mut self) -> Result<()> {
         self.qemu.kill()?;
         Ok(())

@@ -26,9 +26,6 @@ pub struct Monitor {
 
 impl Monitor {
     /// Negotiates over a connection with QEMU.
-    ///
-    /// # Errors
-    /// As [`execute`](Self::execute).
     pub fn new(stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(SLICE)).map_err(failed)?;
         let mut monitor =
@@ -38,19 +35,12 @@ impl Monitor {
     }
 
     /// Executes a command. Returns what QEMU answers.
-    ///
-    /// # Errors
-    /// [`Error::Parse`] with QEMU's words if it refuses; [`lab::Error::TimedOut`] and [`lab::Error::Interrupted`] as
-    /// [`Error::Lab`]; [`Error::Path`] if it is gone.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         self.send(command, arguments)?;
         self.answer(command)
     }
 
     /// Sends a command without waiting for its answer.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if QEMU is gone.
     #[expect(clippy::needless_pass_by_value, reason = "it is made where it is passed")]
     pub fn send(&mut self, command: &str, arguments: Value) -> Result<()> {
         let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
@@ -58,9 +48,6 @@ impl Monitor {
     }
 
     /// Waits for the answer to a command that was [sent](Self::send).
-    ///
-    /// # Errors
-    /// As [`execute`](Self::execute).
     pub fn answer(&mut self, command: &str) -> Result<Value> {
         let end = Instant::now() + ANSWER;
         loop {
@@ -81,9 +68,6 @@ impl Monitor {
     }
 
     /// Waits for an event of this name, or takes one that has come.
-    ///
-    /// # Errors
-    /// As [`execute`](Self::execute).
     pub fn event(&mut self, name: &str, limit: Duration) -> Result<Value> {
         let end = Instant::now() + limit;
         loop {

@@ -19,9 +19,6 @@ pub struct HostFile {
 impl HostFile {
     /// The file at this path. A program goes to `/usr/local/bin`, stripped and with the libraries
     /// that it needs. Any other file goes to `/lab`, the working folder of commands.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if it cannot be read.
     pub fn new(source: impl Into<PathBuf>) -> Result<Self> {
         let source = source.into();
         let mode = std::fs::metadata(&source).map_err(Error::path(&source))?.permissions().mode();

@@ -55,18 +55,11 @@ impl Shell {
 
     /// Runs a command or a script and waits for its end. A status other than zero is not an error.
     /// Several threads may call this at once.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if it takes longer than `limit`, after which it is killed, or if the domain is gone;
-    /// [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
         self.spawn(command)?.wait(limit)
     }
 
     /// Runs a command that must succeed. Returns its output.
-    ///
-    /// # Errors
-    /// Those of [`sh`](Self::sh), and [`Error::Failed`].
     pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
         let Output { status, text } = self.sh(command, limit)?;
         if status == 0 {
@@ -77,9 +70,6 @@ impl Shell {
     }
 
     /// Runs a command ten times per second until it succeeds. Returns its last output.
-    ///
-    /// # Errors
-    /// [`Error::Late`] with what it printed last, and those of [`sh`](Self::sh).
     pub fn until(&self, what: &str, condition: &str, limit: Duration) -> Result<String> {
         let seconds = limit.as_secs_f64();
         // The script measures the time too, so that the last try's output comes back.
@@ -98,9 +88,6 @@ impl Shell {
     }
 
     /// Starts a command in the background.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if the domain takes no more commands.
     pub fn spawn(&self, command: &str) -> Result<Job> {
         let id = self.domain.channel.start(command)?;
         Ok(Job { shell: self.clone(), command: command.to_owned(), id })
@@ -122,9 +109,6 @@ impl Shell {
 
 impl Job {
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
     pub fn wait(self, limit: Duration) -> Result<Output> {
         let channel = self.shell.channel();
         let (cause, text) = match channel.wait(self.id, limit)? {
@@ -142,9 +126,6 @@ impl Job {
     }
 
     /// Its output so far, and its exit status if it has ended.
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
     pub fn printed(&self, limit: Duration) -> Result<String> {
         // Its file is removed when it ends.
         let so_far = self.shell.sh(&format!("cat {}", self.file()), limit)?;
@@ -161,9 +142,6 @@ impl Job {
     }
 
     /// Kills it and its children. [`wait`](Self::wait) then returns at once.
-    ///
-    /// # Errors
-    /// [`Error::Path`] if the domain takes no more commands.
     pub fn stop(&self) -> Result<()> {
         self.shell.channel().stop(self.id)
     }

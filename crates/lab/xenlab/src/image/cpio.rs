@@ -166,7 +166,7 @@ pub(crate) mod reader {
 
     /// An entry of an archive.
     #[derive(Debug, PartialEq, Eq)]
-    pub struct Entry {
+    pub struct Member {
         pub path: String,
         pub mode: u32,
         pub links: u32,
@@ -174,7 +174,7 @@ pub(crate) mod reader {
     }
 
     /// All entries before the trailer.
-    pub fn read(archive: &[u8]) -> Vec<Entry> {
+    pub fn read(archive: &[u8]) -> Vec<Member> {
         let mut entries = Vec::new();
         let mut at = 0;
         loop {
@@ -197,20 +197,20 @@ pub(crate) mod reader {
                 assert_eq!(at, archive.len(), "nothing follows the end");
                 return entries;
             }
-            entries.push(Entry { path, mode: field(1), links: field(4), content });
+            entries.push(Member { path, mode: field(1), links: field(4), content });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::reader::{Entry, read};
+    use super::reader::{Member, read};
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(path: &str, mode: u32, content: &[u8]) -> Entry {
+    fn entry(path: &str, mode: u32, content: &[u8]) -> Member {
         let links = if mode & DIRECTORY == DIRECTORY { 2 } else { 1 };
-        Entry { path: path.to_owned(), mode, links, content: content.to_vec() }
+        Member { path: path.to_owned(), mode, links, content: content.to_vec() }
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
             files in prop::collection::vec(("[a-z]{1,9}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)
         ) {
             let mut archive = Archive::new();
-            let mut expected: Vec<Entry> = Vec::new();
+            let mut expected: Vec<Member> = Vec::new();
             for (name, content) in &files {
                 archive.file(name, 0o640, content);
                 if expected.iter().all(|entry| entry.path != *name) {

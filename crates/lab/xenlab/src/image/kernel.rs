@@ -54,10 +54,6 @@ impl Compression {
 
 /// What a boot loader's image holds: of a bzImage the ELF file inside, of a file that is compressed as a whole its
 /// content, any other as it is.
-///
-/// # Errors
-/// [`Error::Path`]; [`Error::Content`] of a damaged one; [`lab::Error::MissingTool`] as [`Error::Lab`] if what unpacks
-/// it is not installed.
 pub fn read_boot_image(path: &Path) -> Result<Vec<u8>> {
     let bytes = read_unpacked(path)?;
     if bytes.get(MAGIC..MAGIC + 4) == Some(b"HdrS") { inside(path, &bytes) } else { Ok(bytes) }

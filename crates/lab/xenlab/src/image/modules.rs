@@ -100,7 +100,6 @@ fn normal(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// The name of the module in a file.
 fn name(file: &Path) -> Option<String> {
     let (name, compression) = file.file_name()?.to_str()?.split_once(".ko")?;
     ["", ".gz", ".xz", ".zst"].contains(&compression).then(|| normal(name))

@@ -1,6 +1,7 @@
 //! The device in the store: its keys, and the backend's state.
 
-use std::time::Instant;
+use std::error::Error;
+use std::time::{Duration, Instant};
 
 use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,8 +9,6 @@ use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xen::XenGuest;
 use xenstore::{Client, Store as _, StoreError, XenbusState};
-
-use super::wait::{Outcome, TIMEOUT};
 
 /// An interface that the toolstack has made and no other driver uses.
 pub struct Device {
@@ -103,29 +102,51 @@ impl Device {
     }
 
     /// Waits until the backend is connected to this frontend.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn wait_connected(&self) -> Outcome {
         self.wait(&[XenbusState::Connected])
     }
 
     /// Waits until the backend has closed the connection.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn wait_closed(&self) -> Outcome {
         self.wait(&[XenbusState::Closed])
     }
 
     /// Closes the connection in an orderly way. netback stays in Closing until this end is closed.
-    ///
-    /// # Errors
-    /// Those of [`start_over`](Self::start_over).
     pub fn close(&self) -> Outcome {
         self.enter(XenbusState::Closing)?;
         self.wait(&[XenbusState::Closing, XenbusState::Closed])?;
         self.enter(XenbusState::Closed)?;
         self.wait_closed()
+    }
+}
+
+/// What a step returns: a value, or what went wrong.
+pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// How long the backend may take for a step.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Waits until a condition holds, or fails with `what`.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome {
+    match holds_within(TIMEOUT, &mut condition)? {
+        true => Ok(()),
+        false => Err(format!("{what}: not within {} s", TIMEOUT.as_secs()).into()),
+    }
+}
+
+/// Waits until a condition holds, for `limit` at most. Returns whether it does.
+pub fn holds_within(
+    limit: Duration,
+    mut condition: impl FnMut() -> Outcome<bool>,
+) -> Outcome<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if condition()? {
+            return Ok(true);
+        }
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

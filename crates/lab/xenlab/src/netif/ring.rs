@@ -6,7 +6,7 @@ use hypervisor::{DomId, GrantRef, Guest as _};
 use ring::{HEADER_LEN, Index, RegionPage, SharedPage as _, Slots};
 use xen::{SharedPages, XenGuest};
 
-use super::wait::Outcome;
+use super::device::Outcome;
 
 /// One ring, shared with the backend.
 pub struct Ring<S> {

@@ -36,9 +36,6 @@ impl Backend {
     }
 
     /// Starts it on a host that has no backend yet. All but the stock one need the program `pvnet` there.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] and [`Error::Late`] with its output; those of [`Shell::sh`] and [`Host::create`].
     pub fn start(self, host: &Host) -> Result<RunningBackend> {
         match self {
             Self::Stock => RunningBackend::stock(host),
@@ -142,9 +139,6 @@ impl RunningBackend {
     }
 
     /// Kills the daemon with SIGKILL, if there is one. Returns its output.
-    ///
-    /// # Errors
-    /// Those of [`Shell::sh`].
     pub fn kill(&mut self) -> Result<String> {
         let Some(daemon) = self.daemon.take() else { return Ok(String::new()) };
         daemon.stop()?;
@@ -152,9 +146,6 @@ impl RunningBackend {
     }
 
     /// Starts the daemon, again after [`kill`](Self::kill), and waits until it answers.
-    ///
-    /// # Errors
-    /// [`Error::Late`] with its output; those of [`Shell::sh`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         // The socket of a killed daemon must not be mistaken for the new one's.

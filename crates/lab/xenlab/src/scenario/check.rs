@@ -41,9 +41,6 @@ pub struct Features {
 }
 
 /// Pings one domain from another.
-///
-/// # Errors
-/// [`Error::Lab`] if the output of `ping` cannot be read; those of [`Shell::sh`]. No reply at all is not an error.
 pub fn ping(from: &Shell, to: &str, count: u32) -> Result<Ping> {
     let limit = COMMAND_TIMEOUT + Duration::from_secs(count.into());
     let output = from.sh(&format!("ping -q -n -W 1 -i 0.2 -c {count} {to}"), limit)?;
@@ -51,9 +48,6 @@ pub fn ping(from: &Shell, to: &str, count: u32) -> Result<Ping> {
 }
 
 /// Measures TCP between a guest and the backend's domain, for `seconds` in each direction.
-///
-/// # Errors
-/// [`Error::Lab`] with iperf3's message; those of [`Shell::run`].
 pub fn throughput(guest: &Shell, backend: &Shell, seconds: u32) -> Result<Rates> {
     Ok(Rates {
         tx_mbps: one_way(guest, backend, seconds, "")?.mbps,
@@ -74,9 +68,6 @@ fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<T
 
 /// Sends `mib` MiB of random bytes from one domain to another, which has the given address. Returns whether the
 /// digests at both ends are the same.
-///
-/// # Errors
-/// [`Error::Parse`] if there is no digest; those of [`Shell::run`].
 pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     // The receiver returns its digest over the connection, once the sender has closed its half.
     let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
@@ -99,9 +90,6 @@ pub struct Transfer {
 
 impl Transfer {
     /// Sends a file in many parts with pauses between them. `to` has the given address.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
     pub fn begin(from: &Shell, to: &Shell, address: &str) -> Result<Self> {
         let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
         listens(to, PORT)?;
@@ -116,9 +104,6 @@ impl Transfer {
     }
 
     /// Waits for the end. Returns whether the digests at both ends are the same.
-    ///
-    /// # Errors
-    /// Those of [`same_file`].
     pub fn finish(self) -> Result<bool> {
         let printed = self.sender.wait(COMMAND_TIMEOUT * 2)?.text;
         self.receiver.wait(COMMAND_TIMEOUT)?;
@@ -126,9 +111,6 @@ impl Transfer {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// Those of [`Job::stop`].
     pub fn stop(self) -> Result<()> {
         self.sender.stop()
     }
@@ -148,18 +130,12 @@ fn compare(printed: &str) -> Result<bool> {
 }
 
 /// Waits until somebody listens at a TCP port.
-///
-/// # Errors
-/// Those of [`Shell::until`].
 pub fn listens(shell: &Shell, port: u16) -> Result<()> {
     let listening = format!("netstat -ltn | grep -w {port}");
     shell.until(&format!("a listener at port {port}"), &listening, COMMAND_TIMEOUT).map(drop)
 }
 
 /// Reads the features that both ends of a guest's first interface offered.
-///
-/// # Errors
-/// Those of [`Shell::run`].
 pub fn features(dom0: &Shell, guest: &Domu) -> Result<Features> {
     let vif = format!("/local/domain/{}/device/vif/0", guest.id());
     let frontend = dom0.run(&format!("xenstore-ls {vif}"), COMMAND_TIMEOUT)?;
@@ -189,9 +165,6 @@ pub(super) fn switched_on(text: &str) -> Vec<String> {
 }
 
 /// What the kernel of a guest, or of a machine, says of memory that was changed while nobody owned it. With [`POISON`] it looks for that.
-///
-/// # Errors
-/// Those of [`Shell::run`].
 pub fn harm(shell: &Shell) -> Result<Option<String>> {
     let said = shell.run(&format!("dmesg | grep -E '{HARM}' || true"), COMMAND_TIMEOUT)?;
     Ok(said.lines().next().map(|line| format!("the kernel of {} says: {line}", shell.name())))
@@ -200,9 +173,6 @@ pub fn harm(shell: &Shell) -> Result<Option<String>> {
 /// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what went wrong:
 /// complaints of the toolstack, which waits 10 s for a backend to clean up and then reports it, and what is
 /// left in the store.
-///
-/// # Errors
-/// Those of [`Shell::run`].
 pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
     let (id, vif) = (guest.id(), vif.replace(',', " "));
     // The toolstack stands still for a second when it has asked the backend to close, as on a busy host.

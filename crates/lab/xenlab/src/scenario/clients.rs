@@ -34,9 +34,6 @@ const ALL: [(&str, StepFn); 7] = [
 ];
 
 /// Runs all steps on a freshly booted host with the programs `pvnet` and `client`. Stops at the first step that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn clients(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start netback and pvnet, and two guests");
     let mut testbed = Testbed::begin(host)?;

@@ -1,7 +1,6 @@
 //! `attach = "device"`: each interface of a guest has a device in the backend's domain, which the toolstack's scripts put into its place.
 
 mod bridge;
-mod guest_types;
 mod hash;
 mod ipxe;
 mod libvirt;
@@ -18,13 +17,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use lab::Progress;
-
-use crate::host::Host;
-use crate::{Edition, Result, UnknownName};
+use testbed::{BRIDGE, BRIDGE_ADDRESS, Testbed, address, verdict};
 
 use super::backend::{self, Backend};
 use super::step::{self, Step};
-use testbed::Testbed;
+use super::{COMMAND_TIMEOUT, check};
+use crate::host::{GuestType, Host};
+use crate::{Edition, Result, UnknownName};
 
 type StepFn = fn(&mut Testbed<'_>) -> Result<(String, bool)>;
 
@@ -166,7 +165,7 @@ const DRIVER_DOMAIN: [(&str, StepFn); 8] =
     [CREATE, CONNECTED, REACHABLE, KILL, HOT_PLUG, REBOOT, SAVE, SHUTDOWN];
 
 const GUEST_TYPES: [(&str, StepFn); 2] =
-    [("a PVH guest", guest_types::pvh), ("an HVM guest, which unplugs its card", guest_types::hvm)];
+    [("a PVH guest", pvh), ("an HVM guest, which unplugs its card", hvm)];
 
 const IPXE: [(&str, StepFn); 2] = [
     ("iPXE boots a guest over its own frontend, on pvnet", ipxe::on_pvnet),
@@ -198,15 +197,61 @@ const LIBVIRT: [(&str, StepFn); 8] = [
 
 /// Runs all steps of a part on a freshly booted host with the program `pvnet` and images of the part's
 /// [edition](DevicePart::edition). Stops at the first step that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn device(host: &Host, part: DevicePart, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet");
     let mut testbed = Testbed::begin(host, part.backend())?;
     step::run_all(part.all(), progress, |act| {
         act(&mut testbed).map_err(|error| backend::explain(error, &testbed.backend))
     })
+}
+
+const FILE: u32 = 1;
+
+/// Network cards on the emulated PCI bus, and the drivers of the guest's interfaces.
+const CARDS: &str = "grep -l ^0x0200 /sys/bus/pci/devices/*/class 2>/dev/null | wc -l\n\
+     for link in /sys/class/net/eth*/device/driver; do basename $(readlink $link); done";
+
+/// Emulators that have a network card for their guest.
+const EMULATED: &str = "grep -l '[r]tl8139' /proc/[0-9]*/cmdline | wc -l";
+
+fn pvh(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    guest(testbed, GuestType::Pvh)
+}
+
+fn hvm(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
+    guest(testbed, GuestType::Hvm)
+}
+
+fn guest(testbed: &mut Testbed<'_>, guest_type: GuestType) -> Result<(String, bool)> {
+    let guest = testbed.create(2, guest_type, &[])?;
+    let id = guest.id();
+    let mut wrong =
+        testbed.store(&guest, 0)?.wrong(&[("hotplug-status", "connected"), ("state", "4")]);
+    wrong.extend(testbed.device(&guest, 0)?.wrong(&[
+        ("master", BRIDGE),
+        ("hook", "1"),
+        ("carrier", "1"),
+    ]));
+    let cards = guest.run(CARDS, COMMAND_TIMEOUT)?;
+    wrong.extend((cards.split_whitespace().ne(["0", "vif"])).then(|| format!("cards {cards:?}")));
+    let emulated = testbed.shell().run(EMULATED, COMMAND_TIMEOUT)?.trim() == "1";
+    wrong.extend((emulated != (guest_type == GuestType::Hvm)).then(|| "the emulator".to_owned()));
+    let (inner, outer) = (guest.shell(), testbed.shell());
+    let pings = [check::ping(inner, BRIDGE_ADDRESS, 5)?, check::ping(outer, &address(2), 5)?];
+    let received: u64 = pings.iter().map(|ping| ping.received).sum();
+    let files = check::same_file(inner, outer, BRIDGE_ADDRESS, FILE)?
+        && check::same_file(outer, inner, &address(2), FILE)?;
+    wrong.extend((received < 10 || !files).then(|| "frames".to_owned()));
+    guest.destroy()?;
+    wrong.extend(testbed.left(id, 0)?);
+    let names = testbed.shell().run("ls /sys/class/net", COMMAND_TIMEOUT)?;
+    wrong.extend(names.split_whitespace().filter(|name| name.ends_with("-emu")).map(str::to_owned));
+    Ok(verdict(
+        format!(
+            "no card but its vif; {received} of 10 echoes; files arrive both ways; nothing is left"
+        ),
+        &wrong,
+    ))
 }
 
 #[cfg(test)]

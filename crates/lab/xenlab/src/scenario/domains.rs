@@ -5,13 +5,12 @@ use std::time::Duration;
 use lab::Progress;
 use serde_json::Value;
 
-use crate::host::{Domu, DomuConfig, Host};
-use crate::{Error, Result};
-
 use super::backend::{self, Backend, RunningBackend};
-use super::frontend::Frontend;
+use super::cell::Frontend;
 use super::step::{self, Step};
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
+use crate::host::{Domu, DomuConfig, Host};
+use crate::{Error, Result};
 
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
@@ -89,9 +88,6 @@ const ALL: [(&str, StepFn); 14] = [
 
 /// Runs all steps on a freshly booted host with a network card and the program `pvnet`. Stops at the first step
 /// that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet in dom0, and two guests");
     let mut setup = Setup::begin(host)?;
@@ -132,7 +128,6 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// The port of this name, if there is one.
     fn port(&self, name: &str) -> Result<Option<Value>> {
         let status = self.status()?;
         let ports = status["ports"].as_array().into_iter().flatten();

@@ -3,14 +3,13 @@
 use lab::Progress;
 use serde_json::Value;
 
-use crate::host::{Domu, DomuConfig, Host, Shell};
-use crate::{Error, Result};
-
 use super::backend::{self, Backend, RunningBackend};
+use super::cell::{Frontend, RunningFrontend};
 use super::check::{self, Transfer};
-use super::frontend::{Frontend, RunningFrontend};
 use super::step::{self, Step};
 use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT};
+use crate::host::{Domu, DomuConfig, Host, Shell};
+use crate::{Error, Result};
 
 /// Progress steps of [`guest_copy`].
 pub const GUEST_COPY_STEPS: usize = ALL.len() + 1;
@@ -58,11 +57,11 @@ echo 700 >/sys/module/xen_gntalloc/parameters/limit
 struct Setup<'a> {
     host: &'a Host,
     backend: RunningBackend,
-    guest: Guest,
+    guest: Receiver,
 }
 
 /// A guest with a frontend.
-struct Guest {
+struct Receiver {
     domain: Domu,
     frontend: RunningFrontend,
     address: String,
@@ -82,9 +81,6 @@ const ALL: [(&str, StepFn); 6] = [
 
 /// Runs all steps on a freshly booted host with the program `pvnet`, which is the `backend` in dom0 or in a driver domain. Stops at
 /// the first step that fails to run.
-///
-/// # Errors
-/// Those of the steps, with the daemon's output.
 pub fn guest_copy(host: &Host, backend: Backend, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet, and a guest");
     let mut setup = Setup::begin(host, backend)?;
@@ -162,7 +158,7 @@ impl<'a> Setup<'a> {
     }
 
     /// The pages of a guest's pool; none if it has no pool.
-    fn pool(&self, guest: &Guest) -> Result<Option<u64>> {
+    fn pool(&self, guest: &Receiver) -> Result<Option<u64>> {
         let (status, name) = (self.status()?, self.backend.port_name(&guest.domain));
         let mut ports = status["ports"].as_array().into_iter().flatten();
         let port = ports.find(|port| port["name"] == name);
@@ -170,7 +166,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Whether a guest has a queue of the uplink.
-    fn has_queue(&self, guest: &Guest) -> Result<bool> {
+    fn has_queue(&self, guest: &Receiver) -> Result<bool> {
         let (status, name) = (self.status()?, self.backend.port_name(&guest.domain));
         let ports = status["ports"].as_array().into_iter().flatten();
         let mut queues =
@@ -179,7 +175,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Sends a file into a guest. Returns whether it arrived unchanged, and what was counted.
-    fn file_into(&self, guest: &Guest) -> Result<(bool, Counts)> {
+    fn file_into(&self, guest: &Receiver) -> Result<(bool, Counts)> {
         let before = Counts::of(&self.status()?);
         let shell = guest.domain.shell();
         let same = check::same_file(self.shell(), shell, &guest.address, FILE)?;
@@ -210,7 +206,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-impl Guest {
+impl Receiver {
     /// The copies that it had done, and its hypercalls for them, as its frontend reports.
     fn copied(&self) -> Result<[f64; 2]> {
         let process = self.frontend.process();
@@ -231,13 +227,18 @@ impl Guest {
 }
 
 /// Boots a guest whose address and MAC end with `number`.
-fn create(host: &Host, backend: &RunningBackend, number: u8, frontend: Frontend) -> Result<Guest> {
+fn create(
+    host: &Host,
+    backend: &RunningBackend,
+    number: u8,
+    frontend: Frontend,
+) -> Result<Receiver> {
     let address = format!("10.0.0.{number}");
     let vif = backend.vif_with(&format!("00:16:3e:00:00:{number:02x}"));
     let config = DomuConfig::new(format!("guest{number}")).vif(vif);
     let domain = host.create(&DomuConfig { memory_mib: 192, ..config }, BOOT_TIMEOUT)?;
     let frontend = frontend.start_at(&domain, &address)?;
-    Ok(Guest { domain, frontend, address })
+    Ok(Receiver { domain, frontend, address })
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {

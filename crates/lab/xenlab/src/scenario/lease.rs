@@ -23,9 +23,6 @@ pub const CLIENT: [&str; 11] =
     ["udhcpc", "-f", "-q", "-n", "-t", "10", "-T", "1", "-O", "mtu", "-i"];
 
 /// A machine or a domain asks for the address of an interface, once it is there.
-///
-/// # Errors
-/// Those of [`Shell::run`], with the client's words if there is no lease.
 pub fn ask(guest: &Shell, interface: &str) -> Result<()> {
     let client = CLIENT.join(" ");
     let script = format!(

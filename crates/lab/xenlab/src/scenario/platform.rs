@@ -47,9 +47,6 @@ const PREPARED: &str = "cd /lab && printf '[daemon]\nplatform = \"xen\"\n' >none
 
 /// Runs all checks on a freshly booted host with the programs `pvnet` and `loopback`, an example of the crate
 /// `xen`.
-///
-/// # Errors
-/// Those of [`Shell::sh`] and [`Host::create`].
 pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for (what, script, expected) in MISSING {

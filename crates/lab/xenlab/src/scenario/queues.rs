@@ -4,13 +4,12 @@ use lab::Progress;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::backend::{self, Backend, RunningBackend};
+use super::cell::Frontend;
+use super::check::{self, Features};
+use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use crate::Result;
 use crate::host::{DomuConfig, Host};
-
-use super::backend::{self, Backend, RunningBackend};
-use super::check::{self, Features};
-use super::frontend::Frontend;
-use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 
 /// The virtual CPUs of the guests.
 pub const GUEST_VCPUS: [u32; 3] = [1, 2, 4];
@@ -64,9 +63,6 @@ impl Negotiation {
 
 /// Connects guests with 1, 2 and 4 virtual CPUs, one after the other, on a freshly booted host whose dom0 has
 /// `dom0_vcpus`.
-///
-/// # Errors
-/// Those of the steps, with the backend's output.
 pub fn queues(
     host: &Host,
     backend: Backend,

@@ -23,9 +23,6 @@ pub struct Step {
 
 /// Does all steps in order. `act` does one, and returns the observation and whether it is as expected. Stops at the first step that
 /// fails to run.
-///
-/// # Errors
-/// Those of `act`.
 pub fn run_all<F: Copy>(
     steps: &[(&str, F)],
     progress: &Progress,

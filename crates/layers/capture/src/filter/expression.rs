@@ -13,7 +13,6 @@ use crate::packet::{Direction, Packet};
 /// The bits of a tag's control information that are the VLAN identifier.
 pub(crate) const VLAN_ID_MASK: u16 = 0xfff;
 
-/// An expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expression {
     Everything,
@@ -131,7 +130,6 @@ impl Subnet {
         (rest == 0).then_some(subnet)
     }
 
-    /// One address.
     pub(crate) fn host(address: IpAddr) -> Self {
         Self { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
     }

@@ -149,7 +149,6 @@ pub fn blocks(file: &[u8]) -> Vec<(u32, &[u8])> {
     blocks
 }
 
-/// The packets of a capture file.
 pub fn packets(file: &[u8]) -> Vec<Captured> {
     let enhanced = blocks(file).into_iter().filter(|(kind, _)| *kind == 6);
     enhanced.map(|(_, block)| packet(block)).collect()

@@ -1,4 +1,5 @@
 //! TCP segments in memory, a port that takes merged ones, and what arrives there.
+
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::sync::{Arc, Mutex};
@@ -47,7 +48,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The first segment of a flow.
     pub fn first(flow: u16, len: usize) -> Self {
         Self {
             v6: false,

@@ -6,7 +6,7 @@ use port::{DropReason, Frame, InFlight, Outcome, Ticket};
 use proptest::prelude::*;
 
 use super::fake::*;
-use crate::tokens::Tokens;
+use crate::bucket::Tokens;
 use crate::{Limit, Meter, police};
 
 const NOW: Duration = Duration::from_secs(7);

@@ -9,8 +9,8 @@ use port_testing::supply;
 use proptest::prelude::*;
 
 use super::fake::*;
+use crate::bucket::Tokens;
 use crate::shaper::Shaper;
-use crate::tokens::Tokens;
 use crate::{Limit, Meter, shape};
 
 fn shaper(

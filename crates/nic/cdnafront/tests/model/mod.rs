@@ -368,12 +368,10 @@ pub fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 251 + seed * 31) as u8).collect()
 }
 
-/// The descriptor's offload.
 pub fn offload(field: u64) -> Option<cdna::Offload> {
     cdna::Offload::from_field(field)
 }
 
-/// Reads what a region has at an offset.
 pub fn read<T: FromBytes>(region: &Region, offset: usize) -> T {
     region.read(offset).unwrap()
 }

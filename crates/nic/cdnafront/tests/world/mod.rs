@@ -35,7 +35,6 @@ const PAGES: usize = 1 + TX_PAGES + RX_PAGES + 1;
 /// How long a thread may wait. Longer means that a wake-up was lost.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All protections.
 pub const PROTECTIONS: [Protection; 5] = [
     Protection::None,
     Protection::Hypervisor,

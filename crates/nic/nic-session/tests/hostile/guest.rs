@@ -97,7 +97,6 @@ impl Guest {
         self.mapped.as_ref().unwrap()
     }
 
-    /// Its memory.
     pub fn memory(&self) -> &Region {
         self.inside.region()
     }
@@ -203,7 +202,6 @@ impl Guest {
         }
     }
 
-    /// The descriptor of one of its pages.
     pub fn buffer(&self, page: usize, len: u16) -> Descriptor {
         Descriptor::buffer(0, self.address(page), len, Flags::EOP)
     }

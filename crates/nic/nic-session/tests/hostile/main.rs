@@ -59,7 +59,7 @@ fn who_wins() {
         let mut last = String::new();
         for (n, (name, protection)) in PROTECTIONS.into_iter().enumerate() {
             let outcome = outcome(case, protection);
-            let title = if n == 0 { case.name } else { "" };
+            let title = if n == 0 { case.name.replace('_', " ") } else { String::new() };
             let same = if outcome == last { "  \"" } else { &outcome };
             writeln!(table, "{title:50} {name:17} {same}").unwrap();
             let expected = case.expected[n];

@@ -165,9 +165,6 @@ pub enum ExtraError {
 
 impl Extra {
     /// Decodes `info`. Ignores its flags: see [`ExtraInfo::more`].
-    ///
-    /// # Errors
-    /// [`ExtraError`].
     #[inline]
     pub fn decode(info: &ExtraInfo) -> Result<Self, ExtraError> {
         let [a, b, c, d, e, f] = info.data;

@@ -50,7 +50,6 @@ impl DmaPages {
         Self { first, references: OnceLock::new(), users: Mutex::default() }
     }
 
-    /// The number of the first page.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }

@@ -14,7 +14,6 @@ use crate::grant_table::{GRANT_ENTRY_LEN, gtf};
 use crate::guest_copy::Request;
 use crate::memory::MemorySize;
 
-/// The hypercalls.
 pub(crate) trait Hypercalls: Send + Sync {
     /// All memory is mapped, and may be sealed.
     fn mapped(&self) -> Result<(), Error>;
@@ -49,7 +48,6 @@ pub(super) struct Inner {
     pub(super) calls: Box<dyn Hypercalls>,
 }
 
-/// What is free.
 pub(super) struct Free {
     pub(super) frames: Frames,
     pub(super) grants: Vec<u32>,

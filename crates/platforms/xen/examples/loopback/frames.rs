@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use datapath::{Config, Datapath, Port};
 use hypervisor::{Counted, Meter, Metered};
 use machine::toolstack;
-use netback::{Change, GrantReuse, Offered, RxChannel, TxChannel, Vif};
+use netback::{GrantReuse, Offered, RxChannel, TxChannel, Vif, VifChange};
 use netfront::{Frontend, Queue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
@@ -127,7 +127,7 @@ fn attach(
 ) -> Result<Arc<Port>, Box<dyn Error>> {
     let mut connected = None;
     until("the frontend connects", || {
-        if let Change::Connect(connection) = vif.frontend_changed()? {
+        if let VifChange::Connect(connection) = vif.frontend_changed()? {
             connected = Some(connection);
         }
         Ok(connected.is_some())

@@ -32,7 +32,6 @@ const CACHE_OFFSET_STEP: u16 = 64;
 /// Longest frame that gets an offset. Offsets are below half a page, so it still fits.
 const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
 
-/// An RX ring.
 pub(super) type RxRing<H> = PostedRing<RegionPage<<H as Hypervisor>::Mapping>>;
 
 /// Most extras of a packet: the frame is unsegmented, it has a hash, and room before it.
@@ -55,7 +54,6 @@ pub(super) struct PacketShape {
 /// What its guest has asked for with each packet.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Asked {
-    /// Its hash.
     pub(super) hash: Option<FlowHash>,
     /// Bytes of its first buffer that are left for an XDP program.
     pub(super) headroom: u16,

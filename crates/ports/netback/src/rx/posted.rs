@@ -24,7 +24,6 @@ struct LentRequests {
     count: u32,
 }
 
-/// A request that is lent.
 #[derive(Clone, Copy)]
 pub(super) struct LentRequest {
     token: u32,
@@ -90,7 +89,6 @@ impl<P: SharedPage> PostedRing<P> {
         self.returned.len() as u32
     }
 
-    /// The next request.
     #[inline]
     pub(super) fn next(&self) -> RxRequest {
         match self.returned.last() {

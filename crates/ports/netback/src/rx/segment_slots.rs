@@ -12,11 +12,9 @@ use super::plan::{Asked, PacketShape};
 /// page and take several slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentSlots {
-    /// The number of segments.
     segments: u32,
     /// Slots of each segment but the last.
     each: u32,
-    /// Slots of the last segment.
     last: u32,
     /// Bytes of the longest segment.
     longest: u32,
@@ -57,7 +55,6 @@ impl SegmentSlots {
         self.longest
     }
 
-    /// Slots of the segments from number `sent` on.
     pub(super) fn left(self, sent: u16) -> u32 {
         match self.segments.saturating_sub(sent.into()) {
             0 => 0,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use hypervisor::{EventChannel, Guest, Hypervisor};
 use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
-use netback::{Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif};
+use netback::{Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif, VifChange};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shm::Region;
@@ -186,7 +186,7 @@ impl Raw {
         self.prepare(features);
         self.key("state", 4);
         match vif.frontend_changed().unwrap() {
-            Change::Connect(connection) => connection,
+            VifChange::Connect(connection) => connection,
             _ => panic!("the keys are there and say Connected"),
         }
     }

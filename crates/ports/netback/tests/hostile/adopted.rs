@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::{DRIVER_DOMAIN, Machine};
-use netback::{Change, Connection, Vif};
+use netback::{Connection, Vif, VifChange};
 use offload::Features;
 use port::Task;
 use wire::netif::{CtrlMessage, keys};
@@ -152,7 +152,7 @@ fn connects_again(raw: &Raw, vif: &mut Vif<Tampered>, what: &str) {
     }
     raw.key(keys::REQUEST_RX_COPY, 1);
     raw.key("state", 1);
-    assert!(matches!(vif.frontend_changed(), Ok(Change::None)), "{what}");
+    assert!(matches!(vif.frontend_changed(), Ok(VifChange::None)), "{what}");
     assert_eq!(vif.state(), XenbusState::InitWait, "{what}");
     drop(raw.connect_with_control(vif));
     assert_eq!(raw.domain.pinned(), 0, "{what}");
@@ -174,7 +174,7 @@ fn what_a_guest_forges_while_its_backend_is_dead_harms_nobody_else() {
             let mut vif = raw.announce(Tampered::new(&machine));
             assert_eq!(vif.state(), XenbusState::Connected, "{what}: nothing to adopt");
             match vif.frontend_changed() {
-                Ok(Change::Connect(connection)) => {
+                Ok(VifChange::Connect(connection)) => {
                     serve(connection, &mut taker);
                     adopted += 1;
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hypervisor::DomId;
 use machine::{Machine, toolstack};
-use netback::{Change, Connection, Offered, Queue, RxChannel, Vif};
+use netback::{Connection, Offered, Queue, RxChannel, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{
     Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Offer, Outcome, Piece, Wanted,
@@ -92,7 +92,8 @@ impl Copier {
     pub fn restart(&mut self) {
         self.kill();
         self.vif = self.raw.adopt(self.granting.clone(), GUEST_COPY_OFFER);
-        let Ok(Change::Connect(Connection { mut queues, .. })) = self.vif.frontend_changed() else {
+        let Ok(VifChange::Connect(Connection { mut queues, .. })) = self.vif.frontend_changed()
+        else {
             panic!("it goes on")
         };
         self.queue = queues.pop();

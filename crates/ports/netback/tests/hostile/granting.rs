@@ -37,7 +37,6 @@ impl GrantTable {
         u32::try_from(free).unwrap()
     }
 
-    /// What a guest's copy returns.
     pub fn copy(&self, guest: DomId, gref: u32, offset: usize, len: usize) -> Option<Vec<u8>> {
         let entries = self.entries.lock().unwrap();
         let Entry { to, memory, page } = entries.get(gref as usize)?.as_ref()?;

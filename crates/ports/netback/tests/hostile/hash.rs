@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hypervisor::Hypervisor;
 use machine::Machine;
-use netback::{Change, GrantReuse, Offered, Vif};
+use netback::{GrantReuse, Offered, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Egress, FlowHash, Frame, HashInput, Outcome, Piece, Task};
 use shm::Region;
@@ -292,7 +292,7 @@ fn the_next_backend_goes_on_with_the_hash() {
     drop((queue, control));
     let offered = Offered { persistent_grants: PERSISTENT, ..OFFERED };
     let mut vif = raw.adopt(machine, offered);
-    let Change::Connect(mut connection) = vif.frontend_changed().unwrap() else {
+    let VifChange::Connect(mut connection) = vif.frontend_changed().unwrap() else {
         panic!("the frontend is connected")
     };
     let mut queue = connection.queues.pop().unwrap();

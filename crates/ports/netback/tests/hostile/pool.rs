@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hypervisor::CopyForm;
 use machine::Machine;
-use netback::Change;
+use netback::VifChange;
 use offload::Features;
 use port::{Body, DropReason, Egress, LentBuffer, Offer, Outcome, Piece, Wanted};
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ fn a_guest_without_a_pool_gets_copies() {
     vif.connected().unwrap();
     drop(connection);
     let mut vif = raw.adopt(Granting::new(&machine, POOL), GUEST_COPY_OFFER);
-    let Ok(Change::Connect(connection)) = vif.frontend_changed() else { panic!("it goes on") };
+    let Ok(VifChange::Connect(connection)) = vif.frontend_changed() else { panic!("it goes on") };
     assert!(connection.guest_copies().next().is_none());
 }
 

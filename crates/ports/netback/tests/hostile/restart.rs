@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{
-    Anonymous, Change, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
+    Anonymous, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif, VifChange,
     remove_closed,
 };
 use offload::Features;
@@ -91,7 +91,7 @@ fn a_resumed_connection_keeps_its_header_channel() {
         let raw = Raw::new(&machine);
         raw.supply_headers();
         let pinned = |vif: &mut Vif<Machine>| {
-            let Ok(Change::Connect(connection)) = vif.frontend_changed() else { panic!() };
+            let Ok(VifChange::Connect(connection)) = vif.frontend_changed() else { panic!() };
             vif.connected().unwrap();
             assert_eq!(connection.queues.len(), 1);
             raw.domain.pinned()
@@ -154,13 +154,13 @@ fn a_backend_in_a_driver_domain_sees_that_the_frontend_is_gone() {
     let unprivileged: Arc<dyn Store> = Arc::new(machine.store().connect(own));
     let (hypervisor, ledgers) = (machine.clone(), Arc::new(Anonymous::default()));
     let mut vif = Vif::adopt(hypervisor, unprivileged, &path, OFFERED, ledgers).unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::None)));
+    assert!(matches!(vif.frontend_changed(), Ok(VifChange::None)));
     // As libxl destroys a guest: first it removes the frontend's nodes, then it asks the backend.
     store.remove(None, vif.frontend()).unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::Disconnect)));
+    assert!(matches!(vif.frontend_changed(), Ok(VifChange::Disconnect)));
     vif.disconnected().unwrap();
     store.write(None, &format!("{path}/online"), "0").unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::Remove)));
+    assert!(matches!(vif.frontend_changed(), Ok(VifChange::Remove)));
     vif.remove().unwrap();
     assert_eq!(store.read(None, &format!("{path}/state")).as_deref(), Ok("6"));
     let unprivileged = machine.store().connect(own);

@@ -1,7 +1,7 @@
 //! The handshake: a frontend that jumps from any state to any other, and writes wrong values.
 
 use machine::{Machine, toolstack};
-use netback::{Change, Connection, Vif};
+use netback::{Connection, Vif, VifChange};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::keys;
@@ -127,19 +127,19 @@ impl World {
         for _ in 0..4 {
             let Some(vif) = &mut self.vif else { return };
             match vif.frontend_changed() {
-                Ok(Change::None) => return self.check(),
-                Ok(Change::Connect(connection)) => {
+                Ok(VifChange::None) => return self.check(),
+                Ok(VifChange::Connect(connection)) => {
                     assert!(self.connection.is_none(), "connected twice");
                     assert!(!connection.queues.is_empty());
                     self.connection = Some(connection);
                     self.connections += 1;
                     vif.connected().unwrap();
                 }
-                Ok(Change::Remove) => {
+                Ok(VifChange::Remove) => {
                     self.connection = None;
                     self.vif.take().unwrap().remove().unwrap();
                 }
-                Ok(Change::Disconnect) | Err(_) => {
+                Ok(VifChange::Disconnect) | Err(_) => {
                     self.connection = None;
                     assert_eq!(self.raw.domain.pinned(), 0, "a grant stays mapped");
                     vif.disconnected().unwrap();
@@ -236,7 +236,7 @@ fn a_frontend_that_starts_over_never_sees_the_backend_close() {
     world.raw.store.watch(&path, "state").unwrap();
     while world.raw.store.event().unwrap().is_some() {}
     world.write(Some("1"));
-    assert!(matches!(world.vif.as_mut().unwrap().frontend_changed(), Ok(Change::Disconnect)));
+    assert!(matches!(world.vif.as_mut().unwrap().frontend_changed(), Ok(VifChange::Disconnect)));
     world.connection = None;
     world.vif.as_mut().unwrap().disconnected().unwrap();
     while world.raw.store.event().unwrap().is_some() {

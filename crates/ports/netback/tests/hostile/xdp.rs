@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::{Machine, toolstack};
-use netback::{Change, Queue, Vif};
+use netback::{Queue, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
 use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
 use proptest::prelude::*;
@@ -48,12 +48,12 @@ impl World {
     /// The frontend enters a state.
     fn enter(&mut self, state: u32) {
         self.raw.key("state", state);
-        assert!(matches!(self.vif.frontend_changed().unwrap(), Change::None));
+        assert!(matches!(self.vif.frontend_changed().unwrap(), VifChange::None));
     }
 
     fn ask_for(&mut self, headroom: impl std::fmt::Display) {
         self.raw.key("xdp-headroom", headroom);
-        assert!(matches!(self.vif.frontend_changed().unwrap(), Change::None));
+        assert!(matches!(self.vif.frontend_changed().unwrap(), VifChange::None));
     }
 
     /// Delivers a frame, and returns each packet that came: where it began, its bytes and its extras.
@@ -218,7 +218,7 @@ fn the_next_backend_keeps_the_room_and_answers_who_waits() {
         world.queue = None;
         world.raw.key("state", state);
         world.vif = world.raw.adopt(world.machine.clone(), OFFERED);
-        let Change::Connect(mut connection) = world.vif.frontend_changed().unwrap() else {
+        let VifChange::Connect(mut connection) = world.vif.frontend_changed().unwrap() else {
             panic!("it is connected")
         };
         world.vif.connected().unwrap();
@@ -236,7 +236,7 @@ fn the_next_driver_gets_no_room_that_it_did_not_ask_for() {
     world.ask_for(HEADROOM);
     assert_eq!(world.deliver(&tcp(60), None)[0].0, HEADROOM);
     world.raw.key("state", 5);
-    assert!(matches!(world.vif.frontend_changed().unwrap(), Change::Disconnect));
+    assert!(matches!(world.vif.frontend_changed().unwrap(), VifChange::Disconnect));
     world.vif.disconnected().unwrap();
     let path = format!("{}/xdp-headroom", toolstack::device_path(0));
     assert!(world.raw.store.read(None, &path).is_err());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hypervisor::Guest;
 use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize, SharedPages, toolstack};
-use netback::{Change, Offered, Vif};
+use netback::{Offered, Vif, VifChange};
 use netfront::{Config, Frontend, Queue};
 use offload::Checksum;
 use shm::Piece;
@@ -177,7 +177,7 @@ impl Friend {
 fn connect(vif: &mut Vif<Tampered>) -> Backend {
     let start = Instant::now();
     loop {
-        if let Change::Connect(connection) = vif.frontend_changed().unwrap() {
+        if let VifChange::Connect(connection) = vif.frontend_changed().unwrap() {
             vif.connected().unwrap();
             return Backend::new(connection);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use machine::{Machine, toolstack};
-use netback::{Change, Vif};
+use netback::{Vif, VifChange};
 use offload::Features;
 use wire::netif::{CtrlRequest, GrefMapping, RxRequest, TxRequest, keys};
 
@@ -246,20 +246,20 @@ impl Hostile {
         for _ in 0..4 {
             let Some(vif) = &mut self.vif else { return };
             match vif.frontend_changed() {
-                Ok(Change::None) => return,
-                Ok(Change::Connect(connection)) => {
+                Ok(VifChange::None) => return,
+                Ok(VifChange::Connect(connection)) => {
                     assert!(self.backend.is_none(), "connected twice");
                     self.backend = Some(Backend::new(connection));
                     vif.connected().unwrap();
                 }
-                Ok(Change::Remove) => {
+                Ok(VifChange::Remove) => {
                     self.backend = None;
                     self.check_unmapped();
                     if let Some(vif) = self.vif.take() {
                         vif.remove().unwrap();
                     }
                 }
-                Ok(Change::Disconnect) | Err(_) => self.disable(),
+                Ok(VifChange::Disconnect) | Err(_) => self.disable(),
             }
         }
         panic!("it never comes to rest");

@@ -10,7 +10,6 @@ use rustix::io::{Errno, Result};
 /// All protocols (`ETH_P_ALL`), as a socket's address has it.
 const ALL_PROTOCOLS: u16 = 0x0003_u16.to_be();
 
-/// An option with one number.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(crate) enum PacketOption {
@@ -44,7 +43,6 @@ fn set<T>(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &T) -> Res
     result(unsafe { libc::setsockopt(fd, level, option, pointer.cast::<c_void>(), len) })
 }
 
-/// Sets an option.
 pub(crate) fn set_option(socket: BorrowedFd<'_>, option: PacketOption, value: c_int) -> Result<()> {
     set(socket, libc::SOL_PACKET, option as c_int, &value)
 }
@@ -135,7 +133,6 @@ fn address(interface: c_int, frames: Frames) -> libc::sockaddr_ll {
     }
 }
 
-/// Binds the socket to frames of an interface.
 pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int, frames: Frames) -> Result<()> {
     let address = address(interface, frames);
     let pointer: *const libc::sockaddr_ll = &raw const address;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, GrantReuse, Offered, RxChannel, RxQueue, TxChannel, Vif};
+use netback::{Anonymous, GrantReuse, Offered, RxChannel, RxQueue, TxChannel, Vif, VifChange};
 use netfront::Frontend;
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
 use port::{
@@ -278,7 +278,7 @@ fn connect()
     });
     let mut connection = loop {
         match vif.frontend_changed().unwrap() {
-            Change::Connect(connection) => break connection,
+            VifChange::Connect(connection) => break connection,
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
         assert!(!frontend.is_finished(), "the frontend has failed");

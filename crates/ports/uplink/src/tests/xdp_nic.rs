@@ -105,7 +105,6 @@ fn take_over() -> (Vec<Queue>, XdpNicWatch) {
 }
 
 impl Queue {
-    /// Offers frames, and returns their outcomes.
     fn offer(&mut self, body: Body<'_>, frames: &[&Frame]) -> Vec<Outcome> {
         let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
         self.egress.deliver(body, &mut offers, Duration::ZERO).unwrap();

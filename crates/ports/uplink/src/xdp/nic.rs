@@ -6,7 +6,6 @@
 pub(super) mod egress;
 pub(super) mod error;
 pub(super) mod ingress;
-mod looks;
 pub(super) mod watch;
 
 use std::ffi::c_int;
@@ -15,23 +14,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hypervisor::{Meter, PAGE_SIZE};
-use rustix::net::xdp::SocketAddrXdpFlags;
-use shm::Region;
-
-use super::frame::LONGEST;
-use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
-use super::socket::{Sizes, Socket, SocketError, failed};
-use super::{Link, is_taken, patiently};
-use crate::packet;
-use crate::steering::program;
-use crate::sys;
-use crate::sys::bpf::{self, Map, MapType, ProgramType};
-
 use egress::XdpNicSender;
 use error::XdpNicError;
+use hypervisor::{Meter, PAGE_SIZE};
 use ingress::XdpNicReceiver;
+use rustix::net::xdp::SocketAddrXdpFlags;
+use shm::Region;
 use watch::XdpNicWatch;
+
+use super::ring::{CompletionRing, FillRing, RxRing, TxRing};
+use super::socket::{LONGEST, Sizes, Socket, SocketError, failed};
+use super::{Link, is_taken, patiently};
+use crate::steering::program;
+use crate::sys::bpf::{self, Map, MapType, ProgramType};
+use crate::{packet, sys};
 
 /// Buffers for frames that come in, of each socket: as many as NICs have in a ring.
 const RX_BUFFERS: u32 = 1024;
@@ -49,7 +45,6 @@ const SIZES: Sizes =
 
 /// What a frame has beyond the MTU: its Ethernet header and two VLAN tags.
 const BEYOND_MTU: u32 = 14 + 2 * 4;
-/// The longest MTU.
 const MTU_MAX: u32 = LONGEST as u32 - BEYOND_MTU;
 
 /// A NIC that is taken over.
@@ -187,7 +182,6 @@ fn bind(memory: &Region, interface: u32, queue: u32) -> Result<Bound, SocketErro
 #[derive(Debug)]
 pub struct XdpNicQueue {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     fill: FillRing,
     rx: RxRing,

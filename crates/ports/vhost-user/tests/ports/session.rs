@@ -254,7 +254,6 @@ fn memory_that_cannot_be_ends_the_session() {
     }
 }
 
-/// What a front-end sends.
 type Send<'a> = &'a dyn Fn(&FrontEnd);
 
 #[test]

@@ -36,7 +36,6 @@ pub struct Fake {
     is_packed: bool,
 }
 
-/// A reply with this value.
 pub fn reply(request: u32, value: u64) -> Message {
     Message::new(request, 5, &value.to_le_bytes(), Vec::new())
 }

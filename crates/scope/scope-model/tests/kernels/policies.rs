@@ -203,7 +203,6 @@ enum Step {
     },
 }
 
-/// The address of a page in one of the regions.
 fn address(region: usize, page: u64) -> u64 {
     match region {
         0..8 => SMALL_REGIONS[region].0 + page % COUNT * PAGE,

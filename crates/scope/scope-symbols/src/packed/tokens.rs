@@ -16,7 +16,6 @@ pub(super) struct Tokens<'a> {
     offsets: [usize; COUNT],
     /// The start of the table.
     pub(super) start: usize,
-    /// The end of the strings.
     strings_end: usize,
     /// The end of the index and of the table.
     pub(super) end: usize,

@@ -11,7 +11,7 @@ const FORM: &str = "ADDRESS TYPE NAME [MODULE]";
 /// The module of lines without one.
 const KERNEL: &str = "vmlinux";
 
-struct Line<'a> {
+struct Symbol<'a> {
     address: u64,
     kind: &'a str,
     name: &'a str,
@@ -43,14 +43,14 @@ pub fn kallsyms_text(text: &str) -> Result<Vec<Symbols>, Error> {
     }
 }
 
-fn parse(line: &str) -> Option<Line<'_>> {
+fn parse(line: &str) -> Option<Symbol<'_>> {
     let (line, module) = match line.split_once('\t') {
         Some((line, module)) => (line, module.strip_prefix('[')?.strip_suffix(']')?),
         None => (line, KERNEL),
     };
     let mut words = line.splitn(3, ' ');
     let (address, kind, name) = (hex(words.next()?)?, words.next()?, words.next()?);
-    (kind.len() == 1 && !name.is_empty()).then_some(Line { address, kind, name, module })
+    (kind.len() == 1 && !name.is_empty()).then_some(Symbol { address, kind, name, module })
 }
 
 #[cfg(test)]

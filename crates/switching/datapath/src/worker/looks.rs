@@ -39,7 +39,6 @@ impl Looks {
         self.dry == 0
     }
 
-    /// A round has ended.
     #[inline]
     pub(super) fn round_ended(&mut self, has_work: bool) {
         self.rounds += u32::from(has_work);

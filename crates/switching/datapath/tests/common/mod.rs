@@ -10,8 +10,8 @@ use datapath::{Config, Datapath, Failure, Port};
 use hypervisor::{DomId, Hypervisor, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{
-    Anonymous, Change, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel,
-    Vif,
+    Anonymous, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel, Vif,
+    VifChange,
 };
 use netfront::{FlowHash, Frontend, Queue, Received};
 use offload::{Checksum, Features, Gso};
@@ -179,7 +179,7 @@ impl Host {
     /// Waits for the frontend.
     pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>) -> Connection<H> {
         wait_for("the frontend's connection", || match vif.frontend_changed().unwrap() {
-            Change::Connect(connection) => {
+            VifChange::Connect(connection) => {
                 vif.connected().unwrap();
                 Some(connection)
             }

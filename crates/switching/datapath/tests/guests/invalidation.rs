@@ -107,7 +107,7 @@ fn a_frontend_that_leaves_has_all_its_pages_again() {
     });
     wait_until("the invalidation", || domain.pinned() < 20 || closing.is_finished());
     wait_until("the closing state", || match vif.frontend_changed().unwrap() {
-        netback::Change::Disconnect => {
+        netback::VifChange::Disconnect => {
             host.datapath.detach(port.id());
             vif.disconnected().unwrap();
             true

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use datapath::Port;
 use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, MachineGuest, toolstack};
-use netback::{Change, Vif, VifError};
+use netback::{Vif, VifChange, VifError};
 use shm::Region;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse, tx_flags};
@@ -184,13 +184,13 @@ impl Hostile {
     pub fn drive(&mut self, host: &Host) -> Result<(), VifError> {
         loop {
             match self.vif.frontend_changed() {
-                Ok(Change::None) => return Ok(()),
-                Ok(Change::Connect(connection)) => {
+                Ok(VifChange::None) => return Ok(()),
+                Ok(VifChange::Connect(connection)) => {
                     let (queues, tasks) = connection.into_port();
                     self.port = Some(host.datapath.attach("hostile", queues, tasks));
                     self.vif.connected()?;
                 }
-                Ok(Change::Disconnect | Change::Remove) => {
+                Ok(VifChange::Disconnect | VifChange::Remove) => {
                     self.detach(host);
                     return Ok(());
                 }
@@ -257,7 +257,6 @@ impl Hostile {
     }
 }
 
-/// An RX request.
 pub fn buffer(n: u32, gref: u32) -> RxRequest {
     RxRequest { id: (n % RING).try_into().unwrap(), pad: 0, gref }
 }

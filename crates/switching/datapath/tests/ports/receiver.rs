@@ -32,7 +32,6 @@ impl Receiver {
         (Self { state, doorbell: egress.doorbell() }, Box::new(egress))
     }
 
-    /// Makes room.
     pub fn make_room(&self, frames: usize) {
         self.state.lock().unwrap().room += frames;
         self.doorbell.ring();

@@ -92,7 +92,6 @@ impl Groups {
         self.always.contains(port) || self.learnt.contains(port)
     }
 
-    /// The routers of a domain.
     pub(super) fn routers(&self, domain: Domain) -> Reach<'_> {
         let learnt = self.domains.get(&domain).map_or(NONE, |domain| &domain.routers);
         Reach::Either(&self.always, learnt)

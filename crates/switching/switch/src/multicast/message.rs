@@ -47,7 +47,6 @@ pub(super) enum Message {
     Report { changes: ArrayVec<(MacAddr, GroupChange), RECORDS_MAX>, is_complete: bool },
 }
 
-/// The message in a frame, if it is one.
 pub(super) fn message(frame: &Frame) -> Option<Message> {
     let header = frame.header();
     let l3 = usize::from(frame.headers.l3_offset);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wire::ethernet::MacAddr;
 
-use super::age::Age;
+use super::address::Age;
 use super::groups::{Domain, DomainGroups, Groups, Router};
 use super::message::{GroupChange, Message};
 use crate::tokens::Tokens;

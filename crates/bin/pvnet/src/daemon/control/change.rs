@@ -20,9 +20,6 @@ use plan::{Connected, plan};
 
 impl Control {
     /// Makes a change, or says what it would do.
-    ///
-    /// # Errors
-    /// A sentence for an operator: nothing was changed.
     pub(super) fn change(&mut self, change: NewConfig) -> Result<ChangeReport, String> {
         let NewConfig { source, dry_run, reconnect } = change;
         let (config, text, only) = match source {

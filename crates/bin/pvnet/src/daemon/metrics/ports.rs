@@ -2,12 +2,15 @@
 
 use std::fmt;
 
-use control_socket::{PortStatus, Reason};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use control_socket::{Histogram, MirrorStatus, MulticastStatus, PortStatus, Reason};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::encode::seconds;
+use super::seconds;
 
 pub(super) fn encode(
     ports: &[PortStatus],
@@ -43,13 +46,126 @@ fn code(reason: &Reason) -> Option<String> {
     value.get("code")?.as_str().map(ToOwned::to_owned)
 }
 
+pub(super) fn mirrors(
+    mirrors: &[MirrorStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let kind = ConstCounter::new(0u64).metric_type();
+    let help = "Frames that a mirror has copied, or lost because its target was behind";
+    let mut family = encoder.encode_descriptor("pvnet_mirror_frames", help, None, kind)?;
+    for MirrorStatus { name, copied, lost, .. } in mirrors {
+        for (what, count) in [("copied", *copied), ("lost", *lost)] {
+            let labels = [("mirror", &**name), ("what", what)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn multicast(
+    known: &MulticastStatus,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let MulticastStatus { groups, members, pruned, refused } = *known;
+    for (name, help, count) in [
+        ("pvnet_multicast_groups", "Multicast groups with members, per VLAN", groups),
+        ("pvnet_multicast_members", "Members of multicast groups", members),
+        (
+            "pvnet_multicast_pruned_ports",
+            "Ports that miss groups which they have not joined; 0 before a querier has asked them twice",
+            pruned,
+        ),
+    ] {
+        let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+    }
+    let refused = ConstCounter::new(refused);
+    let (name, kind) = ("pvnet_multicast_refused_joins", refused.metric_type());
+    let help = "Joins beyond a limit, whose ports got all groups from then on";
+    refused.encode(encoder.encode_descriptor(name, help, None, kind)?)
+}
+
+/// Encodes them, zeros too: a reason that appears with its first drop would show no increase.
+pub(super) fn encode_drops(
+    ports: &[PortStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let kind = ConstCounter::new(0u64).metric_type();
+    let help = "Dropped frames that came from the port or were for it, by reason";
+    let mut family = encoder.encode_descriptor("pvnet_port_dropped_frames", help, None, kind)?;
+    for port in ports {
+        let by_daemon = port.drops.iter().map(|(reason, count)| (reason.name(), count));
+        for (reason, count) in by_daemon.chain(by_kernel(port)) {
+            let labels = [("port", port.name.as_str()), ("reason", reason)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel dropped of the port's frames.
+fn by_kernel(port: &PortStatus) -> impl Iterator<Item = (&'static str, u64)> {
+    let device = port.device_drops;
+    let device =
+        device.map(|drops| [("device_ingress", drops.ingress), ("device_egress", drops.egress)]);
+    // Frames for which a guest had no buffer in its queue of the device.
+    let queues = port.guest_queues.iter().map(|queue| queue.dropped).sum();
+    let queues = (!port.guest_queues.is_empty()).then_some(("guest_queue", queues));
+    let socket = port.socket_drops.map(|drops| ("socket", drops));
+    device.into_iter().flatten().chain(queues).chain(socket)
+}
+
+/// Encodes them for the ports that have carried frames, or could have.
+pub(super) fn encode_batches(
+    ports: &[PortStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let kind = MetricType::Histogram;
+    let ports: Vec<_> =
+        ports.iter().filter(|port| !port.batches.nanoseconds.buckets.is_empty()).collect();
+    let help = "Frames of the batches that a worker took from the port (ingress), or that it accepted at once (egress)";
+    let mut family = encoder.encode_descriptor("pvnet_port_batch_frames", help, None, kind)?;
+    for port in &ports {
+        let batches =
+            [("ingress", &port.batches.ingress_frames), ("egress", &port.batches.egress_frames)];
+        for (direction, histogram) in batches {
+            let labels = [("port", port.name.as_str()), ("direction", direction)];
+            one(&mut family, &labels, histogram, |frames| frames as f64)?;
+        }
+    }
+    let help = "Time of batches from the port in the daemon, from the turn that took them until their last frame was delivered or dropped";
+    let name = "pvnet_port_residence_seconds";
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for port in &ports {
+        let labels = [("port", port.name.as_str())];
+        one(&mut family, &labels, &port.batches.nanoseconds, seconds)?;
+    }
+    Ok(())
+}
+
+fn one(
+    family: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    Histogram { count, sum, buckets }: &Histogram,
+    unit: fn(u64) -> f64,
+) -> Result<(), fmt::Error> {
+    let bounded: u64 = buckets.values().sum();
+    let beyond = (f64::INFINITY, count.saturating_sub(bounded));
+    let buckets = buckets.iter().map(|(bound, count)| (unit(*bound), *count));
+    let buckets: Vec<_> = buckets.chain([beyond]).collect();
+    family.encode_family(labels)?.encode_histogram::<NoLabelSet>(unit(*sum), *count, &buckets, None)
+}
+
 #[cfg(test)]
 mod tests {
     use control_socket::{
-        BatchStatus, LimitStatus, LimitedPackets, MappedMemory, PortKind, PortState, Rates, Status,
+        BatchStatus, DeviceDrops, GuestQueueStatus, LimitStatus, LimitedPackets, MappedMemory,
+        PortKind, PortState, Rates, Status,
     };
+    use frame::DropReason;
 
-    use super::super::{render, tests::assert_lines};
+    use super::super::render;
+    use super::super::tests::assert_lines;
     use super::*;
 
     #[test]
@@ -79,5 +195,73 @@ mod tests {
         ];
         assert_lines(&text, &lines);
         assert!(!text.contains("direction=\"egress\""), "{text}");
+    }
+
+    #[test]
+    fn each_reason_is_there_before_its_first_drop() {
+        let port = PortStatus::new("red", PortKind::Guest, PortState::Up);
+        let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
+        let page = include_str!("../../../../../../docs/operations.md");
+        for reason in DropReason::ALL {
+            let name = reason.name();
+            assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/operations.md");
+            let line =
+                format!("pvnet_port_dropped_frames_total{{port=\"red\",reason=\"{name}\"}} 0");
+            assert_lines(&text, &[&line]);
+        }
+        assert!(!text.contains("device_"), "it has no device:\n{text}");
+    }
+
+    #[test]
+    fn what_the_kernel_drops_has_reasons_too() {
+        let queue = |dropped| GuestQueueStatus { dropped, ..GuestQueueStatus::default() };
+        let port = PortStatus {
+            device_drops: Some(DeviceDrops { ingress: 3, egress: 4 }),
+            guest_queues: vec![queue(5), queue(6)],
+            socket_drops: Some(7),
+            ..PortStatus::new("up0", PortKind::Uplink, PortState::Up)
+        };
+        let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
+        let of = "pvnet_port_dropped_frames_total{port=\"up0\",reason=";
+        assert_lines(
+            &text,
+            &[
+                &format!("{of}\"device_ingress\"}} 3"),
+                &format!("{of}\"device_egress\"}} 4"),
+                &format!("{of}\"guest_queue\"}} 11"),
+                &format!("{of}\"socket\"}} 7"),
+            ],
+        );
+    }
+
+    #[test]
+    fn batches_become_histograms() {
+        let frames = Histogram { count: 6, sum: 20, buckets: [(1, 2), (2, 0), (4, 4)].into() };
+        let nanoseconds =
+            Histogram { count: 5, sum: 2_000_000_000, buckets: [(256, 1), (512, 3)].into() };
+        let batches = BatchStatus {
+            ingress_frames: frames.clone(),
+            egress_frames: frames,
+            nanoseconds,
+            worker_nanoseconds: 0,
+        };
+        let new = |name| PortStatus::new(name, PortKind::Guest, PortState::Up);
+        let ports = vec![PortStatus { batches, ..new("red") }, new("blue")];
+        let text = render(Status { ports, ..Status::default() }).unwrap();
+        let lines = [
+            "# TYPE pvnet_port_batch_frames histogram",
+            "pvnet_port_batch_frames_bucket{le=\"1.0\",port=\"red\",direction=\"ingress\"} 2",
+            "pvnet_port_batch_frames_bucket{le=\"2.0\",port=\"red\",direction=\"egress\"} 2",
+            "pvnet_port_batch_frames_bucket{le=\"4.0\",port=\"red\",direction=\"egress\"} 6",
+            "pvnet_port_batch_frames_bucket{le=\"+Inf\",port=\"red\",direction=\"egress\"} 6",
+            "pvnet_port_batch_frames_sum{port=\"red\",direction=\"ingress\"} 20.0",
+            "pvnet_port_residence_seconds_bucket{le=\"2.56e-7\",port=\"red\"} 1",
+            "pvnet_port_residence_seconds_bucket{le=\"5.12e-7\",port=\"red\"} 4",
+            "pvnet_port_residence_seconds_bucket{le=\"+Inf\",port=\"red\"} 5",
+            "pvnet_port_residence_seconds_sum{port=\"red\"} 2.0",
+            "pvnet_port_residence_seconds_count{port=\"red\"} 5",
+        ];
+        assert_lines(&text, &lines);
+        assert!(!text.contains("le=\"1.0\",port=\"blue\""), "{text}");
     }
 }

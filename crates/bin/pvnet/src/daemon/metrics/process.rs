@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::encode::{plain, seconds};
+use super::{plain, seconds};
 
 /// What the names of workers' threads begin with.
 const WORKER: &str = "worker-";

@@ -3,9 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use capture::{Files, Place, Recording, Totals};
@@ -14,7 +13,7 @@ use control_socket::RecordingStatus;
 use crate::config;
 use crate::daemon::disk::{Answer, Disk};
 use crate::daemon::thread::spawn_for_client;
-use crate::error::text;
+use crate::program::text;
 
 /// A recording, and the thread that writes it.
 pub(super) struct ToFile {

@@ -1,6 +1,7 @@
 //! A card of the configuration: its contexts, and the card's process while there is one.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,7 +70,6 @@ pub(super) struct State {
     pub(super) attachments: u64,
 }
 
-/// A card.
 pub(super) struct NicCard {
     nic: Nic,
     state: Mutex<State>,
@@ -151,12 +151,10 @@ impl NicCard {
         &self.interrupts
     }
 
-    /// The context of a slot.
     pub(super) fn context_of(&self, slot: usize) -> ContextId {
         self.ids[slot]
     }
 
-    /// The slot of a context.
     pub(super) fn slot_of(&self, context: ContextId) -> Option<usize> {
         let slot = context.index().checked_sub(1).unwrap_or(self.ids.len().saturating_sub(1));
         self.ids.get(slot).filter(|own| **own == context).map(|_| slot)
@@ -263,7 +261,20 @@ impl Drop for Seat {
     }
 }
 
-/// The slot of a context.
 pub(super) fn of(state: &mut State, context: ContextId) -> Option<&mut Slot> {
     state.slots.iter_mut().find(|slot| slot.planned.context == context)
+}
+
+/// Copies of them. They are sent without a lock, since a guest may be slow to read.
+pub(super) struct GuestFiles([OwnedFd; 4]);
+
+impl GuestFiles {
+    pub(super) fn copies(files: &[BorrowedFd<'_>; 4]) -> io::Result<Self> {
+        let [a, b, c, d] = files.map(|file| file.try_clone_to_owned());
+        Ok(Self([a?, b?, c?, d?]))
+    }
+
+    pub(super) fn borrowed(&self) -> [BorrowedFd<'_>; 4] {
+        self.0.each_ref().map(AsFd::as_fd)
+    }
 }

@@ -128,9 +128,6 @@ impl Nics {
     }
 
     /// Takes away the contexts that a guest has of a card, until the guest starts again.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
     pub fn revoke(&self, card: &str, guest: &str) -> Result<(), String> {
         let unknown =
             || format!("no card {card:?} in the configuration (there are: {})", self.names());
@@ -156,7 +153,6 @@ impl Nics {
         names.join(", ")
     }
 
-    /// The card of this name.
     pub(super) fn card(&self, name: &str) -> Option<&Arc<NicCard>> {
         self.cards.iter().find(|card| card.name() == name)
     }

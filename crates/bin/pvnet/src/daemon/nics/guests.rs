@@ -9,8 +9,7 @@ use hypervisor::DomId;
 use machine::{Domain, HostEvent};
 use nic_session::channel::{Assigned, Opened};
 
-use super::card::{NicCard, QUIET_LIMIT, State, base};
-use super::files::GuestFiles;
+use super::card::{GuestFiles, NicCard, QUIET_LIMIT, State, base};
 use super::slot::{Assignment, Phase, Slot, User};
 
 impl NicCard {

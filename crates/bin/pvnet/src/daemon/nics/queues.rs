@@ -29,7 +29,6 @@ pub struct CardQueues {
     port: Option<Arc<Port>>,
 }
 
-/// A queue.
 struct CardQueue {
     name: String,
     context: u32,

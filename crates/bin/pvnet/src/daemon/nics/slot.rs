@@ -25,7 +25,6 @@ const ASSIGNMENTS_PER_SECOND: u32 = 2;
 /// What the configuration says of a context.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
-    /// Which context it is.
     pub(super) context: ContextId,
     /// Whose it is: a guest's, or an uplink's of the driver domain.
     pub(super) guest: String,

@@ -93,7 +93,6 @@ impl NicCard {
     }
 }
 
-/// The state of a context.
 fn state(slot: &Slot, is_attached: bool, ended: Option<contexts::Reason>) -> ContextState {
     let Some(user) = &slot.user else {
         return match &slot.assignment {

@@ -28,7 +28,7 @@ use crate::context::ContextDevice;
 use crate::daemon::event::PortEvents;
 use crate::daemon::ports::port_event::PortEvent;
 use crate::daemon::thread::spawn;
-use crate::error::text;
+use crate::program::text;
 
 /// Pages of memory: the buffers of both rings, twice, since those of one assignment may still be held when the next
 /// comes.
@@ -37,9 +37,6 @@ const PAGES: usize = 2 * (cdnafront::TX_PAGES + cdnafront::RX_PAGES) + 64;
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Serves an uplink that is a context, on a thread, until the process ends.
-///
-/// # Errors
-/// The end of a sentence for an operator.
 pub fn serve_uplink(
     uplink: &Uplink,
     nics: &Arc<Nics>,

@@ -62,9 +62,6 @@ pub(in crate::daemon) struct GuestDevice {
 
 impl GuestDevice {
     /// Opens the device, and makes it if there is none.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
     pub(super) fn open(options: DeviceOptions, services: DeviceServices) -> Result<Self, String> {
         let queues = options.queues.clamp(1, DEVICE_QUEUES_MAX);
         let options = DeviceOptions { queues, ..options };
@@ -86,7 +83,6 @@ impl GuestDevice {
         name.or_else(|| self.options.names.last().cloned()).unwrap_or_default()
     }
 
-    /// Its MTU.
     pub(super) fn mtu(&self) -> Option<u32> {
         self.tap.as_ref()?.mtu().ok()
     }
@@ -268,9 +264,6 @@ pub(in crate::daemon) fn make_all(config: &Config) -> Result<(), Error> {
 }
 
 /// Makes those devices of a configuration that are not there, and returns them.
-///
-/// # Errors
-/// A sentence for an operator: none was made.
 pub(in crate::daemon) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
     let mut made = Vec::new();
     let is_missing = |device: &config::Device| {

@@ -55,7 +55,6 @@ pub(super) struct TapQueues {
 }
 
 struct TapQueue {
-    /// Its number in the tap.
     number: u32,
     queue: Arc<GuestQueue>,
     holder: Option<Holder>,

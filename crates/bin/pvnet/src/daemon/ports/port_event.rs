@@ -16,7 +16,6 @@ pub(in crate::daemon) enum PortId {
     Vif(VifId),
     /// A virtual machine's port.
     Machine(u64),
-    /// An uplink.
     Uplink(u64),
 }
 

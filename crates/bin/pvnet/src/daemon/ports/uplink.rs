@@ -36,7 +36,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The number of the next uplink.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// An uplink.
 struct Uplink {
     config: config::Uplink,
     /// What was opened while the daemon had all rights.
@@ -58,7 +57,6 @@ enum Open {
 struct OpenDevice {
     /// For its statistics.
     interface: UplinkInterface,
-    /// Its macvtap, if it has one.
     _macvtap: Option<netns::Macvtap>,
     watch: Watch,
     handles: Handles,

@@ -41,9 +41,6 @@ struct Interface {
 }
 
 /// Serves an interface that a toolstack has created.
-///
-/// # Errors
-/// The end of a sentence for an operator.
 pub(in crate::daemon) fn adopt(
     interface: NewInterface,
     host: &Host,

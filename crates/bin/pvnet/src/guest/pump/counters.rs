@@ -38,7 +38,6 @@ pub(super) struct RingWatch {
 }
 
 impl RingWatch {
-    /// The counters.
     pub(super) fn counters(&self) -> &Arc<QueueCounters> {
         &self.counters
     }

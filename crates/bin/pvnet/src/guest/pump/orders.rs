@@ -57,7 +57,6 @@ impl OrderSender {
 }
 
 impl OrderTaker {
-    /// Follows all orders that there are.
     #[inline]
     pub(super) fn follow<Q: Queue>(&self, queue: &mut Q) {
         while let Ok(order) = self.orders.try_recv() {

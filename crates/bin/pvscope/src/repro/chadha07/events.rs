@@ -4,14 +4,13 @@ use report::Unit;
 use scope_model::{Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile, Recording, Sample};
 
-use super::others::also;
+use super::also;
 use super::sizes::PAPERS_TLB;
 use crate::packet::flow::Flow;
 use crate::probes::{self, Probed};
 use crate::repro::listing::{self, Listing};
-use crate::repro::measure::{self, MissesAfter, QuietTime, is_flush, saved};
+use crate::repro::measure::{self, MissesAfter, QuietTime, WorkloadRecording, is_flush, saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::recordings::WorkloadRecording;
 use crate::repro::rules::chadha07 as rules;
 
 /// Blocks whose order the recording keeps. The first milliseconds have few unmaps.

@@ -8,10 +8,9 @@ use scope_result::{Domain, Mode};
 
 use crate::packet::flow::{Flow, Visit};
 use crate::repro::listing;
+use crate::repro::measure::WorkloadRecording;
 use crate::repro::plot::{Plot, Section};
-use crate::repro::recordings::WorkloadRecording;
-use crate::repro::rules::PaperClaim;
-use crate::repro::rules::chadha07 as rules;
+use crate::repro::rules::{PaperClaim, chadha07 as rules};
 use crate::summary::{function_name, plain};
 
 /// A function's first instruction, in a domain.

@@ -6,12 +6,10 @@ use report::{Claim, Unit};
 use scope_model::{L2_BYTES, Policy, Sweep, TLB_ENTRIES};
 use scope_result::{Mode, Recording};
 
-use super::others::also;
-use crate::repro::measure::{self, saved};
+use super::also;
+use crate::repro::measure::{self, WorkloadRecording, saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::recordings::WorkloadRecording;
-use crate::repro::rules::PaperClaim;
-use crate::repro::rules::chadha07 as rules;
+use crate::repro::rules::{PaperClaim, chadha07 as rules};
 
 /// Indices in [`TLB_ENTRIES`]: the paper's TLBs have 64 entries, and more than 128 gain nothing.
 pub const PAPERS_TLB: usize = 2;

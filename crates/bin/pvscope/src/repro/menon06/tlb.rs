@@ -4,9 +4,8 @@ use report::{Unit, human};
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, Mode, Recording};
 
-use crate::repro::measure::{self, saved};
+use crate::repro::measure::{self, WorkloadRecording, saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::recordings::WorkloadRecording;
 use crate::repro::rules::menon06 as rules;
 
 const LINEAR_MAP: &str = "The model puts 2 MiB pages into the kernels' linear maps only, wherever nothing breaks a block up; the \

@@ -22,7 +22,6 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// The costs of a workload.
     pub fn of(&self, workload: &str) -> Option<&Cost> {
         self.costs.iter().find(|cost| cost.workload == workload)
     }

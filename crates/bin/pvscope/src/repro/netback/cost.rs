@@ -86,7 +86,6 @@ pub struct Cost {
 pub const DOM0: [Share; 2] = [Share::Dom0Kernel, Share::Dom0Programs];
 
 impl Cost {
-    /// Of a recording.
     pub fn new(recording: &Recording, workload: &str, unit: Unit, costs: Costs) -> Self {
         let work = &recording.work;
         let units = match unit {

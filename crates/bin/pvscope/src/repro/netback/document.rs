@@ -279,7 +279,6 @@ impl NetbackData {
     }
 }
 
-/// A difference with its sign.
 pub fn signed(difference: f64) -> String {
     let sign = if difference > 0.0 { "+" } else { "" };
     format!("{sign}{}", human(difference))

@@ -120,7 +120,6 @@ impl NetbackData {
     }
 }
 
-/// A table in Markdown.
 fn markdown(table: &Table) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let header = line(table.columns().iter().map(|(name, _)| name.clone()).collect());

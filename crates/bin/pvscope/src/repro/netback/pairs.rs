@@ -12,7 +12,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Byte => "byte",
@@ -31,7 +30,6 @@ impl Unit {
     }
 }
 
-/// A pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
     /// What is carried.
@@ -70,7 +68,6 @@ pub fn length(workload: &str) -> u32 {
     if workload.starts_with("guests-") { 5 } else { 1 }
 }
 
-/// All pairs.
 pub const PAIRS: [Pair; 22] = [
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-pvnet"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-pvnet"),

@@ -1,17 +1,19 @@
 //! `pvnet-lab bench hostile-guest`: the hostile guest, a process that the benchmark starts.
 
-mod args;
 mod netif;
 mod virtio;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use clap::Args;
+use wire::ethernet::MacAddr;
 
 use super::class::Class;
 use super::order::{Order, Report};
 use crate::bench::guest::thread_cpu;
 use crate::error::{Error, Result};
 use crate::output;
-pub use args::HostileArgs;
 
 /// How often the process looks for a new order.
 const CHECK: Duration = Duration::from_millis(5);
@@ -36,7 +38,7 @@ trait Attacker {
 /// Joins, and follows orders until killed.
 pub fn run(args: &HostileArgs) -> Result<()> {
     if let Some(port) = args.alone {
-        return virtio::forks::child(args, port).map_err(Error::Failed);
+        return virtio::sessions::child(args, port).map_err(Error::Failed);
     }
     match attack(args.class) {
         Attack::Netif(round) => {
@@ -84,15 +86,13 @@ fn follow<A: Attacker>(
 }
 
 fn attack(class: Class) -> Attack {
-    use netif::{floods, frames, memory, receiver, segments, sessions};
+    use netif::{floods, frames, memory};
     use virtio as vm;
     match class {
-        Class::SlowStops => Attack::Netif(receiver::stops),
-        Class::SlowDrips => Attack::Netif(receiver::drips),
-        Class::SlowBursts => Attack::Netif(receiver::bursts),
-        Class::SlowNever | Class::HoardedCopies | Class::EmptyQueue => {
-            Attack::Netif(receiver::never)
-        }
+        Class::SlowStops => Attack::Netif(frames::stops),
+        Class::SlowDrips => Attack::Netif(frames::drips),
+        Class::SlowBursts => Attack::Netif(frames::bursts),
+        Class::SlowNever | Class::HoardedCopies | Class::EmptyQueue => Attack::Netif(frames::never),
         Class::BroadcastStorm => Attack::Netif(frames::broadcast),
         Class::UnknownStorm => Attack::Netif(frames::unknown),
         Class::MulticastStorm => Attack::Netif(frames::multicast),
@@ -103,15 +103,15 @@ fn attack(class: Class) -> Attack {
         Class::GrantRevocation | Class::StaleGrants => Attack::Netif(memory::revocation),
         Class::Balloon => Attack::Netif(memory::balloon),
         Class::Holes => Attack::Netif(memory::holes),
-        Class::AttachDetach => Attack::Netif(sessions::attach_detach),
-        Class::TinySegments => Attack::Netif(segments::tiny),
+        Class::AttachDetach => Attack::Netif(floods::attach_detach),
+        Class::TinySegments => Attack::Netif(frames::tiny),
         Class::StoreFlood => Attack::Netif(floods::store),
         Class::VirtioKickStorm => Attack::Virtio(vm::rings::kicks),
         Class::VirtioMalformed => Attack::Virtio(vm::frames::malformed),
         Class::VirtioLongTables => Attack::Virtio(vm::rings::long_tables),
         Class::VirtioBrokenRings => Attack::Virtio(vm::rings::broken),
-        Class::VirtioSlowDrips => Attack::Virtio(vm::receiver::drips),
-        Class::VirtioSlowNever => Attack::Virtio(vm::receiver::never),
+        Class::VirtioSlowDrips => Attack::Virtio(vm::frames::drips),
+        Class::VirtioSlowNever => Attack::Virtio(vm::frames::never),
         Class::VirtioBroadcastStorm => Attack::Virtio(vm::frames::broadcast),
         Class::VirtioUnknownStorm => Attack::Virtio(vm::frames::unknown),
         Class::VirtioAttachDetach => Attack::Virtio(vm::sessions::attach_detach),
@@ -122,7 +122,7 @@ fn attack(class: Class) -> Attack {
         Class::VirtioFullCalls => Attack::Virtio(vm::rings::full_calls),
         Class::VirtioHoles => Attack::Virtio(vm::memory::own),
         Class::VirtioSharedHoles => Attack::Virtio(vm::memory::shared),
-        Class::VirtioForkedCalls | Class::VirtioForkedHoles => Attack::Virtio(vm::forks::attack),
+        Class::VirtioForkedCalls | Class::VirtioForkedHoles => Attack::Virtio(vm::sessions::attack),
     }
 }
 
@@ -155,7 +155,6 @@ fn spin(
     attacker.rest(until)
 }
 
-/// Uses a share of a CPU.
 fn use_cpu(share: f64, until: Instant) {
     let slot = until.saturating_duration_since(Instant::now());
     let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));
@@ -167,6 +166,32 @@ fn use_cpu(share: f64, until: Instant) {
 fn print(report: &Report) -> Result<()> {
     let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
     output::print(&(text + "\n"))
+}
+
+/// Options of the hostile guest.
+#[derive(Args, Clone)]
+pub struct HostileArgs {
+    /// What it does.
+    #[arg(long)]
+    pub class: Class,
+    /// The socket where guests join, or that of its port.
+    #[arg(long, value_name = "FILE")]
+    pub socket: PathBuf,
+    /// Its name in the daemon's configuration.
+    #[arg(long)]
+    pub name: String,
+    /// The file with its orders.
+    #[arg(long, value_name = "FILE")]
+    pub orders: PathBuf,
+    /// Its address, which a process guest learns when it joins.
+    #[arg(long, value_name = "MAC")]
+    pub mac: MacAddr,
+    /// Addresses that the attack uses: other guests' or the uplink's.
+    #[arg(long, value_name = "MAC")]
+    pub target: Vec<MacAddr>,
+    /// Attacks once, at its port of this number, and ends.
+    #[arg(long, value_name = "N")]
+    pub alone: Option<usize>,
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::machine::{Machine, To};
-use super::protections::Kind;
+use super::machine::{Kind, Machine, To};
 use crate::error::{Error, Result};
 use crate::testbed::this_program;
 

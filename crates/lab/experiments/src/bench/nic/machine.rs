@@ -10,6 +10,7 @@ use cdna::{ContextId, completion, context, ring, vectors};
 use cdnafront::{
     Access, CallPage, Context, FdEvent, Hypercalls, Memory, Pages, RX_PAGES, Received, TX_PAGES,
 };
+use clap::ValueEnum;
 use contexts::{Assignment, ContextMemory, Contexts, IommuMode, Protection, VectorConsumer};
 use firmware::regions::{RegionPages, RegionVectors};
 use firmware::{Card, Config, Next};
@@ -71,7 +72,7 @@ impl Sample {
 pub struct Machine {
     card: SharedCard,
     vectors: VectorConsumer<Arc<Region>>,
-    guests: Vec<Guest>,
+    guests: Vec<CardGuest>,
     begin: Instant,
     clock: Clock,
     calls: Arc<AtomicU64>,
@@ -80,7 +81,7 @@ pub struct Machine {
 /// Reads the CPU time of this thread.
 pub type Clock = fn() -> Duration;
 
-struct Guest {
+struct CardGuest {
     _interface: cdnafront::Interface,
     queue: cdnafront::Queue,
     frame: Vec<u8>,
@@ -127,7 +128,7 @@ impl Machine {
             let to = if to == To::Wire { STATION } else { mac(other) };
             let frame = addressed(mac(guest), to, len);
             let received = Received::default();
-            this.guests.push(Guest { _interface: interface, queue, frame, received });
+            this.guests.push(CardGuest { _interface: interface, queue, frame, received });
         }
         Ok(this)
     }
@@ -276,7 +277,7 @@ impl Machine {
     }
 }
 
-impl Guest {
+impl CardGuest {
     /// Sends frames up to a number, as far as there is room. Returns how many.
     fn send(&mut self, frames: u64) -> Result<u64, String> {
         let Self { queue, frame, .. } = self;
@@ -315,9 +316,49 @@ pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {
     }
 }
 
+named::named! {
+    /// A protection of a card's contexts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub enum Kind {
+        /// Guests write descriptors, and nobody checks them.
+        None => "none",
+        /// The hypervisor checks and writes descriptors.
+        Hypervisor => "hypervisor",
+        /// All of the guest's pages are mapped.
+        IommuStatic => "iommu-static",
+        /// Each buffer is mapped, and unmapped at once.
+        IommuStrict => "iommu-strict",
+        /// Each buffer is mapped, and unmapped together with others.
+        IommuDeferred => "iommu-deferred",
+    }
+}
+
+/// The daemon's values for a deferred unmapping.
+const DEFERRED: IommuMode = IommuMode::Deferred { pages: 128, after: Duration::from_millis(10) };
+
+impl Kind {
+    /// For the hypervisor's part.
+    pub const fn protection(self) -> Protection {
+        match self {
+            Self::None => Protection::None,
+            Self::Hypervisor => Protection::Hypervisor,
+            Self::IommuStatic => Protection::Iommu(IommuMode::Static),
+            Self::IommuStrict => Protection::Iommu(IommuMode::Strict),
+            Self::IommuDeferred => Protection::Iommu(DEFERRED),
+        }
+    }
+
+    /// The row of this protection among those of `case`. The first has no addition, so the others are compared with it.
+    pub fn row(self, case: &str) -> String {
+        match self {
+            Self::None => case.to_owned(),
+            other => format!("{case}+{}", other.name()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::protections::Kind;
     use super::*;
 
     #[test]
@@ -337,5 +378,14 @@ mod tests {
         let ms = Duration::from_millis;
         let sample = Sample { frames: 2_000_000, card: ms(250), host: ms(500) };
         assert!((sample.mpps() - 8.0).abs() < 1e-9 && (sample.host_ns() - 250.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn protections_are_compared_with_none() {
+        let names = Kind::ALL.map(|kind| kind.row("wire-64"));
+        assert_eq!(names[0], "wire-64");
+        assert!(names[1..].iter().all(|name| name.starts_with("wire-64+")), "{names:?}");
+        let asked = Kind::value_variants().iter().map(|kind| kind.to_possible_value().unwrap());
+        assert!(asked.zip(Kind::ALL).all(|(value, kind)| value.get_name() == kind.name()));
     }
 }

@@ -3,18 +3,15 @@
 //! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each path is a
 //! window between two marks, which pvscope knows; nothing else happens between them.
 
-mod cards;
-mod frames;
 mod host;
-mod mark;
 mod netif;
 mod nics;
-mod sockets;
 mod uplinks;
 mod virtio;
 mod window;
 
 use std::fmt::Write as _;
+use std::hint::black_box;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 
@@ -119,9 +116,9 @@ fn measure(
     let warm_up = if window.size.is_large() { WARM_UP_LARGE } else { WARM_UP };
     window::carry(&mut *path, warm_up)?;
     if marks {
-        mark::begin();
+        begin();
         let carried = window::carry(&mut *path, frames);
-        mark::end();
+        end();
         carried?;
     }
     let counts = path.count(frames)?;
@@ -156,7 +153,7 @@ pub fn path(window: &Window) -> std::result::Result<Box<dyn Path>, String> {
         | PathKind::UplinkRx
         | PathKind::UplinkRxBasic => Box::new(uplinks::FromUplink::new(window.path, window.size)?),
         PathKind::VhostUser => Box::new(virtio::Pair::new(window.size)?),
-        PathKind::Card(protection) => Box::new(cards::Card::new(protection, window.size)?),
+        PathKind::Card(protection) => Box::new(nics::Card::new(protection, window.size)?),
     })
 }
 
@@ -171,6 +168,26 @@ pub fn enter() -> Result<Option<Namespace>> {
     let enter = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network));
     enter.map_err(|errno| Error::Failed(format!("entering a namespace: {errno}")))?;
     Ok(Some(namespace))
+}
+
+// Marks, between which pvscope records.
+//
+// A mark is the load of a constant into a register. The program needs no `unsafe` code for it, and no compiler chooses the number.
+
+/// What begins a window, as `scope_recorder::MARK_BEGIN_CONSTANT`.
+const BEGIN: u64 = u64::from_le_bytes(*b"pvs<beg>");
+const END: u64 = u64::from_le_bytes(*b"pvs<end>");
+
+/// Recording begins when this returns.
+#[inline(never)]
+pub(crate) fn begin() {
+    black_box(BEGIN);
+}
+
+/// Recording has ended when this returns.
+#[inline(never)]
+pub(crate) fn end() {
+    black_box(END);
 }
 
 #[cfg(test)]

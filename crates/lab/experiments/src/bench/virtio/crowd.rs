@@ -42,7 +42,6 @@ struct Pair {
     calls: [EventFd; 2],
 }
 
-/// The parts of a ring.
 fn parts(ring: usize) -> RingAddresses {
     let start = (ring * RING_LEN) as u64;
     RingAddresses { descriptors: start, driver: start + 0x400, device: start + 0x800 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::repro::config::daemon;
+use crate::repro::rounds::daemon;
 
 /// Where the server's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::claims::claims;
-use super::orders::{Order, orders};
+use super::claims::{Order, claims, orders};
 use super::plan::Planned;
 use super::rows::{Measurements, Row, rows};
 use crate::repro::cpus::Cpus;

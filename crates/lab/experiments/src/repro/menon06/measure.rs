@@ -84,7 +84,6 @@ struct Activity {
     /// Frames at the NIC, both ways.
     frames: u64,
     hypervisor: Duration,
-    /// Their bytes.
     bytes: u64,
 }
 

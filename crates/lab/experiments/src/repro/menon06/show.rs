@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use report::{Claim, Stats, Table, claims_table, human};
 
+use super::claims::Order;
 use super::document::Document;
-use super::orders::Order;
 use super::paper::Figure;
 use super::rows::{CostRatios, Row};
 use crate::repro::results::Section;

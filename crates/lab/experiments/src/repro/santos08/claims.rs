@@ -4,9 +4,10 @@ use report::{Claim, Rule, Statement, Unit};
 
 use super::config::{Line, Placement};
 use super::measure::Cost;
-use super::paper::{self, DEFAULT, MOST, MTU};
 use super::reads::ReadRow;
 use super::rows::Row;
+use super::{DEFAULT, MOST, MTU};
+use crate::repro::santos08;
 
 /// The claims about packets of the MTU, for each placement. One that lacks a measurement cannot be told. A copy of such a
 /// packet takes `copy_ns`.
@@ -75,7 +76,7 @@ impl<'a> Measured<'a> {
             ((Line::MultiqueueReuse, MOST), Line::Direct, "direct ÷ multi-queue with grant reuse"),
         ];
         let step = |((before, frames), after, what)| {
-            let paper = |line, frames| paper::over_linux(line, frames).map(|over| 1.0 + over);
+            let paper = |line, frames| santos08::over_linux(line, frames).map(|over| 1.0 + over);
             let number = divide(paper(after, MOST), paper(before, frames));
             let says = "each step costs less than the one before";
             let statement = Statement { number, ..statement("§6", says) };
@@ -85,7 +86,7 @@ impl<'a> Measured<'a> {
         let direct = Statement {
             source: "§6",
             says: "direct I/O costs little more than Linux",
-            number: paper::over_linux(Line::Direct, MOST),
+            number: santos08::over_linux(Line::Direct, MOST),
             unit: Unit::Share,
         };
         let over = self.find(Line::Direct, MOST).and_then(|row| row.over_linux);

@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
-use crate::repro::config;
 use crate::repro::cpus::Cpus;
+use crate::repro::rounds;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 named::named! {
@@ -75,7 +75,7 @@ impl Setup for Coalesced {
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
         let nic = |nic| self.nic(nic, machine);
         let interface = |nic, guest| self.interface(nic, guest);
-        (self.line != Line::Linux).then(|| config::with_guests(folder, machine, nic, interface))
+        (self.line != Line::Linux).then(|| rounds::with_guests(folder, machine, nic, interface))
     }
 
     fn has_cards(self) -> bool {
@@ -110,14 +110,14 @@ impl Coalesced {
                 );
             }
             Line::MultiqueueReuse | Line::CopyFromCard => {
-                text += &config::uplink_on_card(nic, &card, queues);
+                text += &rounds::uplink_on_card(nic, &card, queues);
             }
         }
         text
     }
 
     fn interface(self, nic: u8, guest: u8) -> String {
-        let (mac, addresses) = (config::mac(nic, guest), with_prefix(nic, guest));
+        let (mac, addresses) = (rounds::mac(nic, guest), with_prefix(nic, guest));
         let vif = |how: &str| {
             let Self { frames, us, .. } = self;
             format!(

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::config::{Line, Placement};
 use super::measure::{Cost, Sample};
-use super::paper::{DEFAULT, MTU, over_linux};
+use super::{DEFAULT, MTU, over_linux};
 use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.

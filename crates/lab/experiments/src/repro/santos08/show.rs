@@ -3,11 +3,12 @@
 use report::html::{LineChart, Report, StackedChart};
 use report::{Stats, Table, claims_table, human};
 
+use super::MTU;
 use super::config::{Line, Placement};
 use super::document::Document;
-use super::paper::{self, MTU};
 use super::rows::Row;
 use crate::repro::results::Section;
+use crate::repro::santos08;
 
 /// The figures, with their titles.
 const FIGURES: [(&str, &str); 2] = [
@@ -200,8 +201,8 @@ fn over_linux(document: &Document, placement: Placement) -> LineChart {
         chart.line(line.name(), points)
     });
     lines.into_iter().fold(chart, |chart, line| {
-        let point = paper::over_linux(line, paper::MOST);
-        let point = point.map(|over| (f64::from(paper::MOST), over * 100.0));
+        let point = santos08::over_linux(line, santos08::MOST);
+        let point = point.map(|over| (f64::from(santos08::MOST), over * 100.0));
         chart.line(format!("{}, in the paper", line.name()), point)
     })
 }

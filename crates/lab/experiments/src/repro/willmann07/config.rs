@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
-use crate::repro::config;
+use crate::repro::rounds;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 /// How guests reach the NICs.
@@ -105,13 +105,13 @@ impl Config {
         );
         if self.has_driver_domain() {
             let protection = format!("protection = {}\n", protection.toml());
-            text += &config::uplink_on_card(nic, &card, &protection);
+            text += &rounds::uplink_on_card(nic, &card, &protection);
         }
         text
     }
 
     fn interface(self, nic: u8, guest: u8) -> String {
-        let (mac, addresses) = (config::mac(nic, guest), with_prefix(nic, guest));
+        let (mac, addresses) = (rounds::mac(nic, guest), with_prefix(nic, guest));
         match self {
             Self::Native => String::new(),
             // What the paper's Xen had: mapped pages to send, flipped ones to receive, and none that stay mapped.
@@ -131,7 +131,7 @@ impl Setup for Config {
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
         let nic = |nic| self.nic(nic, machine);
         let interface = |nic, guest| self.interface(nic, guest);
-        (self != Self::Native).then(|| config::with_guests(folder, machine, nic, interface))
+        (self != Self::Native).then(|| rounds::with_guests(folder, machine, nic, interface))
     }
 
     fn has_cards(self) -> bool {

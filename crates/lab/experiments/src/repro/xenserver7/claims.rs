@@ -4,8 +4,8 @@ use report::{Claim, Rule, Statement, Unit};
 
 use super::flows::{Distribution, Shares};
 use super::model::Check;
-use super::paper::{DEFAULT, DEFAULT_QUEUES, DIP, FOUR_QUEUES, ONE_QUEUE};
 use super::rows::Row;
+use super::{DEFAULT, DEFAULT_QUEUES, DIP, FOUR_QUEUES, ONE_QUEUE};
 use crate::repro::rounds::mean;
 
 const WORKLOAD: &str = "8 TCP streams";

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::DEFAULT_QUEUES;
 use super::claims::{any_dip, claims, dips};
 use super::flows::{Distribution, Hashes};
 use super::model::{Check, Costs};
-use super::paper::DEFAULT_QUEUES;
 use super::rows::Row;
 use crate::repro::document;
 

@@ -11,8 +11,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::GUEST_CPUS;
 use super::flows::Spread;
-use super::paper::GUEST_CPUS;
 
 /// CPU time of each kind of thread, in nanoseconds per KiB of payload, with one queue and one worker.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]

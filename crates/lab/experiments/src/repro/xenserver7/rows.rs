@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::flows::{Hashes, Spread};
 use super::measure::Sample;
 use super::model::{Costs, Limit, Machine};
-use super::paper;
 use crate::repro::rounds::{self, Key, mean};
+use crate::repro::xenserver7;
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
             worker_busy: mean(|sample| sample.worker_busy),
             flows: flows(*point, seen),
             limit: None,
-            paper_mbps: paper::mbps(queues),
+            paper_mbps: xenserver7::mbps(queues),
             note: note(*point, seen),
         }
     };
@@ -193,7 +193,7 @@ pub fn modelled(queues: &[usize], costs: &Costs, sets: &[Vec<Hashes>]) -> Vec<Ro
                 seen: None,
             }),
             limit: Some(limit),
-            paper_mbps: paper::mbps(queues),
+            paper_mbps: xenserver7::mbps(queues),
             note: None,
         })
     };

@@ -4,9 +4,9 @@ use report::html::{LineChart, Report};
 use report::{Table, claims_table, human};
 
 use super::document::{Document, Model, Spreading};
-use super::paper;
 use super::rows::{Flows, Row};
 use crate::repro::results::Section;
+use crate::repro::xenserver7;
 
 /// Everything that is printed.
 pub fn sections(document: &Document) -> Vec<Section> {
@@ -201,7 +201,7 @@ fn throughput(document: &Document) -> LineChart {
     let chart = by_workers(chart, document, median);
     let model = points(document, |row| row.model, median);
     let chart = if model.is_empty() { chart } else { chart.broken_line("model", model) };
-    let paper = [1, paper::DEFAULT_QUEUES].map(|queues| (queues, paper::mbps(queues)));
+    let paper = [1, xenserver7::DEFAULT_QUEUES].map(|queues| (queues, xenserver7::mbps(queues)));
     let paper = paper.into_iter().filter_map(|(queues, mbps)| Some((queues as f64, mbps?)));
     chart.line("paper: one, default", paper)
 }

@@ -26,8 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use uplink::tap::{Tap, TapOffload};
 use wire::netif::keys;
-use xenlab::netif::device::Device;
-use xenlab::netif::wait::Outcome;
+use xenlab::netif::device::{Device, Outcome};
 use xenlab::scenario::ClientReport;
 use xenstore::XenbusState;
 

@@ -10,9 +10,8 @@ use wire::netif::RxRequest;
 use wire::netif::rx_flags::{CSUM_BLANK, EXTRA_INFO, MORE_DATA};
 use wire::virtio_net::VirtioNetHdr;
 use xen::SharedPages;
-use xenlab::netif::device::Device;
+use xenlab::netif::device::{Device, Outcome};
 use xenlab::netif::ring::Ring;
-use xenlab::netif::wait::Outcome;
 use xenlab::scenario::ClientReport;
 
 const HEADER: usize = size_of::<VirtioNetHdr>();

@@ -11,9 +11,8 @@ use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO, MORE_DATA};
 use wire::netif::{GsoKind, NR_SLOTS_MIN, TxRequest, status};
 use wire::virtio_net::{VirtioNetHdr, flags, gso};
 use xen::SharedPages;
-use xenlab::netif::device::Device;
+use xenlab::netif::device::{Device, Outcome};
 use xenlab::netif::ring::Ring;
-use xenlab::netif::wait::Outcome;
 use xenlab::scenario::ClientReport;
 use zerocopy::FromBytes as _;
 

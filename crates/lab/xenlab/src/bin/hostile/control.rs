@@ -9,7 +9,7 @@ use wire::netif::{CtrlRequest, keys};
 use xen::XenEvent;
 use xenstore::XenbusState;
 
-use crate::attack::Attack;
+use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
 use crate::wait::{Outcome, wait_until};

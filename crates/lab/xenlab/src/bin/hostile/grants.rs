@@ -3,9 +3,9 @@
 use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
-use crate::attack::Attack;
 use crate::connect::Device;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::wait::{Outcome, wait_until};
 

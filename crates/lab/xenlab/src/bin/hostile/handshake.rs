@@ -6,8 +6,8 @@ use hypervisor::Guest as _;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
-use crate::attack::Attack;
 use crate::connect::Device;
+use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::races::Random;
 use crate::wait::Outcome;

@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod attack;
 mod connect;
 mod control;
 mod frames;
@@ -26,13 +25,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum as _};
+use connect::Device;
+use leaving::Attack;
+use link::Link;
 use wait::Outcome;
 use xenlab::netif::{ring, wait};
 use xenlab::scenario::{Class, Report};
-
-use attack::Attack;
-use connect::Device;
-use link::Link;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

@@ -4,8 +4,8 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
 use wire::netif::{GsoKind, TxRequest};
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::Link;
 use crate::wait::Outcome;
 

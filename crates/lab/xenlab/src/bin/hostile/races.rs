@@ -11,8 +11,8 @@ use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use xenstore::XenbusState;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::Link;
 use crate::wait::{Outcome, holds_within};
 
@@ -36,7 +36,6 @@ impl Random {
         self.0
     }
 
-    /// A number below `n`.
     pub fn below(&mut self, n: u16) -> u16 {
         u16::try_from(self.next() % u64::from(n)).unwrap_or(0)
     }
@@ -67,7 +66,6 @@ fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     slot
 }
 
-/// A random request.
 fn random_request(random: &mut Random) -> TxRequest {
     let [gref, offset, flags, id] = [64, 5000, 16, u16::MAX].map(|n| random.below(n));
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }

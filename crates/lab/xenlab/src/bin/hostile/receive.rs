@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use ring::Slots as _;
 use ring::netif::Rx;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::wait::Outcome;
 

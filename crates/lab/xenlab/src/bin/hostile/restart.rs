@@ -9,8 +9,8 @@ use ring::netif::Tx;
 use wire::netif::{TxResponse, status};
 use xenlab::scenario::phase;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::Link;
 use crate::ring::Ring;
 use crate::wait::{Outcome, wait_until};

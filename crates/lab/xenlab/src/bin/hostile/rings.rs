@@ -4,8 +4,8 @@ use ring::Slots as _;
 use ring::netif::{Rx, Tx};
 use wire::netif::keys;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::wait::{Outcome, holds_within, wait_until};
 

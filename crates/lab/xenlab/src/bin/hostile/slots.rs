@@ -3,8 +3,8 @@
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::MORE_DATA;
 
-use crate::attack::Attack;
 use crate::frames;
+use crate::leaving::Attack;
 use crate::link::Link;
 use crate::wait::Outcome;
 

@@ -9,7 +9,6 @@ use super::testbed::{SWITCH, SWITCH_ADDRESS, Testbed, device_name, mac, verdict}
 
 /// The number of the interface in the switch among those of its guest.
 const DEVID: u32 = 1;
-/// Its address.
 const ADDRESS: &str = "10.0.2.3";
 const FILE: u32 = 4;
 

@@ -8,7 +8,6 @@ use super::testbed::{Testbed, device_name, mac, verdict};
 
 /// An interface in the integration bridge.
 struct Interface {
-    /// Its guest, by number.
     guest: usize,
     /// Its number there.
     devid: u32,

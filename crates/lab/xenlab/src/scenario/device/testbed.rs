@@ -212,7 +212,6 @@ pub(super) fn device_name(guest: &Domu, devid: u32) -> String {
     format!("vif{}.{devid}", guest.id())
 }
 
-/// A guest's address.
 pub(super) fn address(number: u8) -> String {
     format!("10.0.0.{number}")
 }

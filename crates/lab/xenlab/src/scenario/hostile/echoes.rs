@@ -87,9 +87,6 @@ impl std::fmt::Display for Baseline {
 
 impl Echoes {
     /// Counts those after sequence number `before`.
-    ///
-    /// # Errors
-    /// [`Error::Parse`].
     pub fn after(before: u64, lines: &str) -> Result<Self> {
         let mut echoes = Self { answered: 0, asked: 0, p90_ms: 0.0, longest_ms: 0.0 };
         let mut times = Samples::new();
@@ -125,9 +122,6 @@ fn is_reply(line: &str) -> bool {
 }
 
 /// The sequence number in a line.
-///
-/// # Errors
-/// [`Error::Parse`].
 pub fn sequence(line: &str) -> Result<u64> {
     value(line, NUMBER)
 }

@@ -21,9 +21,6 @@ pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
     /// Counts what the daemon `pid` holds in dom0, and the grants and event channels of the domain `guest`.
-    ///
-    /// # Errors
-    /// [`Error::Parse`]; those of [`Shell::run`].
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
         // Xen's debug key g lists every grant in use, a line for each, beginning with a number in brackets. A vif keeps
         // the ledger of each ring that a frontend ever had until it is unplugged; only attacks use a control ring, and its file of hashes.

@@ -17,9 +17,6 @@ impl AttackTestbed {
     /// Runs an attack that [needs a restart](Class::needs_restart): pvnet is killed with SIGKILL while the attacker is
     /// connected, the attacker forges its memory, and the next pvnet adopts all interfaces. The victim must keep its
     /// connection. Its echoes count from its first replies to the next pvnet.
-    ///
-    /// # Errors
-    /// As [`attack`](Self::attack).
     pub fn attack_across_restart(&mut self, class: Class, baseline: &Baseline) -> Result<Row> {
         let row = self.across_restart(class, baseline);
         row.map_err(|error| backend::explain(error, &self.backend))

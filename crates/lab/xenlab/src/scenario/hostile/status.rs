@@ -31,17 +31,11 @@ pub struct Port {
 
 impl Status {
     /// Reads it.
-    ///
-    /// # Errors
-    /// [`Error::Parse`].
     pub fn parse(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|error| unreadable(text, &error))
     }
 
     /// The interface of a domain.
-    ///
-    /// # Errors
-    /// [`Error::Parse`] if there is none.
     pub fn port(&self, domain: &str) -> Result<&Port> {
         let found = self.ports.iter().find(|port| port.name == domain);
         found.ok_or_else(|| unreadable(&format!("{:?}", self.ports), &format!("no port {domain}")))

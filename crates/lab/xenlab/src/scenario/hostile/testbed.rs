@@ -10,7 +10,7 @@ use crate::host::{Domu, DomuConfig, Host, Job, Shell};
 use crate::{Error, Result};
 
 use super::super::backend::{self, Backend, RunningBackend};
-use super::super::frontend::{Frontend, RunningFrontend};
+use super::super::cell::{Frontend, RunningFrontend};
 use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use super::class::{Class, Report};
 use super::echoes::{self, Baseline, Echoes};
@@ -81,9 +81,6 @@ pub(super) struct Seen {
 
 impl AttackTestbed {
     /// Starts pvnet and both guests on a freshly booted host with the programs `pvnet` and `hostile`.
-    ///
-    /// # Errors
-    /// Those of the steps, with the daemon's output.
     pub fn new(host: &Host, progress: &Progress) -> Result<Self> {
         progress.step("start pvnet");
         let backend = Backend::Pvnet.start(host)?;
@@ -118,9 +115,6 @@ impl AttackTestbed {
     }
 
     /// The victim's replies while nobody attacks, for `QUIET_SECONDS`.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
     pub fn quiet(&self) -> Result<Echoes> {
         let run = || {
             let before = self.last_echo()?;
@@ -133,9 +127,6 @@ impl AttackTestbed {
 
     /// Runs an attack. `seconds` and `cycles` apply to attacks that repeat. The victim's replies are compared with
     /// the baseline.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`] if a check cannot run. A failed check is part of the result.
     pub fn attack(
         &self,
         class: Class,
@@ -157,9 +148,6 @@ impl AttackTestbed {
     }
 
     /// What a program of dom0 that never waits gets of the time that it and pvnet use, while the attacker floods dom0 for as long as that takes.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
     pub fn share_beside_flood(&self) -> Result<f64> {
         let limit = ATTACK_TIMEOUT * 2;
         let run = || {
@@ -190,9 +178,6 @@ impl AttackTestbed {
     }
 
     /// Plugs an interface into the victim and unplugs it, `cycles` times.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
     pub fn plug(&self, cycles: u32) -> Result<()> {
         let (id, vif) = (self.victim.id(), format!("{VICTIM}.1"));
         let script = format!(
@@ -211,9 +196,6 @@ impl AttackTestbed {
     }
 
     /// The resources that are held after the attacker has closed its device.
-    ///
-    /// # Errors
-    /// As [`attack`](Self::attack).
     pub fn resources(&self) -> Result<Resources> {
         let report = self.hostile(&format!("{} --count 1", Class::Cycles), ATTACK_TIMEOUT)?;
         if let Some(failure) = report.failure {
@@ -223,9 +205,6 @@ impl AttackTestbed {
     }
 
     /// Error messages of the kernels of dom0 and the victim since the last call or attack.
-    ///
-    /// # Errors
-    /// Those of [`Shell::run`].
     pub fn kernels(&self) -> Result<String> {
         let complaints = format!("dmesg -c | grep -E '{COMPLAINTS}'; true");
         let shells = [&self.dom0, self.victim.shell()];

@@ -145,7 +145,6 @@ fn assigned(
     (contexts, memory, generation)
 }
 
-/// A buffer of one page of the domain.
 fn buffer(domain: &Domain, page: u64) -> Descriptor {
     let addr = (domain.machine_pages().start + page) * PAGE_SIZE as u64;
     Descriptor::buffer(0, addr, 4096, Flags::EOP)

@@ -13,8 +13,8 @@ use shm::Region;
 use wire::ethernet::MacAddr;
 
 use super::{DESCRIPTORS, XdpSocket};
-use crate::xdp::frame::read;
 use crate::xdp::ring::Descriptor;
+use crate::xdp::socket::read;
 
 /// The most buffers that the kernel has. The guest posts twice as many, so half of them are left for frames that
 /// others send to it.
@@ -174,7 +174,6 @@ impl XdpIngress {
     }
 }
 
-/// The number of the page that an address is in.
 fn page(address: u64) -> Option<usize> {
     usize::try_from(address).ok().map(|address| address / PAGE_SIZE)
 }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shm::{Piece, Region};
 
-use super::looks::Looks;
+use super::watch::Looks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
 use crate::xdp::ring::{CompletionRing, Descriptor, TxRing};
 
@@ -59,7 +59,6 @@ struct Rings {
 #[derive(Clone)]
 pub struct XdpNicSender {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     rings: Arc<Mutex<Rings>>,
     room: Arc<Doorbell>,

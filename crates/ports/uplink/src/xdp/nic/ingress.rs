@@ -9,8 +9,8 @@ use rustix::net::RecvFlags;
 use shm::Region;
 
 use super::{RX_BUFFERS, XdpNicSocket};
-use crate::xdp::frame::read;
 use crate::xdp::ring::{FillRing, RxRing};
+use crate::xdp::socket::read;
 
 /// The time until a driver without buffers is notified again: at first, and at most.
 const AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
@@ -26,7 +26,6 @@ struct Rings {
 #[derive(Clone)]
 pub struct XdpNicReceiver {
     socket: Arc<XdpNicSocket>,
-    /// One region.
     memory: Arc<[Region]>,
     rings: Arc<Mutex<Rings>>,
 }

@@ -6,7 +6,7 @@ use crate::config::{Config, Daemon, Effort, Multicast, Platform, Sandbox, Switch
 use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
-use crate::error::text;
+use crate::program::text;
 
 /// What was opened before anything changed.
 struct Opened {
@@ -16,9 +16,6 @@ struct Opened {
 
 impl Control {
     /// Carries out the steps. One that fails, after others were made, says so.
-    ///
-    /// # Errors
-    /// A sentence for an operator: nothing was changed.
     pub(super) fn apply(
         &mut self,
         config: &Config,

@@ -12,8 +12,8 @@ use crate::daemon::disk::Disk;
 use crate::daemon::interfaces::InterfaceFile;
 use crate::daemon::ports::{Needs, of_tables};
 use crate::daemon::reach::Reach;
-use crate::error::text;
 use crate::netns;
+use crate::program::text;
 
 impl Control {
     /// Marks the steps that would fail, and says why. What shows only by opening it is not found.

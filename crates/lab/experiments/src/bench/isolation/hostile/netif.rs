@@ -4,8 +4,5 @@ mod attacker;
 pub mod floods;
 pub mod frames;
 pub mod memory;
-pub mod receiver;
-pub mod segments;
-pub mod sessions;
 
 pub use attacker::Attacker;

@@ -1,10 +1,8 @@
 //! A virtual machine with a vhost-user port, and its front-end.
 
 mod attacker;
-pub mod forks;
 pub mod frames;
 pub mod memory;
-pub mod receiver;
 pub mod rings;
 pub mod sessions;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use datapath::{Config, Datapath, LockstepWorker, Port};
 use hypervisor::{Meter, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, GrantReuse, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, GrantReuse, Offered, RxChannel, TxChannel, Vif, VifChange};
 use netfront::Frontend;
 use offload::Features;
 use wire::ethernet::MacAddr;
@@ -128,7 +128,7 @@ impl Host {
         let connecting = std::thread::spawn(connect);
         let mut port = None;
         while !connecting.is_finished() {
-            if let Change::Connect(connection) = vif.frontend_changed().map_err(text)? {
+            if let VifChange::Connect(connection) = vif.frontend_changed().map_err(text)? {
                 let (queues, tasks) = connection.into_port();
                 port = Some(self.datapath.attach(&format!("generator-{number}"), queues, tasks));
                 vif.connected().map_err(text)?;

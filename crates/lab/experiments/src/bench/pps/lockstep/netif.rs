@@ -5,9 +5,8 @@ use netfront::Received;
 use offload::{Checksum, Gso};
 use wire::netif::header_channel;
 
-use super::frames::Sample;
 use super::host::{Host, Interface, Joined};
-use super::window::{Counts, Path, PathKind, Size, batch, carry};
+use super::window::{Counts, Path, PathKind, Sample, Size, batch, carry};
 use crate::bench::guest::{Guest, text};
 
 const PAGE: usize = 4096;

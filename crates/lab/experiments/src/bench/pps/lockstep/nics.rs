@@ -10,12 +10,12 @@ use port::Queue;
 use uplink::tap::{TapOffload, TapQueue};
 use uplink::{BufferOptions, Buffers, Macvtap, TapEgress, TapIngress, XdpNic, XdpNicWatch, packet};
 
-use super::frames::Sample;
 use super::host::{Host, Interface, Joined};
 use super::netif::{Sender, receive};
-use super::sockets::{STATION, Station, no_ipv6};
-use super::window::{Size, batch};
+use super::uplinks::{STATION, Station, no_ipv6};
+use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
+use crate::bench::nic::{Kind, Machine, To};
 
 named::named! {
     /// A kind of uplink over a NIC.
@@ -201,4 +201,36 @@ fn of_tap(tap: TapQueue, meter: &Arc<Meter>) -> Result<Queue, String> {
     let buffers = Buffers::new(options).map_err(text)?;
     let egress = Box::new(TapEgress::new(meter.clone(), tap.clone(), Features::ALL));
     Ok(Queue { ingress: Box::new(TapIngress::new(meter.clone(), tap, buffers)), egress })
+}
+
+/// A card, and two guests that send to the wire.
+pub struct Card {
+    machine: Machine,
+}
+
+impl Card {
+    /// Makes them.
+    pub fn new(protection: Kind, size: Size) -> Result<Self, String> {
+        let machine = Machine::new(protection.protection(), To::Wire, size.bytes())?;
+        // The card's time would be measured, which takes system calls.
+        Ok(Self { machine: machine.with_clock(|| std::time::Duration::ZERO) })
+    }
+}
+
+impl Path for Card {
+    fn turn(&mut self, frames: u64) -> Result<u64, String> {
+        let before = self.machine.carried();
+        self.machine.send(frames)?;
+        Ok(self.machine.carried() - before)
+    }
+
+    fn batch(&self) -> u64 {
+        batch(Size::Full)
+    }
+
+    fn count(&mut self, frames: u64) -> Result<Counts, String> {
+        let before = self.machine.hypercalls();
+        carry(self, frames)?;
+        Ok(Counts { hypercalls: self.machine.hypercalls() - before, ..Counts::default() })
+    }
 }

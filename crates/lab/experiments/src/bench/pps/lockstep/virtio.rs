@@ -9,9 +9,8 @@ use vhost_user::{Device, DeviceOptions, Session};
 use virtqueue::driver::Offered;
 use wire::ethernet::MacAddr;
 
-use super::frames::Sample;
 use super::host::Host;
-use super::window::{Counts, Path, Size, batch, carry};
+use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 use crate::bench::virtio::{HEADER, Machine, PAGE, TX, TX_DATA, buffer};
 

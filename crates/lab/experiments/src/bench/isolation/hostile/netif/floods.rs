@@ -5,6 +5,7 @@ use wire::netif::GrefMapping;
 
 use super::attacker::Attacker;
 use crate::bench::guest::text;
+use crate::bench::isolation::hostile::Attacker as _;
 
 /// Notifications per round.
 const NOTIFICATIONS: u64 = 1024;
@@ -61,4 +62,11 @@ pub fn store(attacker: &mut Attacker) -> Result<u64, String> {
     // A conflict is the store's right.
     let _ = keys.end(transaction, true);
     Ok(4 * REQUESTS + 2)
+}
+
+/// Leaves, joins as a new domain and connects its interface.
+pub fn attach_detach(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.leave();
+    attacker.guest()?;
+    Ok(1)
 }

@@ -1,12 +1,17 @@
 //! Frames that cost others more than their sender.
 
-use std::time::Duration;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use offload::{Checksum, Gso, GsoKind};
-use wire::ethernet::MacAddr;
+use wire::checksum::pseudo_v4;
+use wire::ethernet::{self, EtherType, MacAddr};
+use wire::ip::Protocol;
+use wire::{ipv4, tcp};
 
 use super::attacker::Attacker;
 use crate::bench::guest::{addressed, text};
+use crate::bench::isolation::hostile::Attacker as _;
 
 /// Frames per publication.
 const BATCH: u64 = 64;
@@ -100,4 +105,87 @@ fn batch(
 pub fn numbered(first: u8, n: u64) -> MacAddr {
     let [.., a, b, c] = n.to_be_bytes();
     MacAddr([first, 0x66, 0, a, b, c])
+}
+
+/// How long [`stops`] receives, and how long it stands still.
+const RUNS: Duration = Duration::from_millis(10);
+const STANDS: Duration = Duration::from_millis(150);
+/// The interval of [`drips`].
+const DRIP: Duration = Duration::from_millis(1);
+/// The interval of [`bursts`]: below the 200 ms after which a guest counts as stalled.
+const BURST: Duration = Duration::from_millis(199);
+
+/// Receives for 10 ms, then stands still for 150 ms.
+pub fn stops(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.rest(Instant::now() + RUNS)?;
+    std::thread::sleep(STANDS);
+    Ok(1)
+}
+
+/// Posts one buffer per millisecond.
+pub fn drips(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.receive_and_post(1)?;
+    std::thread::sleep(DRIP);
+    Ok(1)
+}
+
+/// Posts a full ring of buffers every 199 ms.
+pub fn bursts(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.receive()?;
+    std::thread::sleep(BURST);
+    Ok(1)
+}
+
+/// Posts nothing.
+pub fn never(_attacker: &mut Attacker) -> Result<u64, String> {
+    std::thread::sleep(DRIP);
+    Ok(1)
+}
+
+/// The smallest segment that a backend accepts, and the most segments of one frame that it makes.
+const SEGMENT: u16 = 8;
+const SEGMENTS: u16 = 192;
+const ETHERNET: usize = 14;
+const HEADERS: usize = ETHERNET + ipv4::HEADER_LEN + tcp::HEADER_LEN;
+/// Frames per publication.
+const SEGMENTS_BATCH: u64 = 16;
+/// Where the frames come from, and where they go: the uplink's host has neither address.
+const FROM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+const TO: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+
+/// Sends frames of 1.5 KiB to the uplink, each to be cut into 192 segments.
+pub fn tiny(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.receive()?;
+    let uplink = *attacker.targets.first().ok_or("no uplink")?;
+    let guest = attacker.guest()?;
+    let frame = frame(guest.mac, uplink);
+    let gso = Some(Gso { kind: GsoKind::TcpV4, size: SEGMENT });
+    guest.queue.tx.reclaim().map_err(text)?;
+    let mut sent = 0;
+    while sent < SEGMENTS_BATCH && guest.send(&frame, Checksum::Partial, gso)? {
+        sent += 1;
+    }
+    guest.queue.tx.publish();
+    if sent == 0 {
+        guest.wait(Duration::from_millis(1))?;
+    }
+    Ok(sent)
+}
+
+/// A TCP frame, its checksum to be finished.
+fn frame(src: MacAddr, dst: MacAddr) -> Vec<u8> {
+    let payload = SEGMENT * SEGMENTS;
+    let mut frame = vec![0; HEADERS + usize::from(payload)];
+    let header = ethernet::Repr { dst, src, ethertype: EtherType::IPV4 };
+    header.emit(&mut ethernet::Frame::new_unchecked(&mut frame[..]));
+    let payload_len = 20 + payload;
+    let header =
+        ipv4::Repr { src: FROM, dst: TO, protocol: Protocol::TCP, ttl: 64, ident: 0, payload_len };
+    header.emit(&mut ipv4::Packet::new_unchecked(&mut frame[ETHERNET..]));
+    let flags = tcp::Flags::ACK;
+    let header = tcp::Repr { src_port: 9, dst_port: 9, seq: 0, ack: 0, flags, window: 1024 };
+    let mut segment = tcp::Packet::new_unchecked(&mut frame[ETHERNET + ipv4::HEADER_LEN..]);
+    header.emit(&mut segment);
+    segment.set_checksum(pseudo_v4(FROM, TO, Protocol::TCP.0, payload_len).fold());
+    frame
 }

@@ -7,9 +7,11 @@ use vhost::vhost_user::VhostUserFrontend as _;
 
 use super::attacker::Attacker;
 use super::frames::broadcast;
+use super::{memory, rings};
 use crate::bench::guest::text;
-use crate::bench::isolation::hostile::Attacker as _;
+use crate::bench::isolation::hostile::{Attacker as _, HostileArgs};
 use crate::bench::virtio::SIZE;
+use crate::testbed::this;
 
 /// Until the device serves new rings: it waits for 1 ms without a message.
 const SERVED: Duration = Duration::from_millis(2);
@@ -60,4 +62,30 @@ pub fn control_flood(attacker: &mut Attacker) -> Result<u64, String> {
         machine.description().send_calls(&mut front_end)?;
     }
     Ok(MESSAGES)
+}
+
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Attacks by another process, and by another port.
+pub fn attack(attacker: &mut Attacker) -> Result<u64, String> {
+    let (port, class) = (attacker.next_port(), attacker.args.class);
+    if port >= class.ports() {
+        // All are closed.
+        std::thread::sleep(PAUSE);
+        return Ok(0);
+    }
+    let HostileArgs { socket, name, orders, mac, .. } = &attacker.args;
+    let mut command = this(None).map_err(text)?;
+    command.args(["bench", "hostile-guest", "--name", name, "--class", &class.to_string()]);
+    command.arg("--socket").arg(socket).arg("--orders").arg(orders);
+    command.args(["--mac", &mac.to_string(), "--alone", &port.to_string()]);
+    let status = command.status().map_err(text)?;
+    if status.success() { Ok(1) } else { Err(format!("port {port}: {status}")) }
+}
+
+/// What such a process does.
+pub fn child(args: &HostileArgs, port: usize) -> Result<(), String> {
+    let mut attacker = Attacker::after(args, port.saturating_sub(1));
+    let attack = if args.class.makes_holes() { memory::own } else { rings::full_calls };
+    attack(&mut attacker).map(drop)
 }

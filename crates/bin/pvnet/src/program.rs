@@ -1,0 +1,48 @@
+//! What every command does as a program: errors as text, signals, and an output that nobody reads.
+
+use std::fmt::Display;
+use std::os::unix::net::UnixStream;
+use std::{panic, process};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+/// What `print!` says when it panics.
+const FAILED: &str = "failed printing to stdout: ";
+
+/// From here on, a command whose output cannot be written ends: quietly if its reader has gone, as in `pvnet status | head`, and with the
+/// reason otherwise. `print!` would panic, and report a fault of this program.
+pub fn end_when_it_is_closed() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        let Some(reason) = panic.payload_as_str().and_then(|text| text.strip_prefix(FAILED)) else {
+            return report(panic);
+        };
+        if !reason.contains("Broken pipe") {
+            eprintln!("pvnet: standard output: {reason}");
+        }
+        process::exit(1);
+    }));
+}
+
+/// An error as text; for `map_err`.
+pub fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.
+pub fn stop_signal() -> Result<UnixStream, String> {
+    let (reader, writer) = UnixStream::pair().map_err(text)?;
+    let hangup = host::Interrupt::signals().into_iter().filter(|signal| *signal == SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        let writer = writer.try_clone().map_err(text)?;
+        signal_hook::low_level::pipe::register(signal, writer).map_err(text)?;
+    }
+    Ok(reader)
+}
+
+/// A descriptor that becomes readable at SIGUSR1, by which `dd` and others are asked for a report.
+pub fn report_signal() -> Result<UnixStream, String> {
+    let (reader, writer) = UnixStream::pair().map_err(text)?;
+    signal_hook::low_level::pipe::register(SIGUSR1, writer).map_err(text)?;
+    Ok(reader)
+}

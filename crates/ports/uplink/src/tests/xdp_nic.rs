@@ -3,9 +3,10 @@
 mod full;
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use hypervisor::{CopyOut, DmaHold, DmaRange, GrantedMemory, MappedPages};
 use offload::{Checksum, Gso};
 use port::{Armed, Body, DropReason, Egress, Event, Frame, Ingress, Offer, Outcome};
 use port_testing::segments;
@@ -202,6 +203,104 @@ fn other_sides_take_the_places_of_those_in_which_workers_sleep() {
         let free = egress.free();
         sending.wake_up();
         assert_eq!(egress.free(), free + port::WINDOW);
+    });
+}
+
+/// Memory in which whoever touches it sleeps until it is woken.
+#[derive(Default)]
+struct Sleepy {
+    /// How many sleep, and whether they are woken.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Sleepy {
+    fn sleep(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_timeout_while(state, LIMIT, |(_, is_woken)| !*is_woken).unwrap());
+    }
+
+    /// Waits until so many sleep.
+    fn wait(&self, sleepers: usize) {
+        let state = self.state.lock().unwrap();
+        let missing = |state: &mut (usize, bool)| state.0 < sleepers;
+        let (state, _) = self.changed.wait_timeout_while(state, LIMIT, missing).unwrap();
+        assert_eq!(state.0, sleepers);
+    }
+
+    fn wake(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl GrantedMemory for Sleepy {
+    fn copy_out(&self, _: Option<MappedPages<'_>>, _: &mut [CopyOut<'_>]) -> bool {
+        self.sleep();
+        true
+    }
+
+    fn dma_map<'a>(&'a self, _: Option<MappedPages<'a>>, _: &mut [DmaRange<'a>]) {}
+
+    fn dma_hold(&self) -> Option<DmaHold> {
+        None
+    }
+}
+
+/// The same with threads that really sleep: one that reads a guest's memory to send from there, and one that has frames of the wire in its hands.
+#[test]
+fn other_sides_serve_the_queue_while_threads_sleep_in_calls() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let Queue { receiver, sender, ingress: mut reading, egress: mut sending, .. } =
+            queues.remove(0);
+        outside.send(&bytes(60, 0));
+        let deadline = Instant::now() + LIMIT;
+        while reading.window().is_empty() {
+            assert!(Instant::now() < deadline);
+            let mut received = port::Received::default();
+            reading.receive(&mut port::Budget::default(), &mut received).unwrap();
+        }
+        let memory = Arc::new(Sleepy::default());
+        let granted: Arc<dyn GrantedMemory> = memory.clone();
+        let late = bytes(1000, 0);
+        std::thread::scope(|scope| {
+            let (at_wire, in_memory) = (memory.clone(), &granted);
+            let reader = scope.spawn(move || {
+                reading.with_body(&mut |_| at_wire.sleep());
+                reading.finish(&[Outcome::Delivered; port::WINDOW]);
+            });
+            let late = &late;
+            let writer = scope.spawn(move || {
+                let from = Sender::new(&platform(), late);
+                let frame = Frame { checksum: Checksum::Unknown, ..from.frame(late, None) };
+                let mut offers = [Offer::new(&frame)];
+                let body = Body::Granted { memory: in_memory, mapped: None };
+                sending.deliver(body, &mut offers, Duration::ZERO).unwrap();
+                offers[0].outcome
+            });
+            memory.wait(2);
+            let (mut ingress, mut egress) = (receiver.ingress(), sender.egress());
+            for number in 1..100 {
+                let frame = bytes(60, number);
+                outside.send(&frame);
+                assert_eq!(take(&mut ingress), [(frame.clone(), false)]);
+                let from = Sender::new(&platform(), &frame);
+                let whole = whole(&from, &frame);
+                let mut offers = [Offer::new(&whole)];
+                egress.deliver(Body::Regions(&from.regions), &mut offers, Duration::ZERO).unwrap();
+                assert_eq!(offers[0].outcome, Outcome::Delivered, "frame {number}");
+                assert_eq!(outside.take(1), [frame]);
+            }
+            assert!(!reader.is_finished() && !writer.is_finished(), "they slept all the time");
+            memory.wake();
+            reader.join().unwrap();
+            assert_eq!(writer.join().unwrap(), Outcome::Delivered);
+            assert_eq!(outside.take(1)[0][..128], late[..128]);
+        });
     });
 }
 

@@ -79,12 +79,21 @@ pub fn run(args: &IsolationArgs) -> Result<Shown> {
 fn attack(args: &IsolationArgs, mut outcome: Outcome, progress: &Progress) -> Result<Outcome> {
     let what = outcome.label();
     progress.step(format!("{what}: start"));
-    let mut attacked = Attacked::start(outcome.class, outcome.workers, outcome.victims)?;
+    let start = || Attacked::start(outcome.class, outcome.workers, outcome.victims);
+    let mut attacked = Some(start()?);
     let mut cost = 0.0;
     for round in 0..args.common.rounds {
         let of = args.common.rounds;
         progress.step(format!("{what}: round {} of {of}", round + 1));
-        match measure_round(&mut attacked, round, args.seconds, &mut cost) {
+        // Its first attack was its last: the next round has another one.
+        if round > 0 && outcome.class.attacks_once() {
+            attacked = None;
+        }
+        let attacked = match &mut attacked {
+            Some(attacked) => attacked,
+            none => none.insert(start()?),
+        };
+        match measure_round(attacked, round, args.seconds, &mut cost) {
             Ok(round) => {
                 let share = |of: f64, idle: f64| human(of / idle);
                 let tcp = share(round.attack.mbps, round.idle.mbps);

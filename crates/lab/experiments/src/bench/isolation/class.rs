@@ -118,6 +118,11 @@ impl Class {
         matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles | Self::VirtioForkedHoles)
     }
 
+    /// Whether the first attack gives its process away, which is refused at all ports from then on.
+    pub fn attacks_once(self) -> bool {
+        matches!(self, Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles)
+    }
+
     /// Whether an uplink sends to the hostile guest, which takes nothing.
     pub fn is_sent_to_by_uplink(self) -> bool {
         matches!(self, Self::HoardedCopies | Self::EmptyQueue)

@@ -158,9 +158,9 @@ gate-xen: ## Compare what a byte, a packet and a round cost with pvnet on a Xen 
 	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
 	$(GATE_XEN)
 
-gate-xen-update: ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md anew: commit them with the reason
+gate-xen-update: ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason
 	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
-	$(GATE_XEN) --update --page docs/xen-cost.md
+	$(GATE_XEN) --update --page docs/xen-cost.md --tables docs/xen-cost-tables.md
 
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
 	$(CARGO) bench --manifest-path bench/Cargo.toml --target-dir target/bench

@@ -46,15 +46,21 @@ pub struct NetbackArgs {
     /// change that explains it.
     #[arg(long, requires = "baseline")]
     update: bool,
-    /// Write the tables to this page, between two comments there.
+    /// Write the table of ratios to this page, between two comments there.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Write the tables of all counts to this page, the same way.
+    #[arg(long, value_name = "FILE")]
+    tables: Option<PathBuf>,
 }
 
 impl NetbackArgs {
     /// Whether any option is given.
     pub fn is_given(&self) -> bool {
-        !self.pairs.is_empty() || self.baseline.is_some() || self.page.is_some()
+        !self.pairs.is_empty()
+            || self.baseline.is_some()
+            || self.page.is_some()
+            || self.tables.is_some()
     }
 }
 
@@ -108,7 +114,10 @@ pub fn run(args: &ReproArgs) -> Result<bool> {
         show(&format!("Numbers: {}\n", path.display()))?;
     }
     if let Some(page) = &own.page {
-        crate::check::write_between(page, &data.markdown())?;
+        crate::check::write_between(page, &data.summary())?;
+    }
+    if let Some(page) = &own.tables {
+        crate::check::write_between(page, &data.tables())?;
     }
     let Some(known) = known else {
         if let Some(file) = &own.baseline {

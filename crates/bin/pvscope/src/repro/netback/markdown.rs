@@ -102,12 +102,16 @@ impl NetbackData {
         })
     }
 
-    /// The tables of a page of the documentation, as Markdown.
-    pub fn markdown(&self) -> String {
+    /// The ratios, as Markdown, and what they were made with.
+    pub fn summary(&self) -> String {
         let made_with = self.provenance.iter().filter(|line| !line.starts_with("scripts "));
         let made_with: Vec<&str> = made_with.map(String::as_str).collect();
+        format!("{}\nMade with {}.\n", markdown(&self.ratios()), made_with.join("; "))
+    }
+
+    /// What the ratios are made of, as Markdown.
+    pub fn tables(&self) -> String {
         let parts = [
-            ("pvnet's costs ÷ netback's", self.ratios()),
             ("Model cycles, by who works", self.by_share(|counts| counts.cycles)),
             ("Instructions, by who works", self.by_share(|counts| counts.instructions)),
             ("Bytes copied, by who works", self.by_share(|counts| counts.copied)),
@@ -115,8 +119,8 @@ impl NetbackData {
             ("What the difference is made of, roughly", self.groups()),
             ("The functions whose model cycles differ most", self.differences()),
         ];
-        let parts = parts.map(|(title, table)| format!("### {title}\n\n{}", markdown(&table)));
-        format!("Made with {}.\n\n{}", made_with.join("; "), parts.join("\n"))
+        let parts = parts.map(|(title, table)| format!("## {title}\n\n{}", markdown(&table)));
+        parts.join("\n")
     }
 }
 
@@ -143,7 +147,9 @@ mod tests {
 
     #[test]
     fn tables_have_every_side_once() {
-        let text = data().markdown();
+        let summary = data().summary();
+        assert!(summary.contains("| --- | ---: |") && summary.contains("tx-pvnet"), "{summary}");
+        let text = data().tables();
         assert!(text.contains("| --- | ---: |"), "{text}");
         assert!(text.contains("\n| tx-stock | 1000 bytes |"), "{text}");
         assert!(text.contains("`added`"), "{text}");

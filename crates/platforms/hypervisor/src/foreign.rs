@@ -85,6 +85,8 @@ impl<'a> Target<'a> {
     }
 
     /// Copies these bytes here, as many as there is room for. Returns whether the memory is there.
+    // Several callers: without a hint the compiler makes it a call, and a copy of a few known bytes another one.
+    #[inline(always)]
     pub fn write(&mut self, source: &[u8]) -> bool {
         match self {
             Self::Private(bytes) => {

@@ -108,11 +108,10 @@ impl Carrier {
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let Some(inbox) = port.inbox(number).filter(|inbox| inbox.has_work()) else {
-            return self.carry(port, queue, held, now);
-        };
-        let before = self.empty_inbox(port, number, inbox, held);
-        Ok(self.carry(port, queue, held, now)?.after(before))
+        let inbox = port.inbox(number).filter(|inbox| inbox.has_work());
+        let before = inbox.map(|inbox| self.empty_inbox(port, number, inbox, held));
+        let carried = self.carry(port, queue, held, now)?;
+        Ok(before.map_or(carried, |before| carried.after(before)))
     }
 
     /// Takes what is new on a queue and delivers what can be delivered, in a turn that begins `now`.

@@ -109,7 +109,7 @@ fn examine(directory: &Path) -> Vec<Feature> {
         Feature::new("uplinks", "uplinks with a tap", devices::uplinks()),
         Feature::new("nics", "uplinks over a NIC: macvtap, af-packet, af-xdp", devices::nics()),
         Feature::new("sandbox", "what the daemon gives up when it has started", machine::sandbox()),
-        Feature::new("xen", "guests of a Xen host", machine::checks()),
+        Feature::new("xen", "guests of a Xen host", machine::xen_checks()),
         Feature::new("labs", "demo, tests, benchmarks and labs", machine::checks()),
     ]
 }

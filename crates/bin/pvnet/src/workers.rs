@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::DaemonArgs;
 use crate::program::text;
-use crate::status::place;
+use crate::status::workers::place;
 
 /// What `pvnet worker list --json` prints.
 #[derive(Serialize, JsonSchema)]

@@ -256,8 +256,8 @@ impl Collector for Snapshot {
         metrics(ports, |port| port.persistent_grants.as_ref(), KEPT_PAGES, &mut encoder)?;
         metrics(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, &mut encoder)?;
         ports::encode(ports, &mut encoder)?;
-        ports::encode(ports, &mut encoder)?;
-        ports::encode(ports, &mut encoder)?;
+        ports::encode_drops(ports, &mut encoder)?;
+        ports::encode_batches(ports, &mut encoder)?;
         self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {
             plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;

@@ -7,7 +7,6 @@ use super::{of_calls, of_functions, *};
 use crate::call_graph::CallGraph;
 use crate::call_graph::tests::recording as with_calls;
 use crate::event::Event;
-use crate::export::tests::recording;
 use crate::filter::{EventFilter, FilterArgs};
 use crate::summary::Summary;
 

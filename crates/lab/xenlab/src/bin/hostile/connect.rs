@@ -6,8 +6,8 @@ use std::ops::Deref;
 use xenstore::XenbusState;
 
 use crate::Cli;
+use crate::device::Outcome;
 use crate::link::{Link, Shape};
-use crate::wait::Outcome;
 
 impl Link {
     /// Connects as a valid frontend does.

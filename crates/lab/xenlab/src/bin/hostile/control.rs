@@ -9,10 +9,10 @@ use wire::netif::{CtrlRequest, keys};
 use xen::XenEvent;
 use xenstore::XenbusState;
 
+use crate::device::{Outcome, wait_until};
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
-use crate::wait::{Outcome, wait_until};
 
 /// The backend must refuse each: it has a reference that grants nothing, a length beyond the page, an offset whose sum
 /// with the length wraps (XSA-270), or an unknown type.

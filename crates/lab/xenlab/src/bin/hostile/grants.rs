@@ -4,10 +4,10 @@ use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
 use crate::connect::Device;
+use crate::device::{Outcome, wait_until};
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
-use crate::wait::{Outcome, wait_until};
 
 /// A reserved entry that is never used (0 and 1 are the console's and the store's), one beyond the table's
 /// maximum, and the last possible one.

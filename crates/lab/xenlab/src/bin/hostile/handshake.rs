@@ -7,10 +7,10 @@ use wire::netif::keys;
 use xenstore::XenbusState;
 
 use crate::connect::Device;
+use crate::device::Outcome;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::races::Random;
-use crate::wait::Outcome;
 
 /// How long each state stays: usually long enough for the backend to react.
 const STATE_INTERVAL: Duration = Duration::from_millis(5);

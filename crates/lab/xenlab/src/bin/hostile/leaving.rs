@@ -8,9 +8,9 @@ use xenlab::scenario::Report;
 
 use crate::Cli;
 use crate::connect::Device;
+use crate::device::Outcome;
 use crate::link::Link;
 use crate::races::FLOWS;
-use crate::wait::Outcome;
 
 /// Connects. `main` then ends the process without closing the device.
 pub fn vanishes(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {

@@ -10,9 +10,9 @@ use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
 
 use crate::connect::Device;
+use crate::device::{Outcome, holds_within, wait_until};
 use crate::frames;
 use crate::ring::Ring;
-use crate::wait::{Outcome, holds_within, wait_until};
 
 /// Pages to send from: more than the largest packet needs.
 const DATA: usize = 64;

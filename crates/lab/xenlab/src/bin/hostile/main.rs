@@ -26,10 +26,10 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum as _};
 use connect::Device;
+use device::Outcome;
 use leaving::Attack;
 use link::Link;
-use wait::Outcome;
-use xenlab::netif::{ring, wait};
+use xenlab::netif::{device, ring};
 use xenlab::scenario::{Class, Report};
 
 fn main() -> ExitCode {

@@ -11,10 +11,10 @@ use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use xenstore::XenbusState;
 
+use crate::device::{Outcome, holds_within};
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::Link;
-use crate::wait::{Outcome, holds_within};
 
 /// How long slots of one connection are rewritten. The next round connects again.
 const ROUND: Duration = Duration::from_millis(400);

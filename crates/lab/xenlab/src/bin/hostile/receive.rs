@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use ring::Slots as _;
 use ring::netif::Rx;
 
+use crate::device::Outcome;
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
-use crate::wait::Outcome;
 
 /// The time between two buffers.
 const BUFFER_INTERVAL: Duration = Duration::from_millis(100);

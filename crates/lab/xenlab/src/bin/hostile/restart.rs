@@ -9,11 +9,11 @@ use ring::netif::Tx;
 use wire::netif::{TxResponse, status};
 use xenlab::scenario::phase;
 
+use crate::device::{Outcome, wait_until};
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::Link;
 use crate::ring::Ring;
-use crate::wait::{Outcome, wait_until};
 
 /// How long the host may take to kill the backend, or to start the next one.
 const HOST_TIMEOUT: Duration = Duration::from_secs(180);

@@ -4,10 +4,10 @@ use ring::Slots as _;
 use ring::netif::{Rx, Tx};
 use wire::netif::keys;
 
+use crate::device::{Outcome, holds_within, wait_until};
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
-use crate::wait::{Outcome, holds_within, wait_until};
 
 /// More requests than there are slots: a backend that trusted the index would read slots twice or loop for ever.
 pub fn producer_ahead(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {

@@ -3,10 +3,10 @@
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::MORE_DATA;
 
+use crate::device::Outcome;
 use crate::frames;
 use crate::leaving::Attack;
 use crate::link::Link;
-use crate::wait::Outcome;
 
 /// Connects, with the beginning of a valid frame in every page that the attacks use.
 fn connect(attack: &Attack<'_>) -> Outcome<Link> {

@@ -78,7 +78,7 @@ unit-build: ## Compile all tests, and the plugin that some of them have QEMU loa
 
 # Most of them wait, so several run on each processor.
 unit: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
-unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
+unit: unit-build ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace --all-targets
 
 lab-dpdk: deps-dpdk ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again

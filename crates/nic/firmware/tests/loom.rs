@@ -123,7 +123,7 @@ impl VectorWords {
     }
 
     fn slot(&self, index: u32) -> &AtomicU32 {
-        &self.slots[(index % RING) as usize]
+        &self.slots[index as usize % self.slots.len()]
     }
 }
 

@@ -41,6 +41,7 @@ enum Omitted {
 struct Shared(Arc<Memory>);
 
 impl Shared {
+    #[expect(clippy::arc_with_non_send_sync, reason = "loom's threads take turns")]
     fn new(omitted: Omitted) -> Self {
         Self(Arc::new(Memory {
             words: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -112,7 +113,7 @@ fn transfer(card: &mut Card, memory: &Shared, page: u32) {
     let address = u64::from(page) * 4096;
     let found = card.translate(transfer.as_ref().unwrap(), address, Access::Read);
     if memory.0.omitted == Omitted::Transfers {
-        transfer.take().map(|transfer| card.end(transfer));
+        transfer.take().into_iter().for_each(|transfer| card.end(transfer));
         card.serve();
     }
     if let Ok(machine) = found {
@@ -127,12 +128,13 @@ fn transfer(card: &mut Card, memory: &Shared, page: u32) {
 
 /// The daemon unmaps a page and reuses it as soon as it is given back. Returns whether it was.
 fn reuse(mapper: &mut Mapper<Shared, Shared>, memory: &Shared, page: u32) {
-    let ticket = mapper.unmap(&[page..page + 1], Duration::ZERO).unwrap().unwrap();
+    let pages = page..page + 1;
+    let ticket = mapper.unmap(std::slice::from_ref(&pages), Duration::ZERO).unwrap().unwrap();
     while !mapper.is_confirmed(ticket) {
         thread::yield_now();
     }
     mapper.give_back(|_, machine_page| {
-        memory.0.pages[machine_page as usize].with_mut(|page| {
+        memory.0.pages[usize::try_from(machine_page).unwrap()].with_mut(|page| {
             let _ = page;
         });
     });

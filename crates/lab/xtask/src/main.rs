@@ -1,7 +1,7 @@
 //! What `make` runs, in the repository's root:
 //!
 //! - `xtask deny` checks the dependencies.
-//! - `xtask docs` checks the documents, that the product has no laboratory in it, and that no files import each other in a circle.
+//! - `xtask docs` checks the documents and how long they are, that the product has no laboratory in it, and that no files import each other in a circle.
 //! - `xtask words` counts the words of the documents.
 //! - `xtask sbom PROGRAM TARGET` prints a program's bill of materials.
 //!
@@ -63,5 +63,6 @@ fn docs(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     findings.extend(specification::check(root)?);
     findings.extend(layout::check(root)?);
     findings.extend(circles::check(root)?);
+    findings.extend(words::check(root)?);
     Ok(findings)
 }

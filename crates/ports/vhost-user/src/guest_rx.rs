@@ -353,7 +353,7 @@ impl GuestRx {
         };
         let count = offers.iter().zip(buffers).take_while(fits).count();
         if self.ring.queue.is_packed() {
-            // On split rings this costs more than it saves: docs/decisions/0038 has the figures.
+            // On split rings this costs more than it saves: docs/notebook/virtqueues.md has the figures.
             self.ring.queue.prefetch_used(count);
             self.singles.fetch_again(&self.regions, count);
         }

@@ -20,8 +20,11 @@ const PLACE: usize = 2048;
 /// What differs from the frame that would follow.
 type Step = (u8, u16, u8);
 
+/// A frame's bytes, and what its segments are.
+type Taken = (Vec<u8>, Option<Gso>);
+
 /// A port that keeps what it gets.
-struct Taker(Arc<Mutex<Vec<(Vec<u8>, Option<Gso>)>>>);
+struct Taker(Arc<Mutex<Vec<Taken>>>);
 
 impl Egress for Taker {
     fn deliver(

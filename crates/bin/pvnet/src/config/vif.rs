@@ -8,7 +8,7 @@ use serde::Deserialize;
 use switch::multicast::Router;
 use wire::ethernet::MacAddr;
 
-use super::daemon::Platform;
+use super::daemon::{Platform, Poll};
 use super::port_settings::Rules;
 use super::table::{Effort, table};
 use super::text::parsed;
@@ -151,8 +151,8 @@ impl Vif {
         self.queues.unwrap_or(default) as usize
     }
 
-    /// What its backend offers on a platform, if it has as many queues as `default` says by default.
-    pub fn offered(&self, default: u32, platform: Platform) -> Offered {
+    /// What its backend offers on a platform, where workers wait as `poll` says, if it has as many queues as `default` says by default.
+    pub fn offered(&self, default: u32, platform: Platform, poll: Poll) -> Offered {
         let is_xen = platform == Platform::Xen;
         Offered {
             max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
@@ -167,7 +167,8 @@ impl Vif {
             multicast_control: self.multicast_control,
             // Checked when the configuration was read.
             coalescing: self.settings.coalescing().unwrap_or_default(),
-            completion_delay: is_xen.then_some(COMPLETION_DELAY),
+            // A worker announces late what it held back when it is about to sleep.
+            completion_delay: (is_xen && poll != Poll::Always).then_some(COMPLETION_DELAY),
         }
     }
 

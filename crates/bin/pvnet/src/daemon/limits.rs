@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget, REFUSED_MAX};
 use wire::netif::header_channel;
 
-use crate::config::{Attach, Guest, Platform, Port, Vif};
+use crate::config::{Attach, Guest, Platform, Poll, Port, Vif};
 
 /// The most queues of a guest's device on the host.
 pub(super) const DEVICE_QUEUES_MAX: usize = 8;
@@ -188,17 +188,18 @@ fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
     }
     // A packet whose pages cannot be mapped is lost, so this much is needed.
     let packets = if vif.tx == TxChannel::Remap { WINDOW * PIECES_MAX + 1 } else { 0 };
-    let persistent = match usize::from(vif.offered(0, Platform::Machine).persistent_pages()) {
-        0 => 0,
-        pages => pages + 1,
-    };
+    let persistent =
+        match usize::from(vif.offered(0, Platform::Machine, Poll::default()).persistent_pages()) {
+            0 => 0,
+            pages => pages + 1,
+        };
     [packets + persistent.min(GRANTED_MIN), packets + persistent].map(|one| queues * one)
 }
 
 /// As [`granted`], for pages that stay mapped on demand. A packet that must be mapped is lost if it
 /// cannot be, so a window of them is needed.
 fn cached(vif: &Vif, queues: usize) -> [usize; 2] {
-    let offered = vif.offered(0, Platform::Machine);
+    let offered = vif.offered(0, Platform::Machine, Poll::default());
     let caches = offered.cached_pages().map(|places| match places {
         0 => 0,
         places => usize::from(places) + 1,

@@ -1,4 +1,4 @@
-//! What the toolstack's keys of a backend ask for, besides its device ([`hotplug`](super::hotplug)).
+//! What the toolstack's keys of a backend ask for.
 
 use control_socket::{IgnoredKey, ToolstackStatus};
 use limit::{Limit, Limits};

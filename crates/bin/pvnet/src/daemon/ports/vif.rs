@@ -5,6 +5,7 @@ use std::sync::Arc;
 use control_socket::{
     IgnoredKey, PortKind, PortState, PortStatus, Reason, TableKind, ToolstackStatus,
 };
+use datapath::PortMemory;
 use netback::VifError;
 use tracing::{info, warn};
 use wire::ethernet::MacAddr;
@@ -50,9 +51,9 @@ pub(in crate::daemon) fn adopt(
         return Err(format!("guest {:?} is not in the configuration any more", guest.name));
     }
     vif.settings.sources()?;
-    let platform = host.config.daemon.platform;
+    let config::Daemon { platform, poll, .. } = host.config.daemon;
     let lends = vif.has_own_queue(platform);
-    let offered = vif.offered(if lends { 1 } else { default_queues() }, platform);
+    let offered = vif.offered(if lends { 1 } else { default_queues() }, platform, poll);
     let device = open_device(id, &name, &vif, host)?;
     let backend = match host.platform.adopt(id, offered) {
         Ok(backend) => backend,
@@ -267,6 +268,12 @@ impl Source for Interface {
 
     fn memory_in_use(&self) -> Option<u64> {
         self.platform.memory_in_use(self.id.domain)
+    }
+
+    /// Frames that an uplink's queue puts straight into its pages are there already: an inbox would copy them, and the pages would not come back.
+    fn memory(&self) -> PortMemory {
+        let can_sleep = self.memory_in_use().is_some() && !self.lends;
+        PortMemory { can_sleep, is_replaceable: false }
     }
 
     /// All interfaces of its guest are cut off: they have one memory.

@@ -25,7 +25,6 @@ mod need;
 mod segment;
 pub mod vnet;
 
-use thiserror::Error;
 
 pub use checksum::{Checksum, blank_checksum, complete_checksum, complete_checksum_at};
 pub use gso::{Gso, GsoKind};
@@ -34,7 +33,7 @@ pub use need::{Features, Need, need};
 pub use segment::{MAX_HEADER, Segment, Segmenter};
 
 /// The frame contradicts itself or the metadata that came with it. The remedy is to drop it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Error {
     /// The frame has no checksum to complete.
     #[error("neither TCP nor UDP, whole and over IP")]

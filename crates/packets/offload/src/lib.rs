@@ -25,7 +25,6 @@ mod need;
 mod segment;
 pub mod vnet;
 
-
 pub use checksum::{Checksum, blank_checksum, complete_checksum, complete_checksum_at};
 pub use gso::{Gso, GsoKind};
 pub use merge::{Merge, Mergeable, is_one_flow};

@@ -28,10 +28,12 @@ mod change;
 mod client;
 mod counts;
 mod guest;
+mod memory;
 mod nic;
 mod port;
 mod protocol;
 mod status;
+mod toolstack;
 mod worker;
 
 pub use batches::{BatchStatus, Histogram};
@@ -45,17 +47,18 @@ pub use gro::GroStatus;
 pub use guard::GuardStatus;
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use limit::{LimitStatus, LimitedPackets, Rates};
+pub use memory::{KeptPages, MappedMemory, MemoryStatus, PersistentStatus, View};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use port::{
-    DeviceDrops, GuestCopyStatus, GuestQueueStatus, IgnoredKey, KeptPages, Learning, LockWaits,
-    MappedMemory, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason,
-    ToolstackStatus, Traffic, View, VlanStatus, XdpQueueStatus,
+    DeviceDrops, GuestCopyStatus, GuestQueueStatus, Learning, LockWaits, PortKind, PortState,
+    PortStatus, Reason, Traffic, VlanStatus, XdpQueueStatus,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, LogEvent, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
     RecordingStatus, Status,
 };
+pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use worker::{
     MoveReason, MoveReport, MoveStatus, QueueKind, QueueStatus, WorkerRequest, WorkerShares,
     WorkerStatus,

@@ -6,7 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::port::{MemoryStatus, PortState, Traffic};
+use crate::memory::MemoryStatus;
+use crate::port::{PortState, Traffic};
 
 /// One card at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batches::BatchStatus;
 use crate::counts::{Drops, serialize_nonzero};
+use crate::memory::{MappedMemory, MemoryStatus, PersistentStatus};
+use crate::toolstack::ToolstackStatus;
 use crate::{GroStatus, GuardStatus, LimitStatus};
 
 /// One port at one moment.
@@ -309,71 +311,6 @@ pub struct XdpQueueStatus {
     pub dropped: u64,
 }
 
-/// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PersistentStatus {
-    /// Most pages that can be mapped.
-    pub bound: usize,
-    /// Bytes of the pages that are mapped.
-    #[serde(default)]
-    pub bytes: u64,
-    /// The pages of packets from the guest.
-    #[serde(default)]
-    pub tx: KeptPages,
-    /// The buffers for packets to the guest.
-    #[serde(default)]
-    pub rx: KeptPages,
-}
-
-/// Pages of one direction that stay mapped, and how they are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct KeptPages {
-    /// Pages that are mapped: the active set.
-    pub mapped: usize,
-    /// Look-ups of a page that found it mapped.
-    pub hits: u64,
-    /// Look-ups that did not.
-    pub misses: u64,
-    /// Pages that lost their place to others, because as many as may be were mapped.
-    pub evictions: u64,
-}
-
-impl KeptPages {
-    /// The part of look-ups that found their page mapped, 0 to 1; none without a look-up.
-    #[must_use]
-    pub fn hit_rate(&self) -> Option<f64> {
-        let all = self.hits + self.misses;
-        (all > 0).then(|| self.hits as f64 / all as f64)
-    }
-}
-
-impl std::ops::Add for KeptPages {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            mapped: self.mapped + other.mapped,
-            hits: self.hits + other.hits,
-            misses: self.misses + other.misses,
-            evictions: self.evictions + other.evictions,
-        }
-    }
-}
-
-impl std::ops::Sub for KeptPages {
-    type Output = Self;
-
-    /// What was counted since an earlier reading. The active set is the later one.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            mapped: self.mapped,
-            hits: self.hits.saturating_sub(earlier.hits),
-            misses: self.misses.saturating_sub(earlier.misses),
-            evictions: self.evictions.saturating_sub(earlier.evictions),
-        }
-    }
-}
-
 /// What a guest copies itself, of all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestCopyStatus {
@@ -391,37 +328,6 @@ pub struct GuestCopyStatus {
     pub bytes: u64,
     /// Copies that were refused.
     pub refused: u64,
-}
-
-/// A guest's memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct MemoryStatus {
-    /// Bytes of ordinary memory: what the guest started with, less what its balloon holds.
-    pub reservation: u64,
-    /// Whether the configuration asks for pages of 2 MiB.
-    pub huge_pages: bool,
-    /// How the daemon has it mapped; absent if unknown.
-    pub daemon: Option<View>,
-    /// How the guest's process has it mapped; absent if unknown, as it is to a daemon in its sandbox.
-    pub guest: Option<View>,
-}
-
-/// The memory of a virtual machine that its front-end has mapped in the daemon, with its logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct MappedMemory {
-    /// Bytes that are mapped. Page tables for them, once they are touched, are 1/512 of it.
-    pub bytes: u64,
-    /// Bytes that may be mapped.
-    pub limit: u64,
-}
-
-/// How much of a guest's memory large pages map in one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct View {
-    /// Bytes mapped by pages of 2 MiB.
-    pub large: u64,
-    /// Bytes of memory.
-    pub total: u64,
 }
 
 /// What a port may reach, by the names of the configuration.
@@ -507,41 +413,6 @@ impl AddAssign for Learning {
     }
 }
 
-/// What became of the toolstack's keys of an interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ToolstackStatus {
-    /// Whether the limit on what the guest sends is the toolstack's `rate`.
-    #[serde(default)]
-    pub rate: bool,
-    /// Keys that ask for something that is not done.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ignored: Vec<IgnoredKey>,
-}
-
-impl ToolstackStatus {
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// A key of the toolstack that asks for something that is not done. `Display` makes the sentence for an operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct IgnoredKey {
-    /// Its name in the store.
-    pub key: String,
-    /// Its value.
-    pub value: String,
-    /// Why it is not done.
-    pub why: String,
-}
-
-impl fmt::Display for IgnoredKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, value, why } = self;
-        write!(f, "the toolstack's {key} {value:?} is not used: {why}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use frame::DropReason;
@@ -614,21 +485,5 @@ mod tests {
         for (guard, mode) in [(GuardStatus::Off, "off"), (GuardStatus::Mac, "mac")] {
             assert_eq!(serde_json::to_value(guard).unwrap(), json!({ "mode": mode }));
         }
-    }
-
-    #[test]
-    fn what_is_not_done_is_readable() {
-        let [key, value, why] = ["rate", "fast", "it is not BYTES,MICROSECONDS"].map(str::to_owned);
-        let ignored = IgnoredKey { key, value, why };
-        let sentence = "the toolstack's rate \"fast\" is not used: it is not BYTES,MICROSECONDS";
-        assert_eq!(ignored.to_string(), sentence);
-        let toolstack = ToolstackStatus { rate: false, ignored: vec![ignored] };
-        let port =
-            PortStatus { toolstack, ..PortStatus::new("web", PortKind::Guest, PortState::Up) };
-        let value = serde_json::to_value(&port).unwrap();
-        let ignored =
-            json!({ "key": "rate", "value": "fast", "why": "it is not BYTES,MICROSECONDS" });
-        assert_eq!(value["toolstack"], json!({ "rate": false, "ignored": [ignored] }));
-        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
     }
 }

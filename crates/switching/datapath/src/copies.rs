@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use port::{Body, Frame, Linear, Piece};
+use port::{Body, Frame, Lent, Linear, Piece};
 use shm::Region;
 
 /// Frames with their bodies.
@@ -41,7 +41,8 @@ impl Copies {
         let count = self.linear.append(frames.clone(), body);
         let first = self.frames.len();
         for (frame, place) in frames.zip(&self.linear.places()[first..]) {
-            let mut copy = frame.clone();
+            // Whoever borrowed buffers gives them back as soon as the frame is copied.
+            let mut copy = Frame { lent: Lent::NONE, ..frame.clone() };
             copy.pieces.clear();
             copy.tail = None;
             let start = place.start + usize::from(frame.header_len);
@@ -67,5 +68,28 @@ impl Copies {
     /// The memory in which the bodies lie.
     pub(crate) fn body(&self) -> Body<'_> {
         Body::Regions(&self.regions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_lies_in_no_lent_buffer() {
+        let region = Region::anonymous(4096).unwrap();
+        region.copy_in(64, &[7; 100]).unwrap();
+        let regions = Arc::from([region]);
+        let mut frame = Frame { len: 160, header_len: 60, ..Frame::empty() };
+        frame.pieces.push(Piece::in_region(0, 64, 100));
+        frame.lent.lender = 3;
+        frame.lent.tokens.push(1);
+        let mut copies = Copies::default();
+        assert_eq!(copies.append(std::iter::once(&frame), Body::Regions(&regions)), 1);
+        let [copy] = copies.frames() else { panic!("{copies:?}") };
+        assert!(!copy.lent.is_any() && copy.len == 160);
+        let mut bytes = [0; 160];
+        port::linearise(copy, copies.body(), &mut bytes).unwrap();
+        assert_eq!(bytes[60..], [7; 100]);
     }
 }

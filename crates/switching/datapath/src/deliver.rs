@@ -370,6 +370,7 @@ impl Carrier {
         }
         if memory.avoids(to.memory())
             && let Some(inbox) = to.inbox(queue)
+            && !to.takes_in_place(inbox, offers)
         {
             return self.offer_apart(to, inbox, (body, memory), group, offers, each);
         }

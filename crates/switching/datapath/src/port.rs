@@ -19,6 +19,9 @@ use crate::peer::Peer;
 use crate::port_memory::PortMemory;
 use crate::probes;
 
+/// After this time a worker tries again to send a notification that is held back in a queue in which a thread sleeps.
+const LOCKED: Duration = Duration::from_millis(1);
+
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IngressId {
@@ -44,6 +47,8 @@ pub struct Port {
     memory: PortMemory,
     /// By egress queue: the frames of ports that must not wait for its memory. Empty if nobody sleeps there.
     inboxes: Box<[Inbox]>,
+    /// The number of the first egress queue, if it lends buffers and has an inbox.
+    lender: Option<u64>,
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     hashes_macs: bool,
     /// How its guest wants flows spread over its queues, if there are several and it can say so.
@@ -77,6 +82,7 @@ impl Port {
             egress: egress.into_iter().map(EgressQueue::new).collect(),
             memory: PortMemory::default(),
             inboxes: Box::default(),
+            lender: None,
             hashes_macs,
             steering,
             failed: AtomicBool::new(false),
@@ -93,7 +99,8 @@ impl Port {
     pub(crate) fn with_memory(self, memory: PortMemory) -> Self {
         let inboxes = if memory.can_sleep { self.egress.len() } else { 0 };
         let inboxes = (0..inboxes).map(|_| Inbox::default()).collect();
-        Self { memory, inboxes, ..self }
+        let lent = if memory.can_sleep { self.lent_memory(0) } else { None };
+        Self { memory, inboxes, lender: lent.map(|memory| memory.lender), ..self }
     }
 
     /// What happens in its memory, and to its queues.
@@ -106,6 +113,18 @@ impl Port {
     #[inline]
     pub(crate) fn inbox(&self, queue: usize) -> Option<&Inbox> {
         self.inboxes.get(queue)
+    }
+
+    /// Whether these frames lie in its own buffers already, and may be handed over there: they overtake none in the inbox. So are those of
+    /// which a part was. Only an uplink's queue for this port alone borrows them, and waits for its memory.
+    #[cold]
+    pub(crate) fn takes_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> bool {
+        let is_its = |offer: &Offer<'_>| {
+            let lent = &offer.frame.lent;
+            lent.is_any() && Some(lent.lender) == self.lender
+        };
+        let is_begun = offers.first().is_some_and(|offer| offer.sent > 0);
+        is_begun || offers.iter().all(is_its) && !inbox.has_work()
     }
 
     /// Its number. Another port may get it after this one is detached.
@@ -241,9 +260,9 @@ impl Port {
     ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
         let Some(mut locked) = queue.lock_in_turn() else {
-            // They wait as for room, and as long.
+            // They wait as for room, and as long. So does a notification that may be held back there.
             queue.wait(worker);
-            return Ok(None);
+            return Ok(Some(now + LOCKED));
         };
         let Some(egress) = locked.side.as_mut() else {
             for offer in offers {
@@ -275,7 +294,8 @@ impl Port {
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        self.egress[queue].lock_in_turn()?.side.as_mut()?.flush(now, is_idle)
+        let Some(mut locked) = self.egress[queue].lock_in_turn() else { return Some(now + LOCKED) };
+        locked.side.as_mut()?.flush(now, is_idle)
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
@@ -403,6 +423,7 @@ fn deliver_waiting(
 
 #[cfg(test)]
 mod tests {
+    use offload::Features;
     use parking_lot::Mutex;
     use port::{Doorbell, Frame};
 
@@ -443,5 +464,58 @@ mod tests {
         port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
         assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
         assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
+    }
+
+    #[test]
+    fn a_notification_in_a_queue_that_is_away_is_tried_again() {
+        let side = || Box::new(Merging(Arc::default()));
+        let storm_control = StormControl::new(0);
+        let port = Port::new(PortId(0), 1, "red", vec![side()], false, storm_control, None);
+        let frame = Frame::empty();
+        let now = Duration::from_secs(1);
+        port.suspend();
+        let mut offers = [Offer::new(&frame)];
+        let due = port.deliver(0, Body::Regions(&Arc::default()), &mut offers, now, 0).unwrap();
+        assert_eq!((due, offers[0].outcome), (Some(now + LOCKED), Outcome::Waiting));
+        assert_eq!(port.flush(0, now, true), Some(now + LOCKED));
+        assert!(port.resume(vec![side()]));
+        assert_eq!(port.flush(0, now, true), None);
+    }
+
+    /// Lends buffers.
+    struct Lending;
+
+    impl Egress for Lending {
+        fn deliver(&mut self, _: Body<'_>, _: &mut [Offer<'_>], _: Duration) -> Result<(), Broken> {
+            Ok(())
+        }
+
+        fn lent_memory(&self) -> Option<LentMemory> {
+            let region = shm::Region::anonymous(4096).unwrap();
+            Some(LentMemory { lender: 7, region, features: Features::NONE })
+        }
+    }
+
+    #[test]
+    fn frames_in_its_own_buffers_need_no_inbox_and_overtake_none_there() {
+        let storm_control = StormControl::new(0);
+        let port =
+            Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], false, storm_control, None);
+        let port = port.with_memory(PortMemory { can_sleep: true, is_replaceable: false });
+        let inbox = port.inbox(0).unwrap();
+        let [its, others, none] = [Some(7), Some(8), None].map(|lender| {
+            let mut frame = Frame::empty();
+            if let Some(lender) = lender {
+                frame.lent.lender = lender;
+                frame.lent.tokens.push(0);
+            }
+            frame
+        });
+        let all = |frames: [&Frame; 2]| port.takes_in_place(inbox, &frames.map(Offer::new));
+        assert!(all([&its, &its]) && !all([&its, &others]) && !all([&its, &none]));
+        let begun = [Offer { sent: 1, ..Offer::new(&none) }];
+        assert!(port.takes_in_place(inbox, &begun));
+        inbox.put(Body::Regions(&Arc::default()), &mut [Offer::new(&none)], 0);
+        assert!(!all([&its, &its]) && port.takes_in_place(inbox, &begun));
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use control_socket::{
     IgnoredKey, PortKind, PortState, PortStatus, Reason, TableKind, ToolstackStatus,
 };
-use datapath::PortMemory;
 use netback::VifError;
 use tracing::{info, warn};
 use wire::ethernet::MacAddr;
@@ -268,12 +267,6 @@ impl Source for Interface {
 
     fn memory_in_use(&self) -> Option<u64> {
         self.platform.memory_in_use(self.id.domain)
-    }
-
-    /// Frames that an uplink's queue puts straight into its pages are there already: an inbox would copy them, and the pages would not come back.
-    fn memory(&self) -> PortMemory {
-        let can_sleep = self.memory_in_use().is_some() && !self.lends;
-        PortMemory { can_sleep, is_replaceable: false }
     }
 
     /// All interfaces of its guest are cut off: they have one memory.

@@ -45,12 +45,14 @@ impl Domain {
     /// A domain with fresh, zeroed memory, from the machine page `first` on.
     pub(crate) fn new(
         id: DomId,
-        size: MemorySize,
+        mut size: MemorySize,
         share: Share,
         first: u64,
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let secret = if size.secret { secret_memory(id, size) } else { None };
+        // Whether it is.
+        size.secret = secret.is_some();
         let (fd, mapping) = match secret {
             Some(secret) => secret,
             None => {
@@ -144,7 +146,8 @@ impl Domain {
     /// How many bytes the file behind its memory has now; none if the guest cannot make holes in it.
     #[must_use]
     pub fn memory_in_use(&self) -> Option<u64> {
-        let blocks = rustix::fs::fstat(&self.fd).ok().filter(|_| !self.size.sealed)?.st_blocks;
+        let can_have_holes = !(self.size.sealed || self.size.secret);
+        let blocks = rustix::fs::fstat(&self.fd).ok().filter(|_| can_have_holes)?.st_blocks;
         // Blocks of 512 bytes, whatever the file system's are.
         u64::try_from(blocks).ok().map(|blocks| blocks * 512)
     }

@@ -103,9 +103,6 @@ impl Carrier {
         inbox: &Inbox,
         held: &mut Held,
     ) -> Progress {
-        if !inbox.has_work() {
-            return Progress::Dry;
-        }
         let Some((mut delivering, waiters)) = inbox.take() else { return Progress::Dry };
         self.wake(waiters);
         let places: ArrayVec<_, WINDOW> = delivering.places().collect();

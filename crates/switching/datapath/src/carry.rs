@@ -10,6 +10,7 @@ use crate::deliver::{Batch, Hand, TURN};
 use crate::head_of_line::Waits;
 use crate::held::Held;
 use crate::in_flight::Deliveries;
+use crate::inbox::Inbox;
 use crate::parts::Parts;
 use crate::port::Port;
 use crate::probes;
@@ -98,18 +99,19 @@ impl Progress {
 }
 
 impl Carrier {
-    /// A turn of a queue: delivers what its port's inbox has for it, and carries what is new on it.
+    /// A turn of a queue: delivers what its port's `inbox`, which is that of the egress queue of this number, has for it, and carries
+    /// what is new on it.
     #[inline]
     pub(crate) fn turn(
         &self,
         port: &Arc<Port>,
-        number: usize,
+        inbox: Option<(usize, &Inbox)>,
         queue: &mut IngressQueue,
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let inbox = port.inbox(number).filter(|inbox| inbox.has_work());
-        let before = inbox.map(|inbox| self.empty_inbox(port, number, inbox, held));
+        let inbox = inbox.filter(|(_, inbox)| inbox.has_work());
+        let before = inbox.map(|(number, inbox)| self.empty_inbox(port, number, inbox, held));
         let carried = self.carry(port, queue, held, now)?;
         Ok(before.map_or(carried, |before| carried.after(before)))
     }

@@ -48,12 +48,6 @@ impl Entry {
         let (events, room_of) = (work.events(&port), work.room_of());
         Self { number, port, id, room_of, work: Mutex::new(work), events, busy: Busy::default() }
     }
-
-    /// Whether there are frames in the inbox of its port's queue.
-    #[inline]
-    pub(crate) fn has_frames(&self, queue: usize) -> bool {
-        self.port.inbox(queue).is_some_and(Inbox::has_work)
-    }
 }
 
 /// A queue or a task, for the thread that serves it.
@@ -65,6 +59,8 @@ pub(crate) struct Slot {
     pub(crate) active: bool,
     /// Whether frames wait for room in another port, or for a device.
     pub(crate) blocked: bool,
+    /// Whether its port's queue has an inbox. Few have one, and nothing of the port is read for the others in each round.
+    has_inbox: bool,
     /// When it must be polled again, even without an event.
     due: Option<Instant>,
     /// Whether its events are not heard before that.
@@ -83,18 +79,29 @@ impl Slot {
     pub(crate) fn new(epoll: &OwnedFd, index: usize, entry: Arc<Entry>) -> Result<Self, Errno> {
         let token = index as u64;
         watch(epoll, &entry.events, token)?;
+        let has_inbox = entry.room_of.is_some_and(|queue| entry.port.inbox(queue).is_some());
         Ok(Self {
             entry,
             token,
             // The ring may have requests already, for which no event comes.
             active: true,
             blocked: false,
+            has_inbox,
             due: None,
             rests: false,
             empty_events: 0,
             last_work: Instant::now(),
             account: Account::default(),
         })
+    }
+
+    /// The inbox of its port's queue, if it has one.
+    #[inline]
+    pub(crate) fn inbox(&self) -> Option<&Inbox> {
+        if !self.has_inbox {
+            return None;
+        }
+        self.entry.port.inbox(self.entry.room_of?)
     }
 
     /// Records the last turn's duration and end: counts them for `worker`, and how long batches were in

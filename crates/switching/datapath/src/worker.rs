@@ -24,6 +24,7 @@ use crate::activity::Activity;
 use crate::carrier::Carrier;
 use crate::carry::Progress;
 use crate::held::Held;
+use crate::inbox::Inbox;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
@@ -275,8 +276,8 @@ impl Worker {
         active.all(|slot| {
             self.activity.serve(slot.entry.port.serial());
             match &mut *slot.entry.work.lock() {
-                Work::Carry { queue, ingress, .. } => {
-                    !ingress.has_work() && !slot.entry.has_frames(*queue)
+                Work::Carry { ingress, .. } => {
+                    !ingress.has_work() && !slot.inbox().is_some_and(Inbox::has_work)
                 }
                 Work::Serve(_) | Work::Nothing => false,
             }
@@ -400,7 +401,8 @@ impl Worker {
         let mut work = slot.entry.work.lock();
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {
-                self.carrier.turn(&slot.entry.port, *queue, ingress, &mut self.held, now)
+                let inbox = slot.inbox().map(|inbox| (*queue, inbox));
+                self.carrier.turn(&slot.entry.port, inbox, ingress, &mut self.held, now)
             }
             Work::Serve(task) => task.step().map(|worked| match worked {
                 true => Progress::Worked { frames: 0, bytes: 0 },
@@ -453,8 +455,7 @@ impl Worker {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();
-        let inbox = slot.entry.room_of.and_then(|queue| slot.entry.port.inbox(queue));
-        let has_frames = inbox.is_some_and(|inbox| !inbox.arm(self.number, slot.blocked));
+        let has_frames = slot.inbox().is_some_and(|inbox| !inbox.arm(self.number, slot.blocked));
         let armed = match work.arm() {
             Ok(_) if has_frames => Ok((Armed::Ready, false)),
             Ok(Armed::Asleep) if !slot.blocked => match work.pause(now) {
@@ -554,8 +555,7 @@ impl Worker {
     fn unblock(&mut self) {
         self.retried = Instant::now();
         for slot in self.slots.iter_mut().flatten() {
-            let queue = slot.entry.room_of;
-            slot.active |= slot.blocked || queue.is_some_and(|queue| slot.entry.has_frames(queue));
+            slot.active |= slot.blocked || slot.inbox().is_some_and(Inbox::has_work);
         }
     }
 

@@ -12,6 +12,7 @@ mod clients;
 mod closed_nodes;
 mod connections;
 mod control;
+mod cpu;
 mod disk;
 mod error;
 mod event;
@@ -29,6 +30,7 @@ mod placement;
 mod platform;
 mod port_record;
 mod ports;
+mod priority;
 mod reach;
 mod sandbox;
 mod server;
@@ -76,7 +78,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
         return Err(Error::Running { socket });
     }
     if config.daemon.platform == crate::config::Platform::Xen {
-        placement::raise();
+        priority::raise();
     }
     // Before the first thread that inherits it.
     let cpus = placement::take(config)?;

@@ -64,6 +64,7 @@
 
 mod bucket;
 mod meter;
+mod policer;
 mod settings;
 mod shaper;
 #[cfg(test)]
@@ -75,8 +76,9 @@ use std::time::Instant;
 use port::{Egress, Ingress, Layer};
 
 pub use meter::{Limit, Meter};
+pub use policer::police;
 pub use settings::{LimitStatus, LimitedPackets, Limits, METRICS, Rates};
-pub use shaper::{police, shape};
+pub use shaper::shape;
 
 /// The limits of a port.
 pub struct LimitLayer {
@@ -92,7 +94,7 @@ impl Layer for LimitLayer {
     }
 
     fn strip_egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
-        egress.strip(|shaper::Policer { inner, .. }| inner)
+        egress.strip(|policer::Policer { inner, .. }| inner)
     }
 
     fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {

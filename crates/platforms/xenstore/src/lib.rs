@@ -13,6 +13,7 @@ mod store;
 mod toolstack;
 mod watch_queue;
 pub mod wire;
+mod xenbus;
 
 pub use client::Client;
 pub use reconnecting::{Connect, Notice, Reconnecting};
@@ -20,5 +21,6 @@ pub use store::{
     ABS_PATH_MAX, Access, PAYLOAD_MAX, Permissions, REL_PATH_MAX, Store, StoreError, TransactionId,
     WatchEvent, in_transaction,
 };
-pub use toolstack::{VifNodes, XenbusState};
+pub use toolstack::VifNodes;
 pub use watch_queue::{PENDING_MAX, WatchQueue};
+pub use xenbus::XenbusState;

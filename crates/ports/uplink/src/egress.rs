@@ -16,7 +16,7 @@ use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
 
-use crate::ingress::free_ring;
+use crate::rings::free_ring;
 use crate::sys::ring::{Ring, WRITES_MAX};
 use crate::tap::TapQueue;
 

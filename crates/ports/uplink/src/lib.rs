@@ -17,12 +17,11 @@ mod kept;
 mod loans;
 pub mod packet;
 mod packet_ring;
+mod rings;
 mod steering;
 mod sys;
 mod sysfs;
 pub mod tap;
-#[cfg(test)]
-mod tests;
 mod xdp;
 
 pub use buffers::{BufferOptions, Buffers};
@@ -30,7 +29,8 @@ pub use direct::DirectIngress;
 pub use egress::TapEgress;
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use guest_tap::GuestTap;
-pub use ingress::{TapIngress, has_rings, open_rings, try_ring};
+pub use ingress::TapIngress;
+pub use rings::{has_rings, open_rings, try_ring};
 pub use steering::{Steering, SteeringError};
 pub use tap::Macvtap;
 pub use xdp::{
@@ -38,3 +38,6 @@ pub use xdp::{
     XdpNicQueue, XdpNicReceiver, XdpNicSender, XdpNicSocket, XdpNicWatch, XdpSocket,
     XdpSocketError,
 };
+
+#[cfg(test)]
+mod tests;

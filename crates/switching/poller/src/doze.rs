@@ -3,7 +3,6 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
 
 /// The flag that says whether such a thread is awake.
 pub trait AwakeFlag {
@@ -95,94 +94,5 @@ impl AwakeFlag for Dozer {
     #[inline]
     fn full_barrier(&self) {
         fence(Ordering::SeqCst);
-    }
-}
-
-/// A yield that took longer gave the CPU to another thread. Alone on its CPU, a thread has it back after 0.4 µs; beside
-/// another one that polls, after 2.4 µs.
-const TAKEN: Duration = Duration::from_micros(1);
-/// Time between two yields after a first one that nobody took. It doubles with each further one,
-const SPIN_MIN: Duration = Duration::from_nanos(500);
-/// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for this time.
-const SPIN_MAX: Duration = Duration::from_micros(400);
-
-/// The yields of a thread that polls: one per look while other threads take the CPU, and few while none does.
-///
-/// A yield takes as long as twenty polls, and a frame that comes meanwhile waits for its end.
-#[derive(Clone, Debug)]
-pub struct Yields {
-    /// The next one is not due before this time.
-    next: Option<Instant>,
-    /// The time between two of them.
-    spin: Duration,
-}
-
-impl Default for Yields {
-    fn default() -> Self {
-        Self { next: None, spin: Duration::ZERO }
-    }
-}
-
-impl Yields {
-    /// Yields the CPU after a poll that found nothing, if a yield is due. Returns whether it did. `now` is the time of the
-    /// look.
-    #[inline]
-    pub fn after_look(&mut self, now: Instant) -> bool {
-        if self.next.is_some_and(|next| now < next) {
-            // Without a pause instruction, which takes as long as a poll.
-            return false;
-        }
-        std::thread::yield_now();
-        self.yielded(now, Instant::now());
-        true
-    }
-
-    /// Learns from a yield.
-    fn yielded(&mut self, began: Instant, ended: Instant) {
-        self.spin = match ended.saturating_duration_since(began) > TAKEN {
-            true => Duration::ZERO,
-            false => (self.spin * 2).clamp(SPIN_MIN, SPIN_MAX),
-        };
-        self.next = Some(ended + self.spin);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The times between yields, each of which takes `yield_time`.
-    fn pauses(yields: &mut Yields, count: usize, yield_time: Duration) -> Vec<Duration> {
-        let mut now = yields.next.unwrap_or_else(Instant::now);
-        let pause = |_| {
-            yields.yielded(now, now + yield_time);
-            let pause = yields.next.unwrap() - (now + yield_time);
-            now = yields.next.unwrap();
-            pause
-        };
-        (0..count).map(pause).collect()
-    }
-
-    #[test]
-    fn a_thread_alone_on_its_cpu_hardly_yields() {
-        let pauses = pauses(&mut Yields::default(), 100, TAKEN / 2);
-        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
-        assert_eq!((pauses[0], pauses[99]), (SPIN_MIN, SPIN_MAX));
-    }
-
-    #[test]
-    fn a_thread_yields_at_each_look_once_another_one_takes_the_cpu() {
-        let mut yields = Yields::default();
-        pauses(&mut yields, 100, TAKEN / 2);
-        assert_eq!(pauses(&mut yields, 10, TAKEN * 2), [Duration::ZERO; 10]);
-    }
-
-    #[test]
-    fn looks_before_the_next_yield_do_not_yield() {
-        let mut yields = Yields::default();
-        let now = Instant::now();
-        yields.yielded(now, now);
-        assert!(!yields.after_look(now + SPIN_MIN / 2));
-        assert!(yields.after_look(now + SPIN_MIN));
     }
 }

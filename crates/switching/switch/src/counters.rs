@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use frame::DropReason;
 
-use crate::forward::{Learning, LearningCounters, LearningCounts};
+use crate::learning::{Learning, LearningCounters, LearningCounts};
 
 const REASONS: usize = DropReason::ALL.len();
 

@@ -14,6 +14,7 @@ mod counters;
 mod entry;
 mod forward;
 mod hash;
+mod learning;
 mod membership;
 mod moves;
 pub mod multicast;
@@ -23,7 +24,8 @@ mod table;
 mod tokens;
 
 pub use counters::{PortCounters, PortSnapshot, add_alone};
-pub use forward::{Learning, LearningCounts, Verdict, forward};
+pub use forward::{Verdict, forward};
+pub use learning::{Learning, LearningCounts};
 pub use membership::{Membership, NO_VLAN, TagChange, Tagging, VlanId, VlanSet};
 pub use moves::Move;
 pub use ports::{PortId, PortSet};

@@ -13,8 +13,8 @@ use wire::ethernet::MacAddr;
 
 use crate::bucket::{Bucket, Raced, SLOTS};
 use crate::entry::{Word, is_station, key};
-use crate::forward::{LearningCounters, Shares};
 use crate::hash::HashKey;
+use crate::learning::{LearningCounters, Shares};
 use crate::moves::{Move, Record};
 use crate::{LearningCounts, NO_VLAN, PortId};
 

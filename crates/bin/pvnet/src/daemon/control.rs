@@ -17,7 +17,7 @@ use control_socket::Reason;
 use datapath::{Failure, Port};
 use tracing::{info, warn};
 
-use super::placement::Stopwatch;
+use super::cpu::Stopwatch;
 use crate::daemon::closed_nodes::ClosedNodes;
 use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};

@@ -1,6 +1,7 @@
 //! Prometheus metrics: a snapshot of the status at every scrape.
 
 mod cards;
+mod flooding;
 #[cfg(test)]
 mod packaged;
 mod ports;
@@ -266,9 +267,9 @@ impl Collector for Snapshot {
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
         if let Some(known) = &self.0.multicast {
-            ports::multicast(known, &mut encoder)?;
+            flooding::multicast(known, &mut encoder)?;
         }
-        ports::mirrors(&self.0.mirrors, &mut encoder)?;
+        flooding::mirrors(&self.0.mirrors, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         process::encode(&self.0, &mut encoder)

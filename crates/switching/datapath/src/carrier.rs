@@ -24,8 +24,8 @@ pub(crate) struct Carrier {
     groups_generation: u64,
     /// Frames whose tags were changed for one delivery.
     pub(crate) changed: RefCell<Vec<Frame>>,
-    /// Frames from memory in which the thread may sleep.
-    pub(crate) copies: RefCell<Copies>,
+    /// Frames from memory in which the thread may sleep. Apart, as it is long and few ports need it.
+    pub(crate) copies: Box<RefCell<Copies>>,
     /// The switch's clock when the round began.
     pub(crate) now: Duration,
     /// Where the worker says to which port it delivers.
@@ -44,7 +44,7 @@ impl Carrier {
             groups: None,
             groups_generation: 0,
             changed,
-            copies: RefCell::default(),
+            copies: Box::default(),
             now: Duration::ZERO,
             activity,
         }

@@ -3,6 +3,7 @@
 mod check;
 mod devices;
 mod machine;
+mod xen;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -109,7 +110,7 @@ fn examine(directory: &Path) -> Vec<Feature> {
         Feature::new("uplinks", "uplinks with a tap", devices::uplinks()),
         Feature::new("nics", "uplinks over a NIC: macvtap, af-packet, af-xdp", devices::nics()),
         Feature::new("sandbox", "what the daemon gives up when it has started", machine::sandbox()),
-        Feature::new("xen", "guests of a Xen host", machine::xen_checks()),
+        Feature::new("xen", "guests of a Xen host", xen::checks()),
         Feature::new("labs", "demo, tests, benchmarks and labs", machine::checks()),
     ]
 }

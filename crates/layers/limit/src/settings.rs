@@ -1,4 +1,4 @@
-//! The key `limit`: the rates at which a port may send and receive.
+//! The key `limit`: the rates at which a port may send and receive, and what operators see of them.
 
 use port::Metric;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! What the toolstack's keys of a backend ask for.
+//! What the toolstack's keys of a backend ask for: limits, and for its device a name, an MTU, and a script that puts it into its place.
 
 use control_socket::{IgnoredKey, ToolstackStatus};
 use limit::{Limit, Limits};

@@ -96,6 +96,7 @@ impl Carrier {
     }
 
     /// Delivers frames from the inbox of a port's queue, in a turn of that queue.
+    #[cold]
     pub(crate) fn empty_inbox(
         &self,
         port: &Arc<Port>,

@@ -103,6 +103,7 @@ impl Inbox {
     }
 
     /// Has the next frame wake this worker. Returns false if there is a frame that need not wait for room.
+    #[cold]
     pub(crate) fn arm(&self, worker: usize, is_blocked: bool) -> bool {
         let mut filling = self.filling.lock();
         if !self.has_work() {

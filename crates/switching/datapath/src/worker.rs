@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -150,14 +149,14 @@ impl Worker {
     /// Another thread in the place of one that sleeps in a turn. That one ends when it wakes up, and its queue is served by the new one
     /// then.
     pub(crate) fn replace(state: &Arc<WorkerState>, shared: Arc<Shared>) -> io::Result<()> {
-        let generation = state.replacements.load(Ordering::Relaxed) + 1;
+        let generation = state.generation() + 1;
         let worker = Self::of(state.clone(), generation, shared)?;
         // Before the new thread looks at it.
-        state.replacements.store(generation, Ordering::SeqCst);
+        state.succeed(generation);
         match worker.spawn() {
             Ok(thread) => state.set_thread(thread),
             Err(error) => {
-                state.replacements.store(generation - 1, Ordering::SeqCst);
+                state.succeed(generation - 1);
                 return Err(error);
             }
         }
@@ -197,7 +196,7 @@ impl Worker {
     /// Whether another thread has taken its place.
     #[inline]
     fn is_replaced(&self) -> bool {
-        self.state.replacements.load(Ordering::Relaxed) != self.generation
+        self.state.generation() != self.generation
     }
 
     /// Serves the queues and tasks that no thread serves, unless one is still in a turn of them.

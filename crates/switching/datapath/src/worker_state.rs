@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -22,11 +22,12 @@ use crate::times::Times;
 /// A worker's queues and tasks, its commands, and the thread that serves them.
 pub(crate) struct WorkerState {
     pub(crate) number: usize,
-    pub(crate) commands: Mutex<mpsc::Receiver<Command>>,
+    commands: Mutex<mpsc::Receiver<Command>>,
     /// By the numbers of the thread's slots.
     entries: Mutex<Vec<Option<Arc<Entry>>>>,
-    /// How many threads it has had before this one. A thread that finds another number than its own ends.
-    pub(crate) replacements: AtomicU64,
+    /// How many threads it has had before this one. A thread that finds another number than its own ends. Changes while `commands` is
+    /// locked.
+    replacements: AtomicU64,
     thread: Mutex<Option<WorkerThread>>,
     /// What became of its time.
     pub(crate) times: Times,
@@ -64,6 +65,29 @@ impl WorkerState {
         }
     }
 
+    /// How many threads it has had before the one that serves it.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.replacements.load(Ordering::Relaxed)
+    }
+
+    /// From now on a thread of this generation serves it.
+    pub(crate) fn succeed(&self, generation: u64) {
+        let _none_is_taken = self.commands.lock();
+        self.replacements.store(generation, Ordering::SeqCst);
+    }
+
+    /// The next command for a thread of this generation, which may wait for it. None for a thread whose place another one has taken: what it
+    /// would do with its queues, and its end, are not that thread's.
+    pub(crate) fn next_command(&self, generation: u64, waits: bool) -> Option<Command> {
+        let commands = self.commands.lock();
+        match waits {
+            _ if self.generation() != generation => None,
+            true => commands.recv().ok(),
+            false => commands.try_recv().ok(),
+        }
+    }
+
     /// Adds a queue or a task. Returns its number.
     pub(crate) fn add(&self, entry: Arc<Entry>) -> usize {
         let mut entries = self.entries.lock();
@@ -87,15 +111,14 @@ impl WorkerState {
     /// The queue or task of this number, if nobody is in a turn of it.
     pub(crate) fn idle(&self, number: usize) -> Option<Arc<Entry>> {
         let entry = self.entries.lock().get(number)?.clone()?;
-        let is_idle = entry.work.try_lock().is_some();
-        is_idle.then_some(entry)
+        // Nor may a look at it make it seem busy to another one.
+        (!entry.work.is_locked()).then_some(entry)
     }
 
     /// The egress queue for whose room the ingress queue in this thread's turn waits.
     pub(crate) fn queue_in_turn(&self, port: u64) -> Option<usize> {
         let entries = self.entries.lock();
-        let is_its =
-            |entry: &&Arc<Entry>| entry.port.serial() == port && entry.work.try_lock().is_none();
+        let is_its = |entry: &&Arc<Entry>| entry.port.serial() == port && entry.work.is_locked();
         entries.iter().flatten().find(is_its)?.room_of
     }
 
@@ -172,5 +195,22 @@ impl WorkerHandle {
         if self.state.join().is_err() {
             error!(worker = self.state.number, "worker panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_takes_no_command_from_the_one_in_its_place() {
+        let (sender, commands) = mpsc::channel();
+        let state = WorkerState::new(0, commands);
+        sender.send(Command::Resume).unwrap();
+        sender.send(Command::Stop).unwrap();
+        assert!(matches!(state.next_command(0, false), Some(Command::Resume)));
+        state.succeed(1);
+        assert!(state.next_command(0, false).is_none() && state.next_command(0, true).is_none());
+        assert!(matches!(state.next_command(1, true), Some(Command::Stop)));
     }
 }

@@ -14,21 +14,14 @@ use crate::slot::{Entry, Slot};
 use crate::work::Work;
 
 impl Worker {
-    /// The next command; a worker that is paused waits for it.
-    fn next_command(&self) -> Option<Command> {
-        match self.is_paused {
-            true => self.state.commands.lock().recv().ok(),
-            false => self.state.commands.lock().try_recv().ok(),
-        }
-    }
-
     /// Runs the commands that have come. Returns false when the worker must end.
     pub(super) fn run_commands(&mut self) -> bool {
         // The thread before this one may have woken up.
         if self.generation > 0 {
             self.adopt();
         }
-        while let Some(command) = self.next_command() {
+        // A worker that is paused waits for the next one.
+        while let Some(command) = self.state.next_command(self.generation, self.is_paused) {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {

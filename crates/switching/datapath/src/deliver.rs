@@ -368,6 +368,7 @@ impl Carrier {
                 offer.is_right = parts.is_right(*slot);
             }
         }
+        let memory = if memory.borrows { to.memory_of(offers, memory) } else { memory };
         if memory.avoids(to.memory())
             && let Some(inbox) = to.inbox(queue)
             && !to.takes_in_place(inbox, offers)

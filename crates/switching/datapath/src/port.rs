@@ -99,8 +99,8 @@ impl Port {
     pub(crate) fn with_memory(self, memory: PortMemory) -> Self {
         let inboxes = if memory.can_sleep { self.egress.len() } else { 0 };
         let inboxes = (0..inboxes).map(|_| Inbox::default()).collect();
-        let lent = if memory.can_sleep { self.lent_memory(0) } else { None };
-        Self { memory, inboxes, lender: lent.map(|memory| memory.lender), ..self }
+        let lender = self.lent_memory(0).map(|memory| memory.lender);
+        Self { memory, inboxes, lender, ..self }
     }
 
     /// What happens in its memory, and to its queues.
@@ -119,12 +119,22 @@ impl Port {
     /// which a part was. Only an uplink's queue for this port alone borrows them, and waits for its memory.
     #[cold]
     pub(crate) fn takes_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> bool {
-        let is_its = |offer: &Offer<'_>| {
-            let lent = &offer.frame.lent;
-            lent.is_any() && Some(lent.lender) == self.lender
-        };
+        let is_its =
+            |offer: &Offer<'_>| offer.frame.lent.is_any() && !self.is_from_others(offer.frame);
         let is_begun = offers.first().is_some_and(|offer| offer.sent > 0);
         is_begun || offers.iter().all(is_its) && !inbox.has_work()
+    }
+
+    /// Whether the frame lies in buffers that another port has lent.
+    fn is_from_others(&self, frame: &port::Frame) -> bool {
+        frame.lent.is_any() && Some(frame.lent.lender) != self.lender
+    }
+
+    /// The memory in which frames of a port that [borrows](PortMemory::borrows) buffers lie, for this port.
+    #[cold]
+    pub(crate) fn memory_of(&self, offers: &[Offer<'_>], from: PortMemory) -> PortMemory {
+        let can_sleep = offers.iter().any(|offer| self.is_from_others(offer.frame));
+        PortMemory { can_sleep: from.can_sleep || can_sleep, ..from }
     }
 
     /// Its number. Another port may get it after this one is detached.
@@ -501,7 +511,8 @@ mod tests {
         let storm_control = StormControl::new(0);
         let port =
             Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], false, storm_control, None);
-        let port = port.with_memory(PortMemory { can_sleep: true, is_replaceable: false });
+        let port =
+            port.with_memory(PortMemory { can_sleep: true, is_replaceable: false, borrows: false });
         let inbox = port.inbox(0).unwrap();
         let [its, others, none] = [Some(7), Some(8), None].map(|lender| {
             let mut frame = Frame::empty();

@@ -13,6 +13,8 @@ pub struct PortMemory {
     pub can_sleep: bool,
     /// Other queues take the places of those with which a thread sleeps in another port's memory.
     pub is_replaceable: bool,
+    /// Its frames may lie in buffers that another port lends: in memory in which a thread can sleep, for whoever else gets them.
+    pub borrows: bool,
 }
 
 impl PortMemory {

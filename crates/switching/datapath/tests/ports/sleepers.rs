@@ -9,7 +9,7 @@ use ::cpus::CpuList;
 use datapath::{Config, Datapath, PortMemory, Sleep, Workers};
 use hypervisor::Hypervisor;
 use port::{Broken, Egress, Outcome, Queue};
-use port_testing::{FakeEgress, Sender};
+use port_testing::{FakeEgress, Sender, Sent};
 use rustix::fs::{FallocateFlags, fallocate};
 use shm::{PageSize, Region, create_memfd};
 use switch::MacAddr;
@@ -264,12 +264,19 @@ fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
 }
 
 /// Memory in which a thread can sleep, of a port whose queues are replaced then.
-const CAN_SLEEP: PortMemory = PortMemory { can_sleep: true, is_replaceable: true };
+const CAN_SLEEP: PortMemory = PortMemory { can_sleep: true, is_replaceable: true, borrows: false };
+/// An uplink with queues for single guests.
+const BORROWS: PortMemory = PortMemory { can_sleep: false, is_replaceable: true, borrows: true };
 /// The addresses of the guests.
 const GUESTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
 
 /// A port whose every frame is read from such memory, and written to it.
-fn hostile_guest(datapath: &Datapath, n: u8, memory: &Arc<Memory>) -> Plugged<()> {
+fn hostile_guest(
+    datapath: &Datapath,
+    n: u8,
+    port_memory: PortMemory,
+    memory: &Arc<Memory>,
+) -> Plugged<()> {
     let (sender, inner) = Sender::new();
     let regions = [memory.region.slice(0..LEN).unwrap()].into();
     let touched = memory.clone();
@@ -278,7 +285,7 @@ fn hostile_guest(datapath: &Datapath, n: u8, memory: &Arc<Memory>) -> Plugged<()
         Ok(Outcome::Delivered)
     }));
     let ingress = Box::new(Lends { inner, regions });
-    plug_with(datapath, n, CAN_SLEEP, (sender, ingress), ((), egress))
+    plug_with(datapath, n, port_memory, (sender, ingress), ((), egress))
 }
 
 /// Ports whose queues nobody can replace: the interface of a domain, that of a process guest, and one of neither.
@@ -337,12 +344,13 @@ fn sleeps(memory: &Memory, heard: &std::sync::mpsc::Receiver<Sleep>, attempt: im
 /// A host of one worker with such a guest on it, and who hears of sleeps.
 fn beside_hostile_guest(
     workers: usize,
+    port_memory: PortMemory,
 ) -> (Host, Neighbours, Plugged<()>, Arc<Memory>, std::sync::mpsc::Receiver<Sleep>) {
     let host = Host::new(workers, 1);
     let (sender, heard) = std::sync::mpsc::channel();
     host.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
     let (memory, neighbours) = (Memory::new(), Neighbours::new(&host));
-    let bad = hostile_guest(&host.datapath, 0, &memory);
+    let bad = hostile_guest(&host.datapath, 0, port_memory, &memory);
     refresh(&host.datapath);
     (host, neighbours, bad, memory, heard)
 }
@@ -350,8 +358,23 @@ fn beside_hostile_guest(
 /// The worker holds nothing of a frame's receiver while it reads the frame.
 #[test]
 fn receivers_of_a_port_whose_memory_sleeps_get_the_frames_of_others() {
+    receivers_get_the_frames_of_others(CAN_SLEEP, Sent::from);
+}
+
+/// An uplink's queue for one guest reads into this guest's buffers, and the switch may send such a frame to somebody else.
+#[test]
+fn so_do_receivers_of_frames_in_buffers_that_another_port_lent() {
+    receivers_get_the_frames_of_others(BORROWS, |bytes| {
+        let mut sent = Sent::from(bytes);
+        sent.frame.lent.lender = u64::MAX;
+        sent.frame.lent.tokens.push(0);
+        sent
+    });
+}
+
+fn receivers_get_the_frames_of_others(port_memory: PortMemory, sent: fn(Vec<u8>) -> Sent) {
     assert_once("they had them only when the hole was made", || {
-        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(1);
+        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(1, port_memory);
         let blue = plain(&host.datapath, 1);
         refresh(&host.datapath);
         let macs = neighbours.macs();
@@ -359,8 +382,8 @@ fn receivers_of_a_port_whose_memory_sleeps_get_the_frames_of_others() {
         let in_time = memory.punch(
             || {},
             || {
-                let all =
-                    || macs.iter().for_each(|mac| bad.sender.send(frame(*mac, bad.mac, 1000, 0)));
+                let send = |mac: &_| bad.sender.send(sent(frame(*mac, bad.mac, 1000, 0)));
+                let all = || macs.iter().for_each(send);
                 slept = sleeps(&memory, &heard, all);
                 for n in (1..4).filter(|_| slept) {
                     macs.iter().for_each(|mac| blue.sender.send(frame(*mac, blue.mac, 1000, n)));
@@ -378,7 +401,7 @@ fn receivers_of_a_port_whose_memory_sleeps_get_the_frames_of_others() {
 #[test]
 fn senders_to_a_port_whose_memory_sleeps_are_carried_on() {
     assert_once("their frames went only when the hole was made", || {
-        let (host, neighbours, bad, memory, heard) = beside_hostile_guest(1);
+        let (host, neighbours, bad, memory, heard) = beside_hostile_guest(1, CAN_SLEEP);
         let neighbours = RefCell::new(neighbours);
         let blue = plain(&host.datapath, 1);
         refresh(&host.datapath);
@@ -402,7 +425,7 @@ fn senders_to_a_port_whose_memory_sleeps_are_carried_on() {
 #[test]
 fn a_port_with_a_worker_of_its_own_makes_no_other_one_sleep() {
     assert_once("nobody slept while the hole was made", || {
-        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(2);
+        let (host, mut neighbours, bad, memory, heard) = beside_hostile_guest(2, CAN_SLEEP);
         let macs = neighbours.macs();
         host.datapath.place(&bad.port, Workers::Own).unwrap();
         let own = host.datapath.loads().iter().position(|worker| {

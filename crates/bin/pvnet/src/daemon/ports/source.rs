@@ -182,7 +182,11 @@ pub(in crate::daemon) trait Source: Send {
 
     /// What a worker may find in its memory, and what becomes of its queues while one sleeps elsewhere.
     fn memory(&self) -> PortMemory {
-        PortMemory { can_sleep: self.memory_in_use().is_some(), is_replaceable: false }
+        PortMemory {
+            can_sleep: self.memory_in_use().is_some(),
+            is_replaceable: false,
+            borrows: false,
+        }
     }
 
     /// Gets new queues: a worker sleeps with this one's in the memory of another guest.

@@ -126,7 +126,8 @@ impl Uplink {
         let (queues, watch, handles) =
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
-        let memory = PortMemory { can_sleep: false, is_replaceable: true };
+        let borrows = matches!(for_guests, ForGuests::Queues(..));
+        let memory = PortMemory { can_sleep: false, is_replaceable: true, borrows };
         let attached = port.attach(queues, Vec::new(), (self.coalescing(), memory), datapath);
         self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {

@@ -321,7 +321,7 @@ impl Source for VirtualMachine {
 
     /// Its rings are served anew.
     fn memory(&self) -> PortMemory {
-        PortMemory { can_sleep: true, is_replaceable: true }
+        PortMemory { can_sleep: true, is_replaceable: true, borrows: false }
     }
 
     /// Frames for it wait meanwhile.

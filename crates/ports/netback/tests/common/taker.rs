@@ -7,11 +7,10 @@ use machine::Machine;
 use netback::Queue;
 use offload::{Checksum, Features};
 use port::{Broken, DropReason, Frame, Ingress, Outcome, WINDOW};
-use wire::netif::{RxRequest, RxResponse};
+use port_testing::{offer, receive, with_body};
 
-use super::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use super::guest::{BUFFERS, DATA, PAGE, PAGES, RSP_PROD, RX_RING, Raw};
 use super::tampered::Tampered;
-use super::turn::{deliver, receive, with_body};
 
 /// A guest that posts buffers and takes frames.
 pub struct Taker {
@@ -21,9 +20,7 @@ pub struct Taker {
     taken: u32,
 }
 
-/// The pages of its buffers.
-const BUFFERS: u32 = 16;
-/// The first byte after them. From here on its memory is 0xa5, and must stay so.
+/// The first byte after its buffers. From here on its memory is 0xa5, and must stay so.
 pub const BEHIND: usize = (DATA + BUFFERS) as usize * PAGE;
 
 impl Taker {
@@ -38,14 +35,8 @@ impl Taker {
     }
 
     fn post(&mut self) {
-        while self.posted.wrapping_sub(self.taken) < 256 {
-            let n = self.posted;
-            let id = u16::try_from(n % 256).unwrap();
-            let request = RxRequest { id, pad: 0, gref: DATA + n % BUFFERS };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-            self.posted = n.wrapping_add(1);
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
+        let end = self.taken.wrapping_add(256);
+        self.raw.post(std::mem::replace(&mut self.posted, end)..end);
     }
 
     /// Takes the frames that have come, and posts new buffers.
@@ -59,14 +50,10 @@ impl Taker {
 
     /// Takes the next response: the bytes of a fragment, or nothing.
     fn take(&mut self) -> Option<Vec<u8>> {
-        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        let response = self.raw.response(self.taken);
         let page = DATA + self.taken % BUFFERS;
         self.taken = self.taken.wrapping_add(1);
-        let len = usize::try_from(response.status).ok()?;
-        let mut bytes = vec![0; len];
-        let at = page as usize * PAGE + usize::from(response.offset);
-        self.raw.memory.copy_out(at, &mut bytes).unwrap();
-        Some(bytes)
+        (response.status >= 0).then(|| self.raw.received(page, response))
     }
 }
 
@@ -80,7 +67,7 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     for slot in sender.tx.window().order() {
         let frame = sender.tx.window().frame(*slot);
         let outcome = with_body(&sender.tx, |body| {
-            let delivered = deliver(&mut taker.queue.rx, body, frame, now);
+            let delivered = offer(&mut taker.queue.rx, body, frame, now);
             delivered.expect("the taker keeps to the rules")
         });
         let arrived = taker.take_all();

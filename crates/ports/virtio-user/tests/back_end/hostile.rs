@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use port::{Broken, Outcome, Queue};
+use port_testing::{pass, tcp};
 use proptest::prelude::*;
 use vhost_user::shared::bit;
 use virtqueue::Layout;
 
 use crate::connect;
 use crate::fake::Fake;
-use crate::pass::{Out, pass, sink};
-use crate::tcp;
+use crate::sink::{Out, sink};
 
 const LAYOUTS: [Layout; 2] = [Layout::Split, Layout::Packed];
 /// Bytes of the header before a frame, and of a buffer.

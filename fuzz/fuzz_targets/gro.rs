@@ -9,7 +9,8 @@ use std::time::Duration;
 use frame::{Frame, HEADER_MAX, WINDOW, linearise};
 use libfuzzer_sys::fuzz_target;
 use offload::{Checksum, Features, Gso, MAX_HEADER, Segmenter, complete_checksum};
-use port::{Body, Broken, Egress, FRAME_MAX, Merging, Offer, Outcome, Piece};
+use port::{Body, FRAME_MAX, Merging, Offer, Outcome, Piece};
+use port_testing::FakeEgress;
 use shm::Region;
 use wire::headers::{Headers, Network, Transport};
 use wire::{ipv4, tcp};
@@ -19,33 +20,6 @@ const PLACE: usize = 2048;
 
 /// What differs from the frame that would follow.
 type Step = (u8, u16, u8);
-
-/// A frame's bytes, and what its segments are.
-type Taken = (Vec<u8>, Option<Gso>);
-
-/// A port that keeps what it gets.
-struct Taker(Arc<Mutex<Vec<Taken>>>);
-
-impl Egress for Taker {
-    fn deliver(
-        &mut self,
-        body: Body<'_>,
-        offers: &mut [Offer<'_>],
-        _: Duration,
-    ) -> Result<(), Broken> {
-        for offer in offers {
-            let mut bytes = vec![0; offer.frame.len as usize];
-            linearise(offer.frame, body, &mut bytes).expect("all of it is there");
-            self.0.lock().unwrap().push((bytes, offer.frame.gso));
-            offer.outcome = Outcome::Delivered;
-        }
-        Ok(())
-    }
-
-    fn merging(&self) -> Option<Merging> {
-        Some(Merging { features: Features::ALL, longest: FRAME_MAX })
-    }
-}
 
 fuzz_target!(|input: (bool, Vec<Step>, Vec<u8>)| {
     let (partial, steps, mut first) = input;
@@ -136,7 +110,15 @@ fn check(sent: &[Vec<u8>], checksum: Checksum) {
         frames.push(frame);
     }
     let arrived = Arc::<Mutex<Vec<_>>>::default();
-    let mut egress = gro::merge(Box::new(Taker(arrived.clone())), &Arc::default());
+    let arrivals = arrived.clone();
+    let mut taker = FakeEgress::new(move |frame, body| {
+        let mut bytes = vec![0; frame.len as usize];
+        linearise(frame, body, &mut bytes).expect("all of it is there");
+        arrivals.lock().unwrap().push((bytes, frame.gso));
+        Ok(Outcome::Delivered)
+    });
+    taker.merging = Some(Merging { features: Features::ALL, longest: FRAME_MAX });
+    let mut egress = gro::merge(Box::new(taker), &Arc::default());
     let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
     let regions: Arc<[Region]> = [region].into();
     egress.deliver(Body::Regions(&regions), &mut offers, Duration::ZERO).unwrap();

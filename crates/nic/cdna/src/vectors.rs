@@ -6,6 +6,8 @@
 //! full barrier, looks at the producer index again. The card writes no vector that was not read: while the
 //! ring is full, it collects contexts in a vector that it keeps.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use crate::ContextId;
 use crate::context::CONTEXTS_MAX;
 
@@ -35,16 +37,7 @@ pub const fn offset(index: u32) -> usize {
 
 /// A set of contexts: context n is bit n mod 32 of word n / 32.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    zerocopy::FromBytes,
-    zerocopy::IntoBytes,
-    zerocopy::Immutable,
-    zerocopy::KnownLayout,
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(transparent)]
 pub struct Vector(pub [u32; WORDS]);

@@ -22,11 +22,6 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
 }
 
 #[inline]
-pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(read(bytes, at))
-}
-
-#[inline]
 pub(crate) fn write<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&field);
 }

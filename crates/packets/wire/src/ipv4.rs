@@ -88,39 +88,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         usize::from(self.buffer.as_ref()[field::VERSION_IHL] & 0xf) * 4
     }
 
-    #[inline]
-    fn fragment_field(&self) -> u16 {
-        be16(self.buffer.as_ref(), field::FRAGMENT)
-    }
-
-    /// May routers not fragment this packet?
-    #[inline]
-    pub fn dont_frag(&self) -> bool {
-        self.fragment_field() & DONT_FRAG != 0
-    }
-
-    /// Do further fragments follow?
-    #[inline]
-    pub fn more_frags(&self) -> bool {
-        self.fragment_field() & MORE_FRAGS != 0
-    }
-
-    /// The payload's offset in the original datagram, in bytes.
-    #[inline]
-    pub fn frag_offset(&self) -> u16 {
-        (self.fragment_field() & FRAG_OFFSET) * 8
-    }
-
     /// Is this a fragment, first or later, of a larger datagram?
     #[inline]
     pub fn is_fragment(&self) -> bool {
-        self.fragment_field() & (MORE_FRAGS | FRAG_OFFSET) != 0
-    }
-
-    /// Options with their padding.
-    #[inline]
-    pub fn options(&self) -> &[u8] {
-        &self.buffer.as_ref()[HEADER_LEN..self.header_len()]
+        be16(self.buffer.as_ref(), field::FRAGMENT) & (MORE_FRAGS | FRAG_OFFSET) != 0
     }
 
     /// The payload, as long as the total length says.
@@ -185,19 +156,6 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Reads the header of `packet`; options and fragmentation are lost.
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Self {
-        Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            protocol: packet.protocol(),
-            ttl: packet.ttl(),
-            ident: packet.ident(),
-            payload_len: packet.total_len()
-                - 4 * u16::from(packet.buffer.as_ref()[field::VERSION_IHL] & 0xf),
-        }
-    }
-
     /// Writes the header, with "don't fragment" and a correct checksum, into `packet`.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
         packet.set_header_len(20);
@@ -240,8 +198,7 @@ mod tests {
         assert_eq!(packet.protocol(), Protocol::UDP);
         assert_eq!(packet.src(), Ipv4Addr::new(192, 168, 0, 1));
         assert_eq!(packet.dst(), Ipv4Addr::new(10, 0, 0, 199));
-        assert!(packet.dont_frag() && !packet.more_frags() && !packet.is_fragment());
-        assert!(packet.options().is_empty());
+        assert!(!packet.is_fragment());
         assert_eq!(packet.payload(), [1, 2, 3]);
         assert!(packet.verify_checksum());
         assert!(!checked(|bytes| bytes[8] -= 1).unwrap().verify_checksum());
@@ -268,17 +225,18 @@ mod tests {
         let bytes = packet.into_inner();
         assert_eq!(bytes[..20], expected);
         assert_eq!(bytes[20..], [7; 95]);
-        assert_eq!(Repr::parse(&Packet::new_checked(bytes).unwrap()), repr);
     }
 
     #[test]
-    fn fragment_fields_are_set_and_read() {
+    fn fragments_are_known() {
         let mut packet = Packet::new_checked(BYTES).unwrap();
-        packet.set_fragment(false, true, 0);
-        assert!(packet.is_fragment() && packet.more_frags() && !packet.dont_frag());
-        packet.set_fragment(false, false, 65_528);
-        assert!(packet.is_fragment() && !packet.more_frags());
-        assert_eq!(packet.frag_offset(), 65_528);
+        for (dont_frag, more_frags, offset, expected) in
+            [(true, false, 0, 0x4000), (false, true, 0, 0x2000), (false, false, 65_528, 0x1fff)]
+        {
+            packet.set_fragment(dont_frag, more_frags, offset);
+            assert_eq!(be16(&packet.buffer, field::FRAGMENT), expected);
+            assert_eq!(packet.is_fragment(), !dont_frag);
+        }
     }
 
     #[test]
@@ -286,7 +244,6 @@ mod tests {
         let packet = checked(|bytes| bytes[0] = 0x46);
         assert_eq!(packet, Err(ParseError::Length(Layer::Ipv4)));
         let packet = checked(|bytes| (bytes[0], bytes[3]) = (0x46, 24)).unwrap();
-        assert_eq!(packet.options(), [1, 2, 3, 0xee]);
         assert!(packet.payload().is_empty());
     }
 

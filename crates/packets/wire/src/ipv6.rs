@@ -3,7 +3,7 @@
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
-use crate::bytes::{array, be16, be32, set_be32, view};
+use crate::bytes::{array, be16, set_be32, view};
 use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
 use crate::ip::Protocol;
@@ -142,40 +142,16 @@ impl<T: AsRef<[u8]>> Packet<T> {
         if self.version() == 6 { Ok(()) } else { Err(ParseError::Version(Layer::Ipv6)) }
     }
 
-    #[inline]
-    fn first_word(&self) -> u32 {
-        be32(self.buffer.as_ref(), field::VERSION_CLASS_FLOW)
-    }
-
     /// IP version.
     #[inline]
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[field::VERSION_CLASS_FLOW] >> 4
     }
 
-    /// Differentiated services code point and explicit congestion notification.
-    #[inline]
-    pub fn traffic_class(&self) -> u8 {
-        let [_, class, _, _] = (self.first_word() >> 4).to_be_bytes();
-        class
-    }
-
-    /// 20-bit flow label.
-    #[inline]
-    pub fn flow_label(&self) -> u32 {
-        self.first_word() & 0xf_ffff
-    }
-
     /// The payload, as long as the payload length says, extension headers included.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer.as_ref()[HEADER_LEN..][..usize::from(self.payload_len())]
-    }
-
-    /// What follows the extension headers; its offset counts from the start of [`Packet::payload`].
-    #[inline]
-    pub fn upper_layer(&self) -> Result<UpperLayer, ParseError> {
-        walk_extensions(self.next_header(), self.payload(), 0)
     }
 }
 
@@ -211,17 +187,6 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Reads the header of `packet`.
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Self {
-        Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            next_header: packet.next_header(),
-            hop_limit: packet.hop_limit(),
-            payload_len: packet.payload_len(),
-        }
-    }
-
     /// Writes this header into `packet`.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
         packet.set_class_and_label(0, 0);
@@ -253,15 +218,10 @@ mod tests {
     #[test]
     fn a_packet_is_parsed_into_its_fields() {
         let packet = Packet::new_checked(&BYTES).unwrap();
-        assert_eq!(
-            (packet.version(), packet.traffic_class(), packet.flow_label()),
-            (6, 0xb8, 0x12345)
-        );
+        assert_eq!((packet.version(), packet.next_header()), (6, Protocol::UDP));
         assert_eq!((packet.payload_len(), packet.hop_limit()), (3, 64));
         assert_eq!((packet.src(), packet.dst()), (SRC, DST));
         assert_eq!(packet.payload(), [1, 2, 3]);
-        let upper = UpperLayer { protocol: Protocol::UDP, offset: 0, fragment: false };
-        assert_eq!(packet.upper_layer(), Ok(upper));
     }
 
     #[test]
@@ -270,7 +230,6 @@ mod tests {
             Repr { src: SRC, dst: DST, next_header: Protocol::UDP, hop_limit: 64, payload_len: 3 };
         let mut packet = Packet::new_unchecked([0xee; 44]);
         repr.emit(&mut packet);
-        assert_eq!(Repr::parse(&packet), repr);
         packet.set_class_and_label(0xb8, 0xfff1_2345);
         packet.payload_mut().copy_from_slice(&[1, 2, 3]);
         assert_eq!(packet.into_inner(), BYTES);

@@ -32,20 +32,9 @@ pub mod gso {
 
 /// The 10-byte header, of a device without mergeable buffers that is not "modern", and of a tap
 /// device.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct VirtioNetHdr {
     /// [`flags`].
     pub flags: u8,
@@ -67,20 +56,9 @@ impl VirtioNetHdr {
 }
 
 /// The 12-byte header, of every modern device and of those with mergeable buffers.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct VirtioNetHdrMrgRxbuf {
     /// The 10-byte header.
     pub hdr: VirtioNetHdr,
@@ -105,17 +83,6 @@ impl VirtioNetHdrMrgRxbuf {
         bytes
     }
 }
-
-const _: () = {
-    use core::mem::offset_of;
-    assert!(VirtioNetHdr::LEN == 10);
-    assert!(offset_of!(VirtioNetHdr, hdr_len) == 2);
-    assert!(offset_of!(VirtioNetHdr, gso_size) == 4);
-    assert!(offset_of!(VirtioNetHdr, csum_start) == 6);
-    assert!(offset_of!(VirtioNetHdr, csum_offset) == 8);
-    assert!(size_of::<VirtioNetHdrMrgRxbuf>() == 12);
-    assert!(offset_of!(VirtioNetHdrMrgRxbuf, num_buffers) == 10);
-};
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,6 @@ mod guest_copy;
 mod hypervisor;
 mod join;
 mod memory;
-mod page_owner;
 mod proto;
 mod server;
 mod share;

@@ -119,10 +119,6 @@ impl Guest {
         self.mapped().context.clone()
     }
 
-    pub fn rings(&self) -> &Region {
-        &self.mapped().rings
-    }
-
     /// Writes a mailbox and raises its event.
     pub fn write(&self, mailbox: Mailbox, value: u32) {
         self.mapped().context.write(mailbox.offset(), value).unwrap();

@@ -1,11 +1,11 @@
 //! A guest that means harm: each attack under each protection, and who wins. The table is printed: run this with
 //! `cargo test -p nic-session --test hostile -- --nocapture`. Its summary for operators is docs/cdna.md.
 
+mod ends;
 mod guest;
 mod memory;
 mod outcome;
 mod rings;
-mod service;
 mod table;
 mod world;
 

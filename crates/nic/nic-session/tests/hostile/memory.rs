@@ -40,15 +40,6 @@ pub fn reads_across_the_end_of_its_memory(world: &mut World) -> Outcome {
     steal(world, address, 7 * 4096, SECRET)
 }
 
-pub fn reads_across_the_end_of_the_machine(world: &mut World) -> Outcome {
-    let end = world.guest(NEIGHBOUR).address(PAGES);
-    steal(world, end - 1, 2, SECRET)
-}
-
-pub fn reads_across_the_end_of_all_addresses(world: &mut World) -> Outcome {
-    steal(world, u64::MAX - 10, 100, SECRET)
-}
-
 /// With a mapping of each buffer, only the first of the two pages is mapped.
 pub fn reads_across_the_end_of_a_page(world: &mut World) -> Outcome {
     let protection = world.protection;

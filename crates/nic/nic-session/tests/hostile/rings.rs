@@ -9,7 +9,7 @@ use rustix::fs::fstat;
 use shm::Region;
 
 use crate::guest::{PAGE, PEER, frame, mac};
-use crate::outcome::{Outcome, at_enqueue, references};
+use crate::outcome::Outcome;
 use crate::world::{BAD, NEIGHBOUR, SECRET, SECRET_PAGE, World};
 
 /// A mapping of a file that can be written, however the guest tries to get one.
@@ -81,98 +81,19 @@ pub fn writes_its_ring_through_a_receive_buffer(world: &mut World) -> Outcome {
     world.judge(false, "nothing was written")
 }
 
-/// Sends so many frames.
-fn send_frames(world: &mut World, count: u32) {
-    world.net().sent.clear();
-    for _ in 0..count {
+/// The slot beyond its last descriptor has one of the round before, whose page may be another's by now. The world begins 100 descriptors
+/// before the wrap.
+pub fn replays_a_descriptor_after_the_wrap(world: &mut World) -> Outcome {
+    for _ in 0..300 {
         world.send(BAD, 20, &frame(PEER, mac(BAD), b"fine"));
         world.settle();
     }
-    assert_eq!(world.net().sent.len(), count as usize);
-}
-
-/// Writes a producer index that is `by` from the right one.
-fn produce(world: &mut World, by: i32) -> Outcome {
+    assert_eq!(std::mem::take(&mut world.net().sent).len(), 300);
     let guest = world.guest(BAD);
-    let producer = guest.producers[Direction::Tx as usize];
-    guest.write(Mailbox::TxProducer, producer.wrapping_add_signed(by));
+    guest.write(Mailbox::TxProducer, guest.producers[Direction::Tx as usize].wrapping_add(1));
     world.settle();
-    world.judge(false, "nothing was sent")
-}
-
-pub fn moves_its_producer_back(world: &mut World) -> Outcome {
-    send_frames(world, 3);
-    produce(world, -1)
-}
-
-pub fn moves_its_producer_beyond_the_ring(world: &mut World) -> Outcome {
-    send_frames(world, 3);
-    produce(world, 257)
-}
-
-/// The slot beyond its last descriptor has one of the round before, whose page may be another's by now.
-pub fn moves_its_producer_to_a_stale_descriptor(world: &mut World) -> Outcome {
-    send_frames(world, 300);
-    world.net().sent.clear();
-    let outcome = produce(world, 1);
     assert!(world.net().sent.is_empty());
-    outcome
-}
-
-/// The world begins 100 descriptors before the wrap.
-pub fn replays_a_descriptor_after_the_wrap(world: &mut World) -> Outcome {
-    moves_its_producer_to_a_stale_descriptor(world)
-}
-
-pub fn honest_numbers_that_wrap(world: &mut World) -> Outcome {
-    send_frames(world, 600);
-    world.judge(false, "600 frames cross the wrap")
-}
-
-/// A number too many between two descriptors.
-pub fn leaves_a_gap_in_the_numbers(world: &mut World) -> Outcome {
-    send_frames(world, 3);
-    let protection = world.protection;
-    let (guest, contexts, _) = world.caller(BAD);
-    let good = guest.buffer(20, 60);
-    if protection == Protection::Hypervisor {
-        let gap = Descriptor { seq: 77, ..good };
-        let sent = guest.put(contexts, protection, Direction::Tx, &[gap]);
-        sent.unwrap();
-    } else {
-        guest.map_buffer(contexts, &good);
-        guest.put(contexts, protection, Direction::Tx, &[good]).unwrap();
-        let index = guest.producers[0].wrapping_sub(1);
-        let gap = Descriptor { seq: ring::sequence(index.wrapping_add(1)), ..good };
-        guest.rings().write(ring::offset(Direction::Tx, index), gap).unwrap();
-    }
-    world.settle();
-    world.judge(false, "the hypervisor numbers")
-}
-
-/// It fills its ring through calls beyond what the ring holds.
-pub fn posts_more_than_the_ring_holds(world: &mut World) -> Outcome {
-    let protection = world.protection;
-    let (guest, contexts, _) = world.caller(BAD);
-    let buffer = guest.buffer(30, 2048);
-    guest.map_buffer(contexts, &buffer);
-    let posted = guest.put(contexts, protection, Direction::Rx, &[buffer; 320]);
-    if let Err(refused) = posted {
-        assert_eq!(references(guest), 1);
-        return at_enqueue(refused);
-    }
-    world.settle();
-    world.judge(false, "nothing was written")
-}
-
-pub fn calls_for_another_context(world: &mut World) -> Outcome {
-    let context = world.guest(NEIGHBOUR).context;
-    let (guest, contexts, now) = world.caller(BAD);
-    let (buffer, domain) = (guest.buffer(20, 60), guest.domain.id());
-    let mapped = contexts.map(context, domain, &[], now).unwrap_err();
-    let enqueued = contexts.enqueue(context, domain, Direction::Tx, &[buffer]).unwrap_err();
-    assert_eq!(mapped, enqueued);
-    at_enqueue(enqueued)
+    world.judge(false, "nothing was sent")
 }
 
 /// A context page is a file: with its descriptor comes this page, and no other.

@@ -3,7 +3,7 @@
 
 use crate::outcome::Outcome;
 use crate::world::{Setup, World};
-use crate::{memory, rings, service};
+use crate::{ends, memory, rings};
 
 pub struct Case {
     /// Its function's.
@@ -23,16 +23,11 @@ const FOREIGN: &str = "refused at enqueue: a page of another domain, or of none"
 const UNMAPPED: &str = "fault reported: address not mapped";
 const OUTSIDE: &str = "fault reported: address outside the machine";
 const SEQUENCE: &str = "fault reported: wrong sequence number";
-const BACKWARDS: &str = "fault reported: producer index went back";
-const AHEAD: &str = "fault reported: producer index beyond the ring";
 const SEALED: &str = "refused: the file is sealed";
 const GIVEN_UP: &str =
     "refused at enqueue: a page that the domain gave up, or that can be transferred";
 const NO_CALL: &str = "refused at map: not with this context's protection";
 const NO_MAP: &str = "refused at map: a page of another domain, or of none";
-const WRAPS: &str = "refused at enqueue: beyond the end of all addresses";
-const FULL: &str = "refused at enqueue: room for 0 descriptors only";
-const NOT_YOURS: &str = "refused at enqueue: not the caller's context";
 const OWN: &str = "harmless: both pages are its own";
 const KEPT: &str = "harmless: it must keep the pages";
 
@@ -53,16 +48,6 @@ pub const CASES: &[Case] = &[
         USUAL,
         memory::reads_across_the_end_of_its_memory,
         [WINS, FOREIGN, UNMAPPED, UNMAPPED, UNMAPPED]
-    ),
-    case!(
-        USUAL,
-        memory::reads_across_the_end_of_the_machine,
-        [OUTSIDE, FOREIGN, UNMAPPED, UNMAPPED, UNMAPPED]
-    ),
-    case!(
-        USUAL,
-        memory::reads_across_the_end_of_all_addresses,
-        [OUTSIDE, WRAPS, UNMAPPED, UNMAPPED, UNMAPPED]
     ),
     case!(USUAL, memory::reads_across_the_end_of_a_page, [OWN, OWN, OWN, UNMAPPED, UNMAPPED]),
     case!(USUAL, memory::writes_another_guests_page, [WINS, FOREIGN, UNMAPPED, UNMAPPED, UNMAPPED]),
@@ -94,43 +79,21 @@ pub const CASES: &[Case] = &[
         rings::writes_its_ring_through_a_receive_buffer,
         [OUTSIDE, FOREIGN, UNMAPPED, UNMAPPED, UNMAPPED]
     ),
-    case!(USUAL, rings::moves_its_producer_back, [BACKWARDS; 5]),
-    case!(USUAL, rings::moves_its_producer_beyond_the_ring, [AHEAD; 5]),
-    case!(USUAL, rings::moves_its_producer_to_a_stale_descriptor, [SEQUENCE; 5]),
     case!(WRAP, rings::replays_a_descriptor_after_the_wrap, [SEQUENCE; 5]),
-    case!(WRAP, rings::honest_numbers_that_wrap, ["harmless: 600 frames cross the wrap"; 5]),
-    case!(
-        USUAL,
-        rings::leaves_a_gap_in_the_numbers,
-        [SEQUENCE, "harmless: the hypervisor numbers", SEQUENCE, SEQUENCE, SEQUENCE]
-    ),
-    case!(USUAL, rings::posts_more_than_the_ring_holds, [AHEAD, FULL, AHEAD, AHEAD, AHEAD]),
-    case!(USUAL, rings::calls_for_another_context, [NOT_YOURS; 5]),
     case!(USUAL, rings::looks_for_another_contexts_page, ["harmless: each page is a file"; 5]),
-    case!(USUAL, service::floods_its_mailboxes, ["harmless: a step handles a mailbox once"; 5]),
     case!(
         USUAL,
-        service::fills_the_ring_of_vectors,
-        ["harmless: the card keeps who is to be interrupted"; 5]
-    ),
-    case!(
-        USUAL,
-        service::is_revoked_under_load,
-        ["harmless: the card has stopped when it says so"; 5]
-    ),
-    case!(
-        USUAL,
-        service::writes_to_its_files_after_revocation,
+        ends::writes_to_its_files_after_revocation,
         ["harmless: each assignment has new files"; 5]
     ),
     case!(
         USUAL,
-        service::has_its_card_killed_under_load,
+        ends::has_its_card_killed_under_load,
         ["harmless: links go down, and up with the next card"; 5]
     ),
     case!(
         USUAL,
-        service::is_killed_under_load,
+        ends::is_killed_under_load,
         ["harmless: its memory stays until the card is quiet, and no longer"; 5]
     ),
 ];

@@ -101,17 +101,6 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// Maps scattered pages of `fd` contiguously: page `i` of the region is the file's page at
-    /// `offsets[i]` (bytes). All pages have `page_size` bytes.
-    pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
-        let mut region = Self::reserve(offsets.len() * page_size)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        for (index, offset) in offsets.iter().enumerate() {
-            region.fill(index * page_size, page_size, access, &fd, *offset)?;
-        }
-        Ok(region)
-    }
-
     /// Maps scattered pages of `source` contiguously: page `i` of the region is the page of `source`
     /// at `offsets[i]` (bytes). All pages have `page_size` bytes. Unlike a mapping of the file, this is
     /// possible after [`seal_future_writes`](crate::seal_future_writes).
@@ -362,19 +351,6 @@ mod tests {
         // A file that cannot be mapped leaves nothing.
         let pipe = rustix::pipe::pipe().unwrap().0;
         assert!(Region::map_first(&pipe, 0, 4096, 8192).is_err());
-    }
-
-    #[test]
-    fn scattered_pages_lie_side_by_side() {
-        let fd = create_memfd("test", 4, PageSize::Small).unwrap();
-        let whole = Region::map(&fd, 0, 4 * 4096).unwrap();
-        for page in 0..4u8 {
-            whole.write(usize::from(page) * 4096, page + 1).unwrap();
-        }
-        let picked = Region::map_scattered(&fd, &[3 * 4096, 4096], 4096).unwrap();
-        assert_eq!(picked.read::<u8>(0), Ok(4));
-        assert_eq!(picked.read::<u8>(4096), Ok(2));
-        assert_eq!(picked.len(), 8192);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! in the store.
 
 use std::fmt::Display;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +12,7 @@ use netback::{Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shm::Region;
+use wire::netif::{RxRequest, RxResponse};
 use xenstore::Store;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -31,6 +32,8 @@ pub const HEADERS: u32 = 16;
 /// The first page to send from or receive into; they end before [`PAGES`].
 pub const DATA: u32 = 24;
 pub const PAGE: usize = 4096;
+/// The pages of the buffers of [`Raw::post`].
+pub const BUFFERS: u32 = 16;
 
 /// The shared indices.
 pub const REQ_PROD: usize = 0;
@@ -103,6 +106,30 @@ impl Raw {
 
     pub fn slot<T>(index: u32) -> usize {
         64 + (index % 256) as usize * size_of::<T>()
+    }
+
+    /// Posts the receive buffers of these indices: the id of each is its number, and its page one of the first [`BUFFERS`].
+    pub fn post(&self, indices: Range<u32>) {
+        for n in 0..indices.end.wrapping_sub(indices.start) {
+            let n = indices.start.wrapping_add(n);
+            let id = u16::try_from(n % 256).unwrap();
+            let request = RxRequest { id, pad: 0, gref: DATA + n % BUFFERS };
+            self.write(RX_RING, Self::slot::<RxRequest>(n), request);
+        }
+        self.write(RX_RING, REQ_PROD, indices.end);
+    }
+
+    /// The response with this index.
+    pub fn response(&self, index: u32) -> RxResponse {
+        self.read(RX_RING, Self::slot::<RxResponse>(index))
+    }
+
+    /// The bytes of a response that lie in this page.
+    pub fn received(&self, page: u32, response: RxResponse) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(response.status).unwrap()];
+        let at = page as usize * PAGE + usize::from(response.offset);
+        self.memory.copy_out(at, &mut bytes).unwrap();
+        bytes
     }
 
     /// A copy of all its memory.

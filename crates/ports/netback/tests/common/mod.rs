@@ -1,5 +1,5 @@
 //! What the tests and the fuzz targets of the backend need: guests, their devices, a hypervisor between whose
-//! operations a guest acts, a worker's turn.
+//! operations a guest acts.
 
 #![allow(dead_code, reason = "each of them uses its part")]
 
@@ -8,4 +8,3 @@ pub mod guest;
 pub mod random;
 pub mod taker;
 pub mod tampered;
-pub mod turn;

@@ -1,17 +1,15 @@
 //! An honest guest that receives frames, and a worker's pass that delivers them.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use machine::Machine;
 use netback::Queue;
 use offload::{Checksum, Features};
-use port::{Broken, DropReason, Frame, Ingress, Outcome, WINDOW};
-use wire::netif::{RxRequest, RxResponse};
+use port::{Broken, DropReason, Ingress, Outcome, WINDOW};
+use port_testing::{offer, receive, transport_sum, with_body};
 
-use super::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use super::guest::{BUFFERS, DATA, PAGE, PAGES, RSP_PROD, RX_RING, Raw};
 use super::tampered::Tampered;
-use super::turn::{deliver, receive, with_body};
 
 /// A guest that posts buffers and takes frames.
 pub struct Taker {
@@ -21,9 +19,7 @@ pub struct Taker {
     taken: u32,
 }
 
-/// The pages of its buffers.
-const BUFFERS: u32 = 16;
-/// The first byte after them. From here on its memory is 0xa5, and must stay so.
+/// The first byte after its buffers. From here on its memory is 0xa5, and must stay so.
 pub const BEHIND: usize = (DATA + BUFFERS) as usize * PAGE;
 
 impl Taker {
@@ -38,14 +34,8 @@ impl Taker {
     }
 
     fn post(&mut self) {
-        while self.posted.wrapping_sub(self.taken) < 256 {
-            let n = self.posted;
-            let id = u16::try_from(n % 256).unwrap();
-            let request = RxRequest { id, pad: 0, gref: DATA + n % BUFFERS };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-            self.posted = n.wrapping_add(1);
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
+        let end = self.taken.wrapping_add(256);
+        self.raw.post(std::mem::replace(&mut self.posted, end)..end);
     }
 
     /// Takes the frames that have come, and posts new buffers.
@@ -59,14 +49,10 @@ impl Taker {
 
     /// Takes the next response: the bytes of a fragment, or nothing.
     fn take(&mut self) -> Option<Vec<u8>> {
-        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        let response = self.raw.response(self.taken);
         let page = DATA + self.taken % BUFFERS;
         self.taken = self.taken.wrapping_add(1);
-        let len = usize::try_from(response.status).ok()?;
-        let mut bytes = vec![0; len];
-        let at = page as usize * PAGE + usize::from(response.offset);
-        self.raw.memory.copy_out(at, &mut bytes).unwrap();
-        Some(bytes)
+        (response.status >= 0).then(|| self.raw.received(page, response))
     }
 }
 
@@ -80,7 +66,7 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     for slot in sender.tx.window().order() {
         let frame = sender.tx.window().frame(*slot);
         let outcome = with_body(&sender.tx, |body| {
-            let delivered = deliver(&mut taker.queue.rx, body, frame, now);
+            let delivered = offer(&mut taker.queue.rx, body, frame, now);
             delivered.expect("the taker keeps to the rules")
         });
         let arrived = taker.take_all();
@@ -91,7 +77,8 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
             if frame.checksum != Checksum::Partial {
                 assert_eq!(got[..frame.header().len()], *frame.header());
             } else if !taker.queue.rx.features().csum_v4 {
-                check_sum(frame, got);
+                // A body is read once, for its checksum and for sending: the sum is right, even if the guest has changed it since.
+                assert_eq!(transport_sum(got), 0xffff, "the body was read twice");
             }
         }
         outcomes[usize::from(*slot)] = match outcome {
@@ -101,19 +88,4 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     }
     sender.tx.finish(&outcomes);
     sender.tx.arm().map(drop)
-}
-
-/// A body is read once, for its checksum and for sending: the checksum is right, even if the guest
-/// has changed the body since.
-fn check_sum(frame: &Frame, got: &[u8]) {
-    let transport = &got[usize::from(frame.headers.l4_offset)..];
-    let address = |at: usize| {
-        let octets: [u8; 4] = got[at..at + 4].try_into().unwrap();
-        Ipv4Addr::from(octets)
-    };
-    let l3 = usize::from(frame.headers.l3_offset);
-    let len = u16::try_from(transport.len()).unwrap();
-    let mut sum = wire::checksum::pseudo_v4(address(l3 + 12), address(l3 + 16), 6, len);
-    sum.add_bytes(transport);
-    assert_eq!(sum.fold(), 0xffff, "the body was read twice");
 }

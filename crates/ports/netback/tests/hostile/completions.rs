@@ -7,11 +7,11 @@ use machine::Machine;
 use netback::Offered;
 use offload::Features;
 use port::{Armed, Ingress, Outcome, WINDOW};
+use port_testing::receive;
 use wire::netif::TxRequest;
 
 use crate::common::device::OFFERED;
 use crate::common::guest::{DATA, REQ_PROD, RSP_EVENT, RSP_PROD, Raw, TX_RING};
-use crate::common::turn::receive;
 
 #[test]
 fn a_lone_frame_is_announced_late_unless_the_guest_looks() {

@@ -7,8 +7,8 @@ use hypervisor::Hypervisor;
 use machine::Machine;
 use netback::{ControlRing, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
-use port::{Body, Frame, Outcome, Task};
-use wire::headers::Headers;
+use port::{Body, Egress, Outcome, Task};
+use port_testing::{frame, offer};
 use wire::netif::ctrl::status;
 use wire::netif::{
     CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping, RxRequest, RxResponse, TxRequest,
@@ -19,7 +19,6 @@ use crate::common::guest::{
     CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
 };
 use crate::common::tampered::Tampered;
-use crate::common::turn::deliver;
 
 /// A guest with a control ring, and the backend's ends.
 pub struct World<H: Hypervisor> {
@@ -155,27 +154,24 @@ impl<H: Hypervisor> World<H> {
 
     /// Delivers a frame of `len` bytes to the guest, in a buffer granted by `gref`.
     pub fn deliver(&mut self, gref: u32, len: usize) -> Outcome {
-        let n = self.raw.read::<u32>(RX_RING, RSP_PROD);
-        let request = RxRequest { id: 7, pad: 0, gref };
-        self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-        self.raw.write(RX_RING, REQ_PROD, n + 1);
-        let mut frame = Frame::empty();
-        frame.bytes.fill(0xc3);
-        frame.bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-        frame.header_len = u8::try_from(len).unwrap();
-        frame.len = u32::from(frame.header_len);
-        frame.headers = Headers::parse(frame.header()).unwrap();
-        let region = shm::Region::anonymous(PAGE).unwrap();
-        let regions = [region].into();
-        let body = Body::Regions(&regions);
-        deliver(&mut self.queue.rx, body, &frame, Duration::ZERO).unwrap()
+        deliver_to(&self.raw, &mut self.queue.rx, gref, len)
     }
 
     /// The response to the buffer that was used last.
     pub fn response(&self) -> RxResponse {
-        let n = self.raw.read::<u32>(RX_RING, RSP_PROD) - 1;
-        self.raw.read(RX_RING, Raw::slot::<RxRequest>(n))
+        self.raw.response(self.raw.read::<u32>(RX_RING, RSP_PROD) - 1)
     }
+}
+
+/// Delivers a frame of `len` bytes, all header, to a guest, in a buffer granted by `gref`.
+pub fn deliver_to(raw: &Raw, rx: &mut dyn Egress, gref: u32, len: usize) -> Outcome {
+    let n = raw.read::<u32>(RX_RING, RSP_PROD);
+    raw.write(RX_RING, Raw::slot::<RxRequest>(n), RxRequest { id: 7, pad: 0, gref });
+    raw.write(RX_RING, REQ_PROD, n + 1);
+    let mut bytes = vec![0xc3; len];
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let regions = [shm::Region::anonymous(PAGE).unwrap()].into();
+    offer(rx, Body::Regions(&regions), &frame(&bytes), Duration::ZERO).unwrap()
 }
 
 #[test]
@@ -372,7 +368,7 @@ fn where_packets_are_mapped_buffers_can_stay_mapped() {
     assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
     // Mapped for the packet, and unmapped after it.
     world.send(&[DATA], 600);
-    assert_eq!(crate::common::turn::receive(&mut world.queue.tx).unwrap().fresh, 1);
+    assert_eq!(port_testing::receive(&mut world.queue.tx).unwrap().fresh, 1);
     port::Ingress::finish(&mut world.queue.tx, &[Outcome::Delivered; port::WINDOW]);
     assert_eq!(world.mapped(), 4);
     assert_eq!(world.remove(&entries(DATA..DATA + 4)), [true; 4]);

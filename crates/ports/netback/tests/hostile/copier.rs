@@ -7,16 +7,14 @@ use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{Connection, Offered, Queue, RxChannel, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{
-    Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Offer, Outcome, Piece, Wanted,
-};
+use port::{Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
 use shm::Region;
+use wire::netif::RxResponse;
 use wire::netif::guest_copy::{Directory, Mark};
-use wire::netif::{RxRequest, RxResponse};
 use zerocopy::FromBytes;
 
 use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{PAGE, RSP_PROD, RX_RING, Raw};
 use crate::granting::{GrantTable, Granting};
 
 pub const POOL: usize = 64;
@@ -108,13 +106,8 @@ impl Copier {
     }
 
     pub fn post(&mut self, count: u32) {
-        for _ in 0..count {
-            let id = u16::try_from(self.posted % 256).unwrap();
-            let request = RxRequest { id, pad: 0, gref: DATA + self.posted % 16 };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
-            self.posted = self.posted.wrapping_add(1);
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
+        let end = self.posted.wrapping_add(count);
+        self.raw.post(std::mem::replace(&mut self.posted, end)..end);
     }
 
     pub fn lend(&mut self, buffers: usize) -> Vec<LentBuffer> {
@@ -149,9 +142,7 @@ impl Copier {
             }
         }
         let regions: Arc<[Region]> = [memory.region].into();
-        let mut offers = [Offer::new(&frame)];
-        self.rx().deliver(Body::Regions(&regions), &mut offers, now)?;
-        Ok(offers[0].outcome)
+        port_testing::offer(self.rx(), Body::Regions(&regions), &frame, now)
     }
 
     /// Lends, fills and delivers a frame of one page.
@@ -168,7 +159,7 @@ impl Copier {
         }
         let index = self.taken;
         self.taken = index.wrapping_add(1);
-        Some((index, self.raw.read(RX_RING, Raw::slot::<RxRequest>(index))))
+        Some((index, self.raw.response(index)))
     }
 }
 
@@ -179,12 +170,7 @@ pub fn frame(len: u32, fill: u8) -> (Frame, Vec<u8>) {
     bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
     bytes[16..18].copy_from_slice(&u16::try_from(len - 14).unwrap().to_be_bytes());
     (bytes[22], bytes[23], bytes[46]) = (64, 6, 0x50);
-    let mut frame = Frame::empty();
-    let header = &bytes[..HEADER.min(bytes.len())];
-    frame.set_header(header).unwrap();
-    frame.headers = wire::headers::Headers::parse_start(header, bytes.len()).unwrap();
-    frame.len = len;
-    (frame, bytes)
+    (port_testing::frame(&bytes), bytes)
 }
 
 pub fn is_frame(bytes: &[u8], fill: u8) -> bool {

@@ -7,14 +7,13 @@ use hypervisor::{GrantRef, Granted};
 use machine::{DRIVER_DOMAIN, Machine};
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
-use port::{DropReason, Frame, Outcome, Piece};
+use port::{DropReason, Outcome, Piece};
+use port_testing::{offer, with_body};
 use proptest::prelude::*;
-use wire::headers::Headers;
-use wire::netif::{RxRequest, RxResponse, status};
+use wire::netif::{RxRequest, status};
 
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::common::tampered::Tampered;
-use crate::common::turn::{deliver, with_body};
 
 /// Pages between the driver domain and each guest.
 const EXCHANGE: usize = 8;
@@ -61,21 +60,17 @@ impl Receiver {
 
     /// Delivers a frame with a body in pages that this guest may or may not grant.
     fn deliver_with(&mut self, header: &[u8], body: &[Piece]) -> Outcome {
-        let mut frame = Frame::empty();
-        frame.bytes[..header.len()].copy_from_slice(header);
-        frame.header_len = u8::try_from(header.len()).unwrap();
+        let mut frame = port_testing::frame(header);
         frame.pieces.extend(body.iter().copied());
-        frame.len = u32::from(frame.header_len);
         frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
-        frame.headers = Headers::parse(frame.header()).unwrap();
         let Queue { tx, rx } = &mut self.queue;
-        with_body(tx, |body| deliver(rx, body, &frame, Duration::ZERO).unwrap())
+        with_body(tx, |body| offer(rx, body, &frame, Duration::ZERO).unwrap())
     }
 
     /// The status of the next response.
     fn take(&mut self) -> i16 {
         assert!(self.raw.read::<u32>(RX_RING, RSP_PROD) > self.taken, "no answer");
-        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        let response = self.raw.response(self.taken);
         self.taken += 1;
         response.status
     }

@@ -9,13 +9,13 @@ use machine::{DRIVER_DOMAIN, Machine, SharedPages};
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
 use port::{
-    Body, Broken, DropReason, Egress, Frame, HEADER_MAX, KeptFrame, Offer, Outcome, Piece, Place,
+    Body, Broken, DropReason, Egress, Frame, HEADER_MAX, KeptFrame, Outcome, Piece, Place,
     ReceiveBuffers,
 };
 use proptest::prelude::*;
 use shm::Region;
 use wire::netif::guest_copy::GUEST_COPY;
-use wire::netif::{RxRequest, RxResponse, rx_flags};
+use wire::netif::{RxResponse, rx_flags};
 
 use crate::common::guest::{DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::common::random::Random;
@@ -91,13 +91,8 @@ impl Copier {
     }
 
     fn post(&mut self, count: u32) {
-        for _ in 0..count {
-            let id = u16::try_from(self.posted % 256).unwrap();
-            let request = RxRequest { id, pad: 0, gref: DATA + self.posted % 16 };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
-            self.posted = self.posted.wrapping_add(1);
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
+        let end = self.posted.wrapping_add(count);
+        self.raw.post(std::mem::replace(&mut self.posted, end)..end);
     }
 
     fn deliver_at(
@@ -106,9 +101,7 @@ impl Copier {
         frame: &Frame,
         now: Duration,
     ) -> Result<Outcome, Broken> {
-        let mut offers = [Offer::new(frame)];
-        self.queue.rx.deliver(Body::Buffers(uplink), &mut offers, now)?;
-        Ok(offers[0].outcome)
+        port_testing::offer(&mut self.queue.rx, Body::Buffers(uplink), frame, now)
     }
 
     /// Delivers a frame from an uplink, which then forgets it. Returns its buffer.
@@ -121,7 +114,7 @@ impl Copier {
     /// The next response.
     fn take(&mut self) -> RxResponse {
         assert!(self.raw.read::<u32>(RX_RING, RSP_PROD) != self.taken, "no answer");
-        let response = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        let response = self.raw.response(self.taken);
         self.taken = self.taken.wrapping_add(1);
         response
     }
@@ -209,10 +202,7 @@ fn what_is_not_granted_is_copied() {
         let page = DATA + guest.taken % 16;
         let response = guest.take();
         assert_eq!((response.flags & GUEST_COPY, response.status), (0, len));
-        let mut bytes = vec![0; usize::try_from(len).unwrap()];
-        let at = page as usize * PAGE + usize::from(response.offset);
-        guest.raw.memory.copy_out(at, &mut bytes).unwrap();
-        assert!(is_frame(&bytes, fill));
+        assert!(is_frame(&guest.raw.received(page, response), fill));
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use machine::Machine;
 use netback::{GrantReuse, Offered, TxChannel};
 use offload::Features;
-use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use port::{Body, Frame, Outcome, Piece};
+use port_testing::offer;
 use shm::Region;
-use wire::headers::Headers;
 use wire::netif::{RxRequest, RxResponse};
 
 use crate::common::device::OFFERED;
@@ -21,14 +21,11 @@ const OTHERS: u8 = 0xa5;
 fn frame_of(len: usize, body: &Region) -> Frame {
     let mut bytes = vec![0x77; len];
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
-    let mut frame = Frame::empty();
-    let header_len = len.min(HEADER_MAX);
-    frame.set_header(&bytes[..header_len]).unwrap();
-    frame.headers = Headers::parse(&bytes[..header_len]).unwrap();
-    frame.len = len.try_into().unwrap();
-    if len > header_len {
-        body.copy_in(0, &bytes[header_len..]).unwrap();
-        frame.pieces.push(Piece::in_region(0, 0, (len - header_len).try_into().unwrap()));
+    let mut frame = port_testing::frame(&bytes);
+    let rest = &bytes[frame.header().len()..];
+    if !rest.is_empty() {
+        body.copy_in(0, rest).unwrap();
+        frame.pieces.push(Piece::in_region(0, 0, rest.len().try_into().unwrap()));
     }
     frame
 }
@@ -51,12 +48,10 @@ fn check(offered: Offered) {
         posted += 1;
         raw.write(RX_RING, REQ_PROD, posted);
         let frame = frame_of(len, &regions[0]);
-        let mut offers = [Offer::new(&frame)];
-        queue.rx.deliver(Body::Regions(&regions), &mut offers, Duration::ZERO).unwrap();
-        assert_eq!(offers[0].outcome, Outcome::Delivered);
+        let outcome = offer(&mut queue.rx, Body::Regions(&regions), &frame, Duration::ZERO);
+        assert_eq!(outcome, Ok(Outcome::Delivered));
         assert_eq!(raw.read::<u32>(RX_RING, RSP_PROD), posted);
-        let response: RxResponse = raw.read(RX_RING, Raw::slot::<RxRequest>(posted - 1));
-        let RxResponse { offset, status, .. } = response;
+        let RxResponse { offset, status, .. } = raw.response(posted - 1);
         assert_eq!((offset, usize::try_from(status)), (0, Ok(len)));
     }
     for page in DATA..DATA + BUFFERS {

@@ -11,7 +11,7 @@ use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Egress, FlowHash, Frame, HashInput, Outcome, Piece, Task};
 use shm::Region;
 use wire::netif::ctrl::status;
-use wire::netif::{CtrlMessage, Extra, ExtraInfo, HashKind, RxRequest, RxResponse, rx_flags};
+use wire::netif::{CtrlMessage, Extra, ExtraInfo, HashKind, RxResponse, rx_flags};
 use wire::toeplitz::{MICROSOFT_KEY, Table};
 
 use crate::common::device::OFFERED;
@@ -19,7 +19,6 @@ use crate::common::guest::{
     CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw,
 };
 use crate::common::tampered::Tampered;
-use crate::common::turn::deliver;
 use crate::control::{PERMIT_READ, World, world};
 
 const TOEPLITZ: CtrlMessage = CtrlMessage::SetHashAlgorithm { algorithm: 1 };
@@ -71,22 +70,18 @@ fn tcp_frame(len: u32) -> Frame {
 /// Posts `count` buffers.
 fn post(raw: &Raw, count: u32) {
     let posted = raw.read::<u32>(RX_RING, REQ_PROD);
-    for n in posted..posted + count {
-        let request = RxRequest { id: 7, pad: 0, gref: DATA + n % (PAGES - DATA) };
-        raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-    }
-    raw.write(RX_RING, REQ_PROD, posted + count);
+    raw.post(posted..posted + count);
 }
 
-fn offer(queue: &mut impl Egress, frame: &Frame) -> Outcome {
+fn offer(queue: &mut dyn Egress, frame: &Frame) -> Outcome {
     let regions: Arc<[Region]> = [Region::anonymous(PAGE).unwrap()].into();
-    deliver(queue, Body::Regions(&regions), frame, Duration::ZERO).unwrap()
+    port_testing::offer(queue, Body::Regions(&regions), frame, Duration::ZERO).unwrap()
 }
 
 /// The responses from index `from` on.
 fn responses(raw: &Raw, from: u32) -> Vec<RxResponse> {
     let end = raw.read::<u32>(RX_RING, RSP_PROD);
-    (from..end).map(|n| raw.read(RX_RING, Raw::slot::<RxResponse>(n))).collect()
+    (from..end).map(|n| raw.response(n)).collect()
 }
 
 /// The extra in a response's slot, and whether another one follows.

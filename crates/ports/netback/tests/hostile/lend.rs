@@ -9,11 +9,12 @@ use std::time::Duration;
 use machine::Machine;
 use netback::{Queue, RxChannel, TxChannel};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Egress, Frame, Lent, LentBuffer, LentMemory, Offer, Outcome, Piece, Wanted};
+use port::{Body, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
+use port_testing::offer;
 use proptest::prelude::*;
 use shm::Region;
 use wire::netif::extra::{Extra, ExtraInfo};
-use wire::netif::{RxRequest, RxResponse, rx_flags};
+use wire::netif::{RxRequest, rx_flags};
 
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 
@@ -73,18 +74,18 @@ impl World {
         let mut answers = Vec::new();
         let mut is_extra = false;
         for n in self.taken..end {
-            let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(n));
+            let response = self.raw.response(n);
             let (id, answer) = if std::mem::take(&mut is_extra) {
                 let info: ExtraInfo = zerocopy::transmute!(response);
                 let Ok(Extra::Gso { features, .. }) = Extra::decode(&info) else { panic!() };
                 (features, Ok(Vec::new()))
             } else {
                 is_extra = response.flags & rx_flags::EXTRA_INFO != 0;
-                let page = self.open[&response.id] as usize * PAGE;
-                let mut bytes = vec![0; usize::try_from(response.status).unwrap_or(0)];
-                let at = page + usize::from(response.offset);
-                self.raw.memory.copy_out(at, &mut bytes).unwrap();
-                let answer = if response.status > 0 { Ok(bytes) } else { Err(response.status) };
+                let page = self.open[&response.id];
+                let answer = match response.status {
+                    1.. => Ok(self.raw.received(page, response)),
+                    error => Err(error),
+                };
                 (response.id, answer)
             };
             assert!(self.open.remove(&id).is_some(), "request {id} is answered twice");
@@ -114,11 +115,10 @@ impl World {
         let (mut frame, bytes) = frame(len);
         frame.pieces.push(Piece::in_region(0, 0, (len - 64) as u16));
         region[0].copy_in(0, &bytes[64..]).unwrap();
-        let mut offers = [Offer::new(&frame)];
-        self.queue.rx.deliver(Body::Regions(&region), &mut offers, Duration::ZERO).unwrap();
-        let outcome = offers[0].outcome;
+        let body = Body::Regions(&region);
+        let outcome = offer(&mut self.queue.rx, body, &frame, Duration::ZERO);
         let answers = self.answers();
-        if outcome == Outcome::Delivered {
+        if outcome.unwrap() == Outcome::Delivered {
             let got: Vec<u8> = answers.iter().flat_map(|(_, data)| data.clone().unwrap()).collect();
             // A page may be in several requests.
             let pages: HashSet<_> = answers.iter().map(|(id, _)| page_of(*id)).collect();
@@ -148,9 +148,9 @@ impl World {
             frame.pieces.push(Piece::in_region(0, at as u64, (chunk.len() - skip) as u16));
         }
         let regions: Arc<[Region]> = [self.memory.region.share().unwrap()].into();
-        let mut offers = [Offer::new(&frame)];
-        self.queue.rx.deliver(Body::Regions(&regions), &mut offers, Duration::ZERO).unwrap();
-        assert_eq!(offers[0].outcome, Outcome::Delivered);
+        let body = Body::Regions(&regions);
+        let outcome = offer(&mut self.queue.rx, body, &frame, Duration::ZERO);
+        assert_eq!(outcome, Ok(Outcome::Delivered));
         let distinct: HashSet<_> = buffers.iter().map(|buffer| buffer.offset).collect();
         let expected: Vec<_> = buffers.iter().map(|buffer| buffer.offset / PAGE as u64).collect();
         let open = self.open.clone();

@@ -9,6 +9,7 @@ use machine::Machine;
 use netback::ControlRing;
 use offload::Features;
 use port::{DropReason, Ingress, Outcome, Piece, Task, WINDOW};
+use port_testing::{receive, with_body};
 use proptest::prelude::*;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, GrefMapping};
@@ -16,7 +17,6 @@ use wire::netif::{CtrlMessage, GrefMapping};
 use crate::common::guest::{CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, RSP_PROD, TX_RING};
 use crate::common::taker::{Taker, pass};
 use crate::common::tampered::Tampered;
-use crate::common::turn::{receive, with_body};
 use crate::control::{PERMIT_READ, READ_ONLY, World, entries, entry, world};
 
 #[test]

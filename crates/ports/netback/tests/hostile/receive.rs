@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use machine::Machine;
 use netback::Offered;
-use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Coalescing, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use port_testing::{offer, segments, tcp, udp};
 use proptest::prelude::*;
 use shm::Region;
 use wire::headers::{Headers, Transport};
-use wire::netif::{RxRequest, RxResponse, rx_flags};
+use wire::netif::{RxRequest, rx_flags};
 
 use crate::common::device::OFFERED;
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
@@ -207,7 +208,7 @@ proptest! {
             if !acts {
                 let mut extra = false;
                 for n in answered..rsp_prod {
-                    let response: RxResponse = raw.read(RX_RING, Raw::slot::<RxRequest>(n));
+                    let response = raw.response(n);
                     if !std::mem::take(&mut extra) {
                         prop_assert!(response.id % 2 == 1, "{response:?}");
                         let end = i32::from(response.status) + i32::from(response.offset);
@@ -232,12 +233,7 @@ proptest! {
 #[test]
 fn a_merged_frame_counts_as_those_that_it_was_merged_from() {
     const COALESCING: Coalescing = Coalescing { frames: 3, after: Duration::from_secs(1) };
-    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 100, 0, 0, 0, 0];
-    bytes.extend([64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
-    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    bytes.extend([7; 60]);
-    let mut segment = Frame::empty();
-    segment.set_header(&bytes).unwrap();
+    let segment = port_testing::frame(&tcp(60));
     let mut merged = Frame::empty();
     merged.begin_merge(&segment);
     assert!(merged.append(&segment));
@@ -249,41 +245,22 @@ fn a_merged_frame_counts_as_those_that_it_was_merged_from() {
     let offered = Offered { coalescing: Some(COALESCING), ..OFFERED };
     let mut vif = raw.announce_as(Tampered::new(&machine), offered);
     let mut queue = raw.connect(&mut vif, Features::ALL);
-    post(&raw);
+    raw.post(0..16);
     let none: Arc<[Region]> = Arc::new([]);
     for (frame, is_held) in [(&segment, true), (&merged, false)] {
-        let mut offers = [Offer::new(frame)];
-        queue.rx.deliver(Body::Regions(&none), &mut offers, Duration::ZERO).unwrap();
-        assert_eq!(offers[0].outcome, Outcome::Delivered);
+        let outcome = offer(&mut queue.rx, Body::Regions(&none), frame, Duration::ZERO);
+        assert_eq!(outcome, Ok(Outcome::Delivered));
         let due = queue.rx.flush(Duration::ZERO, false);
         assert_eq!(due.is_some(), is_held, "the notification of frame {frame:?}");
     }
 }
 
-/// Posts 16 buffers.
-fn post(raw: &Raw) {
-    for n in 0..16u16 {
-        let request = RxRequest { id: n, pad: 0, gref: DATA + u32::from(n) };
-        raw.write(RX_RING, Raw::slot::<RxRequest>(n.into()), request);
-    }
-    raw.write(RX_RING, REQ_PROD, 16u32);
-}
-
 /// A datagram for each segment of a frame that a virtual machine left unsegmented: netif cannot say so.
 #[test]
 fn unsegmented_udp_comes_in_datagrams() {
-    const PAYLOAD: usize = 3000;
-    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
-    bytes.extend(u16::try_from(28 + PAYLOAD).unwrap().to_be_bytes());
-    bytes.extend([0, 9, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
-    bytes.extend(u16::try_from(8 + PAYLOAD).unwrap().to_be_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend((0..PAYLOAD).map(|n| (n % 251).to_le_bytes()[0]));
-    let headers = Headers::parse(&bytes).unwrap();
+    let bytes = udp(3000);
     let gso = Gso { kind: GsoKind::UdpV4, size: 1200 };
-    let mut frame = Frame::empty();
-    frame.set_header(&bytes[..HEADER_MAX]).unwrap();
-    (frame.headers, frame.len) = (headers, u32::try_from(bytes.len()).unwrap());
+    let mut frame = port_testing::frame(&bytes);
     (frame.checksum, frame.gso) = (Checksum::Partial, Some(gso));
     frame.pieces.push(Piece::in_region(0, 0, u16::try_from(bytes.len() - HEADER_MAX).unwrap()));
     let body = Region::anonymous(8192).unwrap();
@@ -294,24 +271,16 @@ fn unsegmented_udp_comes_in_datagrams() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(Tampered::new(&machine));
     let mut queue = raw.connect(&mut vif, Features::ALL);
-    post(&raw);
-    let mut offers = [Offer::new(&frame)];
-    queue.rx.deliver(Body::Regions(&body), &mut offers, Duration::ZERO).unwrap();
-    assert_eq!(offers[0].outcome, Outcome::Delivered);
+    raw.post(0..16);
+    let outcome = offer(&mut queue.rx, Body::Regions(&body), &frame, Duration::ZERO);
+    assert_eq!(outcome, Ok(Outcome::Delivered));
 
-    let mut segmenter = Segmenter::new(&bytes, &headers, gso).unwrap();
-    let mut header = [0; MAX_HEADER];
-    let mut arrived = 0u32;
-    while let Some(segment) = segmenter.next(&mut header) {
-        let expected = [&header[..segment.header_len], &bytes[segment.payload]].concat();
-        let response: RxResponse = raw.read(RX_RING, Raw::slot::<RxRequest>(arrived));
-        assert_eq!(usize::try_from(response.status), Ok(expected.len()));
+    let datagrams = segments(&bytes, gso);
+    for (n, expected) in (0..).zip(&datagrams) {
+        let response = raw.response(n);
         assert_eq!(response.flags & (rx_flags::EXTRA_INFO | rx_flags::MORE_DATA), 0);
-        let mut got = vec![0; expected.len()];
-        let page = (DATA + u32::from(response.id)) as usize * PAGE;
-        raw.memory.copy_out(page + usize::from(response.offset), &mut got).unwrap();
-        assert!(got == expected, "datagram {arrived}");
-        arrived += 1;
+        let got = raw.received(DATA + u32::from(response.id), response);
+        assert!(got == *expected, "datagram {n}");
     }
-    assert_eq!((raw.read::<u32>(RX_RING, RSP_PROD), arrived), (3, 3));
+    assert_eq!((raw.read::<u32>(RX_RING, RSP_PROD), datagrams.len()), (3, 3));
 }

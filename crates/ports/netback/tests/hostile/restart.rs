@@ -6,30 +6,15 @@ use std::sync::Arc;
 use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{
-    Anonymous, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif, VifChange,
-    remove_closed,
+    Anonymous, Files, Ledgers, RingKind, RxChannel, TxChannel, Vif, VifChange, remove_closed,
 };
 use offload::Features;
-use port::Coalescing;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
 
+use crate::common::device::OFFERED;
 use crate::common::guest::{Raw, TX_RING};
 use crate::states::{End, TEXTS, World, device};
-
-const OFFERED: Offered = Offered {
-    max_queues: 1,
-    features: Features::ALL,
-    guest_offloads: true,
-    split_event_channels: false,
-    tx: TxChannel::Header,
-    rx: RxChannel::Copy,
-    persistent_grants: 0,
-    reuse: GrantReuse::Agreed,
-    multicast_control: false,
-    coalescing: Some(Coalescing::OFF),
-    completion_delay: None,
-};
 
 #[test]
 fn what_a_frontend_does_while_the_daemon_is_dead_is_seen_after_it() {

@@ -10,16 +10,16 @@ use hypervisor::{
 use machine::Machine;
 use netback::{GrantReuse, Offered, Queue, TxChannel};
 use offload::Features;
-use port::{DropReason, Frame, Ingress, Outcome, Place, WINDOW};
+use port::{DropReason, Ingress, Outcome, Place, WINDOW};
+use port_testing::{receive, with_body};
 use proptest::prelude::*;
-use wire::headers::Headers;
-use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use wire::netif::{TxRequest, TxResponse};
 
 use crate::common::device::OFFERED;
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING};
 use crate::common::taker::{Taker, pass};
 use crate::common::tampered::Tampered;
-use crate::common::turn::{deliver, receive, with_body};
+use crate::control::deliver_to;
 
 /// `GTF_permit_access`, and with `GTF_readonly`.
 const PERMIT: u16 = 1;
@@ -89,24 +89,13 @@ impl<H: Hypervisor> World<H> {
 
     /// Delivers a frame of 100 bytes to a buffer.
     fn deliver(&mut self, gref: u32) -> Outcome {
-        let n = self.raw.read::<u32>(RX_RING, RSP_PROD);
-        let request = RxRequest { id: 7, pad: 0, gref };
-        self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-        self.raw.write(RX_RING, REQ_PROD, n + 1);
-        let mut frame = Frame::empty();
-        frame.bytes.fill(0xc3);
-        frame.bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-        (frame.header_len, frame.len) = (100, 100);
-        frame.headers = Headers::parse(frame.header()).unwrap();
-        let regions = [shm::Region::anonymous(PAGE).unwrap()].into();
-        let body = port::Body::Regions(&regions);
-        deliver(&mut self.queue.rx, body, &frame, Duration::ZERO).unwrap()
+        deliver_to(&self.raw, &mut self.queue.rx, gref, 100)
     }
 
     /// The page into which the last frame was written, found by its bytes.
     fn written(&self) -> Vec<u32> {
         let n = self.raw.read::<u32>(RX_RING, RSP_PROD) - 1;
-        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(n));
+        let response = self.raw.response(n);
         let at = usize::from(response.offset);
         let is_it = |page: &u32| self.raw.read::<[u8; 12]>(*page, at) == [0xc3; 12];
         let pages = (DATA..PAGES).filter(is_it).collect();

@@ -3,11 +3,9 @@
 use machine::{Machine, toolstack};
 use netback::{Connection, Vif, VifChange};
 use offload::Features;
-use proptest::prelude::*;
-use wire::netif::keys;
 use xenstore::XenbusState;
 
-use crate::common::guest::{RX_RING, Raw, TX_RING};
+use crate::common::guest::Raw;
 
 /// The content of a frontend's state key: nothing, a wrong value, or a state.
 pub const TEXTS: [Option<&str>; 14] = [
@@ -244,86 +242,4 @@ fn a_frontend_that_starts_over_never_sees_the_backend_close() {
     }
     // One write.
     assert_eq!(seen, [XenbusState::InitWait]);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    State(Option<&'static str>),
-    Key(&'static str, String),
-    Index(u32, usize, u32),
-    Online(bool),
-    Restart,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let names = prop::sample::select(vec![
-        keys::TX_RING_REF,
-        keys::RX_RING_REF,
-        keys::EVENT_CHANNEL,
-        keys::EVENT_CHANNEL_TX,
-        keys::EVENT_CHANNEL_RX,
-        keys::MULTI_QUEUE_NUM_QUEUES,
-        keys::REQUEST_RX_COPY,
-        keys::TX_HEADER_REFS,
-        keys::FEATURE_SG,
-        "queue-0/tx-ring-ref",
-    ]);
-    let values = prop_oneof![
-        prop::sample::select(vec!["", "-1", "abc", "4294967296", "1 2", "0x8"])
-            .prop_map(str::to_owned),
-        any::<u32>().prop_map(|n| n.to_string()),
-        (0u32..12).prop_map(|n| n.to_string()),
-    ];
-    let ring = prop::sample::select(vec![TX_RING, RX_RING]);
-    prop_oneof![
-        8 => prop::sample::select(TEXTS.to_vec()).prop_map(Step::State),
-        4 => Just(Step::State(Some("4"))),
-        2 => Just(Step::State(Some("1"))),
-        3 => (names, values).prop_map(|(name, value)| Step::Key(name, value)),
-        1 => (ring, prop::sample::select(vec![0usize, 8]), 0u32..600)
-            .prop_map(|(ring, at, value)| Step::Index(ring, at, value)),
-        1 => prop::bool::weighted(0.9).prop_map(Step::Online),
-        3 => Just(Step::Restart),
-    ]
-}
-
-proptest! {
-    #[test]
-    fn no_walk_through_the_states_keeps_an_honest_driver_out(
-        steps in prop::collection::vec(step(), 1..60),
-    ) {
-        let mut world = World::new();
-        for step in steps {
-            match step {
-                Step::State(text) => world.write(text),
-                Step::Key(key, value) => world.raw.key(key, value),
-                Step::Index(ring, at, value) => world.raw.write(ring, at, value),
-                Step::Online(online) => world.set_online(online),
-                Step::Restart => world.restart(),
-            }
-            world.drive();
-        }
-        if world.vif.is_none() {
-            // Like the toolstack for a new device.
-            world.vif = Some(world.raw.announce(world.machine.clone()));
-        }
-        world.set_online(true);
-        world.write(Some("1"));
-        world.drive();
-        prop_assert_eq!(world.state(), Some(XenbusState::InitWait));
-        world.raw.reset();
-        world.raw.prepare(Features::ALL);
-        world.raw.key(keys::REQUEST_RX_COPY, 1);
-        for key in [
-            keys::MULTI_QUEUE_NUM_QUEUES,
-            keys::EVENT_CHANNEL_TX,
-            keys::EVENT_CHANNEL_RX,
-            keys::TX_HEADER_REFS,
-        ] {
-            let _ = world.raw.store.remove(None, &format!("{}/{key}", device()));
-        }
-        world.write(Some("4"));
-        world.drive();
-        prop_assert_eq!(world.state(), Some(XenbusState::Connected));
-    }
 }

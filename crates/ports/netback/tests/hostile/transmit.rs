@@ -8,6 +8,7 @@ use machine::Machine;
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
 use port::{Ingress, Outcome, WINDOW};
+use port_testing::receive;
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
@@ -16,7 +17,6 @@ use crate::common::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, 
 use crate::common::random::Random;
 use crate::common::taker::{BEHIND, Taker, pass};
 use crate::common::tampered::Tampered;
-use crate::common::turn::receive;
 use crate::control::World;
 
 /// The last byte of the destination address; the others do not change.

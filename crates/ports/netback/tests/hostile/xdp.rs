@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use machine::{Machine, toolstack};
 use netback::{Queue, Vif, VifChange};
-use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
-use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use offload::{Checksum, Features, Gso, GsoKind};
+use port::{Body, Frame, Outcome, Piece};
+use port_testing::{offer, segments};
 use proptest::prelude::*;
 use shm::Region;
 use wire::headers::Headers;
 use wire::netif::extra::{Extra, ExtraInfo};
-use wire::netif::{RxRequest, RxResponse, rx_flags};
+use wire::netif::{RxResponse, rx_flags};
 
 use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{BUFFERS, DATA, PAGE, RSP_PROD, RX_RING, Raw};
 
 /// What Linux asks for: `XDP_PACKET_HEADROOM`.
 const HEADROOM: u16 = 256;
@@ -60,40 +61,24 @@ impl World {
     fn deliver(&mut self, bytes: &[u8], gso: Option<Gso>) -> Vec<(u16, Vec<u8>, Vec<Extra>)> {
         let (frame, regions) = frame_of(bytes, gso);
         let first = self.posted;
-        while self.posted < first + 200 {
-            let gref = DATA + self.posted % (PAGES - DATA);
-            let request = RxRequest { id: 0, pad: 0, gref };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
-            self.posted += 1;
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
-        let mut offers = [Offer::new(&frame)];
-        self.queue
-            .as_mut()
-            .unwrap()
-            .rx
-            .deliver(Body::Regions(&regions), &mut offers, Duration::ZERO)
-            .unwrap();
+        self.raw.post(first..first + 200);
+        let rx = &mut self.queue.as_mut().unwrap().rx;
+        let outcome = offer(rx, Body::Regions(&regions), &frame, Duration::ZERO).unwrap();
         let mut packets = Vec::new();
         let end = self.raw.read::<u32>(RX_RING, RSP_PROD);
-        assert_eq!(offers[0].outcome == Outcome::Delivered, end > first);
-        let mut n = first;
-        let mut next = |raw: &Raw| {
-            n += 1;
-            (n <= end)
-                .then(|| (n - 1, raw.read::<RxResponse>(RX_RING, Raw::slot::<RxRequest>(n - 1))))
-        };
-        while let Some((n, response)) = next(&self.raw) {
+        assert_eq!(outcome == Outcome::Delivered, end > first);
+        let mut responses = (first..end).map(|n| (n, self.raw.response(n)));
+        while let Some((n, response)) = responses.next() {
             let (mut bytes, mut extras) = (self.bytes(n, response), Vec::new());
             let mut more = response.flags & rx_flags::EXTRA_INFO != 0;
             while more {
-                let info: ExtraInfo = zerocopy::transmute!(next(&self.raw).unwrap().1);
+                let info: ExtraInfo = zerocopy::transmute!(responses.next().unwrap().1);
                 more = info.more();
                 extras.push(Extra::decode(&info).unwrap());
             }
             let mut last = response;
             while last.flags & rx_flags::MORE_DATA != 0 {
-                let (n, part) = next(&self.raw).unwrap();
+                let (n, part) = responses.next().unwrap();
                 bytes.extend(self.bytes(n, part));
                 last = part;
             }
@@ -105,31 +90,23 @@ impl World {
     }
 
     fn bytes(&self, n: u32, response: RxResponse) -> Vec<u8> {
-        let page = (DATA + n % (PAGES - DATA)) as usize * PAGE;
-        let mut bytes = vec![0; usize::try_from(response.status).unwrap()];
+        let bytes = self.raw.received(DATA + n % BUFFERS, response);
         assert!(usize::from(response.offset) + bytes.len() <= PAGE);
-        self.raw.memory.copy_out(page + usize::from(response.offset), &mut bytes).unwrap();
         bytes
     }
 }
 
-/// A TCP segment over IPv4 of so many bytes.
+/// Bytes before the payload of a TCP segment.
+const HEADERS: usize = 54;
+
+/// A TCP segment of so many bytes.
 fn tcp(len: usize) -> Vec<u8> {
-    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
-    bytes.extend(u16::try_from(len - 14).unwrap().to_be_bytes());
-    bytes.extend([0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
-    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    bytes.extend((54..len).map(|n| (n % 251).to_le_bytes()[0]));
-    bytes
+    port_testing::tcp(len - HEADERS)
 }
 
 fn frame_of(bytes: &[u8], gso: Option<Gso>) -> (Frame, Arc<[Region]>) {
-    let mut frame = Frame::empty();
-    let (header, rest) = bytes.split_at(bytes.len().min(HEADER_MAX));
-    frame.set_header(header).unwrap();
-    frame.headers = Headers::parse_start(header, bytes.len()).unwrap();
-    (frame.len, frame.gso) = (bytes.len().try_into().unwrap(), gso);
-    frame.checksum = Checksum::Partial;
+    let mut frame = Frame { checksum: Checksum::Partial, gso, ..port_testing::frame(bytes) };
+    let rest = &bytes[frame.header().len()..];
     let body = Region::anonymous(1 << 16).unwrap();
     body.copy_in(0, rest).unwrap();
     if !rest.is_empty() {
@@ -144,17 +121,6 @@ fn whole(bytes: &[u8]) -> Vec<u8> {
     let headers = Headers::parse(&bytes).unwrap();
     offload::complete_checksum(&mut bytes, &headers).unwrap();
     bytes
-}
-
-fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
-    let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
-    let mut header = [0; MAX_HEADER];
-    std::iter::from_fn(|| {
-        let segment = segmenter.next(&mut header)?;
-        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
-    })
-    .collect()
 }
 
 const GSO: Gso = Gso { kind: GsoKind::TcpV4, size: 1448 };
@@ -197,7 +163,7 @@ fn a_frontend_gets_room_for_its_program_while_it_asks_for_it() {
 fn room_for_a_program_costs_no_frame_of_many_segments() {
     let mut world = World::new();
     let gso = Gso { size: 500, ..GSO };
-    let frame = tcp(54 + 98 * 500);
+    let frame = tcp(HEADERS + 98 * 500);
     assert_eq!(segments(&frame, gso).len(), 98);
     world.ask_for(HEADROOM);
     let packets = world.deliver(&frame, Some(gso));

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use machine::Machine;
 use port::{DropReason, Ingress, Outcome, Task, WINDOW};
+use port_testing::{offer, receive, with_body};
 
 use crate::common::tampered::Tampered;
-use crate::common::turn::{deliver, receive, with_body};
 use crate::friend::{Backend, Friend, SECRET};
 use crate::hostile::{Hostile, Write};
 
@@ -176,9 +176,7 @@ impl World {
                     None => continue,
                 };
                 let frame = sender.queue.tx.window().frame(slot);
-                with_body(&sender.queue.tx, |body| {
-                    deliver(&mut receiver.queue.rx, body, frame, now)
-                })
+                with_body(&sender.queue.tx, |body| offer(&mut receiver.queue.rx, body, frame, now))
             };
             match delivered {
                 Ok(delivered) => outcome = delivered,

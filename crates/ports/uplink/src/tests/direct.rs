@@ -11,13 +11,10 @@ use port::{Budget, Ingress, Outcome, Received, WINDOW};
 use wire::ethernet::MacAddr;
 
 use super::network::{LIMIT, Memory, PAGES, in_own_network, ip, mac, send, set_up, take};
-use super::platform;
+use super::reader;
 use crate::guest_queue::REST;
 use crate::tap::{Tap, TapOffload, TapQueue};
-use crate::{
-    BufferOptions, Buffers, Copied, DirectIngress, GuestQueue, Macvtap, Steering, TapIngress,
-    packet,
-};
+use crate::{Copied, DirectIngress, GuestQueue, Macvtap, Steering, packet};
 
 /// Opens a shared queue and one for each of some guests.
 type Device = fn(u8) -> (Vec<TapQueue>, Steering);
@@ -53,10 +50,16 @@ fn macvtap(guests: u8) -> (Vec<TapQueue>, Steering) {
 }
 
 fn ingress(tap: TapQueue, queue: &Arc<GuestQueue>) -> DirectIngress {
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    let meter = platform().meter().clone();
-    let tap = TapIngress::new(meter, Arc::new(tap), Buffers::new(options).unwrap());
-    DirectIngress::new(tap, queue.clone(), true)
+    DirectIngress::new(reader(Arc::new(tap)), queue.clone(), true)
+}
+
+/// The queue of the first guest, which it has, and that guest's memory.
+fn served(tap: TapQueue, steering: &Steering) -> (Arc<GuestQueue>, Arc<Memory>, DirectIngress) {
+    let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
+    queue.assign(mac(1), memory.clone(), Some(memory.lent()));
+    steering.steer(mac(1), 1).unwrap();
+    let ingress = ingress(tap, &queue);
+    (queue, memory, ingress)
 }
 
 #[test]
@@ -104,10 +107,7 @@ fn the_kernel_chooses_the_queue_by_destination() {
 fn frames_are_read_into_the_guests_buffers_once_the_queue_is_proven() {
     on_each_device(|device| {
         let (mut queues, steering) = device(1);
-        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
-        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
-        steering.steer(mac(1), 1).unwrap();
-        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let (queue, memory, mut ingress) = served(queues.pop().unwrap(), &steering);
         for (n, len) in [1000, 50, 100, 1472, 30_000].into_iter().enumerate() {
             let byte = 0x40 + n as u8;
             // The stack fragments what is longer than the MTU.
@@ -193,10 +193,7 @@ fn a_large_frame_after_small_ones_is_whole_and_lent() {
     in_own_network(|| {
         let (mut queues, steering) = tap(1);
         ip("link set pv0 mtu 60000");
-        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
-        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
-        steering.steer(mac(1), 1).unwrap();
-        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let (queue, memory, mut ingress) = served(queues.pop().unwrap(), &steering);
         let mut sent = 0;
         let mut next = |len: usize| {
             sent += 1;
@@ -246,10 +243,7 @@ fn a_large_frame_of_another_guest_is_wiped_out_after_small_ones() {
 fn a_guest_without_buffers_gets_copies() {
     on_each_device(|device| {
         let (mut queues, steering) = device(1);
-        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
-        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
-        steering.steer(mac(1), 1).unwrap();
-        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let (queue, memory, mut ingress) = served(queues.pop().unwrap(), &steering);
         memory.free.lock().unwrap().truncate(3);
         for _ in 0..3 {
             send(1, &[0x33; 1000]);
@@ -281,10 +275,7 @@ fn a_flood_for_a_guest_without_buffers_takes_the_turns_of_any_flood() {
     const FLOOD: usize = 200;
     in_own_network(|| {
         let (mut queues, steering) = tap(1);
-        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
-        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
-        steering.steer(mac(1), 1).unwrap();
-        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let (queue, memory, mut ingress) = served(queues.pop().unwrap(), &steering);
         let flood = || (0..FLOOD).for_each(|_| send(1, &[0x33; 1000]));
         send(1, &[0x33; 100]);
         take(&mut ingress);

@@ -6,9 +6,7 @@ use hypervisor::{GrantRef, Granted, GrantedMemory, Guest, Hypervisor, PAGE_SIZE,
 use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, SharedPages};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, Place, SEGMENTS_MAX, WINDOW};
-use port_testing::segments;
 use shm::Region;
-use wire::headers::Headers;
 use wire::virtio_net::{flags, gso};
 
 use super::*;
@@ -47,15 +45,8 @@ impl Sender {
 
     /// The frame, its body as grants or (for the driver domain) as a range of its mapping.
     pub(super) fn frame(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
-        let mut frame = Frame::empty();
-        let header = &bytes[..HEADER_MAX.min(bytes.len())];
-        frame.bytes[..header.len()].copy_from_slice(header);
-        frame.header_len = u8::try_from(header.len()).unwrap();
-        frame.len = u32::try_from(bytes.len()).unwrap();
-        frame.headers = Headers::parse(header).unwrap();
-        frame.checksum = Checksum::Partial;
-        frame.gso = gso;
-        let chunks = bytes[header.len()..].chunks(PAGE_SIZE);
+        let mut frame = Frame { checksum: Checksum::Partial, gso, ..port_testing::frame(bytes) };
+        let chunks = bytes[frame.header().len()..].chunks(PAGE_SIZE);
         for (gref, chunk) in self.grants.iter().zip(chunks) {
             let len = u16::try_from(chunk.len()).unwrap();
             let granted = Granted { gref: *gref, offset: 0, mapped: None };
@@ -78,7 +69,7 @@ impl Sender {
     }
 }
 
-fn deliver(
+fn send_one(
     platform: &Platform,
     features: Features,
     body: Body<'_>,
@@ -86,9 +77,8 @@ fn deliver(
 ) -> (Outcome, Vec<(VirtioNetHdr, Vec<u8>)>) {
     let (tap, behind) = tap();
     let mut egress = TapEgress::new(platform.meter().clone(), tap, features);
-    let mut offers = [Offer::new(frame)];
-    egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
-    (offers[0].outcome, std::iter::from_fn(|| receive(&behind)).collect())
+    let outcome = offer(&mut egress, body, frame, Duration::ZERO).unwrap();
+    (outcome, std::iter::from_fn(|| receive(&behind)).collect())
 }
 
 pub(super) fn tso() -> Gso {
@@ -111,7 +101,7 @@ pub(super) fn finish((metadata, mut frame): (VirtioNetHdr, Vec<u8>)) -> Vec<u8> 
 #[test]
 fn what_a_device_lacks_is_done_in_software() {
     use Counted::{CopiedBytes, DmaMaps, DriverBytes, Segments};
-    let bytes = tcp_frame(PAYLOAD);
+    let bytes = tcp(PAYLOAD);
     let (len, header) = (bytes.len() as u64, HEADER_MAX as u64);
     for (features, granted, mapped) in [
         (Features::NONE, [len - header, header, 0, SEGMENTS], [0, len, 0, SEGMENTS]),
@@ -127,7 +117,7 @@ fn what_a_device_lacks_is_done_in_software() {
                 true => (sender.mapped(&bytes, Some(tso())), Body::Regions(&sender.regions)),
                 false => (sender.frame(&bytes, Some(tso())), sender.granted_body()),
             };
-            let (outcome, sent) = deliver(&platform, features, body, &frame);
+            let (outcome, sent) = send_one(&platform, features, body, &frame);
             assert_eq!(outcome, Outcome::Delivered, "{features:?}");
             let seen = counts(&platform, [CopiedBytes, DriverBytes, DmaMaps, Segments]);
             assert_eq!(seen, if is_mapped { mapped } else { granted }, "{features:?}");
@@ -155,7 +145,7 @@ fn check_sent(features: Features, bytes: &[u8], sent: Vec<(VirtioNetHdr, Vec<u8>
 #[test]
 fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
     use Counted::{CopiedBytes, DmaMaps, DriverBytes, Segments};
-    let bytes = tcp_frame(1400);
+    let bytes = tcp(1400);
     let (len, header) = (bytes.len() as u64, HEADER_MAX as u64);
     for (features, expected) in [
         (Features::NONE, [len - header, header, 0, 0]),
@@ -166,7 +156,7 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
         let sender = Sender::new(&platform, &bytes);
         let frame = sender.frame(&bytes, None);
         let body = sender.granted_body();
-        let (outcome, mut sent) = deliver(&platform, features, body, &frame);
+        let (outcome, mut sent) = send_one(&platform, features, body, &frame);
         assert_eq!((outcome, sent.len()), (Outcome::Delivered, 1), "{features:?}");
         let sent = sent.remove(0);
         assert_eq!(sent.0.flags == flags::NEEDS_CSUM, features.csum_v4);
@@ -179,7 +169,7 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
 /// Frames that a device cannot gather are fetched together: one batch of copies for many. One that cannot be read stays alone.
 #[test]
 fn frames_are_copied_in_one_batch() {
-    let (platform, bytes) = (platform(), tcp_frame(1400));
+    let (platform, bytes) = (platform(), tcp(1400));
     let sender = Sender::new(&platform, &bytes);
     let frame = sender.frame(&bytes, None);
     let mut unreadable = frame.clone();
@@ -189,11 +179,9 @@ fn frames_are_copied_in_one_batch() {
     let mut egress = TapEgress::new(platform.meter().clone(), tap, CSUM);
     let mut carry = |frames: &[&Frame]| {
         let before = counts(&platform, [Counted::CopyBatches])[0];
-        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
-        egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
+        let outcomes = deliver(&mut egress, sender.granted_body(), frames, Duration::ZERO);
         let sent: Vec<_> = std::iter::from_fn(|| receive(&behind)).map(finish).collect();
         assert!(sent.iter().all(|sent| *sent == segments(&bytes, tso())[0]));
-        let outcomes: Vec<_> = offers.iter().map(|offer| offer.outcome).collect();
         (outcomes, sent.len(), counts(&platform, [Counted::CopyBatches])[0] - before)
     };
     assert_eq!(carry(&[&frame; 8]), (vec![Outcome::Delivered; 8], 8, 1));
@@ -210,8 +198,8 @@ const PART: u16 = 64;
 fn a_frame_of_many_segments_is_sent_in_parts() {
     let (size, payload) = (PART, SEGMENTS_MAX * usize::from(PART));
     let frames = [
-        (tcp_frame(payload), Gso { kind: GsoKind::TcpV4, size }),
-        (tcp_frame_v6(payload), Gso { kind: GsoKind::TcpV6, size }),
+        (tcp(payload), Gso { kind: GsoKind::TcpV4, size }),
+        (tcp_v6(payload), Gso { kind: GsoKind::TcpV6, size }),
     ];
     for (features, (bytes, gso), is_mapped) in [Features::NONE, CSUM, SG, CSUM_SG]
         .into_iter()
@@ -248,7 +236,7 @@ fn a_frame_of_many_segments_is_sent_in_parts() {
 
 #[test]
 fn a_call_makes_a_bounded_number_of_system_calls_and_divides_no_frame_that_fits() {
-    let (long, short) = (tcp_frame(40 * 100), tcp_frame(10));
+    let (long, short) = (tcp(40 * 100), tcp(10));
     let platform = platform();
     let sender = Sender::new(&platform, &long);
     let to_cut = sender.mapped(&long, Some(Gso { kind: GsoKind::TcpV4, size: 100 }));
@@ -256,10 +244,9 @@ fn a_call_makes_a_bounded_number_of_system_calls_and_divides_no_frame_that_fits(
     let (tap, behind) = tap();
     let mut egress = TapEgress::new(platform.meter().clone(), tap, CSUM_SG);
     let mut offer = |frames: &[&Frame]| {
-        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
-        egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
-        let sent = std::iter::from_fn(|| receive(&behind)).count();
-        (offers.iter().map(|offer| offer.outcome).collect::<Vec<_>>(), sent)
+        let body = Body::Regions(&sender.regions);
+        let outcomes = deliver(&mut egress, body, frames, Duration::ZERO);
+        (outcomes, std::iter::from_fn(|| receive(&behind)).count())
     };
     let (outcomes, sent) = offer(&[&plain, &to_cut, &to_cut, &plain]);
     let not_begun = Outcome::Partial { segments: 0 };
@@ -272,12 +259,12 @@ fn a_call_makes_a_bounded_number_of_system_calls_and_divides_no_frame_that_fits(
 
 #[test]
 fn a_frame_that_is_all_header_is_not_copied() {
-    let bytes = tcp_frame(10);
+    let bytes = tcp(10);
     for features in [CSUM, CSUM_SG] {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let frame = sender.frame(&bytes, None);
-        let (outcome, sent) = deliver(&platform, features, sender.granted_body(), &frame);
+        let (outcome, sent) = send_one(&platform, features, sender.granted_body(), &frame);
         assert_eq!((outcome, &sent[0].1), (Outcome::Delivered, &bytes));
         let copied = counts(&platform, [Counted::CopiedBytes, Counted::DriverBytes]);
         assert_eq!(copied, [0, 0]);
@@ -286,21 +273,21 @@ fn a_frame_that_is_all_header_is_not_copied() {
 
 #[test]
 fn a_grant_that_permits_nothing_is_the_senders_fault() {
-    let bytes = tcp_frame(PAYLOAD);
+    let bytes = tcp(PAYLOAD);
     for features in [Features::NONE, CSUM, CSUM_SG, Features::ALL] {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let mut frame = sender.frame(&bytes, Some(tso()));
         let Place::Grant(granted) = &mut frame.pieces[1].place else { panic!() };
         granted.gref = GrantRef(u32::MAX);
-        let (outcome, sent) = deliver(&platform, features, sender.granted_body(), &frame);
+        let (outcome, sent) = send_one(&platform, features, sender.granted_body(), &frame);
         assert_eq!((outcome, sent.len()), (Outcome::SourceFault, 0), "{features:?}");
     }
 }
 
 #[test]
 fn contradictions_and_countless_segments_are_dropped() {
-    let bytes = tcp_frame(PAYLOAD);
+    let bytes = tcp(PAYLOAD);
     let platform = platform();
     let sender = Sender::new(&platform, &bytes);
     for features in [Features::NONE, CSUM_SG] {
@@ -309,7 +296,7 @@ fn contradictions_and_countless_segments_are_dropped() {
             (Gso { kind: GsoKind::TcpV4, size: 8 }, DropReason::TooLarge),
         ] {
             let frame = sender.frame(&bytes, Some(gso));
-            let (outcome, _) = deliver(&platform, features, sender.granted_body(), &frame);
+            let (outcome, _) = send_one(&platform, features, sender.granted_body(), &frame);
             assert_eq!(outcome, Outcome::Dropped(reason), "{features:?}");
         }
     }
@@ -319,15 +306,14 @@ fn contradictions_and_countless_segments_are_dropped() {
 /// A packet socket takes no frame beyond the interface's MTU (EMSGSIZE). The stand-in takes none beyond its buffer.
 #[test]
 fn a_frame_that_the_device_finds_too_long_is_dropped_as_such() {
-    let bytes = tcp_frame(PAYLOAD);
+    let bytes = tcp(PAYLOAD);
     let platform = platform();
     let sender = Sender::new(&platform, &bytes);
     let frame = sender.mapped(&bytes, None);
     let (tap, behind) = tap();
     rustix::net::sockopt::set_socket_send_buffer_size(&*tap, 0).unwrap();
     let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
-    let mut offers = [Offer::new(&frame)];
-    egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
-    assert_eq!(offers[0].outcome, Outcome::Dropped(DropReason::TooLarge));
+    let outcome = offer(&mut egress, Body::Regions(&sender.regions), &frame, Duration::ZERO);
+    assert_eq!(outcome, Ok(Outcome::Dropped(DropReason::TooLarge)));
     assert!(receive(&behind).is_none());
 }

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
-use port::{
-    Body, Budget, Egress, Frame, Ingress, Offer, Outcome, Place, Received, WINDOW, linearise,
-};
+use port::{Body, Budget, Frame, Ingress, Outcome, Place, Received, WINDOW};
 use wire::headers::Headers;
 use wire::virtio_net::flags;
 
 use super::egress::finish;
 use super::*;
-use crate::{BufferOptions, Buffers, TapEgress, TapIngress};
+use crate::TapEgress;
 
 const LARGE: BufferOptions = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
 
@@ -50,11 +48,7 @@ impl Receiver {
     }
 
     fn bytes_of(&self, frame: &Frame) -> Vec<u8> {
-        let mut whole = vec![0; frame.len as usize];
-        self.ingress.with_body(&mut |body| {
-            linearise(frame, body, &mut whole).unwrap();
-        });
-        whole
+        whole(&self.ingress, frame)
     }
 
     /// Copies memory that frames are read into.
@@ -82,7 +76,7 @@ impl Receiver {
 
 #[test]
 fn a_large_frame_is_whole_with_any_buffers() {
-    let bytes = tcp_frame(60_000);
+    let bytes = tcp(60_000);
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
     let body = bytes.len() - HEADER_MAX;
     for (zeroed_pages, huge_pages, pieces) in
@@ -101,7 +95,7 @@ fn a_large_frame_is_whole_with_any_buffers() {
 fn a_page_tells_nothing_of_the_frame_before() {
     for large in [true, false] {
         let mut receiver = Receiver::new(BufferOptions { large, zeroed_pages: true, ..LARGE });
-        let (long, short) = (tcp_frame(1400), tcp_frame(100));
+        let (long, short) = (tcp(1400), tcp(100));
         assert_eq!(receiver.send(&long, None), 1);
         assert_eq!(receiver.zeroed(), 0, "the kernel's pages are zero at first");
         let page = receiver.start();
@@ -119,7 +113,7 @@ fn a_page_tells_nothing_of_the_frame_before() {
 #[test]
 fn recycled_buffers_are_used_as_they_are() {
     let mut receiver = Receiver::new(LARGE);
-    for frame in [tcp_frame(1400), tcp_frame(100), tcp_frame(700)] {
+    for frame in [tcp(1400), tcp(100), tcp(700)] {
         assert_eq!(receiver.send(&frame, None), 1);
         assert_eq!(receiver.bytes(), frame);
         receiver.release();
@@ -134,7 +128,7 @@ fn what_does_not_fit_is_dropped_not_cut_off() {
         let mut receiver = Receiver::new(options);
         let longest = HEADER_MAX + room - 1 - HEADERS;
         for (payload, received) in [(longest, 1), (longest + 1, 0), (longest + 5000, 0)] {
-            assert_eq!(receiver.send(&tcp_frame(payload), None), received, "{payload}");
+            assert_eq!(receiver.send(&tcp(payload), None), received, "{payload}");
             assert_eq!(receiver.received.malformed, 1 - received as u64);
             receiver.release();
         }
@@ -145,7 +139,7 @@ fn what_does_not_fit_is_dropped_not_cut_off() {
 fn frames_in_hand_share_no_buffers() {
     for (large, zeroed_pages) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut receiver = Receiver::new(BufferOptions { large, zeroed_pages, ..LARGE });
-        let frames: Vec<_> = (0..5).map(|n| tcp_frame(1000 + n)).collect();
+        let frames: Vec<_> = (0..5).map(|n| tcp(1000 + n)).collect();
         let received: usize = frames.iter().map(|frame| receiver.send(frame, None)).sum();
         assert_eq!(received, frames.len());
         let window = receiver.ingress.window();
@@ -170,7 +164,7 @@ fn a_turn_ends_even_if_all_frames_are_malformed() {
 /// TCP behind a label, which the parser does not know, from a tap to another one.
 #[test]
 fn a_checksum_behind_unknown_headers_is_finished() {
-    let mut mpls = tcp_frame(500);
+    let mut mpls = tcp(500);
     mpls.splice(12..14, [0x88, 0x47, 0, 0, 0x11, 64]);
     let header = |start: u16, offset: u16| VirtioNetHdr {
         flags: flags::NEEDS_CSUM,
@@ -193,9 +187,8 @@ fn a_checksum_behind_unknown_headers_is_finished() {
         let (tap, behind) = tap();
         let mut egress = TapEgress::new(receiver.platform.meter().clone(), tap, Features::ALL);
         receiver.ingress.with_body(&mut |body| {
-            let mut offers = [Offer::new(receiver.frame())];
-            egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
-            assert_eq!(offers[0].outcome, Outcome::Delivered);
+            let outcome = offer(&mut egress, body, receiver.frame(), Duration::ZERO);
+            assert_eq!(outcome, Ok(Outcome::Delivered));
         });
         let (metadata, arrived) = super::receive(&behind).unwrap();
         assert!(metadata == VirtioNetHdr::default());

@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use hypervisor::PAGE_SIZE;
 use offload::Features;
-use port::{
-    Body, Budget, Ingress, Lender, LentBuffer, LentMemory, Outcome, Received, WINDOW, Wanted,
-    linearise,
-};
+use port::{Budget, Ingress, Lender, LentBuffer, LentMemory, Outcome, Received, WINDOW, Wanted};
+use port_testing::whole;
 use shm::Region;
 use wire::ethernet::MacAddr;
 
@@ -38,6 +36,17 @@ pub(super) fn in_own_network(test: impl FnOnce() + Send) {
 pub(super) fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status();
     assert!(status.unwrap().success(), "ip {arguments}");
+}
+
+/// A veth pair of `pv0` and `nic0` with so many receive queues each.
+pub(super) fn veth(queues: u32, mtu: u32) {
+    let count = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
+    ip(&format!("link add pv0 {count} type veth peer name nic0 {count}"));
+    // The checksums of frames on a wire are finished, and their tags are part of them.
+    let arguments = ["-K", "pv0", "tx", "off", "txvlan", "off"];
+    let ethtool = Command::new("ethtool").args(arguments).output();
+    assert!(ethtool.unwrap().status.success());
+    ip("link set nic0 addrgenmode none");
 }
 
 pub(super) fn mac(guest: u8) -> MacAddr {
@@ -109,15 +118,8 @@ pub(super) fn take(ingress: &mut dyn Ingress) -> Vec<(Vec<u8>, bool)> {
         ingress.receive(&mut Budget::default(), &mut received).unwrap();
         let window = ingress.window();
         let frames = window.order().iter().map(|slot| window.frame(*slot));
-        let mut taken = Vec::new();
-        for frame in frames {
-            let mut bytes = vec![0; frame.len as usize];
-            // A lender writes the header before the body.
-            ingress.with_body(&mut |body: Body<'_>| {
-                linearise(frame, body, &mut bytes).unwrap();
-            });
-            taken.push((bytes, frame.lent.is_any()));
-        }
+        let taken: Vec<_> =
+            frames.map(|frame| (whole(&*ingress, frame), frame.lent.is_any())).collect();
         ingress.finish(&[Outcome::Delivered; WINDOW]);
         if !taken.is_empty() || start.elapsed() > LIMIT {
             return taken;

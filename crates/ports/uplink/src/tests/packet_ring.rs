@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use port::{Budget, Ingress as _, Outcome, Received, WINDOW};
 
 use super::network::{LIMIT, in_own_network, ip, send, set_up, take};
-use super::platform;
+use super::reader;
+use crate::TapIngress;
 use crate::packet::{self, SocketDrops};
 use crate::tap::TapQueue;
-use crate::{BufferOptions, Buffers, TapIngress};
 
 /// An end of a wire whose other end sends, and the socket of the first.
 fn ring(mtu: u32) -> (TapIngress, Arc<TapQueue>) {
@@ -17,9 +17,7 @@ fn ring(mtu: u32) -> (TapIngress, Arc<TapQueue>) {
     set_up(1);
     let socket = Arc::new(packet::open_with_rings("nic0", 1).unwrap().remove(0));
     ip("link set nic0 addrgenmode none up");
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    let buffers = Buffers::new(options).unwrap();
-    let mut ingress = TapIngress::new(platform().meter().clone(), socket.clone(), buffers);
+    let mut ingress = reader(socket.clone());
     // Until the kernel has noticed that the wire has both ends, it sends nothing.
     let is_empty = |ingress: &mut TapIngress| {
         let mut received = Received::default();

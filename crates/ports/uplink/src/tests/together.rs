@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use hypervisor::{GrantRef, Granted};
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
-use port::{
-    Body, Budget, DropReason, Egress, Frame, Ingress, Offer, Outcome, Piece, Received, WINDOW,
-    linearise,
-};
+use port::{Body, Budget, DropReason, Frame, Ingress, Outcome, Piece, Received, WINDOW};
 use rustix::fs::inotify;
 use wire::headers::Headers;
 
@@ -16,7 +13,7 @@ use super::egress::{Sender, finish, tso};
 use super::network::{in_own_network, ip};
 use super::*;
 use crate::tap::{Tap, TapOffload};
-use crate::{BufferOptions, Buffers, TapEgress, TapIngress, open_rings};
+use crate::{TapEgress, open_rings};
 
 const FEATURES: [Features; 3] = [
     Features::NONE,
@@ -44,9 +41,7 @@ fn carry(
     let mut egress = TapEgress::new(platform().meter().clone(), tap, features);
     let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
     for frames in frames.chunks(at_once) {
-        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
-        egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
-        outcomes.extend(offers.iter().map(|offer| offer.outcome));
+        outcomes.extend(deliver(&mut egress, body, frames, Duration::ZERO));
         seen.extend(std::iter::from_fn(|| receive(&behind)).map(finish));
     }
     (outcomes, seen)
@@ -57,7 +52,7 @@ fn frames_that_are_written_together_are_as_if_each_were_written_alone() {
     if !with_rings() {
         return;
     }
-    let (platform, long, short) = (platform(), tcp_frame(7000), tcp_frame(10));
+    let (platform, long, short) = (platform(), tcp(7000), tcp(10));
     let (of_long, of_short) = (Sender::new(&platform, &long), Sender::new(&platform, &short));
     let to_cut = of_long.frame(&long, Some(tso()));
     let whole = of_long.frame(&long, None);
@@ -92,20 +87,19 @@ fn of_frames_that_are_written_together_those_without_room_are_dropped() {
     if !with_rings() {
         return;
     }
-    let (platform, bytes) = (platform(), tcp_frame(7000));
+    let (platform, bytes) = (platform(), tcp(7000));
     let sender = Sender::new(&platform, &bytes);
     let frame = sender.frame(&bytes, None);
     let (tap, behind) = tap();
     rustix::net::sockopt::set_socket_send_buffer_size(&*tap, 40_000).unwrap();
     let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
-    let mut offers: Vec<_> = (0..WINDOW).map(|_| Offer::new(&frame)).collect();
-    egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
+    let body = sender.granted_body();
+    let outcomes = deliver(&mut egress, body, &[&frame; WINDOW], Duration::ZERO);
     let sent = std::iter::from_fn(|| receive(&behind)).count();
     assert!((1..WINDOW).contains(&sent), "{sent}");
-    let (delivered, dropped) = offers.split_at(sent);
-    assert!(delivered.iter().all(|offer| offer.outcome == Outcome::Delivered));
-    let no_room = Outcome::Dropped(DropReason::NoRoom);
-    assert!(dropped.iter().all(|offer| offer.outcome == no_room));
+    let (delivered, dropped) = outcomes.split_at(sent);
+    assert!(delivered.iter().all(|outcome| *outcome == Outcome::Delivered));
+    assert!(dropped.iter().all(|outcome| *outcome == Outcome::Dropped(DropReason::NoRoom)));
 }
 
 /// Real taps take them, and say what they do not take.
@@ -116,15 +110,12 @@ fn a_tap_takes_frames_that_are_written_together() {
             return;
         }
         let tap = Arc::new(Tap::open("together", 1, TapOffload::NONE).unwrap().remove(0));
-        let (platform, short, long) = (platform(), tcp_frame(10), tcp_frame(1400));
+        let (platform, short, long) = (platform(), tcp(10), tcp(1400));
         let sender = Sender::new(&platform, &long);
         let (s, l) = (sender.frame(&short, None), sender.frame(&long, None));
         let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
-        let mut carry = |frames: &[&Frame]| {
-            let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
-            egress.deliver(sender.granted_body(), &mut offers, Duration::ZERO).unwrap();
-            offers.iter().map(|offer| offer.outcome).collect::<Vec<_>>()
-        };
+        let mut carry =
+            |frames: &[&Frame]| deliver(&mut egress, sender.granted_body(), frames, Duration::ZERO);
         // EIO: it is down.
         assert_eq!(carry(&[&s, &l]), [Outcome::Dropped(DropReason::PortGone); 2]);
         ip("link set together up");
@@ -146,16 +137,14 @@ fn frames_that_are_read_together_are_those_that_were_sent() {
     if !with_rings() {
         return;
     }
-    let (platform, (tap, behind)) = (platform(), tap());
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    let buffers = Buffers::new(options).unwrap();
-    let mut ingress = TapIngress::new(platform.meter().clone(), tap, buffers);
+    let (tap, behind) = tap();
+    let mut ingress = reader(tap);
     // A frame of one byte is none.
-    let headers = Headers::parse(&tcp_frame(10)).unwrap();
+    let headers = Headers::parse(&tcp(10)).unwrap();
     let metadata = || vnet::encode(&headers, Checksum::Unknown, None);
     for sizes in [&[7000, 1][..], &[10; 9], &[1400, 60, 1, 7000, 1, 10], &[10], &[60, 1, 7000, 60]]
     {
-        let frames: Vec<_> = sizes.iter().map(|size| tcp_frame(*size)).collect();
+        let frames: Vec<_> = sizes.iter().map(|size| tcp(*size)).collect();
         for (frame, size) in frames.iter().zip(sizes) {
             let bytes = if *size == 1 { &frame[..1] } else { &frame[..] };
             send(&behind, metadata(), bytes);
@@ -168,19 +157,14 @@ fn frames_that_are_read_together_are_those_that_were_sent() {
         assert_eq!(usize::try_from(received.malformed).unwrap(), sizes.len() - sound.len());
         assert!(ingress.is_drained());
         let window = ingress.window();
-        let seen = window.order().iter().map(|slot| {
-            let frame = window.frame(*slot);
-            let mut whole = vec![0; frame.len as usize];
-            ingress.with_body(&mut |body| assert!(linearise(frame, body, &mut whole).is_ok()));
-            whole
-        });
+        let seen = window.order().iter().map(|slot| whole(&ingress, window.frame(*slot)));
         assert!(seen.eq(sound));
         ingress.finish(&[Outcome::Delivered; WINDOW]);
     }
     // What a budget leaves in the tap is not the end, and no budget is exceeded by more than a frame.
     let mut take = |mut budget: Budget, packets: u64| {
         for _ in 0..4 {
-            send(&behind, metadata(), &tcp_frame(10));
+            send(&behind, metadata(), &tcp(10));
         }
         let mut received = Received::default();
         budget.within(u64::MAX, packets, |part| ingress.receive(part, &mut received)).unwrap();
@@ -204,10 +188,7 @@ fn a_device_that_rings_cannot_read_is_read_by_itself() {
     let (said, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let device = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-        let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-        let tap = Arc::new(TapQueue::of_socket(device, "none"));
-        let meter = platform().meter().clone();
-        let mut ingress = TapIngress::new(meter, tap, Buffers::new(options).unwrap());
+        let mut ingress = reader(Arc::new(TapQueue::of_socket(device, "none")));
         let mut received = Received::default();
         ingress.receive(&mut Budget::default(), &mut received).unwrap();
         said.send((received.fresh, ingress.is_drained())).unwrap();

@@ -4,16 +4,15 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
-use port::{Body, Budget, Egress, Frame, Ingress, Offer, Outcome, Piece, Received};
-use port_testing::segments;
+use port::{Body, Budget, Frame, Ingress, Outcome, Piece, Received};
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::gso;
 
 use super::network::{LIMIT, in_own_network, ip};
 use super::*;
+use crate::TapEgress;
 use crate::tap::{Tap, TapOffload};
-use crate::{BufferOptions, Buffers, TapEgress, TapIngress};
 
 const SIZE: u16 = 1200;
 const PAYLOAD: usize = 3000;
@@ -21,12 +20,8 @@ const GSO: Gso = Gso { kind: GsoKind::UdpV4, size: SIZE };
 
 /// A frame to be cut, its body in mapped memory.
 fn frame(bytes: &[u8]) -> (Frame, Arc<[Region]>) {
-    let mut frame = Frame::empty();
-    frame.bytes[..HEADER_MAX].copy_from_slice(&bytes[..HEADER_MAX]);
-    frame.header_len = u8::try_from(HEADER_MAX).unwrap();
-    frame.len = u32::try_from(bytes.len()).unwrap();
-    frame.headers = Headers::parse(bytes).unwrap();
-    (frame.checksum, frame.gso) = (Checksum::Partial, Some(GSO));
+    let mut frame =
+        Frame { checksum: Checksum::Partial, gso: Some(GSO), ..port_testing::frame(bytes) };
     let region = Region::anonymous(8192).unwrap();
     region.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
     let len = u16::try_from(bytes.len() - HEADER_MAX).unwrap();
@@ -37,15 +32,13 @@ fn frame(bytes: &[u8]) -> (Frame, Arc<[Region]>) {
 fn deliver(platform: &Platform, tap: Arc<TapQueue>, features: Features, bytes: &[u8]) -> Outcome {
     let (frame, regions) = frame(bytes);
     let mut egress = TapEgress::new(platform.meter().clone(), tap, features);
-    let mut offers = [Offer::new(&frame)];
-    egress.deliver(Body::Regions(&regions), &mut offers, Duration::ZERO).unwrap();
-    offers[0].outcome
+    offer(&mut egress, Body::Regions(&regions), &frame, Duration::ZERO).unwrap()
 }
 
 /// Whatever the operator says that the device does: a packet socket does not say that it takes it.
 #[test]
 fn a_device_that_does_not_say_that_it_takes_it_gets_datagrams() {
-    let bytes = udp_frame(PAYLOAD);
+    let bytes = udp(PAYLOAD);
     let csum_sg = Features { sg: true, csum_v4: true, ..Features::NONE };
     for features in [Features::NONE, csum_sg, Features::ALL] {
         let platform = platform();
@@ -66,12 +59,12 @@ fn a_socket_behind_a_tap_gets_the_datagrams_whoever_cuts_them() {
         let tap = Tap::open("pv0", 1, TapOffload::ALL).unwrap().remove(0);
         // A kernel before 6.2 does not know it.
         let is_known = tap.segments_udp();
-        ip("link set pv0 address 02:00:00:00:00:02 addrgenmode none");
-        ip("address add 10.9.0.2/24 dev pv0");
+        ip("link set pv0 address 02:00:00:00:00:01 addrgenmode none");
+        ip("address add 10.0.0.2/24 dev pv0");
         ip("link set pv0 up");
-        let socket = UdpSocket::bind("10.9.0.2:80").unwrap();
+        let socket = UdpSocket::bind("10.0.0.2:80").unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        let (bytes, tap) = (udp_frame(PAYLOAD), Arc::new(tap));
+        let (bytes, tap) = (udp(PAYLOAD), Arc::new(tap));
         for features in [Features::NETIF, Features::ALL] {
             let platform = platform();
             assert_eq!(deliver(&platform, tap.clone(), features, &bytes), Outcome::Delivered);
@@ -90,12 +83,9 @@ fn a_socket_behind_a_tap_gets_the_datagrams_whoever_cuts_them() {
 
 #[test]
 fn a_frame_from_a_device_is_taken_over_whole() {
-    let platform = platform();
     let (tap, behind) = tap();
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    let buffers = Buffers::new(options).unwrap();
-    let mut ingress = TapIngress::new(platform.meter().clone(), tap, buffers);
-    let bytes = udp_frame(PAYLOAD);
+    let mut ingress = reader(tap);
+    let bytes = udp(PAYLOAD);
     let metadata = vnet::encode(&Headers::parse(&bytes).unwrap(), Checksum::Partial, Some(GSO));
     send(&behind, metadata, &bytes);
     let mut received = Received::default();

@@ -22,10 +22,10 @@ use xenstore::Store;
 
 use super::network::{Memory, PAGES};
 use super::*;
-use crate::{BufferOptions, Buffers, Copied, DirectIngress, GuestQueue, TapIngress};
+use crate::{Copied, DirectIngress, GuestQueue};
 
-/// Where [`tcp_frame`] sends.
-const GUEST: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// Where [`tcp`] sends.
+const GUEST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// Bytes of an unsegmented frame's payload, and of a segment's: it becomes 188 segments, and takes as many of the ring's 256 buffers.
 const PAYLOAD: usize = 60_000;
 const SEGMENT: u16 = 320;
@@ -90,7 +90,7 @@ impl World {
         let ring = Arc::new(Ring(Mutex::new(backend.rx)));
         let queue = Arc::<GuestQueue>::default();
         queue.assign(GUEST, ring.clone(), Some(memory));
-        let (ingress, behind) = reader(&queue);
+        let (ingress, behind) = direct(&queue);
         Self {
             turns: 0,
             pace: 1,
@@ -180,10 +180,9 @@ impl World {
         ingress.finish(&outcomes);
         let mut frame = Frame::empty();
         frame.set_header(&[&GUEST.0[..], &[2, 0, 0, 0, 0, 3], &OTHER, &[0; 46]].concat()).unwrap();
-        let mut offers = [Offer::new(&frame)];
         let memory: Arc<[_]> = [shm::Region::anonymous(4096).unwrap()].into();
-        ring.lock().unwrap().deliver(Body::Regions(&memory), &mut offers, now).unwrap();
-        let finds_room = offers[0].outcome == Outcome::Delivered;
+        let outcome = offer(&mut *ring.lock().unwrap(), Body::Regions(&memory), &frame, now);
+        let finds_room = outcome == Ok(Outcome::Delivered);
         assert!(finds_room || !self.kept.is_empty(), "the other sender's frame waits");
         if self.turns.is_multiple_of(self.pace) {
             self.take();
@@ -219,18 +218,15 @@ impl World {
 }
 
 /// Reads a tap's frames for the guest that has `queue`; and what is behind the tap.
-fn reader(queue: &Arc<GuestQueue>) -> (DirectIngress, UnixDatagram) {
+fn direct(queue: &Arc<GuestQueue>) -> (DirectIngress, UnixDatagram) {
     let (tap, behind) = tap();
     rustix::net::sockopt::set_socket_send_buffer_size(&behind, 1 << 20).unwrap();
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    let buffers = Buffers::new(options).unwrap();
-    let tap = TapIngress::new(platform().meter().clone(), tap, buffers);
-    (DirectIngress::new(tap, queue.clone(), true), behind)
+    (DirectIngress::new(reader(tap), queue.clone(), true), behind)
 }
 
 /// A frame as the stack hands it to the tap, and its payload.
 fn sent((payload, vlan): Sample, n: u8) -> (Vec<u8>, Vec<u8>) {
-    let mut bytes = tcp_frame(payload);
+    let mut bytes = tcp(payload);
     bytes[HEADERS] = n;
     let payload = bytes[HEADERS..].to_vec();
     if let Some(vlan) = vlan {
@@ -355,7 +351,7 @@ fn nothing_is_lent_while_a_frame_that_is_finished_is_delivered() {
     let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
     let lent = LentMemory { features: Features::NETIF, ..memory.lent() };
     queue.assign(GUEST, memory.clone(), Some(lent));
-    let (mut ingress, behind) = reader(&queue);
+    let (mut ingress, behind) = direct(&queue);
     for (sample, is_lent) in [(SMALL, false), (WHOLE, true), (TAGGED, false)] {
         behind.send(&sent(sample, 0).0).unwrap();
         let mut received = Received::default();

@@ -8,33 +8,18 @@ use std::time::{Duration, Instant};
 use offload::Features;
 use port::{Ingress, LentMemory, Outcome, WINDOW};
 use shm::Region;
-use wire::ethernet::MacAddr;
 
-use super::network::{LIMIT, Memory, PAGES, in_own_network, ip, mac, send, set_up, take};
-use super::platform;
+use super::network::{LIMIT, Memory, PAGES, in_own_network, ip, mac, send, set_up, take, veth};
+use super::reader;
 use crate::sys::bpf::{self, AttachType, ProgramType};
 use crate::tap::TapQueue;
-use crate::{
-    BufferOptions, Buffers, TapIngress, Xdp, XdpCounts, XdpIngress, XdpSocket, XdpSocketError,
-    packet, steering,
-};
+use crate::{Xdp, XdpCounts, XdpIngress, XdpSocket, XdpSocketError, packet, steering};
 
-/// A veth pair with `queues` receive queues each, of which `nic0` is the uplink's end, and its packet socket.
+/// The packet socket of `nic0`, one end of a veth pair.
 fn nic(queues: u32, mtu: u32) -> TapQueue {
-    let count = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
-    ip(&format!("link add pv0 {count} type veth peer name nic0 {count}"));
-    // The checksums of frames on a wire are finished.
-    let mut ethtool = std::process::Command::new("ethtool");
-    assert!(ethtool.args(["-K", "pv0", "tx", "off"]).output().unwrap().status.success());
-    ip("link set nic0 addrgenmode none");
+    veth(queues, mtu);
     ip("link set nic0 up");
     packet::open("nic0", 1).unwrap().remove(0)
-}
-
-/// The read side of the packet socket.
-fn ordinary(socket: TapQueue) -> TapIngress {
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-    TapIngress::new(platform().meter().clone(), Arc::new(socket), Buffers::new(options).unwrap())
 }
 
 struct Guest {
@@ -73,7 +58,7 @@ fn with(frames: &[(Vec<u8>, bool)], byte: u8) -> usize {
 #[test]
 fn the_kernel_puts_a_guests_frames_into_its_buffers_and_no_others() {
     in_own_network(|| {
-        let mut ordinary = ordinary(nic(1, 1500));
+        let mut ordinary = reader(Arc::new(nic(1, 1500)));
         let xdp = Xdp::attach("nic0", 1, 4).unwrap();
         assert!(xdp.is_in_driver());
         set_up(2);
@@ -173,7 +158,7 @@ fn a_queue_goes_from_guest_to_guest_under_load() {
 #[test]
 fn frames_in_another_guests_queue_take_the_ordinary_way() {
     in_own_network(|| {
-        let mut ordinary = ordinary(nic(2, 1500));
+        let mut ordinary = reader(Arc::new(nic(2, 1500)));
         let xdp = Xdp::attach("nic0", 2, 4).unwrap();
         set_up(2);
         // As a card does that steers by destination.
@@ -183,12 +168,12 @@ fn frames_in_another_guests_queue_take_the_ordinary_way() {
             (1..=2).for_each(|guest| send(guest, &[0xd0 + guest; 1400]));
             (with(&take(&mut first.ingress), 0xd1), with(&take(&mut second.ingress), 0xd2))
         };
-        steering.set(&key(mac(1)), 1).unwrap();
-        steering.set(&key(mac(2)), 2).unwrap();
+        steering.set(&steering::key(mac(1)), 1).unwrap();
+        steering.set(&steering::key(mac(2)), 2).unwrap();
         assert_eq!(one_each(&mut first, &mut second), (1, 1));
         // Each in the other's queue.
-        steering.set(&key(mac(1)), 2).unwrap();
-        steering.set(&key(mac(2)), 1).unwrap();
+        steering.set(&steering::key(mac(1)), 2).unwrap();
+        steering.set(&steering::key(mac(2)), 1).unwrap();
         (1..=2).for_each(|guest| send(guest, &[0xd8 + guest; 1400]));
         let mut others = Vec::new();
         while others.len() < 2 {
@@ -200,8 +185,8 @@ fn frames_in_another_guests_queue_take_the_ordinary_way() {
             assert_eq!(guest.counts.misdirected(), 0);
         }
         // The first takes none of its frames.
-        steering.set(&key(mac(1)), 1).unwrap();
-        steering.set(&key(mac(2)), 2).unwrap();
+        steering.set(&steering::key(mac(1)), 1).unwrap();
+        steering.set(&steering::key(mac(2)), 2).unwrap();
         for _ in 0..2 * PAGES {
             send(1, &[0xde; 1400]);
         }
@@ -219,7 +204,7 @@ fn frames_in_another_guests_queue_take_the_ordinary_way() {
 #[test]
 fn frames_longer_than_a_page_take_the_ordinary_way() {
     in_own_network(|| {
-        let mut ordinary = ordinary(nic(1, 9000));
+        let mut ordinary = reader(Arc::new(nic(1, 9000)));
         let xdp = Xdp::attach("nic0", 1, 4).unwrap();
         assert!(!xdp.is_in_driver());
         set_up(1);
@@ -257,10 +242,6 @@ fn errors_of_sockets_and_programs_name_the_cause() {
         let LentMemory { features, .. } = lent;
         assert_eq!(features, Features::ALL);
     });
-}
-
-fn key(mac: MacAddr) -> [u8; 8] {
-    steering::key(mac)
 }
 
 /// Has an interface choose the transmit queue, and so its peer's receive queue, by destination: the number in the map, less one.

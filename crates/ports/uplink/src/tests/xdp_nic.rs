@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use hypervisor::{CopyOut, DmaHold, DmaRange, GrantedMemory, MappedPages};
 use offload::{Checksum, Gso};
-use port::{Armed, Body, DropReason, Egress, Event, Frame, Ingress, Offer, Outcome};
-use port_testing::segments;
+use port::{Armed, Body, DropReason, Egress, Event, Frame, Ingress, Outcome};
+use port_testing::{deliver, offer, segments, tcp};
 
 use super::egress::{Sender, tso};
-use super::network::{LIMIT, in_own_network, ip, take};
-use super::{platform, tcp_frame};
+use super::network::{LIMIT, in_own_network, ip, take, veth};
+use super::{platform, reader};
 use crate::sys::bpf;
 use crate::tap::TapQueue;
 use crate::{
-    BufferOptions, Buffers, TapEgress, TapIngress, Xdp, XdpNic, XdpNicEgress, XdpNicError,
-    XdpNicIngress, XdpNicReceiver, XdpNicSender, XdpNicSocket, XdpNicWatch, packet,
+    TapEgress, TapIngress, Xdp, XdpNic, XdpNicEgress, XdpNicError, XdpNicIngress, XdpNicReceiver,
+    XdpNicSender, XdpNicSocket, XdpNicWatch, packet,
 };
 
 /// Buffers of a queue for frames that come in.
@@ -26,18 +26,12 @@ const RX_BUFFERS: usize = 1024;
 
 /// A veth pair with `queues` receive queues each, of which `nic0` is the uplink's end. Returns the other end.
 fn wire(queues: u32, mtu: u32) -> Outside {
-    let count = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
-    ip(&format!("link add pv0 {count} type veth peer name nic0 {count}"));
-    // The checksums of frames on a wire are finished, and their tags are part of them.
-    let arguments = ["-K", "pv0", "tx", "off", "txvlan", "off"];
-    let ethtool = Command::new("ethtool").args(arguments).output();
-    assert!(ethtool.unwrap().status.success());
+    veth(queues, mtu);
     ["nic0", "pv0"].iter().for_each(|name| ip(&format!("link set {name} addrgenmode none up")));
     let socket = Arc::new(packet::open("pv0", 1).unwrap().remove(0));
     let meter = platform().meter().clone();
-    let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
     Outside {
-        ingress: TapIngress::new(meter.clone(), socket.clone(), Buffers::new(options).unwrap()),
+        ingress: reader(socket.clone()),
         egress: TapEgress::new(meter, socket.clone(), offload::Features::NONE),
         socket,
     }
@@ -52,11 +46,7 @@ struct Outside {
 
 impl Outside {
     fn send(&mut self, bytes: &[u8]) {
-        let sender = Sender::new(&platform(), bytes);
-        let frame = whole(&sender, bytes);
-        let mut offers = [Offer::new(&frame)];
-        self.egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
-        assert_eq!(offers[0].outcome, Outcome::Delivered);
+        assert_eq!(send(&mut self.egress, bytes), Outcome::Delivered);
     }
 
     /// Takes so many frames.
@@ -83,6 +73,13 @@ fn whole(sender: &Sender, bytes: &[u8]) -> Frame {
     Frame { checksum: Checksum::Unknown, ..sender.mapped(bytes, None) }
 }
 
+/// Sends a frame that needs nothing.
+fn send(egress: &mut dyn Egress, bytes: &[u8]) -> Outcome {
+    let sender = Sender::new(&platform(), bytes);
+    let frame = whole(&sender, bytes);
+    offer(egress, Body::Regions(&sender.regions), &frame, Duration::ZERO).unwrap()
+}
+
 /// One queue of the NIC.
 struct Queue {
     socket: Arc<XdpNicSocket>,
@@ -107,15 +104,11 @@ fn take_over() -> (Vec<Queue>, XdpNicWatch) {
 
 impl Queue {
     fn offer(&mut self, body: Body<'_>, frames: &[&Frame]) -> Vec<Outcome> {
-        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
-        self.egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
-        offers.iter().map(|offer| offer.outcome).collect()
+        deliver(&mut self.egress, body, frames, Duration::ZERO)
     }
 
     fn send(&mut self, bytes: &[u8]) -> Outcome {
-        let sender = Sender::new(&platform(), bytes);
-        let frame = whole(&sender, bytes);
-        self.offer(Body::Regions(&sender.regions), &[&frame])[0]
+        send(&mut self.egress, bytes)
     }
 }
 
@@ -166,6 +159,32 @@ fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
     });
 }
 
+/// Has other sides of a queue take and send so many frames.
+fn carry_both_ways(
+    outside: &mut Outside,
+    ingress: &mut XdpNicIngress,
+    egress: &mut XdpNicEgress,
+    count: usize,
+) {
+    for number in 0..count {
+        let frame = bytes(60, number);
+        outside.send(&frame);
+        assert_eq!(take(ingress), [(frame.clone(), false)]);
+        assert_eq!(send(egress, &frame), Outcome::Delivered, "frame {number}");
+        assert_eq!(outside.take(1), [frame]);
+    }
+}
+
+/// Waits until a side has a frame in hand.
+fn take_in_hand(ingress: &mut XdpNicIngress) {
+    let deadline = Instant::now() + LIMIT;
+    while ingress.window().is_empty() {
+        assert!(Instant::now() < deadline);
+        let mut received = port::Received::default();
+        ingress.receive(&mut port::Budget::default(), &mut received).unwrap();
+    }
+}
+
 /// A worker that sleeps in a guest's memory has frames and buffers of a queue in its hands. Other sides serve the queue meanwhile, and when it wakes
 /// up nothing is lost to the queue.
 #[test]
@@ -176,26 +195,11 @@ fn other_sides_take_the_places_of_those_in_which_workers_sleep() {
         let Queue { receiver, sender, ingress: mut asleep, egress: mut sending, .. } =
             queues.remove(0);
         outside.send(&bytes(60, 0));
-        let deadline = Instant::now() + LIMIT;
-        while asleep.window().is_empty() {
-            assert!(Instant::now() < deadline);
-            let mut received = port::Received::default();
-            asleep.receive(&mut port::Budget::default(), &mut received).unwrap();
-        }
+        take_in_hand(&mut asleep);
         sending.fall_asleep(port::WINDOW);
         let (mut ingress, mut egress) = (receiver.ingress(), sender.egress());
         // More than there are buffers, each way.
-        for number in 1..RX_BUFFERS + 100 {
-            let frame = bytes(60, number);
-            outside.send(&frame);
-            assert_eq!(take(&mut ingress), [(frame.clone(), false)]);
-            let from = Sender::new(&platform(), &frame);
-            let whole = whole(&from, &frame);
-            let mut offers = [Offer::new(&whole)];
-            egress.deliver(Body::Regions(&from.regions), &mut offers, Duration::ZERO).unwrap();
-            assert_eq!(offers[0].outcome, Outcome::Delivered, "frame {number}");
-            assert_eq!(outside.take(1), [frame]);
-        }
+        carry_both_ways(&mut outside, &mut ingress, &mut egress, RX_BUFFERS + 100);
         let filled = ingress.filled();
         drop(asleep);
         assert_eq!(ingress.filled(), filled + 1, "the buffer of the frame in hand");
@@ -257,12 +261,7 @@ fn other_sides_serve_the_queue_while_threads_sleep_in_calls() {
         let Queue { receiver, sender, ingress: mut reading, egress: mut sending, .. } =
             queues.remove(0);
         outside.send(&bytes(60, 0));
-        let deadline = Instant::now() + LIMIT;
-        while reading.window().is_empty() {
-            assert!(Instant::now() < deadline);
-            let mut received = port::Received::default();
-            reading.receive(&mut port::Budget::default(), &mut received).unwrap();
-        }
+        take_in_hand(&mut reading);
         let memory = Arc::new(Sleepy::default());
         let granted: Arc<dyn GrantedMemory> = memory.clone();
         let late = bytes(1000, 0);
@@ -276,24 +275,12 @@ fn other_sides_serve_the_queue_while_threads_sleep_in_calls() {
             let writer = scope.spawn(move || {
                 let from = Sender::new(&platform(), late);
                 let frame = Frame { checksum: Checksum::Unknown, ..from.frame(late, None) };
-                let mut offers = [Offer::new(&frame)];
                 let body = Body::Granted { memory: in_memory, mapped: None };
-                sending.deliver(body, &mut offers, Duration::ZERO).unwrap();
-                offers[0].outcome
+                offer(&mut sending, body, &frame, Duration::ZERO).unwrap()
             });
             memory.wait(2);
             let (mut ingress, mut egress) = (receiver.ingress(), sender.egress());
-            for number in 1..100 {
-                let frame = bytes(60, number);
-                outside.send(&frame);
-                assert_eq!(take(&mut ingress), [(frame.clone(), false)]);
-                let from = Sender::new(&platform(), &frame);
-                let whole = whole(&from, &frame);
-                let mut offers = [Offer::new(&whole)];
-                egress.deliver(Body::Regions(&from.regions), &mut offers, Duration::ZERO).unwrap();
-                assert_eq!(offers[0].outcome, Outcome::Delivered, "frame {number}");
-                assert_eq!(outside.take(1), [frame]);
-            }
+            carry_both_ways(&mut outside, &mut ingress, &mut egress, 100);
             assert!(!reader.is_finished() && !writer.is_finished(), "they slept all the time");
             memory.wake();
             reader.join().unwrap();
@@ -361,7 +348,7 @@ fn offloads_are_done_before_a_frame_goes_out() {
         for (payload, gso) in
             [(1000, None), (8000, Some(tso())), (8000, Some(Gso { size: 100, ..tso() }))]
         {
-            let bytes = tcp_frame(payload);
+            let bytes = tcp(payload);
             let sender = Sender::new(&platform, &bytes);
             let expected = segments(&bytes, gso.unwrap_or(Gso { size: 1448, ..tso() }));
             let (granted, mapped) = (sender.frame(&bytes, gso), sender.mapped(&bytes, gso));
@@ -379,7 +366,7 @@ fn offloads_are_done_before_a_frame_goes_out() {
                 assert_eq!(outside.take(3), [bytes.clone(), expected[0].clone(), bytes.clone()]);
             }
         }
-        let countless = tcp_frame(8000);
+        let countless = tcp(8000);
         let sender = Sender::new(&platform, &countless);
         let frame = sender.mapped(&countless, Some(Gso { size: 8, ..tso() }));
         let outcomes = queue.offer(Body::Regions(&sender.regions), &[&frame]);
@@ -397,7 +384,7 @@ fn a_frame_beyond_the_mtu_is_dropped_as_such_and_the_mtu_may_change() {
         let too_large = Outcome::Dropped(DropReason::TooLarge);
         assert_eq!(queue.send(&bytes(1515, 0)), too_large);
         assert_eq!(queue.send(&tagged(1519)), too_large);
-        let long = tcp_frame(4000);
+        let long = tcp(4000);
         let sender = Sender::new(&platform(), &long);
         let segments = sender.mapped(&long, Some(Gso { size: 1461, ..tso() }));
         assert_eq!(queue.offer(Body::Regions(&sender.regions), &[&segments]), [too_large]);
@@ -494,11 +481,7 @@ fn a_nic_is_given_back_and_may_be_taken_again() {
             outside.send(&bytes(100, round));
             assert_eq!(take(&mut queues[0].ingress), [(bytes(100, round), false)]);
         }
-        let mut ordinary = packet::open("nic0", 1).unwrap();
-        let options = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
-        let meter = platform().meter().clone();
-        let socket = Arc::new(ordinary.remove(0));
-        let mut ordinary = TapIngress::new(meter, socket, Buffers::new(options).unwrap());
+        let mut ordinary = reader(Arc::new(packet::open("nic0", 1).unwrap().remove(0)));
         outside.send(&bytes(100, 9));
         assert_eq!(take(&mut ordinary), [(bytes(100, 9), false)]);
         let (mut queues, watch) = take_over();

@@ -11,7 +11,7 @@ use shm::PageSize;
 use vhost_user::Device;
 use wire::ethernet::MacAddr;
 
-use crate::common::{FrontEnd, LEN, LINUX, RINGS, Served, Vm, plain, tcp, tso};
+use crate::common::{FrontEnd, LEN, LINUX, Served, Vm, plain, tcp, tso};
 
 /// The honest machines: `tcp` makes frames from the second one to the first one.
 const BLUE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -224,30 +224,4 @@ pub fn block(fd: &OwnedFd) {
 pub fn unblock(fd: &OwnedFd) {
     fcntl_setfl(fd, fcntl_getfl(fd).unwrap() | OFlags::NONBLOCK).unwrap();
     let _ = rustix::io::read(fd, &mut [0; 8]);
-}
-
-/// Offsets in the memory of the ring that the third machine sends by.
-pub const DESCRIPTORS: usize = RINGS[1];
-pub const AVAILABLE: usize = RINGS[1] + 0x4000;
-
-/// A descriptor: address, length, flags, and the next one (or, of a packed ring, id and flags).
-pub type Raw = (u64, u32, u16, u16);
-
-/// Writes descriptors from `at` on.
-pub fn describe(vm: &Vm, at: usize, descriptors: &[Raw]) {
-    for (n, (address, len, flags, next)) in descriptors.iter().enumerate() {
-        let at = at + 16 * n;
-        vm.memory.write(at, *address).unwrap();
-        vm.memory.write(at + 8, *len).unwrap();
-        vm.memory.write(at + 12, [*flags, *next]).unwrap();
-    }
-}
-
-/// Makes chains of a split ring available, and says that there are so many.
-pub fn make_available(vm: &Vm, heads: &[u16], index: u16) {
-    for (n, head) in heads.iter().enumerate() {
-        vm.memory.write(AVAILABLE + 4 + 2 * n, *head).unwrap();
-    }
-    vm.memory.write(AVAILABLE + 2, index).unwrap();
-    vm.kick();
 }

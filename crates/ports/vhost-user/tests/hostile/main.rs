@@ -7,6 +7,5 @@ mod eventfds;
 mod frames;
 mod messages;
 mod pace;
-mod rings;
 mod sparse;
 mod udp;

@@ -1,7 +1,8 @@
 //! Unsegmented UDP between two virtual machines.
 
 use port::{DropReason, Outcome};
-use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
+use port_testing::transport_sum;
+use wire::checksum::Sum;
 
 use crate::common::{
     GUEST_CSUM, GUEST_USO4, GUEST_USO6, HOST_USO, LINUX, RING_PACKED, Vm, pass, plain, udp, udp_v6,
@@ -26,14 +27,7 @@ fn payload(frame: &[u8], start: usize) -> &[u8] {
     assert_eq!(usize::from(word(start + 4)), len, "the UDP length");
     let ip_len = if start == 34 { usize::from(word(16)) - 20 } else { usize::from(word(18)) };
     assert_eq!(ip_len, len, "the IP length");
-    let octets = |at: usize| <[u8; 4]>::try_from(&frame[at..at + 4]).unwrap();
-    let long = |at: usize| <[u8; 16]>::try_from(&frame[at..at + 16]).unwrap();
-    let mut sum = match start {
-        34 => pseudo_v4(octets(26).into(), octets(30).into(), 17, word(start + 4)),
-        _ => pseudo_v6(long(22).into(), long(38).into(), 17, word(start + 4).into()),
-    };
-    sum.add_bytes(&frame[start..]);
-    assert_eq!(sum.fold(), 0xffff, "the UDP checksum");
+    assert_eq!(transport_sum(frame), 0xffff, "the UDP checksum");
     if start == 34 {
         assert_eq!(Sum::of(&frame[14..34]).fold(), 0xffff, "the IP checksum");
     }
@@ -127,20 +121,11 @@ fn a_reply_of_a_dhcp_server_has_a_finished_checksum() {
                 let (metadata, arrived) = blue.receive().unwrap();
                 let (expected, sum) = match finished {
                     true => (vec![0; 10], 0xffff),
-                    false => (unfinished[..10].to_vec(), datagram_sum(&frame)),
+                    false => (unfinished[..10].to_vec(), transport_sum(&frame)),
                 };
                 assert_eq!(metadata[..10], expected, "{len} {ports:?}");
-                assert_eq!(datagram_sum(&arrived), sum, "{len} {ports:?}");
+                assert_eq!(transport_sum(&arrived), sum, "{len} {ports:?}");
             }
         }
     }
-}
-
-/// The sum over a datagram and its pseudo-header: all bits of a right one.
-fn datagram_sum(frame: &[u8]) -> u16 {
-    let octets = |at: usize| <[u8; 4]>::try_from(&frame[at..at + 4]).unwrap();
-    let len = u16::try_from(frame.len() - 34).unwrap();
-    let mut sum = pseudo_v4(octets(26).into(), octets(30).into(), 17, len);
-    sum.add_bytes(&frame[34..]);
-    sum.fold()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use port::Doorbell;
+use port_testing::{pass, tcp};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -14,10 +15,9 @@ use vhost_user::shared::{Channel, Message};
 use virtio_user::{Error, Options};
 use virtqueue::Layout;
 
+use crate::ALL;
 use crate::connect;
 use crate::fake::{Answer, GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_MEM_TABLE};
-use crate::pass::pass;
-use crate::{ALL, tcp};
 
 fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(payload.len()).unwrap();

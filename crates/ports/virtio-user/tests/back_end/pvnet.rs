@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Doorbell, DropReason, Event, Outcome, Queue};
-use port_testing::{Sender, Sent};
+use port_testing::{Sender, Sent, pass, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user::{Device, DeviceOptions};
 use virtio_user::{Error, Options, Session};
 use virtqueue::Layout;
 
+use crate::ALL;
 use crate::connect;
-use crate::pass::{Out, pass, sink};
-use crate::{ALL, tcp};
+use crate::sink::{Out, sink};
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -22,6 +22,11 @@ use xenstore::Store;
 /// The most pages of a queue that are kept mapped: all of a frontend's.
 pub const PERSISTENT: u16 = 512;
 
+/// The addresses of the guests that [`Host::pair`] makes, and of everybody.
+pub const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+pub const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+pub const ALL: [u8; 6] = [0xff; 6];
+
 /// A machine that counts operations, once its meter is on.
 pub type Platform = Metered<Machine>;
 
@@ -32,7 +37,7 @@ pub struct Host {
     pub store: Arc<dyn Store>,
     pub datapath: Datapath,
     pub failures: Mutex<mpsc::Receiver<Failure>>,
-    offered: Offered,
+    pub offered: Offered,
     /// The ledgers, which outlive the backends.
     ledgers: Mutex<BTreeMap<DomId, Arc<Anonymous>>>,
 }
@@ -145,6 +150,15 @@ impl Host {
         self.connect(&mut guest.vif)
     }
 
+    /// Makes guests A and B. The switch knows where B is.
+    pub fn pair(&self, config: netfront::Config) -> [Guest; 2] {
+        let [mut a, mut b] =
+            ["02:00:00:00:00:0a", "02:00:00:00:00:0b"].map(|mac| self.guest(mac, config));
+        assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
+        await_any(&mut a);
+        [a, b]
+    }
+
     /// Makes a guest and connects it. Its frontend runs on another thread.
     pub fn guest(&self, mac: &str, config: netfront::Config) -> Guest {
         self.guest_on(&self.platform, mac, config)
@@ -253,6 +267,11 @@ pub fn send_as(
     queue.tx.send(len, checksum, gso).unwrap();
     queue.tx.publish();
     true
+}
+
+/// Waits for a frame in a guest's first queue.
+pub fn await_any(guest: &mut Guest) -> Vec<u8> {
+    wait_for("a frame", || receive(&mut guest.queues[0]))
 }
 
 /// Takes a frame off a guest's ring.

@@ -4,25 +4,13 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hypervisor::EventChannel;
+use netfront::Config;
 use port::Coalescing;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::common::{Guest, Host, frame, receive, send, wait_until};
-
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
-
-/// Two guests that know each other.
-fn guests(host: &Host) -> [Guest; 2] {
-    let [mut a, mut b] = ["02:00:00:00:00:0a", "02:00:00:00:00:0b"]
-        .map(|mac| host.guest(mac, netfront::Config::default()));
-    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
-    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
-    [a, b]
-}
+use crate::common::{A, B, Guest, Host, frame, receive, send};
 
 /// Takes what has come, and otherwise sleeps until it is notified. Returns how many frames have come.
 fn take(guest: &mut Guest) -> usize {
@@ -61,7 +49,7 @@ fn settings() -> impl Iterator<Item = Option<Coalescing>> {
 fn no_notification_is_lost_whatever_is_coalesced() {
     for coalescing in settings() {
         let host = Host::new(1, 1).coalescing(coalescing);
-        let [mut a, mut b] = guests(&host);
+        let [mut a, mut b] = host.pair(Config::default());
         let count = 2000;
         let sender = std::thread::spawn(move || {
             let mut random = 0x9e37_79b9_u32;
@@ -91,7 +79,7 @@ fn no_notification_is_lost_whatever_is_coalesced() {
 fn a_guest_is_woken_once_for_the_wanted_frames() {
     let coalescing = Coalescing { frames: 8, after: Duration::from_secs(5) };
     let host = Host::new(1, 1).coalescing(Some(coalescing));
-    let [mut a, mut b] = guests(&host);
+    let [mut a, mut b] = host.pair(Config::default());
     for _ in 0..3 {
         let sender = std::thread::spawn(move || {
             // The guest sleeps by then.
@@ -111,7 +99,7 @@ fn a_guest_is_woken_once_for_the_wanted_frames() {
 fn fewer_frames_come_when_their_time_is_over() {
     let after = Duration::from_millis(100);
     let host = Host::new(1, 1).coalescing(Some(Coalescing { frames: 8, after }));
-    let [mut a, mut b] = guests(&host);
+    let [mut a, mut b] = host.pair(Config::default());
     let began = Instant::now();
     let sender = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));

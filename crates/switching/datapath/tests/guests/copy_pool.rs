@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use hypervisor::Counted;
 use machine::{DRIVER_DOMAIN, toolstack};
-use netback::{Anonymous, GrantReuse, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, Vif};
 use netfront::{Config, CopyPool, Frontend};
-use offload::Features;
 use xenstore::Store;
 
-use crate::common::{Host, frame, receive, send, wait_until};
+use crate::common::{A, ALL, Host, await_any, frame, receive, send, wait_for, wait_until};
 
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const MACS: [&str; 2] = ["02:00:00:00:00:b0", "02:00:00:00:00:b1"];
 
 /// Two interfaces of one guest, whose buffers are 64 pages in all.
@@ -22,22 +20,9 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
     let (domain, inside, vif) = host.domain(MACS[0]);
     let id = domain.id();
     toolstack::create_vif(&*host.store, id, 1, MACS[1]).unwrap();
-    let offered = Offered {
-        max_queues: 1,
-        features: Features::ALL,
-        guest_offloads: true,
-        split_event_channels: true,
-        tx: TxChannel::Header,
-        rx: RxChannel::Copy,
-        persistent_grants: 512,
-        reuse: GrantReuse::Agreed,
-        multicast_control: false,
-        coalescing: None,
-        completion_delay: None,
-    };
     let ledgers = Arc::<Anonymous>::default();
     let (path, store) = (toolstack::backend_path(id, 1), host.store.clone());
-    let second = Vif::adopt(host.platform.clone(), store, &path, offered, ledgers).unwrap();
+    let second = Vif::adopt(host.platform.clone(), store, &path, host.offered, ledgers).unwrap();
     let pool = Arc::new(CopyPool::new(&inside, DRIVER_DOMAIN, 64, 2).unwrap());
     let mut interfaces = Vec::new();
     for (handle, mut vif) in [vif, second].into_iter().enumerate() {
@@ -61,8 +46,8 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
     // The switch learns where they are.
     for (n, (_, queues, ..)) in interfaces.iter_mut().enumerate() {
         let mac = [2, 0, 0, 0, 0, 0xb0 + u8::try_from(n).unwrap()];
-        wait_until("room", || send(&mut queues[0], &frame([0xff; 6], mac, 60, 0)));
-        wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+        wait_until("room", || send(&mut queues[0], &frame(ALL, mac, 60, 0)));
+        await_any(&mut a);
     }
     for (_, queues, ..) in &mut interfaces {
         while receive(&mut queues[0]).is_some() {}
@@ -76,12 +61,9 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
         let bytes = frame(mac, A, 60 + (n * 37 % 9000) as usize, n);
         wait_until("room", || send(&mut a.queues[0], &bytes));
         let (_, queues, ..) = &mut interfaces[to];
-        let mut got = None;
-        wait_until("the frame", || {
-            got = receive(&mut queues[0]).filter(|bytes| bytes[..6] == mac);
-            got.is_some()
-        });
-        assert!(got.unwrap() == bytes, "frame {n} differs");
+        let got =
+            wait_for("the frame", || receive(&mut queues[0]).filter(|bytes| bytes[..6] == mac));
+        assert!(got == bytes, "frame {n} differs");
     }
     host.platform.meter().switch(false);
     assert_eq!(count(Counted::Hypercalls), count(Counted::Notifications));

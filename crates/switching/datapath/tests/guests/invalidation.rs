@@ -1,37 +1,23 @@
 //! Guests that want pages back which the backend keeps mapped: they ask, and wait for the confirmation.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypervisor::Guest as _;
-use machine::DRIVER_DOMAIN;
+use machine::{DRIVER_DOMAIN, toolstack};
 use netdev::Queue as _;
-use netfront::{Config, ConnectError};
+use netfront::{Config, ConnectError, Frontend};
 use wire::netif::GrefMapping;
+use xenstore::Store;
 
-use crate::common::{Guest, Host, frame, receive, send, wait_until};
+use crate::common::{A, B, Guest, Host, frame, receive, send, wait_until};
 
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
 /// Pages that a guest wants back at a time.
 const PAGES: usize = 32;
 /// Far more than the backend needs to confirm.
 const ENOUGH: Duration = Duration::from_secs(10);
 /// Far more than anybody may wait for a backend that does not answer.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// Two guests that the switch knows.
-fn guests(host: &Host) -> [Guest; 2] {
-    let mut a = host.guest("02:00:00:00:00:0a", Config::default());
-    let mut b = host.guest("02:00:00:00:00:0b", Config::default());
-    let greet = |from: &mut Guest, to: &mut Guest, mac| {
-        wait_until("room", || send(&mut from.queues[0], &frame(ALL, mac, 60, 0)));
-        wait_until("the broadcast", || receive(&mut to.queues[0]).is_some());
-    };
-    greet(&mut a, &mut b, A);
-    greet(&mut b, &mut a, B);
-    [a, b]
-}
 
 /// Sends frames from `a` to `b` until `next`; each arrives whole and in order.
 fn cross(a: &mut Guest, b: &mut Guest, sent: &mut u32, next: u32) {
@@ -55,7 +41,7 @@ fn cross(a: &mut Guest, b: &mut Guest, sent: &mut u32, next: u32) {
 #[test]
 fn pages_that_were_mapped_are_free_after_the_confirmation_and_frames_flow() {
     let host = Host::new(1, 1);
-    let [mut a, mut b] = guests(&host);
+    let [mut a, mut b] = host.pair(Config::default());
     let pinned = a.domain.pinned();
     let reservation = a.inside.reservation();
     let mut sent = 0;
@@ -95,7 +81,7 @@ fn pages_that_were_mapped_are_free_after_the_confirmation_and_frames_flow() {
 #[test]
 fn a_frontend_that_leaves_has_all_its_pages_again() {
     let host = Host::new(1, 1);
-    let [mut a, mut b] = guests(&host);
+    let [mut a, mut b] = host.pair(Config::default());
     let mut sent = 0;
     cross(&mut a, &mut b, &mut sent, 100);
     let Guest { domain, inside, mut frontend, queues, mut vif, port, .. } = a;
@@ -125,13 +111,11 @@ fn a_frontend_that_leaves_has_all_its_pages_again() {
 fn a_guest_does_not_wait_for_ever_for_a_backend_that_never_confirms() {
     let host = Host::new(1, 1);
     let (domain, inside, mut vif) = host.domain("02:00:00:00:00:0a");
-    let store: std::sync::Arc<dyn xenstore::Store> =
-        std::sync::Arc::new(host.machine.store().connect(domain.id()));
+    let store: Arc<dyn Store> = Arc::new(host.machine.store().connect(domain.id()));
     let guest = inside.clone();
     let config = Config { persistent_grants: true, timeout: LIMIT / 20, ..Config::default() };
     let frontend = std::thread::spawn(move || {
-        let device = machine::toolstack::device_path(0);
-        netfront::Frontend::connect(&guest, store, &device, &config).unwrap()
+        Frontend::connect(&guest, store, &toolstack::device_path(0), &config).unwrap()
     });
     // Maps what the frontend asks for, and then answers nothing more.
     let mut connection = host.connect(&mut vif);
@@ -160,7 +144,7 @@ fn a_guest_does_not_wait_for_ever_for_a_backend_that_never_confirms() {
 #[test]
 fn only_the_answer_to_its_own_list_is_a_confirmation() {
     let host = Host::new(1, 1);
-    let [mut a, _b] = guests(&host);
+    let [mut a, _b] = host.pair(Config::default());
     let grefs = a.queues[0].tx.grefs();
     let entry = |n: usize| GrefMapping { gref: grefs[n].0, flags: 0, status: 0 };
     let (first, second) = (entry(0), entry(1));

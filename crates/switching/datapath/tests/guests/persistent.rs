@@ -6,11 +6,10 @@ use netfront::{Config, ControlError};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
-use crate::common::{Guest, Host, PERSISTENT, frame, receive, send, wait_until};
+use crate::common::{
+    A, ALL, B, Guest, Host, PERSISTENT, await_any, frame, receive, send, wait_until,
+};
 
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
 /// Frames in each direction.
 const FRAMES: u32 = 300;
 
@@ -22,30 +21,16 @@ struct Taken {
     misses: u64,
 }
 
-/// Two guests that the switch knows.
-fn guests(host: &Host, config: Config) -> [Guest; 2] {
-    let mut a = host.guest("02:00:00:00:00:0a", config);
-    let mut b = host.guest("02:00:00:00:00:0b", config);
-    cross(&mut a, &mut b, &frame(ALL, A, 60, 0));
-    cross(&mut b, &mut a, &frame(ALL, B, 60, 0));
-    [a, b]
-}
-
 /// Sends a frame; it arrives whole.
 fn cross(from: &mut Guest, to: &mut Guest, bytes: &[u8]) {
     wait_until("room", || send(&mut from.queues[0], bytes));
-    let mut got = None;
-    wait_until("the frame", || {
-        got = receive(&mut to.queues[0]);
-        got.is_some()
-    });
-    assert!(got.unwrap() == bytes, "another frame arrived");
+    assert!(await_any(to) == bytes, "another frame arrived");
 }
 
 /// Sends frames both ways, one at a time, so that every configuration has the same batches.
 fn run(config: Config) -> Taken {
     let host = Host::new(1, 1);
-    let [mut a, mut b] = guests(&host, config);
+    let [mut a, mut b] = host.pair(config);
     let count = |what| host.platform.meter().count(what);
     host.platform.meter().switch(true);
     for n in 0..FRAMES {
@@ -90,7 +75,7 @@ fn in_steady_state_nearly_every_page_is_found_mapped() {
         (GrantReuse::OnDemand, TxChannel::Remap),
     ] {
         let host = Host::with_channels(1, 1, tx, RxChannel::Copy).reusing(reuse);
-        let [mut a, mut b] = guests(&host, Config::default());
+        let [mut a, mut b] = host.pair(Config::default());
         let mut exchange = |from: u32| {
             for n in from..from + FRAMES {
                 let len = 60 + (n * 37 % 9000) as usize;
@@ -132,7 +117,7 @@ fn in_steady_state_nearly_every_page_is_found_mapped() {
 #[test]
 fn pages_go_and_come_back_while_frames_flow() {
     let host = Host::new(1, 1);
-    let [mut a, mut b] = guests(&host, Config::default());
+    let [mut a, mut b] = host.pair(Config::default());
     let list: Vec<_> = a.queues[0]
         .tx
         .grefs()
@@ -185,7 +170,7 @@ fn a_guest_leaves_and_comes_back_and_nothing_stays_mapped() {
 #[test]
 fn frames_stay_whole_while_pages_come_and_go() {
     let host = Host::new(2, 1);
-    let [mut a, mut b] = guests(&host, Config::default());
+    let [mut a, mut b] = host.pair(Config::default());
     let (sent, received) = (a.queues[0].tx.grefs(), b.queues[0].rx.grefs());
     let list = |grefs: &[hypervisor::GrantRef], flags| -> Vec<_> {
         grefs.iter().map(|gref| GrefMapping { gref: gref.0, flags, status: 0 }).collect()

@@ -9,26 +9,21 @@ use port::{Budget, Egress, Ingress, Offer, Outcome, Received, WINDOW};
 use proptest::prelude::*;
 use xenstore::XenbusState;
 
-use crate::common::{Guest, Host, Platform, frame, receive, send, wait_until};
-
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
+use crate::common::{A, ALL, B, Guest, Host, Platform, frame, receive, send, wait_until};
 
 /// The backend's and the frontend's choice of header source.
 const HEADER_SOURCES: [(TxChannel, bool); 3] =
     [(TxChannel::Header, true), (TxChannel::Header, false), (TxChannel::Remap, false)];
 
-fn guests(host: &Host, header_channel: bool) -> [Guest; 2] {
-    let config = netfront::Config { header_channel, ..netfront::Config::default() };
-    ["02:00:00:00:00:0a", "02:00:00:00:00:0b"].map(|mac| host.guest(mac, config))
+fn pair(host: &Host, header_channel: bool) -> [Guest; 2] {
+    host.pair(netfront::Config { header_channel, ..netfront::Config::default() })
 }
 
 #[test]
 fn traffic_goes_on_after_the_daemon_was_killed() {
     for (tx, header_channel) in HEADER_SOURCES {
         let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
-        let [mut a, mut b] = guests(&host, header_channel);
+        let [mut a, mut b] = pair(&host, header_channel);
         let mut sent = 0;
         for round in 0..12 {
             // So many that some wait for free slots, on both sides of the backend.
@@ -54,7 +49,7 @@ fn traffic_goes_on_after_the_daemon_was_killed() {
 fn frames_wait_for_a_paused_datapath_and_can_be_read_back() {
     for (tx, header_channel) in HEADER_SOURCES {
         let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
-        let [mut a, mut b] = guests(&host, header_channel);
+        let [mut a, mut b] = pair(&host, header_channel);
         flow(&mut a, A, &mut b, 10);
         host.datapath.pause();
         let frames: Vec<_> = [60, 200, 9000, 60_000, 1514]
@@ -187,7 +182,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
-        let [mut a, mut b] = guests(&host, header_channel);
+        let [mut a, mut b] = pair(&host, header_channel);
         let mut backend = Backend::restart(&host, &mut a, &mut b);
         let (mut sent, mut came) = (Vec::new(), BTreeMap::new());
         let mut finished = true;

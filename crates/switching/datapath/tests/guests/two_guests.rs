@@ -11,12 +11,9 @@ use wire::headers::Headers;
 use wire::netif::{HashKind, header_channel};
 
 use crate::common::{
-    Guest, Host, frame, receive, receive_hashed, receive_whole, send, send_as, wait_for, wait_until,
+    A, ALL, B, Guest, Host, await_any, frame, receive, receive_hashed, receive_whole, send,
+    send_as, wait_for, wait_until,
 };
-
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
 
 #[test]
 fn frames_of_every_size_cross_whole_and_in_order() {
@@ -40,11 +37,7 @@ fn frames_of_every_size_cross_whole_and_in_order() {
 /// `kept`: pages of the sender that stay mapped with grant reuse.
 fn cross(host: &Host, header_channel: bool, kept: usize) {
     let config = netfront::Config { header_channel, ..netfront::Config::default() };
-    let mut a = host.guest("02:00:00:00:00:0a", config);
-    let mut b = host.guest("02:00:00:00:00:0b", config);
-    // The switch learns both addresses.
-    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
-    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    let [mut a, mut b] = host.pair(config);
     let sizes = (14..200).chain((200..9000).step_by(97)).chain((9000..65_535).step_by(3571));
     let sent: Vec<_> =
         sizes.enumerate().map(|(n, len)| frame(B, A, len, u32::try_from(n).unwrap())).collect();
@@ -79,10 +72,7 @@ fn cross(host: &Host, header_channel: bool, kept: usize) {
 #[test]
 fn a_guest_that_takes_nothing_makes_senders_wait_and_loses_nothing() {
     let host = Host::new(1, 1);
-    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
-    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
-    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    let [mut a, mut b] = host.pair(netfront::Config::default());
     // 256 buffers, 64 frames in flight, and the rest on the sender's ring.
     let mut sent = 0;
     wait_until("room for more frames than there are buffers", || {
@@ -92,22 +82,14 @@ fn a_guest_that_takes_nothing_makes_senders_wait_and_loses_nothing() {
         sent == 400
     });
     for n in 0..sent {
-        let mut got = None;
-        wait_until("the next frame", || {
-            got = receive(&mut b.queues[0]);
-            got.is_some()
-        });
-        assert!(got.unwrap() == frame(B, A, 100, n), "frame {n} differs");
+        assert!(await_any(&mut b) == frame(B, A, 100, n), "frame {n} differs");
     }
 }
 
 #[test]
 fn a_guest_receives_no_more_frames_than_it_posts_buffers() {
     let host = Host::new(1, 1);
-    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
-    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
-    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    let [mut a, mut b] = host.pair(netfront::Config::default());
     let mut received = netfront::Received::default();
     let (mut sent, mut taken) = (0, 0);
     wait_until("a frame in each of 256 buffers", || {
@@ -136,17 +118,11 @@ fn a_guest_receives_no_more_frames_than_it_posts_buffers() {
 #[test]
 fn a_stalled_guest_holds_others_back_only_briefly() {
     let host = Host::new(1, 1);
-    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
+    let [mut a, mut b] = host.pair(netfront::Config::default());
     let mut c = host.guest("02:00:00:00:00:0c", netfront::Config::default());
     let c_mac = [2, 0, 0, 0, 0, 0xc];
-    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
     assert!(send(&mut c.queues[0], &frame(ALL, c_mac, 60, 0)));
-    let mut heard = 0;
-    wait_until("the broadcasts", || {
-        heard += usize::from(receive(&mut a.queues[0]).is_some());
-        heard == 2
-    });
+    await_any(&mut a);
     let mut sent = 0;
     wait_until("room for a thousand frames to a guest that takes none", || {
         while sent < 1000 && send(&mut a.queues[0], &frame(B, A, 100, sent)) {
@@ -157,12 +133,7 @@ fn a_stalled_guest_holds_others_back_only_briefly() {
     assert!(b.port.is_stalled());
     while receive(&mut c.queues[0]).is_some() {}
     assert!(send(&mut a.queues[0], &frame(c_mac, A, 100, 7)));
-    let mut got = None;
-    wait_until("a frame to the guest beside it", || {
-        got = receive(&mut c.queues[0]);
-        got.is_some()
-    });
-    assert_eq!(got.unwrap(), frame(c_mac, A, 100, 7));
+    assert_eq!(await_any(&mut c), frame(c_mac, A, 100, 7));
     // It is served again once it wakes up.
     while receive(&mut b.queues[0]).is_some() {}
     wait_until("the end of the stall", || {

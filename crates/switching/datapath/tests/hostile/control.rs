@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, GuestEvent};
 use netfront::HashConfig;
-use wire::netif::ctrl::status;
-use wire::netif::{CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping};
+use wire::netif::{CtrlMessage, CtrlRequest, GrefMapping};
 use xenstore::XenbusState;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use crate::common::{Host, PERSISTENT, frame, receive, send, wait_until};
+use crate::common::{Host, frame, receive, send, wait_until};
 use crate::races::while_doing;
 use crate::raw::{self, BUFFERS, DATA, Memory, RING, slot_of};
 use crate::{A, ALL, B, World, await_frame};
@@ -42,24 +41,10 @@ impl Control {
         self.memory.rsp_prod(CTRL_RING)
     }
 
-    fn ask(&mut self, message: CtrlMessage) -> CtrlResponse {
-        self.put(message.request(7));
-        wait_until("the answer", || self.answered() == self.asked);
-        let at = 64 + ((self.asked - 1) % SLOTS) as usize * SLOT;
-        let page = self.memory.read(CTRL_RING, 4096);
-        CtrlResponse::read_from_bytes(&page[at..at + 12]).unwrap()
-    }
-
     fn write_list(&self, grefs: impl Iterator<Item = u32>) -> u32 {
         let list: Vec<_> = grefs.map(|gref| GrefMapping { gref, flags: 0, status: 0 }).collect();
         self.memory.write(LIST, 0, list.as_bytes());
         u32::try_from(list.len()).unwrap()
-    }
-
-    fn add_all(&mut self) {
-        let entries = self.write_list(DATA..BUFFERS + RING);
-        let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries };
-        assert_eq!(self.ask(add).status, status::SUCCESS);
     }
 }
 
@@ -88,55 +73,6 @@ impl World {
         self.h.key("event-channel-ctrl", &port.to_string());
         Control { memory, event, asked: 0 }
     }
-}
-
-#[test]
-fn a_control_ring_that_runs_away_disables_its_own_vif() {
-    // One request has been answered.
-    for index in [SLOTS + 2, 0x8000_0000, u32::MAX] {
-        let (mut world, mut control) = World::with_control();
-        control.add_all();
-        control.memory.set_req_prod(CTRL_RING, index);
-        control.event.notify().unwrap();
-        let reason = world.disabled();
-        assert!(reason.contains("control ring") && reason.contains("req_prod"), "{reason}");
-        world.honest_driver_connects();
-    }
-}
-
-#[test]
-fn everything_mapped_is_unmapped_when_the_guest_leaves() {
-    let (mut world, mut control) = World::with_control();
-    let before = world.h.domain.pinned();
-    control.add_all();
-    assert_eq!(world.h.domain.pinned(), before + usize::from(PERSISTENT));
-    // One page more than fits.
-    let one = control.write_list([LIST].into_iter());
-    let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: one };
-    assert_eq!(control.ask(add).status, status::BUFFER_OVERFLOW);
-    // This asserts that nothing is pinned any more.
-    world.h.detach(&world.host);
-    world.h.enter(XenbusState::Initialising);
-    world.h.drive(&world.host).unwrap();
-    let mut control = world.prepare_control();
-    world.h.connect_prepared(&world.host);
-    control.add_all();
-    world.all_live();
-}
-
-/// Mapped pages are the guest's own, for any change of its grant table and pages.
-#[test]
-fn mapped_pages_whose_grants_are_revoked_are_still_only_its_own() {
-    let (mut world, mut control) = World::with_control();
-    control.add_all();
-    (DATA..BUFFERS + RING).for_each(|gref| world.h.memory.grant(gref, 0, 0, 0));
-    let bytes = frame(B, raw::MAC, 600, 3);
-    world.h.memory.write(DATA + 9, 0, &bytes);
-    world.h.send(&[slot_of(9, 0, 600, 0)]);
-    assert_eq!(world.h.await_answers(1)[0].status, 0);
-    await_frame(&mut world.b, &bytes);
-    world.all_live();
-    world.h.detach(&world.host);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use xenstore::XenbusState;
 
 use crate::World;
 use crate::common::{frame, receive, send, wait_until};
-use crate::{A, ALL, raw};
+use crate::{A, ALL};
 
 impl World {
     /// Connects like a normal driver after an attack. Frames must flow.
@@ -114,42 +114,4 @@ fn an_event_channel_is_bound_once_at_a_time() {
     // The other keys are still valid.
     assert!(world.connects_with("event-channel", &bound));
     world.honest_driver_connects();
-}
-
-#[test]
-fn no_jump_between_states_keeps_an_honest_driver_out() {
-    let mut world = World::unconnected();
-    let states: Vec<_> = XenbusState::ALL.iter().map(ToString::to_string).collect();
-    for first in &states {
-        for second in &states {
-            world.h.prepare();
-            for state in [first, second] {
-                world.h.key("state", state);
-                // A driver that is not ready to connect is refused, without other effects.
-                let _ = world.h.drive(&world.host);
-            }
-            world.honest_driver_connects();
-        }
-    }
-    world.traffic_flows();
-}
-
-#[test]
-fn a_state_that_is_none_keeps_no_honest_driver_out() {
-    let mut world = World::unconnected();
-    for nonsense in ["", "0", "9", "-1", "256", "connected", "4 4"] {
-        world.h.connect(&world.host);
-        world.h.key("state", nonsense);
-        world.h.drive(&world.host).unwrap();
-        world.honest_driver_connects();
-        world.h.enter(XenbusState::Initialising);
-        world.h.drive(&world.host).unwrap();
-    }
-    world.h.connect(&world.host);
-    world.h.store.remove(None, "device/vif/0/state").unwrap();
-    world.h.drive(&world.host).unwrap();
-    assert!(world.h.port.is_none());
-    world.honest_driver_connects();
-    world.traffic_flows();
-    assert_eq!(raw::MAC, world.h.vif.mac().0);
 }

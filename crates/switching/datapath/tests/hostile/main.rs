@@ -17,17 +17,13 @@ mod races;
 mod raw;
 mod receive;
 mod rings;
-mod stateful;
 
 use std::sync::Arc;
 
-use common::{Guest, Host, frame, receive, send, wait_for, wait_until};
+use common::{A, ALL, B, Guest, Host, await_any, frame, receive, send, wait_for, wait_until};
 use raw::Hostile;
 use wire::netif::{TxRequest, status};
 
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const ALL: [u8; 6] = [0xff; 6];
 /// A secret in the honest guests' frames.
 const SECRET: [u8; 16] = *b"between A and B.";
 
@@ -49,7 +45,7 @@ impl World {
         world.h.send(&[raw::slot_of(0, 0, 60, 0)]);
         assert_eq!(world.h.await_answers(1)[0].status, status::OKAY);
         for guest in [&mut world.a, &mut world.b] {
-            wait_until("the broadcast", || receive(&mut guest.queues[0]).is_some());
+            await_any(guest);
         }
         world
     }
@@ -57,15 +53,11 @@ impl World {
     /// With a hostile guest that has written nothing yet.
     fn unconnected() -> Self {
         let host = Host::new(1, 4);
-        let a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-        let b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
+        let [mut a, mut b] = host.pair(netfront::Config::default());
+        assert!(send(&mut a.queues[0], &frame(ALL, A, 60, 0)));
+        await_any(&mut b);
         let h = Hostile::new(&host);
-        let mut world = Self { host, a, b, h, sent: 0 };
-        assert!(send(&mut world.a.queues[0], &frame(ALL, A, 60, 0)));
-        wait_until("the broadcast", || receive(&mut world.b.queues[0]).is_some());
-        assert!(send(&mut world.b.queues[0], &frame(ALL, B, 60, 0)));
-        wait_until("the broadcast", || receive(&mut world.a.queues[0]).is_some());
-        world
+        Self { host, a, b, h, sent: 0 }
     }
 
     /// Sends frames both ways between A and B: all arrive, in order, and only there.
@@ -126,12 +118,10 @@ fn carry(from: &mut Guest, to: &mut Guest, frames: impl Iterator<Item = Vec<u8>>
         wait_until("room on the ring", || send(&mut from.queues[0], &bytes));
     }
     for bytes in frames {
-        let mut got = None;
-        wait_until("the frame", || {
-            got = receive(&mut to.queues[0]);
-            got.as_ref().is_some_and(|got| got.get(32..48) == Some(&SECRET[..]))
+        let got = wait_for("the frame", || {
+            receive(&mut to.queues[0]).filter(|got| got.get(32..48) == Some(&SECRET[..]))
         });
-        assert!(got.unwrap() == bytes, "another frame arrived");
+        assert!(got == bytes, "another frame arrived");
     }
 }
 

@@ -85,29 +85,6 @@ fn twenty_slots_disable_the_vif_xsa_39() {
 }
 
 #[test]
-fn an_unfinished_chain_disables_the_vif() {
-    disables(&[slot_of(0, 0, 60, MORE_DATA)], "more slots than");
-    disables(&[slot_of(0, 0, 200, MORE_DATA), slot_of(1, 0, 100, MORE_DATA)], "more slots than");
-}
-
-#[test]
-fn a_fragment_that_leaves_its_page_disables_the_vif() {
-    disables(&[slot_of(0, 4050, 60, 0)], "cross the end of the page");
-    disables(&[slot_of(0, u16::MAX, 60, 0)], "cross the end of the page");
-    disables(&[slot_of(0, 0, 4097, 0)], "cross the end of the page");
-    let second = [slot_of(0, 0, 200, MORE_DATA), slot_of(1, 4000, 100, 0)];
-    disables(&second, "cross the end of the page");
-}
-
-#[test]
-fn fragments_larger_than_their_packet_disable_the_vif() {
-    disables(&[slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 61, 0)], "larger than the packet");
-    let wrapping =
-        [slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 40, MORE_DATA), slot_of(2, 0, 40, 0)];
-    disables(&wrapping, "larger than the packet");
-}
-
-#[test]
 fn fragments_of_nothing_are_ignored_xsa_448() {
     let mut world = World::new();
     let bytes = frame(crate::B, raw::MAC, 260, 0);
@@ -127,14 +104,4 @@ fn fragments_of_nothing_are_ignored_xsa_448() {
         await_frame(&mut world.b, &bytes);
     }
     world.all_live();
-}
-
-#[test]
-fn a_packet_shorter_than_its_ethernet_header_is_answered_with_an_error() {
-    let mut world = World::new();
-    for size in [0, 1, 13] {
-        world.answered(&[slot_of(0, 0, size, 0)], status::ERROR);
-    }
-    world.h.memory.write(raw::DATA, 0, &frame(crate::B, raw::MAC, 14, 0));
-    world.answered(&[slot_of(0, 0, 14, 0)], status::OKAY);
 }

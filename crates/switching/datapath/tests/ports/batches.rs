@@ -2,33 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use datapath::{Config, Datapath, Distribution, LockstepWorker};
-use port::{Egress, Ingress, Outcome, Queue};
+use datapath::{Distribution, PortMemory};
+use port::{Egress, Outcome};
 use port_testing::{FakeEgress, Sender};
-use switch::MacAddr;
 
 use crate::common::{frame, wait_until};
-use crate::{Plugged, Receiver, Switch, mac, plain, slow};
+use crate::{Receiver, Switch, attach, lockstep, plain, plug, slow};
 
 /// How long a frame waits in these tests.
 const WAIT: Duration = Duration::from_millis(20);
-
-/// A datapath whose worker has a turn when the test says so.
-fn lockstep() -> (Datapath, LockstepWorker) {
-    Datapath::lockstep(&Config::default(), Box::new(|failure| panic!("{failure:?}"))).unwrap()
-}
-
-fn plug<E>(
-    datapath: &Datapath,
-    n: u8,
-    (sender, ingress): (Sender, Box<dyn Ingress>),
-    (egress, side): (E, Box<dyn Egress>),
-) -> Plugged<E> {
-    let queues = vec![Queue { ingress, egress: side }];
-    let port = datapath.attach(&format!("port{n}"), queues, Vec::new());
-    datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
-    Plugged { port, mac: mac(n), sender, egress }
-}
 
 /// The buckets with values, by their largest value.
 fn filled(distribution: &Distribution) -> Vec<(u64, u64)> {
@@ -42,9 +24,9 @@ fn nanoseconds(time: Duration) -> u64 {
 #[test]
 fn a_batch_is_counted_where_it_comes_from_and_where_it_goes() {
     let (datapath, mut worker) = lockstep();
-    let red = plug(&datapath, 0, Sender::new(), Receiver::new());
-    let blue = plug(&datapath, 1, Sender::new(), Receiver::new());
-    let green = plug(&datapath, 2, Sender::new(), Receiver::new());
+    let red = attach(&datapath, 0, PortMemory::default(), Sender::new(), Receiver::new());
+    let blue = attach(&datapath, 1, PortMemory::default(), Sender::new(), Receiver::new());
+    let green = attach(&datapath, 2, PortMemory::default(), Sender::new(), Receiver::new());
     assert!(worker.run());
     for burst in [1, 10, 32] {
         (0..burst).for_each(|n| red.sender.send(frame(blue.mac, red.mac, 100, n)));
@@ -74,9 +56,9 @@ fn a_workers_time_is_that_of_the_sender() {
         ((), Box::new(egress))
     };
     // Frames from red cost what blue's side takes, and the other way round.
-    let red = plug(&datapath, 0, Sender::new(), toiling(blue_work));
-    let blue = plug(&datapath, 1, Sender::new(), toiling(red_work));
-    let idle = plug(&datapath, 2, Sender::new(), Receiver::new());
+    let red = attach(&datapath, 0, PortMemory::default(), Sender::new(), toiling(blue_work));
+    let blue = attach(&datapath, 1, PortMemory::default(), Sender::new(), toiling(red_work));
+    let idle = attach(&datapath, 2, PortMemory::default(), Sender::new(), Receiver::new());
     for n in 0..5 {
         red.sender.send(frame(blue.mac, red.mac, 100, n));
         blue.sender.send(frame(red.mac, blue.mac, 100, n));
@@ -95,7 +77,7 @@ fn a_workers_time_is_that_of_the_sender() {
 fn waiting_for_room_is_time_in_the_daemon() {
     let switch = Switch::new(1);
     let red = plain(&switch.datapath, 0);
-    let blue = crate::plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(1));
+    let blue = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(1));
     let begin = Instant::now();
     red.sender.send(frame(blue.mac, red.mac, 100, 0));
     wait_until("the first batch", || red.port.batches().nanoseconds.count() == 1);
@@ -142,7 +124,7 @@ fn two_workers_count_at_a_time() {
     const FRAMES: u32 = 20_000;
     let switch = Switch::new(2);
     let [red, green] = [0, 1].map(|n| plain(&switch.datapath, n));
-    let blue = crate::plug(&switch.datapath, 2, Sender::new(), accepting());
+    let blue = plug(&switch.datapath, 2, Sender::new(), accepting());
     std::thread::scope(|scope| {
         for from in [&red, &green] {
             scope.spawn(|| {

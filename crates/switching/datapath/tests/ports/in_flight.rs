@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use port::{DropReason, Outcome};
 
-use crate::common::{Host, frame, receive, send, wait_until};
+use crate::common::{Host, frame, receive, send, wait_for, wait_until};
 use crate::{ALL, Switch, mac, plain, slow};
 
 /// The answers, by frame.
@@ -194,12 +194,7 @@ fn a_guest_gets_its_pages_back_in_order() {
     assert!(send(queue, &frame(d.mac, own, 3000, 9)));
     wait_until("a frame in flight", || d.egress.in_flight() == 1);
     d.sender.send(frame(own, mac(1), 3000, 5));
-    let mut got = None;
-    wait_until("a frame to the guest", || {
-        got = receive(queue);
-        got.is_some()
-    });
-    assert!(got.unwrap() == frame(own, mac(1), 3000, 5));
+    assert!(wait_for("a frame to the guest", || receive(queue)) == frame(own, mac(1), 3000, 5));
     d.egress.finish(0);
 }
 

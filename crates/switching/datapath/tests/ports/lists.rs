@@ -1,12 +1,10 @@
 //! Guests that list the multicast groups that they want.
 
+use netfront::Config;
 use port::DropReason;
 use wire::ethernet::MacAddr;
 
-use crate::ALL;
-use crate::common::{Guest, Host, frame, receive, send, wait_until};
-
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+use crate::common::{A, ALL, Guest, Host, frame, receive, send, wait_until};
 
 fn group(n: u8) -> MacAddr {
     MacAddr([1, 0, 0x5e, 1, 1, n])
@@ -52,21 +50,11 @@ fn until_broadcast(guest: &mut Guest) -> Vec<MacAddr> {
     got
 }
 
-const LISTING: netfront::Config = netfront::Config {
-    hash: false,
-    queues: 1,
-    features: offload::Features::ALL,
-    split_event_channels: true,
-    header_channel: true,
-    persistent_grants: true,
-    guest_copy: true,
-    multicast_control: true,
-    timeout: std::time::Duration::from_secs(10),
-};
-
 fn three(host: &Host) -> [Guest; 3] {
-    let config = |name| if name == "0b" { LISTING } else { netfront::Config::default() };
-    ["0a", "0b", "0c"].map(|name| host.guest(&format!("02:00:00:00:00:{name}"), config(name)))
+    ["0a", "0b", "0c"].map(|name| {
+        let config = Config { multicast_control: name == "0b", ..Config::default() };
+        host.guest(&format!("02:00:00:00:00:{name}"), config)
+    })
 }
 
 #[test]

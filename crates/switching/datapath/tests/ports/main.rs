@@ -36,11 +36,12 @@ mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use datapath::{Config, Datapath, Failure, Port, PortMemory};
+use datapath::{Config, Datapath, Failure, LockstepWorker, Port, PortMemory};
 use port::{Egress, Ingress, Queue};
 use port_testing::Sender;
 use switch::MacAddr;
 
+use common::ALL;
 use device::Device;
 use receiver::Receiver;
 
@@ -48,8 +49,6 @@ use receiver::Receiver;
 fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, n]
 }
-
-const ALL: [u8; 6] = [0xff; 6];
 
 /// A switch without guests.
 struct Switch {
@@ -70,6 +69,11 @@ impl Switch {
     }
 }
 
+/// A datapath whose worker has a turn when the test says so.
+fn lockstep() -> (Datapath, LockstepWorker) {
+    Datapath::lockstep(&Config::default(), Box::new(|failure| panic!("{failure:?}"))).unwrap()
+}
+
 /// A test port, and what the test holds of its two sides.
 struct Plugged<E> {
     port: Arc<Port>,
@@ -82,14 +86,27 @@ struct Plugged<E> {
 fn plug<E>(
     datapath: &Datapath,
     n: u8,
-    (sender, ingress): (Sender, Box<dyn Ingress>),
-    (handle, egress): (E, Box<dyn Egress>),
+    ingress: (Sender, Box<dyn Ingress>),
+    egress: (E, Box<dyn Egress>),
 ) -> Plugged<E> {
-    plug_with(datapath, n, PortMemory::default(), (sender, ingress), (handle, egress))
+    plug_with(datapath, n, PortMemory::default(), ingress, egress)
 }
 
 /// The same with such memory.
 fn plug_with<E>(
+    datapath: &Datapath,
+    n: u8,
+    memory: PortMemory,
+    ingress: (Sender, Box<dyn Ingress>),
+    egress: (E, Box<dyn Egress>),
+) -> Plugged<E> {
+    let plugged = attach(datapath, n, memory, ingress, egress);
+    refresh(datapath);
+    plugged
+}
+
+/// The same, also where no worker runs.
+fn attach<E>(
     datapath: &Datapath,
     n: u8,
     memory: PortMemory,
@@ -100,7 +117,6 @@ fn plug_with<E>(
     let name = format!("port{n}");
     let port = datapath.attach_member(&name, queues, Vec::new(), None, None, memory);
     datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
-    refresh(datapath);
     Plugged { port, mac: mac(n), sender, egress: handle }
 }
 

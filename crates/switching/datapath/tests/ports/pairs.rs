@@ -1,13 +1,11 @@
 //! Ports outside of the switch, in pairs.
 
-use std::sync::Arc;
-
-use datapath::{Config, Datapath, Port};
-use port::{DropReason, Egress, Ingress, Outcome, Queue};
+use datapath::Datapath;
+use port::{DropReason, Egress, Outcome, Queue};
 use switch::{Membership, Tagging, VlanId};
 
 use crate::common::{frame, wait_until};
-use crate::{ALL, Plugged, Receiver, Sender, Switch, mac, plain, refresh};
+use crate::{ALL, Plugged, Receiver, Sender, Switch, lockstep, mac, plain, refresh};
 
 /// A group address that no bridge forwards.
 const LINK_LOCAL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 2];
@@ -15,18 +13,9 @@ const LINK_LOCAL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 2];
 /// Attaches a port outside of the switch.
 fn apart(datapath: &Datapath, n: u8, receiver: (Receiver, Box<dyn Egress>)) -> Plugged<Receiver> {
     let ((sender, ingress), (handle, egress)) = (Sender::new(), receiver);
-    let port = attach(datapath, n, ingress, egress);
-    Plugged { port, mac: mac(n), sender, egress: handle }
-}
-
-fn attach(
-    datapath: &Datapath,
-    n: u8,
-    ingress: Box<dyn Ingress>,
-    egress: Box<dyn Egress>,
-) -> Arc<Port> {
     let queues = vec![Queue { ingress, egress }];
-    datapath.attach_apart(&format!("apart{n}"), queues, Vec::new(), None)
+    let port = datapath.attach_apart(&format!("apart{n}"), queues, Vec::new(), None);
+    Plugged { port, mac: mac(n), sender, egress: handle }
 }
 
 fn pair(datapath: &Datapath, numbers: [u8; 2]) -> [Plugged<Receiver>; 2] {
@@ -141,8 +130,7 @@ fn a_port_of_the_switch_cannot_be_paired() {
 #[test]
 fn a_guest_that_takes_no_frames_delays_no_other_guest() {
     const ROUNDS: usize = 50;
-    let (datapath, mut worker) =
-        Datapath::lockstep(&Config::default(), Box::new(|failure| panic!("{failure:?}"))).unwrap();
+    let (datapath, mut worker) = lockstep();
     let stalled =
         [apart(&datapath, 0, Receiver::with_room(0)), apart(&datapath, 1, Receiver::new())];
     let other = [2, 3].map(|n| apart(&datapath, n, Receiver::new()));

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use offload::Gso;
 use port::{Body, DropReason, Egress, Frame, Offer, Outcome, WINDOW};
-use port_testing::segments;
+use port_testing::{offer, segments, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::egress::{Sender, tso};
 use super::super::network::{LIMIT, in_own_network, ip};
-use super::super::{platform, tcp_frame};
+use super::super::platform;
 use super::{Queue, bytes, take_over, whole, wire};
 
 /// Buffers of a queue for frames that go out.
@@ -48,9 +48,8 @@ fn frames_wait_for_a_nic_that_is_down_but_not_for_ever() {
             due = next;
         }
         assert!(!is_rung());
-        let mut offers = [Offer::new(&frame)];
-        queue.egress.deliver(body, &mut offers, ms(500)).unwrap();
-        assert_eq!(offers[0].outcome, Outcome::Dropped(DropReason::Stalled));
+        let late = offer(&mut queue.egress, body, &frame, ms(500));
+        assert_eq!(late, Ok(Outcome::Dropped(DropReason::Stalled)));
         assert!(queue.egress.is_stalled());
         ip("link set nic0 up");
         let mut now = ms(600);
@@ -96,9 +95,7 @@ fn a_full_queue_is_looked_at_by_the_time() {
         let before = due - Duration::from_micros(1);
         for _ in 0..20 {
             assert_eq!(queue.egress.flush(before, true), Some(due));
-            let mut offers = [Offer::new(&frame)];
-            queue.egress.deliver(body, &mut offers, before).unwrap();
-            assert_eq!(offers[0].outcome, Outcome::Waiting);
+            assert_eq!(offer(&mut queue.egress, body, &frame, before), Ok(Outcome::Waiting));
         }
         assert!(outside.is_empty());
         queue.egress.flush(due, false);
@@ -122,7 +119,7 @@ fn a_shortage_ends_when_the_nic_has_sent_all() {
         let mut outside = wire(1, 1500);
         let (mut queues, _watch) = take_over();
         let queue = &mut queues[0];
-        let (single, many) = (bytes(1000, 1), tcp_frame(10_000));
+        let (single, many) = (bytes(1000, 1), tcp(10_000));
         let sender = Sender::new(&platform(), &single);
         let (frame, body) = (whole(&sender, &single), Body::Regions(&sender.regions));
         let of_many = Sender::new(&platform(), &many);
@@ -133,11 +130,10 @@ fn a_shortage_ends_when_the_nic_has_sent_all() {
             ip("link set nic0 down");
             fill(queue, body, &frame, TX_BUFFERS - 12);
             for wait in [0, 190] {
-                let mut offers = [Offer::new(&large)];
                 let now = now + Duration::from_millis(wait);
                 let body = Body::Regions(&of_many.regions);
-                queue.egress.deliver(body, &mut offers, now).unwrap();
-                assert_eq!(offers[0].outcome, Outcome::Waiting, "{now:?}");
+                let outcome = offer(&mut queue.egress, body, &large, now);
+                assert_eq!(outcome, Ok(Outcome::Waiting), "{now:?}");
             }
             ip("link set nic0 up");
             now += Duration::from_secs(1);
@@ -157,7 +153,7 @@ fn a_frame_of_many_segments_is_sent_in_parts() {
         let mut outside = wire(1, 1500);
         let (mut queues, _watch) = take_over();
         let queue = &mut queues[0];
-        let bytes = tcp_frame(12_000);
+        let bytes = tcp(12_000);
         let sender = Sender::new(&platform(), &bytes);
         let gso = |size| Gso { size, ..tso() };
         let body = Body::Regions(&sender.regions);

@@ -1,6 +1,5 @@
 //! A card and a hypervisor in the test's process, as simple as they can be. They check all that the driver writes.
 
-#![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::cast_possible_truncation, reason = "lengths of test frames")]
 
 use std::collections::BTreeSet;
@@ -22,7 +21,7 @@ use port::Doorbell;
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{PageSize, Region, create_memfd};
 use wire::ethernet::MacAddr;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 pub const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
 /// The machine address of the guest's first TX page. The RX pages follow.
@@ -366,12 +365,4 @@ impl Card {
 /// A frame of this length, whose bytes depend on `seed`.
 pub fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 251 + seed * 31) as u8).collect()
-}
-
-pub fn offload(field: u64) -> Option<cdna::Offload> {
-    cdna::Offload::from_field(field)
-}
-
-pub fn read<T: FromBytes>(region: &Region, offset: usize) -> T {
-    region.read(offset).unwrap()
 }

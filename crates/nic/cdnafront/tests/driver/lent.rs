@@ -2,8 +2,6 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "lengths and counts of a test")]
 
-mod model;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,11 +10,12 @@ use cdna::layout::features;
 use cdna::{Direction, Enable, Flags};
 use cdnafront::{Config, Interface, Leftover, LentCounts, LentIngress, Loan, open_lent};
 use hypervisor::PAGE_SIZE;
-use model::{Card, PROTECTIONS, Protection, card};
 use port::{
     Armed, Budget, Doorbell, Ingress, Lender, LentBuffer, Outcome, Outcomes, Received, WINDOW,
     Wanted, linearise,
 };
+
+use crate::model::{Card, PROTECTIONS, Protection, bytes, card};
 
 const DELIVERED: Outcomes = [Outcome::Delivered; WINDOW];
 const LENDER: u64 = 9;
@@ -115,7 +114,7 @@ impl World {
 
 /// A frame that no parser refuses.
 fn frame(len: usize) -> Vec<u8> {
-    let mut bytes = model::bytes(len, len);
+    let mut bytes = bytes(len, len);
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
     bytes
 }

@@ -1,43 +1,16 @@
 //! A guest's queue against a card that checks every descriptor.
 
-mod model;
-
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 
-use cdna::{Direction, Enable, Flags, Mailbox, Status};
-use cdnafront::{Config, Fault, Queue, Received, open};
-use model::{BASE, Card, PROTECTIONS, Protection, bytes, card};
+use cdna::{Direction, Enable, Flags, Mailbox, Offload, Status};
+use cdnafront::{Config, Fault, Queue, open};
 use netdev::{Burst, Device, Metadata, Queue as _, Refused};
 use offload::{Checksum, Gso, GsoKind};
 use proptest::prelude::*;
-use shm::Piece;
 
-/// Sends a frame. Returns whether it fitted.
-fn send(queue: &mut Queue, frame: &[u8], metadata: Metadata) -> Result<(), Refused> {
-    let mut rest = frame;
-    for buffer in queue.buffers() {
-        let now = rest.len().min(buffer.len);
-        buffer.region.copy_in(buffer.offset, &rest[..now]).unwrap();
-        rest = &rest[now..];
-    }
-    queue.submit(Metadata { len: frame.len(), ..metadata })
-}
-
-/// The next received frame.
-fn receive(queue: &mut Queue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> {
-    let mut frame = Received::default();
-    let Some(metadata) = queue.receive(&mut frame)? else { return Ok(None) };
-    let mut all = Vec::new();
-    for piece in queue.pieces(&frame) {
-        let Piece::Shared { region, offset, len } = piece else { panic!("in shared memory") };
-        let mut part = vec![0; len];
-        region.copy_out(offset, &mut part).unwrap();
-        all.extend(part);
-    }
-    assert_eq!(all.len(), metadata.len);
-    Ok(Some((all, metadata)))
-}
+use crate::model::{BASE, Card, PROTECTIONS, Protection, bytes, card};
+use crate::{receive, send};
 
 fn opened(protection: Protection, start: u32) -> (Card, Queue) {
     let (mut card, context) = card(protection, start);
@@ -81,7 +54,7 @@ fn offloads_are_said_on_both_sides() {
     let sent = card.send(usize::MAX);
     let (flags, field, _) = &sent[0];
     assert!(flags.contains(Flags::GSO | Flags::CSUM_BLANK));
-    let offload = model::offload(*field).unwrap();
+    let offload = Offload::from_field(*field).unwrap();
     assert_eq!((offload.kind, offload.size.get()), (wire::netif::GsoKind::TcpV6, 1428));
     assert_eq!(sent[1].0, Flags::CSUM_BLANK | Flags::EOP);
     let flags = Flags::GSO | Flags::GSO_V6 | Flags::CSUM_BLANK;

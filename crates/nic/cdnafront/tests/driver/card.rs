@@ -1,7 +1,5 @@
 //! The driver with the real card and the real hypervisor's part, under every protection.
 
-mod world;
-
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,9 +13,9 @@ use datapath::Datapath;
 use netdev::{Device, Metadata, Queue as _};
 use port::{Outcome, linearise};
 use port_testing::{FakeEgress, Sender};
-use shm::Piece;
 use wire::ethernet::MacAddr;
-use world::{PROTECTIONS, TIMEOUT, World, mac, signal, wait};
+
+use crate::world::{PROTECTIONS, TIMEOUT, World, mac, signal, wait};
 
 /// An address that no context has.
 const PEER: MacAddr = MacAddr([2, 0, 0, 0, 1, 0]);
@@ -31,26 +29,11 @@ fn frame(to: MacAddr, from: MacAddr, payload: usize, seed: usize) -> Vec<u8> {
 }
 
 fn send(queue: &mut Queue, bytes: &[u8]) {
-    let mut rest = bytes;
-    for buffer in queue.buffers() {
-        let now = rest.len().min(buffer.len);
-        buffer.region.copy_in(buffer.offset, &rest[..now]).unwrap();
-        rest = &rest[now..];
-    }
-    queue.submit(Metadata { len: bytes.len(), ..Metadata::default() }).unwrap();
+    crate::send(queue, bytes, Metadata::default()).unwrap();
 }
 
 fn receive(queue: &mut Queue) -> Option<Vec<u8>> {
-    let mut frame = Received::default();
-    queue.receive(&mut frame).unwrap()?;
-    let mut all = Vec::new();
-    for piece in queue.pieces(&frame) {
-        let Piece::Shared { region, offset, len } = piece else { panic!("in shared memory") };
-        let mut part = vec![0; len];
-        region.copy_out(offset, &mut part).unwrap();
-        all.extend(part);
-    }
-    Some(all)
+    crate::receive(queue).unwrap().map(|(bytes, _)| bytes)
 }
 
 fn opened(guests: u8, protection: Protection) -> (Arc<Mutex<World>>, Vec<(Interface, Queue)>) {
@@ -95,17 +78,6 @@ fn frames_cross_the_card_and_the_wire_under_every_protection() {
         drop(world);
         assert!(!guests[0].0.is_open());
     }
-}
-
-#[test]
-fn a_context_that_was_revoked_takes_no_more_calls() {
-    let (world, mut guests) = opened(1, Protection::Hypervisor);
-    world.lock().unwrap().revoke_all();
-    let (interface, queue) = &mut guests[0];
-    assert!(!interface.is_open());
-    send(queue, &frame(PEER, mac(1), 46, 0));
-    queue.kick();
-    assert!(queue.reclaim().is_err());
 }
 
 /// The card's thread: it sleeps when it may.

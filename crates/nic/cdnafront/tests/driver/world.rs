@@ -1,7 +1,5 @@
 //! The real card and the real hypervisor's part in the test's process: two guests, each with a context.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,7 +1,5 @@
 //! A port of the switch against a card that checks every descriptor.
 
-mod model;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,37 +10,18 @@ use hypervisor::{
     Counted, GrantRef, Granted, GrantedMemory, Guest, Hypervisor, Metered, PAGE_SIZE, PeerMemory,
 };
 use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize};
-use model::{Card, PROTECTIONS, Protection, card};
-use offload::{Checksum, Gso, GsoKind, MAX_HEADER, Segmenter};
+use offload::{Checksum, Gso, GsoKind};
 use port::{
     Armed, Body, Budget, DropReason, Egress, Frame, HEADER_MAX, Ingress, Offer, Outcome, Outcomes,
     Piece, Received, WINDOW, linearise,
 };
+use port_testing::{frame, segments, tcp};
 use shm::Region;
-use wire::checksum::{Sum, pseudo_v4};
 use wire::headers::Headers;
 
-const DELIVERED: Outcomes = [Outcome::Delivered; WINDOW];
-const TCP: u8 = 6;
+use crate::model::{Card, PROTECTIONS, Protection, card};
 
-/// A TCP frame with `payload` bytes and a partial checksum.
-fn tcp_frame(payload: usize) -> Vec<u8> {
-    let [source, dest] = [[10, 9, 0, 1], [10, 9, 0, 2]];
-    let tcp_len = u16::try_from(20 + payload).unwrap();
-    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    bytes.extend([0x45, 0]);
-    bytes.extend((20 + tcp_len).to_be_bytes());
-    bytes.extend([0, 1, 0x40, 0, 64, TCP, 0, 0]);
-    bytes.extend([source, dest].concat());
-    let header_sum = Sum::of(&bytes[14..34]).finish();
-    bytes[24..26].copy_from_slice(&header_sum.to_be_bytes());
-    bytes.extend([4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0]);
-    let pseudo = pseudo_v4(source.into(), dest.into(), TCP, tcp_len);
-    bytes.extend(pseudo.fold().to_be_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend((0..payload).map(|at| (at * 7 + at / 251).to_le_bytes()[0]));
-    bytes
-}
+const DELIVERED: Outcomes = [Outcome::Delivered; WINDOW];
 
 fn platform() -> Metered<Machine> {
     let platform = Metered::new(Machine::new());
@@ -86,7 +65,7 @@ fn received_frames_lie_where_the_card_wrote_them() {
     for protection in PROTECTIONS {
         let (mut card, mut ingress, _) = opened(protection, ALL);
         assert!(!ingress.has_back_pressure());
-        let frames = [0, 10, 1400, 4042, 4043, 60_000].map(tcp_frame);
+        let frames = [0, 10, 1400, 4042, 4043, 60_000].map(tcp);
         for frame in &frames {
             assert!(card.receive(frame, Flags::CSUM_BLANK, 0));
         }
@@ -106,14 +85,14 @@ fn received_frames_lie_where_the_card_wrote_them() {
 #[test]
 fn a_page_is_not_posted_again_while_its_frame_is_in_hand() {
     let (mut card, mut ingress, _) = opened(Protection::MapEach, ALL);
-    let held = tcp_frame(9000);
+    let held = tcp(9000);
     assert!(card.receive(&held, Flags::NONE, 0));
     assert_eq!(take(&mut ingress), (1, 0));
     let slot = ingress.window().order()[0];
     let mut outcomes = DELIVERED;
     outcomes[usize::from(slot)] = Outcome::Waiting;
     for n in 0..3000 {
-        assert!(card.receive(&tcp_frame(n % 9000), Flags::NONE, 0));
+        assert!(card.receive(&tcp(n % 9000), Flags::NONE, 0));
         assert_eq!(take(&mut ingress), (1, 0));
         ingress.finish(&outcomes);
     }
@@ -127,11 +106,11 @@ fn malformed_frames_cost_budget_and_no_pages() {
     let (mut card, mut ingress, _) = opened(Protection::None, ALL);
     for _ in 0..3000 {
         // IPv4 without a header.
-        assert!(card.receive(&tcp_frame(0)[..20], Flags::NONE, 0));
+        assert!(card.receive(&tcp(0)[..20], Flags::NONE, 0));
         assert_eq!(take(&mut ingress), (0, 1));
         ingress.finish(&DELIVERED);
     }
-    assert!(card.receive(&tcp_frame(5), Flags::NONE, 0));
+    assert!(card.receive(&tcp(5), Flags::NONE, 0));
     assert_eq!(take(&mut ingress), (1, 0));
 }
 
@@ -139,7 +118,7 @@ fn malformed_frames_cost_budget_and_no_pages() {
 fn a_full_window_and_a_spent_budget_end_a_turn() {
     let (mut card, mut ingress, _) = opened(Protection::None, ALL);
     for _ in 0..100 {
-        assert!(card.receive(&tcp_frame(0), Flags::NONE, 0));
+        assert!(card.receive(&tcp(0), Flags::NONE, 0));
     }
     let mut received = Received::default();
     ingress.receive(&mut Budget::new(10, u64::MAX), &mut received).unwrap();
@@ -169,16 +148,11 @@ fn a_card_that_lies_or_goes_breaks_the_port() {
 
 /// A frame whose body lies in `region`.
 fn in_region(bytes: &[u8], gso: Option<Gso>) -> (Frame, Arc<[Region]>) {
-    let header = &bytes[..bytes.len().min(HEADER_MAX)];
-    let mut frame = Frame::empty();
-    frame.bytes[..header.len()].copy_from_slice(header);
-    frame.header_len = u8::try_from(header.len()).unwrap();
-    frame.len = u32::try_from(bytes.len()).unwrap();
-    frame.headers = Headers::parse_start(header, bytes.len()).unwrap();
-    (frame.checksum, frame.gso) = (Checksum::Partial, gso);
+    let mut frame = Frame { checksum: Checksum::Partial, gso, ..frame(bytes) };
     let region = Region::anonymous(65_536).unwrap();
-    region.copy_in(0, &bytes[header.len()..]).unwrap();
-    for (n, part) in bytes[header.len()..].chunks(PAGE_SIZE).enumerate() {
+    let body = &bytes[frame.header().len()..];
+    region.copy_in(0, body).unwrap();
+    for (n, part) in body.chunks(PAGE_SIZE).enumerate() {
         let len = u16::try_from(part.len()).unwrap();
         frame.pieces.push(Piece::in_region(0, (n * PAGE_SIZE) as u64, len));
     }
@@ -201,18 +175,6 @@ fn tso() -> Gso {
     Gso { kind: GsoKind::TcpV4, size: 1448 }
 }
 
-/// The segments of a frame, whole and with complete checksums.
-fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, tso()).unwrap();
-    let mut header = [0; MAX_HEADER];
-    let next = || {
-        let segment = segmenter.next(&mut header)?;
-        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
-    };
-    std::iter::from_fn(next).collect()
-}
-
 /// Does what a descriptor asks the card for.
 fn finish((flags, _, mut bytes): (Flags, u64, Vec<u8>)) -> Vec<u8> {
     if flags.contains(Flags::CSUM_BLANK) {
@@ -227,7 +189,7 @@ fn frames_are_sent_as_they_are_if_the_card_can_take_them() {
     for protection in PROTECTIONS {
         let (mut card, _, mut egress) = opened(protection, ALL);
         for (payload, gso) in [(0, None), (500, None), (1446, None), (60_000, Some(tso()))] {
-            let bytes = tcp_frame(payload);
+            let bytes = tcp(payload);
             let (frame, regions) = in_region(&bytes, gso);
             let outcomes = deliver(&mut egress, Body::Regions(&regions), &[&frame; 3], 0);
             assert_eq!(outcomes, [Outcome::Delivered; 3]);
@@ -247,13 +209,13 @@ fn what_the_card_lacks_is_done_here() {
     let (sg, sum) = (features::SCATTER_GATHER, features::CHECKSUM);
     for features in [0, sg, sum, sg | sum] {
         let (mut card, _, mut egress) = opened(Protection::Hypervisor, features);
-        let bytes = tcp_frame(8000);
+        let bytes = tcp(8000);
         let (frame, regions) = in_region(&bytes, Some(tso()));
         let outcomes = deliver(&mut egress, Body::Regions(&regions), &[&frame], 0);
         assert_eq!(outcomes, [Outcome::Delivered]);
         let sent: Vec<_> = card.send(usize::MAX).into_iter().map(finish).collect();
-        assert_eq!(sent, segments(&bytes), "{features}");
-        let bytes = tcp_frame(1000);
+        assert_eq!(sent, segments(&bytes, tso()), "{features}");
+        let bytes = tcp(1000);
         let (frame, regions) = in_region(&bytes, None);
         deliver(&mut egress, Body::Regions(&regions), &[&frame], 0);
         let sent: Vec<_> = card.send(usize::MAX).into_iter().map(finish).collect();
@@ -268,7 +230,7 @@ fn granted_pages_are_copied_once() {
     let domain = platform.create(MemorySize::default()).unwrap();
     let inside = MachineGuest::inside(&platform, &domain).unwrap();
     let (pages, grants) = inside.share(DRIVER_DOMAIN, 2).unwrap();
-    let bytes = tcp_frame(6000);
+    let bytes = tcp(6000);
     pages.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
     let (mut frame, _) = in_region(&bytes, None);
     for (piece, gref) in frame.pieces.iter_mut().zip(grants) {
@@ -294,7 +256,7 @@ fn granted_pages_are_copied_once() {
 #[test]
 fn frames_wait_for_room_and_not_for_a_card_that_takes_nothing() {
     let (mut card, _, mut egress) = opened(Protection::None, ALL);
-    let (frame, regions) = in_region(&tcp_frame(100), None);
+    let (frame, regions) = in_region(&tcp(100), None);
     let body = Body::Regions(&regions);
     let outcomes = deliver(&mut egress, body, &[&frame; 300], 0);
     let taken = outcomes.iter().filter(|outcome| **outcome == Outcome::Delivered).count();
@@ -325,7 +287,7 @@ fn frames_wait_for_room_and_not_for_a_card_that_takes_nothing() {
 fn segments_of_any_size_fit_or_wait() {
     let (mut card, _, mut egress) = opened(Protection::None, features::CHECKSUM);
     for size in [400, 1448, 5000, 40_000] {
-        let bytes = tcp_frame(60_000);
+        let bytes = tcp(60_000);
         let (frame, regions) = in_region(&bytes, Some(Gso { kind: GsoKind::TcpV4, size }));
         for now in 0..10 {
             let mut outcome = deliver(&mut egress, Body::Regions(&regions), &[&frame], now);
@@ -337,7 +299,7 @@ fn segments_of_any_size_fit_or_wait() {
         }
         card.send(usize::MAX);
     }
-    let (frame, regions) = in_region(&tcp_frame(9000), Some(Gso { kind: GsoKind::TcpV4, size: 1 }));
+    let (frame, regions) = in_region(&tcp(9000), Some(Gso { kind: GsoKind::TcpV4, size: 1 }));
     let outcomes = deliver(&mut egress, Body::Regions(&regions), &[&frame], 0);
     assert_eq!(outcomes, [Outcome::Dropped(DropReason::TooLarge)]);
 }

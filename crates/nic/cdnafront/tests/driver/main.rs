@@ -1,0 +1,38 @@
+//! The driver of a context: against a card that checks every descriptor ([`model`]), and with the real one ([`world`]).
+
+mod card;
+mod lent;
+mod model;
+mod port;
+mod queue;
+mod world;
+
+use cdnafront::{Fault, Queue, Received};
+use netdev::{Metadata, Queue as _, Refused};
+use shm::Piece;
+
+/// Sends a frame. Returns whether it fitted.
+fn send(queue: &mut Queue, frame: &[u8], metadata: Metadata) -> Result<(), Refused> {
+    let mut rest = frame;
+    for buffer in queue.buffers() {
+        let now = rest.len().min(buffer.len);
+        buffer.region.copy_in(buffer.offset, &rest[..now]).unwrap();
+        rest = &rest[now..];
+    }
+    queue.submit(Metadata { len: frame.len(), ..metadata })
+}
+
+/// The next received frame.
+fn receive(queue: &mut Queue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> {
+    let mut frame = Received::default();
+    let Some(metadata) = queue.receive(&mut frame)? else { return Ok(None) };
+    let mut all = Vec::new();
+    for piece in queue.pieces(&frame) {
+        let Piece::Shared { region, offset, len } = piece else { panic!("in shared memory") };
+        let mut part = vec![0; len];
+        region.copy_out(offset, &mut part).unwrap();
+        all.extend(part);
+    }
+    assert_eq!(all.len(), metadata.len);
+    Ok(Some((all, metadata)))
+}

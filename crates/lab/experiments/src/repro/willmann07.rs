@@ -129,14 +129,14 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
 #[must_use]
 pub fn configurations() -> Vec<String> {
     let (rate_mbps, coalesce_us) = (RATE_MBPS, COALESCE_US);
-    let machine = Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps, coalesce_us };
+    let machine = Machine { nics: 2, rate_mbps, coalesce_us, ..Machine::EXAMPLE };
     config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
 /// A server with one guest, whose only interface is a context of a card that nothing slows down. What the guest sends is cut into
 /// frames by the card.
 pub fn on_a_card() -> Result<Server> {
-    let network = Network { nics: 1, rate_mbps: 0, coalesce_us: UNHURRIED_US };
+    let network = Network { coalesce_us: UNHURRIED_US, ..Network::ONE_NIC };
     Server::start(Config::CdnaTso, 1, network, &Cpus::any())
 }
 

@@ -3,7 +3,7 @@
 use super::measure::{Sample, measure};
 use super::paper::{Bar, DRIVER_NONE, Figure, GUEST_NONE, ratio};
 use super::plan::{Key, plan, superpages};
-use super::topology::Topology;
+use super::topology;
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 
@@ -82,8 +82,8 @@ pub fn gains(
             return Ok((planned.bar, Some(sample.clone())));
         }
         step(config);
-        let topology = Topology::start(key.server, &cpus)?;
-        let sample = measure(&topology, key, seconds, &cpus)?;
+        let server = topology::start(key.server, &cpus)?;
+        let sample = measure(&server, key, seconds, &cpus)?;
         done(sample.mbps);
         seen.push((key, sample.clone()));
         Ok((planned.bar, Some(sample)))

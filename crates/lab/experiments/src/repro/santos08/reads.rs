@@ -138,9 +138,8 @@ impl Experiment<Reading> for Readings<'_> {
 
     fn start(&self, Reading { line, placement }: Reading, _: u16) -> Result<Running> {
         let cpus = placement.cpus(self.cpus);
-        let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
         let setup = Coalesced { line, frames: self.stream.burst, us: self.us };
-        let server = Server::start(WithoutGuests(setup), 1, network, &cpus)?;
+        let server = Server::start(WithoutGuests(setup), 1, Network::ONE_NIC, &cpus)?;
         let reader = Reader::start(&server, &cpus)?;
         // Without a stack, nobody answers the peer's ARP requests.
         let (address, wire) = (server.addresses()[0].to_string(), wire(0));

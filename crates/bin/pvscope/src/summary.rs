@@ -191,9 +191,7 @@ mod tests {
     fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
-        let mode = Mode::of(address, None);
-        let code = vec![0x90; 4];
-        Block { address, code, instructions: 1, mode, space: 0, domain: 0, function, counters }
+        Block { function, counters, ..Block::at(address) }
     }
 
     #[test]
@@ -221,7 +219,7 @@ mod tests {
 
     #[test]
     fn sums_by_any_key_add_up_and_include_unknown_code() {
-        let function = |module: &str| Function { module: module.to_owned(), name: "f".to_owned() };
+        let function = |module: &str| Function::new(module, "f");
         let recording = Recording {
             instructions: 111,
             domains: vec![Domain::Xen(0), Domain::Xen(1), Domain::Idle],

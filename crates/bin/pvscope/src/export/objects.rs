@@ -249,16 +249,7 @@ mod tests {
     use super::*;
 
     fn block(address: u64, code: &[u8]) -> Block {
-        Block {
-            address,
-            code: code.to_vec(),
-            instructions: 1,
-            mode: Mode::Kernel,
-            space: 0,
-            domain: 0,
-            function: 0,
-            counters: Vec::new(),
-        }
+        Block { code: code.to_vec(), mode: Mode::Kernel, ..Block::at(address) }
     }
 
     fn code(blocks: &[(Block, &str)]) -> Code {

@@ -170,23 +170,14 @@ impl Edition {
     }
 }
 
-/// Which domain a root is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// dom0.
-    Dom0,
-    /// A guest.
-    DomU,
-}
-
-impl Kind {
-    const ALL: [Self; 2] = [Self::Dom0, Self::DomU];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Dom0 => "dom0",
-            Self::DomU => "domu",
-        }
+named::named! {
+    /// Which domain a root is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Kind {
+        /// dom0.
+        Dom0 => "dom0",
+        /// A guest.
+        DomU => "domu",
     }
 }
 

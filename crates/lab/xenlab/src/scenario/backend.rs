@@ -13,28 +13,20 @@ const CONTROL: &str = "/run/pvnet/control.sock";
 /// The driver domain's name.
 const DRIVER: &str = "driver";
 
-/// A backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// The kernel's xen-netback and a bridge, in dom0.
-    Stock,
-    /// pvnet in dom0.
-    Pvnet,
-    /// pvnet in a driver domain.
-    PvnetDomain,
+named::named! {
+    /// A backend.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        /// The kernel's xen-netback and a bridge, in dom0.
+        Stock => "stock",
+        /// pvnet in dom0.
+        Pvnet => "pvnet",
+        /// pvnet in a driver domain.
+        PvnetDomain => "domain",
+    }
 }
 
 impl Backend {
-    /// Its name in pairs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stock => "stock",
-            Self::Pvnet => "pvnet",
-            Self::PvnetDomain => "domain",
-        }
-    }
-
     /// Starts it on a host that has no backend yet. All but the stock one need the program `pvnet` there.
     pub fn start(self, host: &Host) -> Result<RunningBackend> {
         match self {

@@ -25,23 +25,16 @@ ip link set xenbr0 up
 pub(super) const CLIENT: u8 = 3;
 pub(super) const STOCK: u8 = 2;
 
-/// Which backend serves an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Netback,
-    Pvnet,
+named::named! {
+    /// Which backend serves an interface.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Side {
+        Netback => "netback",
+        Pvnet => "pvnet",
+    }
 }
 
 impl Side {
-    pub(super) const BOTH: [Self; 2] = [Self::Netback, Self::Pvnet];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Netback => "netback",
-            Self::Pvnet => "pvnet",
-        }
-    }
-
     /// The number of each guest's interface.
     pub(super) fn devid(self) -> u32 {
         match self {
@@ -111,7 +104,7 @@ impl<'a> Testbed<'a> {
         stock.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
         host.sh(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
         let testbed = Self { host, pvnet, client, stock };
-        for side in Side::BOTH {
+        for side in Side::ALL {
             testbed.bring_up(side.devid(), &side.inner(STOCK))?;
         }
         Ok(testbed)

@@ -4,7 +4,6 @@ mod claims;
 mod config;
 mod document;
 mod measure;
-mod page;
 mod paper;
 mod plan;
 mod rows;
@@ -61,7 +60,7 @@ pub fn run(args: &Menon06Args) -> Result<()> {
     let (seen, method) = experiment(args, &plan)?;
     let document = document(&plan, &seen, method);
     let sections = show::sections(&document);
-    args.results.write(&document, &sections, || page::page(&document), seen.failures())
+    args.results.write(&document, &sections, || show::page(&document), seen.failures())
 }
 
 /// A configuration of every kind of daemon, as TOML.

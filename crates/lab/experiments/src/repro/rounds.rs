@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lab::Progress;
+use report::{Samples, Stats};
 
 use super::server::Machine;
 use crate::error::Result;
@@ -91,6 +92,16 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
     /// The samples of a measurement.
     pub fn of(&self, key: K) -> &[S] {
         self.find(key).and_then(|seen| seen.as_deref().ok()).unwrap_or(&[])
+    }
+
+    /// Statistics of a number of each sample.
+    pub fn stats(&self, key: K, of: impl Fn(&S) -> Option<f64>) -> Option<Stats> {
+        self.of(key).iter().filter_map(of).collect::<Samples>().stats()
+    }
+
+    /// The mean of a number of the samples; none without samples.
+    pub fn mean(&self, key: K, of: impl Fn(&S) -> f64) -> Option<f64> {
+        mean(self.of(key).iter().map(of))
     }
 
     /// All samples.

@@ -201,19 +201,10 @@ pub(crate) const fn over_linux(line: Line, coalesce: u16) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Santos08Args,
-    }
-
     fn args(options: &[&str]) -> Santos08Args {
-        let line = ["santos08"].iter().chain(options);
-        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+        crate::options(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -245,7 +236,7 @@ mod tests {
     #[test]
     fn wrong_names_are_refused() {
         for line in [["--config", "xen"], ["--coalesce", "65"], ["--size", "9000"]] {
-            assert!(Cli::try_parse_from(["santos08"].iter().chain(&line)).is_err(), "{line:?}");
+            assert!(crate::options::<Santos08Args>(&line).is_err(), "{line:?}");
         }
     }
 }

@@ -208,19 +208,10 @@ impl Experiment<Transferred> for Transfers<'_> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Willmann07Args,
-    }
-
     fn args(options: &[&str]) -> Willmann07Args {
-        let line = ["willmann07"].iter().chain(options);
-        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+        crate::options(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -248,7 +239,7 @@ mod tests {
     #[test]
     fn wrong_names_are_refused() {
         for line in [["--table", "5"], ["--figure", "2"], ["--guests", "25"], ["--config", "xen"]] {
-            assert!(Cli::try_parse_from(["willmann07"].iter().chain(&line)).is_err(), "{line:?}");
+            assert!(crate::options::<Willmann07Args>(&line).is_err(), "{line:?}");
         }
     }
 }

@@ -15,23 +15,15 @@ use super::daemon::{Daemon, Ending, ports, pvnet};
 use super::{Subject, case};
 use crate::error::{Error, Result};
 
-/// What the guests' interfaces are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum GuestKind {
-    /// Process guests' vifs.
-    #[default]
-    Netif,
-    /// Virtio devices with vhost-user ports.
-    Virtio,
-}
-
-impl GuestKind {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Netif => "netif",
-            Self::Virtio => "virtio",
-        }
+named::named! {
+    /// What the guests' interfaces are.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+    pub enum GuestKind {
+        /// Process guests' vifs.
+        #[default]
+        Netif => "netif",
+        /// Virtio devices with vhost-user ports.
+        Virtio => "virtio",
     }
 }
 

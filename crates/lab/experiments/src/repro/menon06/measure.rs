@@ -150,7 +150,9 @@ fn sample(
 fn split(server: config::Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let split = accounting::split(usage, hypervisor);
     match server {
-        config::Server::Driver(_) => CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split },
+        config::Server::Driver(_) => {
+            CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split }
+        }
         config::Server::Guest(_) | config::Server::Native => split,
     }
 }

@@ -75,7 +75,7 @@ pub fn gains(
     let mut sample = |figure: Figure, config: &'static str| -> Result<(Bar, Option<Sample>)> {
         let planned = plan(&[figure], &[config.to_owned()], has_superpages);
         // Figures 11 and 13 receive, and have one bar of a name; figure 5 sends.
-        let none = || Error::Failed(format!("figure {} has no {config}", figure.key()));
+        let none = || Error::Failed(format!("figure {} has no {config}", figure.name()));
         let planned = planned.into_iter().next().ok_or_else(none)?;
         let Ok(key) = planned.key else { return Ok((planned.bar, None)) };
         if let Some((_, sample)) = seen.iter().find(|(known, _)| *known == key) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use control_socket::join_socket;
 use lab::on_cpu;
 use netfront::Received;
-use report::{Samples, Stats};
+use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
 use shm::Piece;
@@ -84,7 +84,7 @@ pub struct ReadRow {
 /// The rows of these measurements.
 pub fn rows(keys: &[Reading], seen: &Measurements) -> Vec<ReadRow> {
     let row = |key: &Reading| {
-        let of = |of: fn(&Sample) -> f64| seen.of(*key).iter().map(of).collect::<Samples>().stats();
+        let of = |of: fn(&Sample) -> f64| seen.stats(*key, |sample| Some(of(sample)));
         ReadRow {
             line: key.line,
             cpus: key.placement,

@@ -86,7 +86,7 @@ fn names_are_unique_and_every_figure_has_an_unoptimised_bar() {
     for figure in Figure::value_variants() {
         assert!(bars.iter().any(|bar| bar.figure == *figure), "{figure:?}");
         let name = figure.to_possible_value().unwrap();
-        assert_eq!(name.get_name(), figure.key());
+        assert_eq!(name.get_name(), figure.name());
     }
 }
 

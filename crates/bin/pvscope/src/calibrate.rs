@@ -18,7 +18,7 @@ use predict::Predictions;
 use report::{Table, human};
 use scope_model::{Config, Costs};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model_args::{CostArgs, ModelArgs};
 use crate::report::{json, show};
 
@@ -49,8 +49,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let calibration = Calibration::new(&predictions, costs, 1.0 / cycle, measured);
     show(&if args.json { json(&CalibrateData::new(&calibration))? } else { calibration.text() })?;
     if let Some(path) = &args.out {
-        ::report::write_atomic(path, calibration.toml().as_bytes())
-            .map_err(|error| Error::Usage(error.to_string()))?;
+        ::report::write_atomic(path, calibration.toml().as_bytes())?;
         if !args.json {
             show(&format!("Costs of this host: {}\n", path.display()))?;
         }

@@ -90,7 +90,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     text += &format!("{}\n{}\n", caveats(&summary), provenance(&recording.provenance));
     if let Some(path) = &args.html {
         let page = page(&summary, args.top);
-        page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        page.write(path)?;
         text += &format!("Report with plots: {}\n", path.display());
     }
     show(&text)

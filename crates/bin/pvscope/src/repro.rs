@@ -22,6 +22,7 @@ use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
 use measure::WorkloadRecording;
+use report::html::Report;
 use scope_model::{Costs, Preset};
 
 use crate::check::DIFFERS;
@@ -128,14 +129,7 @@ pub fn run(args: &ReproArgs) -> Result<ExitCode> {
     let costs = args.costs.read(&config)?;
     let document = document(args.paper, &recordings, costs);
     print(&document)?;
-    if let Some(path) = &args.html {
-        document.page().write(path).map_err(usage)?;
-        show(&format!("Report with plots: {}\n", path.display()))?;
-    }
-    if let Some(path) = &args.json {
-        report::write_atomic(path, json(&document)?.as_bytes()).map_err(usage)?;
-        show(&format!("Numbers: {}\n", path.display()))?;
-    }
+    args.write(|| document.page(), &document)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,6 +150,23 @@ fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
 }
 
 impl ReproArgs {
+    /// Writes the page and the numbers, as far as they are wanted.
+    fn write(
+        &self,
+        page: impl FnOnce() -> Report,
+        document: &impl document::Document,
+    ) -> Result<()> {
+        if let Some(path) = &self.html {
+            page().write(path)?;
+            show(&format!("Report with plots: {}\n", path.display()))?;
+        }
+        if let Some(path) = &self.json {
+            report::write_atomic(path, json(document)?.as_bytes())?;
+            show(&format!("Numbers: {}\n", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// The files of recordings of these workloads, which are made unless there is a folder with them.
     fn files(&self, workloads: &[&str]) -> Result<Files<'_>> {
         if let Some(folder) = &self.from {

@@ -206,9 +206,5 @@ fn lab_error(what: &str, cause: std::io::Error) -> lab::Error {
 }
 
 fn parse(text: &str, cause: &(impl ToString + ?Sized)) -> Error {
-    Error::Parse {
-        what: "the test's traffic".to_owned(),
-        cause: cause.to_string(),
-        text: text.to_owned(),
-    }
+    Error::parse("the test's traffic", cause, text)
 }

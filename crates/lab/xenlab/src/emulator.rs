@@ -99,11 +99,7 @@ impl Emulator {
     /// The major number of its version.
     pub fn version(&self) -> Result<u32> {
         let text = self.version_line()?;
-        major(&text).ok_or_else(|| Error::Parse {
-            what: "QEMU's version".to_owned(),
-            cause: "no number".to_owned(),
-            text,
-        })
+        major(&text).ok_or_else(|| Error::parse("QEMU's version", "no number", text))
     }
 
     /// Its version in its own words: `QEMU emulator version 10.0.2 (Debian …)`.

@@ -32,8 +32,7 @@ pub trait BaselineFile: Sized {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        let written = report::write_atomic(path, self.text().as_bytes());
-        written.map_err(|error| Error::Usage(error.to_string()))
+        Ok(report::write_atomic(path, self.text().as_bytes())?)
     }
 
     fn text(&self) -> String {

@@ -129,8 +129,7 @@ impl Objects {
         for (file, code) in self.files.values() {
             let path = self.folder.join(file);
             let bytes = elf_file(code).map_err(Error::path(&path))?;
-            ::report::write_atomic(&path, &bytes)
-                .map_err(|error| Error::Usage(error.to_string()))?;
+            ::report::write_atomic(&path, &bytes)?;
         }
         Ok(())
     }

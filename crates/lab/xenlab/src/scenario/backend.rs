@@ -39,6 +39,15 @@ impl Backend {
             }
         }
     }
+
+    /// The same with a script that changes pvnet's configuration, or what is around it, before it starts again.
+    pub(super) fn start_changed(self, host: &Host, script: &str) -> Result<RunningBackend> {
+        let mut backend = self.start(host)?;
+        backend.kill()?;
+        backend.shell().run(script, COMMAND_TIMEOUT)?;
+        backend.restart()?;
+        Ok(backend)
+    }
 }
 
 /// A running backend, ready for guests.

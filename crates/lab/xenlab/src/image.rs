@@ -237,7 +237,7 @@ fn build(edition: Edition, suite: Suite, downloads: &Path, new: &Path, quiet: bo
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
     progress.step(format!("fetch the package lists of {suite}"));
-    let apt = Apt::update_with(suite, edition.pocket(suite), &folder("apt")?)?;
+    let apt = Apt::update(suite, edition.pocket(suite), &folder("apt")?)?;
     let packages = apt.closure(&packages(edition, suite))?;
     progress.step(format!("download {} packages", packages.len()));
     let files = apt.download(&packages, downloads)?;

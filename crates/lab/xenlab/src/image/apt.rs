@@ -90,17 +90,9 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// Makes the state in `folder` and fetches the package lists.
-    pub(crate) fn update(suite: Suite, folder: &Path) -> Result<Self> {
-        Self::update_with(suite, None, folder)
-    }
-
-    /// The same, where packages of another pocket, such as backports, are preferred to the suite's own.
-    pub(crate) fn update_with(
-        suite: Suite,
-        preferred: Option<String>,
-        folder: &Path,
-    ) -> Result<Self> {
+    /// Makes the state in `folder` and fetches the package lists. Packages of another pocket, such as backports, are preferred to the
+    /// suite's own.
+    pub(crate) fn update(suite: Suite, preferred: Option<String>, folder: &Path) -> Result<Self> {
         for inside in ["etc", "state/lists/partial", "cache/archives/partial"] {
             let path = folder.join(inside);
             std::fs::create_dir_all(&path).map_err(Error::path(path))?;

@@ -9,8 +9,8 @@ use super::backend::{self, Backend, RunningBackend};
 use super::cell::Frontend;
 use super::step::{self, Step};
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
-use crate::host::{Domu, DomuConfig, Host};
 use crate::Result;
+use crate::host::{Domu, DomuConfig, Host};
 
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;

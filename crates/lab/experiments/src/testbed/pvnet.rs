@@ -34,7 +34,7 @@ impl fmt::Display for GuestKind {
 }
 
 /// How the daemon and its guests are configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The daemon's workers; its default if absent.
     pub workers: Option<usize>,
@@ -56,23 +56,6 @@ pub struct Setup {
     pub rejoin: bool,
     /// More tables for the configuration: other guests and uplinks.
     pub more: String,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            workers: None,
-            queues: None,
-            poll_us: None,
-            daemon: String::new(),
-            kind: GuestKind::Netif,
-            guest: String::new(),
-            offloads: Offloads::ALL,
-            meter: false,
-            rejoin: false,
-            more: String::new(),
-        }
-    }
 }
 
 /// A running daemon and two connected guests. Dropping it stops them and removes their files.
@@ -202,12 +185,8 @@ impl Subject for Testbed {
         "pvnet"
     }
 
-    fn left(&self) -> &Endpoint {
-        &self.left
-    }
-
-    fn right(&self) -> &Endpoint {
-        &self.right
+    fn ends(&self) -> [&Endpoint; 2] {
+        [&self.left, &self.right]
     }
 
     fn carried(&self) -> Result<Carried> {

@@ -51,8 +51,6 @@ pub enum Traffic {
         bits_per_second: u64,
         /// Payload bytes per datagram.
         length: u16,
-        /// Datagrams that are sent without a pause; 0 for the tool's default, what is due each millisecond.
-        burst: u16,
     },
 }
 
@@ -113,14 +111,7 @@ impl<'a> Iperf<'a> {
     /// The same with datagrams of `length` payload bytes at `bits_per_second`.
     #[must_use]
     pub fn udp(self, bits_per_second: u64, length: u16) -> Self {
-        Self { traffic: Traffic::Udp { bits_per_second, length, burst: 0 }, ..self }
-    }
-
-    /// The same with datagrams of `length` payload bytes, `per_second` of them, in bursts of `burst`.
-    #[must_use]
-    pub fn bursts(self, per_second: u32, length: u16, burst: u16) -> Self {
-        let bits_per_second = u64::from(per_second) * u64::from(length) * 8;
-        Self { traffic: Traffic::Udp { bits_per_second, length, burst }, ..self }
+        Self { traffic: Traffic::Udp { bits_per_second, length }, ..self }
     }
 
     /// The same with a connection that sends no faster than this, if there is a limit. Datagrams have
@@ -199,15 +190,9 @@ impl<'a> Iperf<'a> {
                     option("--bitrate", pace);
                 }
             }
-            Traffic::Udp { bits_per_second, length, burst } => {
+            Traffic::Udp { bits_per_second, length } => {
                 option("--length", length.into());
-                if burst > 0 {
-                    // The tool looks what is due as often as a burst is.
-                    let bits = u64::from(length) * u64::from(burst) * 8;
-                    option("--pacing-timer", bits * 1_000_000 / bits_per_second.max(1));
-                }
-                let burst = if burst > 0 { format!("/{burst}") } else { String::new() };
-                arguments.extend(["--bitrate".to_owned(), format!("{bits_per_second}{burst}")]);
+                option("--bitrate", bits_per_second);
                 arguments.push("--udp".to_owned());
             }
         }
@@ -235,12 +220,6 @@ pub struct RunningIperf {
 }
 
 impl RunningIperf {
-    /// The server's process number. The server receives, unless the run is reversed.
-    #[must_use]
-    pub fn server_pid(&self) -> u32 {
-        self.server.pid()
-    }
-
     /// Waits for the end.
     pub fn finish(mut self) -> Result<Throughput> {
         self.client.wait(self.limit)?;

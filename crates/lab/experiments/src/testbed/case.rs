@@ -73,7 +73,7 @@ impl Case {
         let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
         let traffic = match self.protocol {
             Protocol::Tcp { streams } => Traffic::Tcp { streams },
-            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM, burst: 0 },
+            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM },
         };
         Iperf { traffic, congestion, ..tcp }.run()
     }

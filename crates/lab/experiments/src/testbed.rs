@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-pub use case::{CONGESTION, Case, find_pace, quoted};
-pub use daemon::{Daemon, Ending, ports, pvnet, this, this_program};
+pub use case::{CONGESTION, Case, find_pace};
+pub use daemon::{Daemon, Ending, ports, pvnet, quoted, table, this, this_program};
 pub use pvnet::{GuestKind, Setup, Testbed};
 
 /// Runs `work` and measures what it costs on the whole machine.

@@ -8,6 +8,7 @@ use report::{Samples, Stats};
 
 use super::server::Machine;
 use crate::error::Result;
+use crate::testbed::table;
 
 /// What one measurement is of.
 pub trait Key: Copy + PartialEq {
@@ -272,10 +273,8 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// The table `[daemon]`.
 pub fn daemon(folder: &Path) -> String {
-    // TOML quotes the folder's name, which may have any character.
-    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-    format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n")
+    table(folder) + "workers = 1\nmeter = true\npoll_us = 0\n"
 }
 
 /// The daemon, its NICs, and guests with an interface on each. `nic` gets a NIC's number, `interface` also the guest's,

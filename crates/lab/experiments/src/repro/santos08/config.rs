@@ -1,12 +1,11 @@
 //! The paper's lines, as pvnet's configurations.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::repro::cpus::Cpus;
 use crate::repro::rounds;
@@ -14,7 +13,8 @@ use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 named::named! {
     /// How a guest receives.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(into = "&'static str")]
     pub enum Line {
         /// A stack on the wire, without a guest and a daemon.
         Linux => "linux",
@@ -44,19 +44,9 @@ impl Line {
     }
 }
 
-impl JsonSchema for Line {
-    fn schema_name() -> Cow<'static, str> {
-        "Line".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
-
-impl Serialize for Line {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+impl From<Line> for &'static str {
+    fn from(line: Line) -> Self {
+        line.name()
     }
 }
 

@@ -1,17 +1,17 @@
 //! The paper's configurations, as pvnet's.
 
-use std::borrow::Cow;
 use std::path::Path;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::repro::rounds;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 named::named! {
     /// How guests reach the NICs.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(into = "&'static str")]
     pub enum Config {
         /// A stack on the wire, without a guest and a daemon.
         Native => "native",
@@ -130,19 +130,9 @@ impl Setup for Config {
     }
 }
 
-impl JsonSchema for Config {
-    fn schema_name() -> Cow<'static, str> {
-        "Config".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
-
-impl Serialize for Config {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+impl From<Config> for &'static str {
+    fn from(config: Config) -> Self {
+        config.name()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use scope_model::{Costs, Counters, Sweep};
-use scope_result::{Domain, EventKind, Function, Mode, Owner, Recording};
+use scope_result::{Block, Domain, EventKind, Function, Mode, Owner, Recording};
 
 use crate::event::Event;
 
@@ -59,6 +59,15 @@ pub struct Part {
     pub function: Function,
 }
 
+impl Part {
+    /// The part that a block is of when it runs for a domain.
+    pub fn of(recording: &Recording, block: &Block, domain: u8) -> Self {
+        let function = recording.functions.get(block.function as usize);
+        let (mode, function) = (block.mode, function.cloned().unwrap_or_default());
+        Self { who: who(recording.domains.get(usize::from(domain)), mode), mode, function }
+    }
+}
+
 /// Sums over a recording.
 #[derive(Debug)]
 pub struct Summary<'a> {
@@ -77,15 +86,9 @@ impl<'a> Summary<'a> {
     pub fn new(recording: &'a Recording, costs: Costs) -> Self {
         let mut parts = BTreeMap::<Part, Counters>::new();
         let mut total = Counters::default();
-        let unknown = Function::default();
         for block in &recording.blocks {
-            let mode = block.mode;
-            let function =
-                recording.functions.get(block.function as usize).unwrap_or(&unknown).clone();
             for (domain, counters) in &block.counters {
-                let who = who(recording.domains.get(usize::from(*domain)), mode);
-                let part = Part { who, mode, function: function.clone() };
-                *parts.entry(part).or_default() += counters;
+                *parts.entry(Part::of(recording, block, *domain)).or_default() += counters;
                 total += counters;
             }
         }
@@ -184,7 +187,7 @@ pub fn function_name(function: &Function) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use scope_result::{Block, Work};
+    use scope_result::Work;
 
     use super::*;
 

@@ -19,19 +19,9 @@ const fn share(
     workload: &'static str,
     what: &'static str,
 ) -> PaperClaim {
-    let (source, unit, without) = ("§2", Unit::Share, Some(0.1));
-    let band = Rule::Between(number - 0.05, number + 0.05);
-    PaperClaim {
-        source,
-        says,
-        number: Some(number),
-        unit,
-        workload,
-        what,
-        band,
-        why: ROUGHLY,
-        without,
-    }
+    let (source, unit, why, without) = ("§2", Unit::Share, ROUGHLY, Some(0.1));
+    let (number, band) = (Some(number), Rule::Between(number - 0.05, number + 0.05));
+    PaperClaim { source, says, number, unit, workload, what, band, why, without }
 }
 
 /// The guest's share follows from these two.
@@ -75,19 +65,9 @@ const FACTOR: &str = "Within 1.5 times of the paper's factor.";
 
 /// A factor by which the high-level interface divides a cost (Figure 6).
 const fn offloads(says: &'static str, number: f64, what: &'static str) -> PaperClaim {
-    let (source, unit, without) = ("Figure 6, §6.3.1", Unit::Times, Some(1.0));
-    let workload = SENDFILE_BASIC;
-    PaperClaim {
-        source,
-        says,
-        number: Some(number),
-        unit,
-        workload,
-        what,
-        band: near(number),
-        why: FACTOR,
-        without,
-    }
+    let (source, unit, why, without) = ("Figure 6, §6.3.1", Unit::Times, FACTOR, Some(1.0));
+    let (number, band, workload) = (Some(number), near(number), SENDFILE_BASIC);
+    PaperClaim { source, says, number, unit, workload, what, band, why, without }
 }
 
 pub const OFFLOADS_GUEST: PaperClaim = offloads(

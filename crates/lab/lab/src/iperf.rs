@@ -11,7 +11,7 @@ const SLACK: Duration = Duration::from_secs(15);
 /// One run between two namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Iperf<'a> {
-    /// Where the client runs. It sends, unless `reverse`.
+    /// Where the client runs. It sends.
     pub client: &'a Namespace,
     /// Where the server runs.
     pub server: &'a Namespace,
@@ -21,13 +21,11 @@ pub struct Iperf<'a> {
     pub port: u16,
     /// How long to send, in seconds.
     pub seconds: u32,
-    /// Whether the server sends and the client receives.
-    pub reverse: bool,
     /// What to send.
     pub traffic: Traffic,
     /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
     pub zerocopy: bool,
-    /// Bits per second that TCP does not exceed; none for no limit.
+    /// Bits per second that TCP does not exceed; none for no limit. Datagrams have their own rate.
     pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
@@ -93,7 +91,6 @@ impl<'a> Iperf<'a> {
             address: address.into(),
             port: 5201,
             seconds,
-            reverse: false,
             traffic,
             zerocopy: false,
             pace: None,
@@ -102,47 +99,16 @@ impl<'a> Iperf<'a> {
         }
     }
 
-    /// The same with that many connections.
-    #[must_use]
-    pub fn streams(self, streams: u32) -> Self {
-        Self { traffic: Traffic::Tcp { streams }, ..self }
-    }
-
     /// The same with datagrams of `length` payload bytes at `bits_per_second`.
     #[must_use]
     pub fn udp(self, bits_per_second: u64, length: u16) -> Self {
         Self { traffic: Traffic::Udp { bits_per_second, length }, ..self }
     }
 
-    /// The same with a connection that sends no faster than this, if there is a limit. Datagrams have
-    /// their own rate.
-    #[must_use]
-    pub fn paced(self, bits_per_second: Option<u64>) -> Self {
-        Self { pace: bits_per_second, ..self }
-    }
-
-    /// The same with the server as sender.
-    #[must_use]
-    pub fn reverse(self) -> Self {
-        Self { reverse: true, ..self }
-    }
-
-    /// The same with `sendfile` instead of `write`.
-    #[must_use]
-    pub fn zerocopy(self, zerocopy: bool) -> Self {
-        Self { zerocopy, ..self }
-    }
-
     /// The same with this congestion control.
     #[must_use]
     pub fn congestion(self, congestion: Option<&'a str>) -> Self {
         Self { congestion, ..self }
-    }
-
-    /// The same with the client on one CPU and the server on another.
-    #[must_use]
-    pub fn on(self, cpus: [Option<usize>; 2]) -> Self {
-        Self { cpus, ..self }
     }
 
     /// Starts a server, waits until it listens, and runs the client to its end. Nothing is left running.
@@ -199,9 +165,6 @@ impl<'a> Iperf<'a> {
         if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. }))
         {
             arguments.extend(["--congestion".to_owned(), name.to_owned()]);
-        }
-        if self.reverse {
-            arguments.push("--reverse".to_owned());
         }
         if self.zerocopy {
             arguments.push("--zerocopy".to_owned());

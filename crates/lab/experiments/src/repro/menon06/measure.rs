@@ -73,10 +73,9 @@ fn iperf<'a>(running: &'a Server, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<
         Direction::Tx => (server, client, PEER),
         Direction::Rx => (client, server, 1),
     };
-    Iperf::tcp(from.0, to.0, Ipv4Addr::from(address(0, host)), seconds)
-        .zerocopy(key.program == Program::Sendfile)
-        .paced(key.pace.map(|mbps| u64::from(mbps) * 1_000_000))
-        .on([from.1, to.1])
+    let tcp = Iperf::tcp(from.0, to.0, Ipv4Addr::from(address(0, host)), seconds);
+    let pace = key.pace.map(|mbps| u64::from(mbps) * 1_000_000);
+    Iperf { zerocopy: key.program == Program::Sendfile, pace, cpus: [from.1, to.1], ..tcp }
 }
 
 /// What pvnet did during a transfer.

@@ -127,7 +127,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     crate::report::show(&table.render(false))?;
     match &args.json {
-        Some(path) => benchmark.write(path).map_err(|error| Error::Usage(error.to_string())),
+        Some(path) => Ok(benchmark.write(path)?),
         None => Ok(()),
     }
 }

@@ -5,7 +5,6 @@
 //!     └─────► predict: model cycles ──────┴─► errors ──► fit: costs of this host ──► TOML for --costs
 //! ```
 
-mod data;
 mod host;
 mod kernel;
 mod predict;
@@ -13,16 +12,18 @@ mod predict;
 use std::path::PathBuf;
 
 use clap::Args;
+use document::Document;
 use kernel::Kernel;
 use predict::Predictions;
 use report::{Table, human};
+use schemars::JsonSchema;
 use scope_model::{Config, Costs};
+use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model_args::{CostArgs, ModelArgs};
 use crate::report::{json, show};
-
-pub use data::CalibrateData;
+use crate::report_data::Model;
 
 /// Arguments of `pvscope calibrate`.
 #[derive(Args)]
@@ -49,8 +50,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
     let calibration = Calibration::new(&predictions, costs, 1.0 / cycle, measured);
     show(&if args.json { json(&CalibrateData::new(&calibration))? } else { calibration.text() })?;
     if let Some(path) = &args.out {
-        ::report::write_atomic(path, calibration.toml().as_bytes())
-            .map_err(|error| Error::Usage(error.to_string()))?;
+        ::report::write_atomic(path, calibration.toml().as_bytes())?;
         if !args.json {
             show(&format!("Costs of this host: {}\n", path.display()))?;
         }
@@ -147,7 +147,7 @@ impl Calibration {
 }
 
 /// What no kernel measures.
-pub const UNMEASURED: [&str; 7] =
+const UNMEASURED: [&str; 7] =
     ["cr3", "cr4", "invlpg", "iret", "hypercall", "fpu_state", "vm_switch"];
 
 /// How one cost follows from a kernel: which cost.
@@ -200,6 +200,72 @@ fn rate(predictions: &Predictions, kernel: Kernel, cost: Cost, costs: &Costs) ->
     *cost(&mut more) += 1.0;
     let cycles = |costs| predictions.cycles(costs)[kernel.number()];
     cycles(&more) - cycles(costs)
+}
+
+/// How far model cycles are from those of a host.
+#[derive(JsonSchema, Serialize)]
+pub struct CalibrateData {
+    /// The host's clock rate in 10⁹ cycles per second, by a chain of multiplications.
+    gigahertz: f64,
+    /// The modelled processor.
+    model: Model,
+    /// The costs that are compared with the host.
+    costs: Costs,
+    /// Small programs whose accesses are known.
+    kernels: Vec<KernelRow>,
+    /// The mean error of the kernels that check costs, 0 for none, with `costs`.
+    error: f64,
+    /// The same with `fitted_costs`.
+    fitted_error: f64,
+    /// The costs with which the other kernels take as many cycles as on the host.
+    fitted_costs: Costs,
+    /// The costs in `fitted_costs` that no program of a user can measure alone: they are those of `costs`.
+    not_fitted: Vec<String>,
+}
+
+/// A small program.
+#[derive(JsonSchema, Serialize)]
+struct KernelRow {
+    /// What it does.
+    name: String,
+    /// The unit of its cycles: `line` or `call`.
+    unit: &'static str,
+    /// Whether it checks costs, rather than that costs are fitted to it.
+    is_check: bool,
+    /// Cycles per unit on the host.
+    host_cycles: f64,
+    /// Model cycles per unit, with `costs`.
+    model_cycles: f64,
+    /// The same with `fitted_costs`.
+    fitted_cycles: f64,
+}
+
+impl Document for CalibrateData {
+    const SCHEMA: &'static str = "pvscope-calibrate/1";
+}
+
+impl CalibrateData {
+    fn new(calibration: &Calibration) -> Self {
+        let row = |(number, kernel): (usize, Kernel)| KernelRow {
+            name: kernel.name(),
+            unit: kernel.unit(),
+            is_check: kernel.is_check(),
+            host_cycles: calibration.measured[number],
+            model_cycles: calibration.model[number],
+            fitted_cycles: calibration.fitted[number],
+        };
+        let events = UNMEASURED.map(|event| format!("event.{event}"));
+        Self {
+            gigahertz: calibration.gigahertz,
+            model: Model::new(&calibration.config),
+            costs: calibration.costs,
+            kernels: Kernel::all().into_iter().enumerate().map(row).collect(),
+            error: calibration.error(&calibration.model),
+            fitted_error: calibration.error(&calibration.fitted),
+            fitted_costs: calibration.fitted_costs,
+            not_fitted: ["instruction".to_owned()].into_iter().chain(events).collect(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -206,20 +206,14 @@ pub mod tests {
     /// `main` calls `write` twice; it traps to `sys_write`, which calls itself and `copy`. A timer's interrupt calls `copy` too.
     pub fn recording() -> Recording {
         let names = ["", "main", "write", "sys_write", "copy", "timer"];
-        let function = |name: &&str| Function {
-            module: if name.is_empty() { "" } else { "m" }.to_owned(),
-            name: (*name).to_owned(),
-        };
+        let function = |name: &&str| Function::new(if name.is_empty() { "" } else { "m" }, name);
         let address =
             |n: u64| if n < 3 { 0x40_0000 + n * 16 } else { 0xffff_ffff_8100_0000 + n * 16 };
         let block = |number: u32| Block {
-            address: address(number.into()),
             // nopl 0x0(%rax), twice
             code: [0x0f, 0x1f, 0x40, 0].repeat(2),
             instructions: 2,
-            mode: Mode::of(address(number.into()), None),
             space: 0x5000,
-            domain: 0,
             function: number,
             counters: vec![(
                 0,
@@ -229,6 +223,7 @@ pub mod tests {
                     ..Counters::default()
                 },
             )],
+            ..Block::at(address(number.into()))
         };
         let node = |parent, kind, block: u32, calls, instructions| CallNode {
             parent,

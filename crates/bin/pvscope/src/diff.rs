@@ -281,21 +281,11 @@ mod tests {
 
     /// Functions of dom0's kernel, by name and instructions.
     fn recording(frames: u64, functions: &[(&str, u64)], l2: u64) -> Recording {
-        let named = functions
-            .iter()
-            .map(|(name, _)| Function { module: "vmlinux".to_owned(), name: (*name).to_owned() });
+        let named = functions.iter().map(|(name, _)| Function::new("vmlinux", name));
         let blocks = functions.iter().zip(1..).map(|((_, instructions), function)| {
             let counters = Counters { instructions: *instructions, ..Counters::default() };
-            Block {
-                address: 0xffff_ffff_8100_0000,
-                code: vec![0x90; 4],
-                instructions: 1,
-                mode: Mode::Kernel,
-                space: 0,
-                domain: 0,
-                function,
-                counters: vec![(0, counters)],
-            }
+            let counters = vec![(0, counters)];
+            Block { function, counters, ..Block::at(0xffff_ffff_8100_0000) }
         });
         let mut sweep = Sweep::default();
         sweep.l2d[0] = l2;

@@ -15,6 +15,9 @@ pub enum Error {
     /// An error of a recording's file.
     #[error(transparent)]
     Result(#[from] scope_result::Error),
+    /// A result that could not be written.
+    #[error(transparent)]
+    Report(#[from] report::Error),
     /// The symbols of an image could not be read.
     #[error("{}: {cause}", path.display())]
     Symbols {

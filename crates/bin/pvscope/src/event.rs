@@ -3,28 +3,30 @@
 use clap::ValueEnum;
 use scope_model::{Costs, Counters};
 
-/// What code is weighed by: the order of rows, their shares, and the widths of a flame graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Event {
-    /// Model cycles.
-    #[default]
-    Cycles,
-    /// Instructions.
-    Instructions,
-    /// Lines of code that L1 missed.
-    L1i,
-    /// Lines of data that L1 missed.
-    L1d,
-    /// Lines that L2 missed.
-    L2,
-    /// Lines from memory.
-    Memory,
-    /// Misses of the ITLB.
-    Itlb,
-    /// Misses of the DTLB.
-    Dtlb,
-    /// Walks of the page tables.
-    PageWalks,
+named::named! {
+    /// What code is weighed by: the order of rows, their shares, and the widths of a flame graph.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+    pub enum Event {
+        /// Model cycles.
+        #[default]
+        Cycles => "cycles",
+        /// Instructions.
+        Instructions => "instructions",
+        /// Lines of code that L1 missed.
+        L1i => "L1I misses",
+        /// Lines of data that L1 missed.
+        L1d => "L1D misses",
+        /// Lines that L2 missed.
+        L2 => "L2 misses",
+        /// Lines from memory.
+        Memory => "lines from memory",
+        /// Misses of the ITLB.
+        Itlb => "ITLB misses",
+        /// Misses of the DTLB.
+        Dtlb => "DTLB misses",
+        /// Walks of the page tables.
+        PageWalks => "page walks",
+    }
 }
 
 impl Event {
@@ -42,20 +44,5 @@ impl Event {
             Self::PageWalks => counters.page_walks,
         };
         count as f64
-    }
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cycles => "cycles",
-            Self::Instructions => "instructions",
-            Self::L1i => "L1I misses",
-            Self::L1d => "L1D misses",
-            Self::L2 => "L2 misses",
-            Self::Memory => "lines from memory",
-            Self::Itlb => "ITLB misses",
-            Self::Dtlb => "DTLB misses",
-            Self::PageWalks => "page walks",
-        }
     }
 }

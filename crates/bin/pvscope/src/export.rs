@@ -92,8 +92,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         Format::Firefox => firefox::json(&recording)?,
     };
     match &args.out {
-        Some(path) => ::report::write_atomic(path, text.as_bytes())
-            .map_err(|error| Error::Usage(error.to_string())),
+        Some(path) => Ok(::report::write_atomic(path, text.as_bytes())?),
         None => show(&text),
     }
 }

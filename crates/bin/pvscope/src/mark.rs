@@ -53,7 +53,7 @@ fn write(folder: &Path) -> Result<MarksData> {
     let mut files = Vec::new();
     for (name, bytes) in programs().into_iter().chain([script]) {
         let path = folder.join(name);
-        report::write_atomic(&path, &bytes).map_err(|error| Error::Usage(error.to_string()))?;
+        report::write_atomic(&path, &bytes)?;
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&path, mode).map_err(Error::path(&path))?;
         files.push(path.display().to_string());

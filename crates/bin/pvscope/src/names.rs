@@ -152,9 +152,7 @@ impl Names {
             Mode::User => owners.get(&(block.domain, block.space)).copied(),
         };
         match space.map_or(Named::Unknown, |space| space.name(block.address)) {
-            Named::Function { module, function, .. } => {
-                Function { module: module.to_owned(), name: function.to_owned() }
-            }
+            Named::Function { module, function, .. } => Function::new(module, function),
             Named::Module { module, .. } => {
                 Function { module: module.to_owned(), name: String::new() }
             }
@@ -294,14 +292,10 @@ mod tests {
         let function: fn(&str) -> GuestReport = GuestReport::parse;
         let address = function as usize as u64;
         let block = |domain| Block {
-            address,
-            code: vec![0x90; 1],
-            instructions: 1,
-            mode: Mode::of(address, None),
             space: 5,
             domain,
-            function: 0,
             counters: vec![(domain, Counters { instructions: 1, ..Counters::default() })],
+            ..Block::at(address)
         };
         let mut recording = Recording {
             domains: vec![Domain::Xen(0), Domain::Xen(1)],
@@ -326,16 +320,7 @@ mod tests {
 
     #[test]
     fn unknown_code_is_kept_without_a_name() {
-        let block = |address, function| Block {
-            address,
-            code: vec![0x90; 1],
-            instructions: 1,
-            mode: Mode::of(address, None),
-            space: 0,
-            domain: 0,
-            function,
-            counters: Vec::new(),
-        };
+        let block = |address, function| Block { function, ..Block::at(address) };
         let mut recording = Recording {
             domains: vec![Domain::Xen(0)],
             blocks: vec![block(0xffff_82d0_4000_0000, 9), block(0x40_0000, 9)],

@@ -23,7 +23,7 @@ use span::Direction;
 use stages::{Run, Stage};
 use view::Packet;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model_args::CostArgs;
 use crate::report::{json, show};
 
@@ -73,7 +73,7 @@ pub fn run(args: &PacketArgs) -> Result<()> {
     };
     if let Some(path) = &args.html {
         let page = page::page(&packet, &costs);
-        page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        page.write(path)?;
         if !args.json {
             text += &format!("Report with the timeline: {}\n", path.display());
         }
@@ -89,7 +89,7 @@ fn distribution(
 ) -> Result<()> {
     let distribution = Distribution::new(flow, direction, costs)?;
     if let Some(path) = &args.html {
-        distribution.page().write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        distribution.page().write(path)?;
     }
     show(&if args.json {
         json(&distribution.data())?

@@ -90,7 +90,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     text += &format!("{}\n{}\n", caveats(&summary), provenance(&recording.provenance));
     if let Some(path) = &args.html {
         let page = page(&summary, args.top);
-        page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        page.write(path)?;
         text += &format!("Report with plots: {}\n", path.display());
     }
     show(&text)
@@ -168,7 +168,7 @@ fn rows(
 #[cfg(test)]
 mod tests {
     use scope_model::{Costs, Counters};
-    use scope_result::{Block, Mode, Recording, Work};
+    use scope_result::{Block, Recording, Work};
 
     use super::*;
     use crate::source_lines::tests::recording;
@@ -176,16 +176,7 @@ mod tests {
     #[test]
     fn without_frames_counts_are_totals_and_the_report_says_so() {
         let counters = Counters { instructions: 200, ..Counters::default() };
-        let block = Block {
-            address: 0x40_0000,
-            code: vec![0x90; 4],
-            instructions: 1,
-            mode: Mode::User,
-            space: 0,
-            domain: 0,
-            function: 0,
-            counters: vec![(0, counters)],
-        };
+        let block = Block { counters: vec![(0, counters)], ..Block::at(0x40_0000) };
         let work = |frames| Work {
             what: "work".to_owned(),
             frames,

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use scope_model::{Config, CostEvent, Costs, Counters, L2_BYTES, TLB_ENTRIES};
 use scope_result::{InterfaceFrames, Provenance, Work};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::filter::FilterArgs;
 use crate::source_lines::{Place, SourceLines};
@@ -196,31 +197,16 @@ impl Row {
         }
     }
 
+    /// Its line: the columns before those of the events, and these.
     fn csv(&self) -> String {
-        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-        let names = [&self.who, &self.code, &self.module, &self.function].map(|name| quoted(name));
-        let counts = [
-            self.executions,
-            self.instructions,
-            self.l1i_lines,
-            self.l1d_reads,
-            self.l1d_writes,
-            self.l1i_misses,
-            self.l1d_read_misses,
-            self.l1d_write_misses,
-            self.l1_sequential,
-            self.l2_misses,
-            self.l2_sequential,
-            self.memory,
-            self.memory_sequential,
-            self.itlb_misses,
-            self.dtlb_misses,
-            self.page_walks,
-        ];
-        let counts = counts.iter().chain(self.events.values()).map(ToString::to_string);
-        let cycles = format!("{:.1}", self.model_cycles);
-        let cells: Vec<String> = names.into_iter().chain([cycles]).chain(counts).collect();
-        cells.join(",")
+        let row = serde_json::to_value(self).unwrap_or_default();
+        let cell = |name: &str| match &row[name] {
+            Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+            _ if name == "model_cycles" => format!("{:.1}", self.model_cycles),
+            count => count.to_string(),
+        };
+        let events = self.events.values().map(ToString::to_string);
+        COLUMNS.split(',').map(cell).chain(events).collect::<Vec<_>>().join(",")
     }
 }
 

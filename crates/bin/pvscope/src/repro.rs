@@ -21,7 +21,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
+use lab::TempDir;
 use measure::WorkloadRecording;
+use report::html::Report;
 use scope_model::{Costs, Preset};
 
 use crate::check::DIFFERS;
@@ -128,14 +130,7 @@ pub fn run(args: &ReproArgs) -> Result<ExitCode> {
     let costs = args.costs.read(&config)?;
     let document = document(args.paper, &recordings, costs);
     print(&document)?;
-    if let Some(path) = &args.html {
-        document.page().write(path).map_err(usage)?;
-        show(&format!("Report with plots: {}\n", path.display()))?;
-    }
-    if let Some(path) = &args.json {
-        report::write_atomic(path, json(&document)?.as_bytes()).map_err(usage)?;
-        show(&format!("Numbers: {}\n", path.display()))?;
-    }
+    args.write(|| document.page(), &document)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,19 +151,37 @@ fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
 }
 
 impl ReproArgs {
+    /// Writes the page and the numbers, as far as they are wanted.
+    fn write(
+        &self,
+        page: impl FnOnce() -> Report,
+        document: &impl document::Document,
+    ) -> Result<()> {
+        if let Some(path) = &self.html {
+            page().write(path)?;
+            show(&format!("Report with plots: {}\n", path.display()))?;
+        }
+        if let Some(path) = &self.json {
+            report::write_atomic(path, json(document)?.as_bytes())?;
+            show(&format!("Numbers: {}\n", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// The files of recordings of these workloads, which are made unless there is a folder with them.
     fn files(&self, workloads: &[&str]) -> Result<Files<'_>> {
         if let Some(folder) = &self.from {
             let files = Files { folder: folder.clone(), instead: &self.instead, _temporary: None };
             return files.require(workloads, self.paper).map(|()| files);
         }
-        let temporary = self.keep.is_none().then(Temporary::new);
-        let folder = self.keep.clone().or_else(|| Some(temporary.as_ref()?.0.clone()));
-        let files = Files {
-            folder: folder.unwrap_or_default(),
-            instead: &self.instead,
-            _temporary: temporary,
+        let (folder, temporary) = match &self.keep {
+            Some(folder) => (folder.clone(), None),
+            None => {
+                let folder = TempDir::new()?;
+                (folder.path().to_owned(), Some(folder))
+            }
         };
+        let files = Files { folder, instead: &self.instead, _temporary: temporary };
         self.record(workloads, &files).map(|()| files)
     }
 
@@ -209,7 +222,7 @@ impl ReproArgs {
 struct Files<'a> {
     folder: PathBuf,
     instead: &'a [(String, PathBuf)],
-    _temporary: Option<Temporary>,
+    _temporary: Option<TempDir>,
 }
 
 impl Files<'_> {
@@ -265,22 +278,6 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
     Ok(Line::try_parse_from(line).map_err(usage)?.args)
 }
 
-/// A folder that is removed when this is dropped.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new() -> Self {
-        Self(std::env::temp_dir().join(format!("pvscope-repro-{}", std::process::id())))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // The folder exists only if something was recorded.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn file(folder: &Path, workload: &str) -> PathBuf {
     folder.join(format!("{workload}.pvs"))
 }
@@ -328,10 +325,6 @@ mod tests {
 
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("pvscope-repro-test-{}-{name}", std::process::id()))
-    }
-
     fn in_folder(folder: &Path) -> Files<'_> {
         Files { folder: folder.to_owned(), instead: &[], _temporary: None }
     }
@@ -351,16 +344,14 @@ mod tests {
 
     #[test]
     fn an_error_names_missing_recordings_and_how_to_make_them() {
-        let folder = folder("missing");
-        std::fs::create_dir_all(&folder).unwrap();
-        scope_result::write(&file(&folder, "tx-udp"), &Recording::default()).unwrap();
-        let files = in_folder(&folder);
+        let folder = TempDir::new().unwrap();
+        scope_result::write(&file(folder.path(), "tx-udp"), &Recording::default()).unwrap();
+        let files = in_folder(folder.path());
         let error = files.require(Paper::Chadha07.workloads(), Paper::Chadha07);
         let error = error.unwrap_err().to_string();
-        std::fs::remove_dir_all(&folder).unwrap();
         let wanted = format!(
             "pvscope run rx-stock-basic --preset 2007 --flow 4000000 --out {}",
-            file(&folder, "rx-stock-basic").display()
+            file(folder.path(), "rx-stock-basic").display()
         );
         assert!(error.contains(&wanted), "{error}");
         assert!(!error.contains("tx-udp"), "{error}");
@@ -368,15 +359,14 @@ mod tests {
 
     #[test]
     fn a_recording_of_one_size_is_refused() {
-        let folder = folder("single");
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = TempDir::new().unwrap();
         let mut recording = Recording::default();
         recording.config.single = true;
         for workload in Paper::Chadha07.workloads() {
-            scope_result::write(&file(&folder, workload), &recording).unwrap();
+            scope_result::write(&file(folder.path(), workload), &recording).unwrap();
         }
-        let error = read_all(&in_folder(&folder), Paper::Chadha07).err().unwrap().to_string();
-        std::fs::remove_dir_all(&folder).unwrap();
+        let error = read_all(&in_folder(folder.path()), Paper::Chadha07);
+        let error = error.err().unwrap().to_string();
         assert!(error.contains("--single"), "{error}");
     }
 

@@ -8,7 +8,7 @@ use scope_result::{FileLine, Inlined, Recording, SourceLine};
 
 use crate::error::Error;
 use crate::filter::FilterArgs;
-use crate::summary::{Part, who};
+use crate::summary::Part;
 
 /// The source lines of a recording, by block.
 pub struct SourceLines<'a> {
@@ -79,11 +79,8 @@ impl<'a> SourceLines<'a> {
         let mut places = BTreeMap::<Place, Counters>::new();
         for number in self.by_block.keys() {
             let Some(block) = self.recording.blocks.get(*number as usize) else { continue };
-            let function = self.recording.functions.get(block.function as usize);
             for (domain, counters) in &block.counters {
-                let who = who(self.recording.domains.get(usize::from(*domain)), block.mode);
-                let function = function.cloned().unwrap_or_default();
-                let part = Part { who, mode: block.mode, function };
+                let part = Part::of(self.recording, block, *domain);
                 if !filter.selects(&part) {
                     continue;
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use scope_model::{Costs, Counters, Sweep};
-use scope_result::{Domain, EventKind, Function, Mode, Owner, Recording};
+use scope_result::{Block, Domain, EventKind, Function, Mode, Owner, Recording};
 
 use crate::event::Event;
 
@@ -59,6 +59,15 @@ pub struct Part {
     pub function: Function,
 }
 
+impl Part {
+    /// The part that a block is of when it runs for a domain.
+    pub fn of(recording: &Recording, block: &Block, domain: u8) -> Self {
+        let function = recording.functions.get(block.function as usize);
+        let (mode, function) = (block.mode, function.cloned().unwrap_or_default());
+        Self { who: who(recording.domains.get(usize::from(domain)), mode), mode, function }
+    }
+}
+
 /// Sums over a recording.
 #[derive(Debug)]
 pub struct Summary<'a> {
@@ -77,15 +86,9 @@ impl<'a> Summary<'a> {
     pub fn new(recording: &'a Recording, costs: Costs) -> Self {
         let mut parts = BTreeMap::<Part, Counters>::new();
         let mut total = Counters::default();
-        let unknown = Function::default();
         for block in &recording.blocks {
-            let mode = block.mode;
-            let function =
-                recording.functions.get(block.function as usize).unwrap_or(&unknown).clone();
             for (domain, counters) in &block.counters {
-                let who = who(recording.domains.get(usize::from(*domain)), mode);
-                let part = Part { who, mode, function: function.clone() };
-                *parts.entry(part).or_default() += counters;
+                *parts.entry(Part::of(recording, block, *domain)).or_default() += counters;
                 total += counters;
             }
         }
@@ -184,16 +187,14 @@ pub fn function_name(function: &Function) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use scope_result::{Block, Work};
+    use scope_result::Work;
 
     use super::*;
 
     fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
-        let mode = Mode::of(address, None);
-        let code = vec![0x90; 4];
-        Block { address, code, instructions: 1, mode, space: 0, domain: 0, function, counters }
+        Block { function, counters, ..Block::at(address) }
     }
 
     #[test]
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn sums_by_any_key_add_up_and_include_unknown_code() {
-        let function = |module: &str| Function { module: module.to_owned(), name: "f".to_owned() };
+        let function = |module: &str| Function::new(module, "f");
         let recording = Recording {
             instructions: 111,
             domains: vec![Domain::Xen(0), Domain::Xen(1), Domain::Idle],

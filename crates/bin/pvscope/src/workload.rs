@@ -53,36 +53,12 @@ pub struct Workload {
 
 impl Workload {
     pub const ALL: [Self; 54] = [
-        Self {
-            name: "tx-stock",
-            about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
-            kind: Kind::Xen(Backend::Stock, Traffic::Tx),
-        },
-        Self {
-            name: "tx-stock-basic",
-            about: "a guest whose interface has no offloads sends TCP to dom0 through xen-netback and a bridge",
-            kind: Kind::Xen(Backend::Basic, Traffic::Tx),
-        },
-        Self {
-            name: "rx-stock",
-            about: "a guest receives TCP from dom0 through the kernel's xen-netback and a bridge",
-            kind: Kind::Xen(Backend::Stock, Traffic::Rx),
-        },
-        Self {
-            name: "tx-pvnet",
-            about: "a guest sends TCP to dom0 through pvnet",
-            kind: Kind::Xen(Backend::Pvnet(Uplink::Host), Traffic::Tx),
-        },
-        Self {
-            name: "rx-pvnet",
-            about: "a guest receives TCP from dom0 through pvnet",
-            kind: Kind::Xen(Backend::Pvnet(Uplink::Host), Traffic::Rx),
-        },
-        Self {
-            name: "rx-stock-basic",
-            about: "a guest whose interface has no offloads receives TCP from dom0 through xen-netback and a bridge",
-            kind: Kind::Xen(Backend::Basic, Traffic::Rx),
-        },
+        Self::xen("tx-stock", Backend::Stock, Traffic::Tx),
+        Self::xen("tx-stock-basic", Backend::Basic, Traffic::Tx),
+        Self::xen("rx-stock", Backend::Stock, Traffic::Rx),
+        Self::xen("tx-pvnet", Backend::Pvnet(Uplink::Host), Traffic::Tx),
+        Self::xen("rx-pvnet", Backend::Pvnet(Uplink::Host), Traffic::Rx),
+        Self::xen("rx-stock-basic", Backend::Basic, Traffic::Rx),
         Self {
             name: "tx-udp",
             about: "a guest sends UDP through xen-netback, a bridge and a network card to nobody",
@@ -93,21 +69,9 @@ impl Workload {
             about: "a guest sends a file over TCP to dom0 through xen-netback and a bridge",
             kind: Kind::Xen(Backend::Stock, Traffic::Sendfile),
         },
-        Self {
-            name: "tx-sendfile-basic",
-            about: "a guest whose interface has no offloads sends a file over TCP to dom0 through xen-netback and a bridge",
-            kind: Kind::Xen(Backend::Basic, Traffic::Sendfile),
-        },
-        Self {
-            name: "tx-frontend",
-            about: "a guest sends TCP to dom0 through pvnet and pvnet frontend",
-            kind: Kind::Xen(Backend::Frontend(Channel::Reuse), Traffic::Tx),
-        },
-        Self {
-            name: "rx-frontend",
-            about: "a guest receives TCP from dom0 through pvnet and pvnet frontend",
-            kind: Kind::Xen(Backend::Frontend(Channel::Reuse), Traffic::Rx),
-        },
+        Self::xen("tx-sendfile-basic", Backend::Basic, Traffic::Sendfile),
+        Self::xen("tx-frontend", Backend::Frontend(Channel::Reuse), Traffic::Tx),
+        Self::xen("rx-frontend", Backend::Frontend(Channel::Reuse), Traffic::Rx),
         Self {
             name: "tx-frontend-header",
             about: "as tx-frontend, without pages that stay mapped: with the header channel only",
@@ -118,16 +82,8 @@ impl Workload {
             about: "as tx-frontend, with every page of a frame mapped and unmapped",
             kind: Kind::Xen(Backend::Frontend(Channel::Remap), Traffic::Tx),
         },
-        Self {
-            name: "tx-device",
-            about: "a guest sends TCP to dom0 through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Xen(Backend::Pvnet(Uplink::Device), Traffic::Tx),
-        },
-        Self {
-            name: "rx-device",
-            about: "a guest receives TCP from dom0 through pvnet, with a device for each guest in a bridge",
-            kind: Kind::Xen(Backend::Pvnet(Uplink::Device), Traffic::Rx),
-        },
+        Self::xen("tx-device", Backend::Pvnet(Uplink::Device), Traffic::Tx),
+        Self::xen("rx-device", Backend::Pvnet(Uplink::Device), Traffic::Rx),
         Self::flow("guests-stock", Backend::Stock, Flow::Guests),
         Self::flow("guests-pvnet", Backend::Pvnet(Uplink::Host), Flow::Guests),
         Self::flow("guests-device", Backend::Pvnet(Uplink::Device), Flow::Guests),
@@ -221,32 +177,24 @@ impl Workload {
         },
     ];
 
+    const fn xen(name: &'static str, backend: Backend, traffic: Traffic) -> Self {
+        Self { name, about: "", kind: Kind::Xen(backend, traffic) }
+    }
+
     const fn flow(name: &'static str, backend: Backend, flow: Flow) -> Self {
         Self { name, about: "", kind: Kind::Flow(backend, flow) }
     }
 
     /// Its description, which recordings contain.
     pub fn describe(self) -> String {
-        let Kind::Flow(backend, flow) = self.kind else { return self.about.to_owned() };
-        let flow = match flow {
-            Flow::Guests => "sends TCP to another guest",
-            Flow::ToWire => "sends TCP through a network card to a machine on the wire",
-            Flow::FromWire => "receives TCP through a network card from a machine on the wire",
-            Flow::SmallToWire => "sends UDP in frames of 64 bytes through a network card to nobody",
-            Flow::SmallFromWire => {
-                "receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire"
-            }
-            Flow::Rounds => "asks another guest, by 100 bytes of TCP, and is answered",
+        let (backend, does) = match self.kind {
+            _ if !self.about.is_empty() => return self.about.to_owned(),
+            Kind::Xen(backend, traffic) => (backend, traffic.does()),
+            Kind::Flow(backend, flow) => (backend, flow.does()),
+            Kind::Dom0 | Kind::Floor(_) | Kind::Loopback | Kind::Virtio => return String::new(),
         };
-        let backend = match backend {
-            Backend::Stock | Backend::Basic => "the kernel's xen-netback and a bridge",
-            Backend::Pvnet(Uplink::Host) | Backend::Frontend(_) => "pvnet",
-            Backend::Pvnet(Uplink::Tap) => "pvnet, whose tap is in a bridge with the card",
-            Backend::Pvnet(Uplink::Packet) => "pvnet, which has a packet socket of the card",
-            Backend::Pvnet(Uplink::Xdp) => "pvnet, which has AF_XDP on the card",
-            Backend::Pvnet(Uplink::Device) => "pvnet, with a device for each guest in a bridge",
-        };
-        format!("a guest {flow}: through {backend}")
+        let whose = if backend == Backend::Basic { " whose interface has no offloads" } else { "" };
+        format!("a guest{whose} {does} through {}", backend.about())
     }
 
     pub fn named(name: &str) -> crate::error::Result<Self> {
@@ -398,6 +346,19 @@ impl Workload {
 }
 
 impl Backend {
+    fn about(self) -> &'static str {
+        match self {
+            Self::Stock => "the kernel's xen-netback and a bridge",
+            Self::Basic => "xen-netback and a bridge",
+            Self::Frontend(_) => "pvnet and pvnet frontend",
+            Self::Pvnet(Uplink::Host) => "pvnet",
+            Self::Pvnet(Uplink::Tap) => "pvnet, whose tap is in a bridge with the card",
+            Self::Pvnet(Uplink::Packet) => "pvnet, which has a packet socket of the card",
+            Self::Pvnet(Uplink::Xdp) => "pvnet, which has AF_XDP on the card",
+            Self::Pvnet(Uplink::Device) => "pvnet, with a device for each guest in a bridge",
+        }
+    }
+
     fn guest(self, name: &str, mac: &str, line: &str) -> DomuConfig {
         let kernel_arguments = NO_ASLR.to_owned();
         let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(name).vif(self.vif(mac)) };
@@ -476,6 +437,17 @@ pub enum Traffic {
     Udp,
 }
 
+impl Traffic {
+    fn does(self) -> &'static str {
+        match self {
+            Self::Tx => "sends TCP to dom0",
+            Self::Rx => "receives TCP from dom0",
+            Self::Sendfile => "sends a file over TCP to dom0",
+            Self::Udp => "sends UDP to nobody",
+        }
+    }
+}
+
 /// Traffic of guests whose backend is looked at: dom0 has no program that sends or receives, but on a wire behind its network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
@@ -494,6 +466,21 @@ pub enum Flow {
 }
 
 impl Flow {
+    fn does(self) -> &'static str {
+        match self {
+            Self::Guests => "sends TCP to another guest:",
+            Self::ToWire => "sends TCP through a network card to a machine on the wire:",
+            Self::FromWire => "receives TCP through a network card from a machine on the wire:",
+            Self::SmallToWire => {
+                "sends UDP in frames of 64 bytes through a network card to nobody:"
+            }
+            Self::SmallFromWire => {
+                "receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire:"
+            }
+            Self::Rounds => "asks another guest, by 100 bytes of TCP, and is answered:",
+        }
+    }
+
     /// Whether there is another guest.
     pub fn has_peer(self) -> bool {
         matches!(self, Self::Guests | Self::Rounds)

@@ -27,6 +27,13 @@ use document::Kind;
 
 pub use error::{Error, Result};
 
+/// The options of a command line without a program, for tests.
+#[cfg(test)]
+fn options<A: clap::Args>(words: &[&str]) -> std::result::Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("options").no_binary_name(true));
+    A::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
 /// What these commands write with `--json`.
 pub const DOCUMENTS: &[Kind] = &[
     Kind::of::<report::Benchmark>(

@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-pub use case::{CONGESTION, Case, find_pace, quoted};
-pub use daemon::{Daemon, Ending, ports, pvnet, this, this_program};
+pub use case::{CONGESTION, Case, find_pace};
+pub use daemon::{Daemon, Ending, ports, pvnet, quoted, table, this, this_program};
 pub use pvnet::{GuestKind, Setup, Testbed};
 
 /// Runs `work` and measures what it costs on the whole machine.
@@ -58,14 +58,22 @@ pub fn round_trips(subject: &dyn Subject, count: u32) -> Result<Samples> {
 pub trait Subject {
     /// Its name in rows: `case/name`.
     fn name(&self) -> &'static str;
-    /// The end that sends, unless a case is reversed.
-    fn left(&self) -> &Endpoint;
-    /// The other end.
-    fn right(&self) -> &Endpoint;
+    /// The end that sends, unless a case is reversed, and the other one.
+    fn ends(&self) -> [&Endpoint; 2];
+    /// The first of them.
+    fn left(&self) -> &Endpoint {
+        self.ends()[0]
+    }
+    /// The second.
+    fn right(&self) -> &Endpoint {
+        self.ends()[1]
+    }
     /// What was carried since the start; an error if a port is down.
     fn carried(&self) -> Result<Carried>;
-    /// The number of the process that carries frames; none if the kernel does.
-    fn daemon(&self) -> Option<u32>;
+    /// The number of the process that carries frames; none if the kernel does, or if its time counts as the guests'.
+    fn daemon(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Subject for VethBridge {
@@ -73,22 +81,14 @@ impl Subject for VethBridge {
         "veth-bridge"
     }
 
-    fn left(&self) -> &Endpoint {
-        &self.left
-    }
-
-    fn right(&self) -> &Endpoint {
-        &self.right
+    fn ends(&self) -> [&Endpoint; 2] {
+        [&self.left, &self.right]
     }
 
     fn carried(&self) -> Result<Carried> {
         let json = self.bridge().ip(&["-s", "-j", "link", "show"])?;
         bridge_counts(&json)
             .ok_or_else(|| Error::Status("cannot understand `ip -s -j link`".into()))
-    }
-
-    fn daemon(&self) -> Option<u32> {
-        None
     }
 }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use crate::random::Random;
+use crate::transfer::hexadecimal;
 
 /// Inputs for a test `stateful`, which lives through bytes that decode to steps.
 pub struct FuzzRounds<'a> {
@@ -49,7 +50,7 @@ impl FuzzRounds<'_> {
 
     fn run_one(&self, input: &[u8], run: &mut impl FnMut(&[u8])) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(input))) {
-            let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hexadecimal(input);
             let package = self.package;
             eprintln!(
                 "failed; to repeat: PVNET_FUZZ_INPUT={hex} cargo test -p {package} --test stateful"

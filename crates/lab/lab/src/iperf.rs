@@ -11,7 +11,7 @@ const SLACK: Duration = Duration::from_secs(15);
 /// One run between two namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Iperf<'a> {
-    /// Where the client runs. It sends, unless `reverse`.
+    /// Where the client runs. It sends.
     pub client: &'a Namespace,
     /// Where the server runs.
     pub server: &'a Namespace,
@@ -21,13 +21,11 @@ pub struct Iperf<'a> {
     pub port: u16,
     /// How long to send, in seconds.
     pub seconds: u32,
-    /// Whether the server sends and the client receives.
-    pub reverse: bool,
     /// What to send.
     pub traffic: Traffic,
     /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
     pub zerocopy: bool,
-    /// Bits per second that TCP does not exceed; none for no limit.
+    /// Bits per second that TCP does not exceed; none for no limit. Datagrams have their own rate.
     pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
@@ -51,8 +49,6 @@ pub enum Traffic {
         bits_per_second: u64,
         /// Payload bytes per datagram.
         length: u16,
-        /// Datagrams that are sent without a pause; 0 for the tool's default, what is due each millisecond.
-        burst: u16,
     },
 }
 
@@ -95,7 +91,6 @@ impl<'a> Iperf<'a> {
             address: address.into(),
             port: 5201,
             seconds,
-            reverse: false,
             traffic,
             zerocopy: false,
             pace: None,
@@ -104,54 +99,16 @@ impl<'a> Iperf<'a> {
         }
     }
 
-    /// The same with that many connections.
-    #[must_use]
-    pub fn streams(self, streams: u32) -> Self {
-        Self { traffic: Traffic::Tcp { streams }, ..self }
-    }
-
     /// The same with datagrams of `length` payload bytes at `bits_per_second`.
     #[must_use]
     pub fn udp(self, bits_per_second: u64, length: u16) -> Self {
-        Self { traffic: Traffic::Udp { bits_per_second, length, burst: 0 }, ..self }
-    }
-
-    /// The same with datagrams of `length` payload bytes, `per_second` of them, in bursts of `burst`.
-    #[must_use]
-    pub fn bursts(self, per_second: u32, length: u16, burst: u16) -> Self {
-        let bits_per_second = u64::from(per_second) * u64::from(length) * 8;
-        Self { traffic: Traffic::Udp { bits_per_second, length, burst }, ..self }
-    }
-
-    /// The same with a connection that sends no faster than this, if there is a limit. Datagrams have
-    /// their own rate.
-    #[must_use]
-    pub fn paced(self, bits_per_second: Option<u64>) -> Self {
-        Self { pace: bits_per_second, ..self }
-    }
-
-    /// The same with the server as sender.
-    #[must_use]
-    pub fn reverse(self) -> Self {
-        Self { reverse: true, ..self }
-    }
-
-    /// The same with `sendfile` instead of `write`.
-    #[must_use]
-    pub fn zerocopy(self, zerocopy: bool) -> Self {
-        Self { zerocopy, ..self }
+        Self { traffic: Traffic::Udp { bits_per_second, length }, ..self }
     }
 
     /// The same with this congestion control.
     #[must_use]
     pub fn congestion(self, congestion: Option<&'a str>) -> Self {
         Self { congestion, ..self }
-    }
-
-    /// The same with the client on one CPU and the server on another.
-    #[must_use]
-    pub fn on(self, cpus: [Option<usize>; 2]) -> Self {
-        Self { cpus, ..self }
     }
 
     /// Starts a server, waits until it listens, and runs the client to its end. Nothing is left running.
@@ -199,24 +156,15 @@ impl<'a> Iperf<'a> {
                     option("--bitrate", pace);
                 }
             }
-            Traffic::Udp { bits_per_second, length, burst } => {
+            Traffic::Udp { bits_per_second, length } => {
                 option("--length", length.into());
-                if burst > 0 {
-                    // The tool looks what is due as often as a burst is.
-                    let bits = u64::from(length) * u64::from(burst) * 8;
-                    option("--pacing-timer", bits * 1_000_000 / bits_per_second.max(1));
-                }
-                let burst = if burst > 0 { format!("/{burst}") } else { String::new() };
-                arguments.extend(["--bitrate".to_owned(), format!("{bits_per_second}{burst}")]);
+                option("--bitrate", bits_per_second);
                 arguments.push("--udp".to_owned());
             }
         }
         if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. }))
         {
             arguments.extend(["--congestion".to_owned(), name.to_owned()]);
-        }
-        if self.reverse {
-            arguments.push("--reverse".to_owned());
         }
         if self.zerocopy {
             arguments.push("--zerocopy".to_owned());
@@ -235,12 +183,6 @@ pub struct RunningIperf {
 }
 
 impl RunningIperf {
-    /// The server's process number. The server receives, unless the run is reversed.
-    #[must_use]
-    pub fn server_pid(&self) -> u32 {
-        self.server.pid()
-    }
-
     /// Waits for the end.
     pub fn finish(mut self) -> Result<Throughput> {
         self.client.wait(self.limit)?;

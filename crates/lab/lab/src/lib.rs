@@ -39,8 +39,11 @@ pub use offloads::Offloads;
 pub use outage::{Outage, OutageProbe};
 pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
+pub use random::Random;
 pub use rtt::RttProbe;
 pub use steering::steer_receive;
 pub use sysctl::Sysctl;
-pub use transfer::{RunningTransfer, Transfer, transfer_file, transfer_translated_file};
+pub use transfer::{
+    RunningTransfer, Transfer, hexadecimal, transfer_file, transfer_translated_file,
+};
 pub use veth::{Endpoint, VethBridge};

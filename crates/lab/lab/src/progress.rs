@@ -54,20 +54,19 @@ impl Progress {
     /// Progress of `steps` steps on standard error, where it does not mix with results.
     #[must_use]
     pub fn new(steps: usize, quiet: bool) -> Self {
-        let style = match (quiet, io::stderr().is_terminal()) {
-            (true, _) => Style::Quiet,
-            (false, true) => Style::InPlace,
-            (false, false) => Style::Lines,
-        };
-        Self::to(Box::new(io::stderr()), style, steps)
+        Self::on_stderr(steps, quiet, Style::InPlace)
     }
 
     /// The same beside a text that says how each step ended: on a terminal only the running step is shown.
     #[must_use]
     pub fn erased(steps: usize, quiet: bool) -> Self {
+        Self::on_stderr(steps, quiet, Style::Erased)
+    }
+
+    fn on_stderr(steps: usize, quiet: bool, on_a_terminal: Style) -> Self {
         let style = match (quiet, io::stderr().is_terminal()) {
             (true, _) => Style::Quiet,
-            (false, true) => Style::Erased,
+            (false, true) => on_a_terminal,
             (false, false) => Style::Lines,
         };
         Self::to(Box::new(io::stderr()), style, steps)

@@ -108,8 +108,7 @@ impl RunningTransfer {
         let arrivals = Arrivals::new(Arc::clone(&arrived));
         let receiver = to.thread(move || {
             let listener = listen(own)?;
-            // The receiver exists: it waits for this, or for the channel to close.
-            let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
+            announce(&ready, listener.local_addr())?;
             receive(&accept(&listener, &waiting)?, arrivals, &waiting)
         })?;
         let Ok(listener) = listening.recv() else {
@@ -249,8 +248,10 @@ fn compare(sent: &Seen, received: Seen) -> Result<Transfer> {
     })
 }
 
-fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Bytes as text, two digits each.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

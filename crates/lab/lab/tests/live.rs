@@ -1,8 +1,8 @@
 //! Real namespaces, links and traffic. Without the privileges, see [`lab::able`].
 
 use lab::{
-    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, OutageProbe, RttProbe, VethBridge,
-    ping, requires, run, transfer_file,
+    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, OutageProbe, RttProbe, Traffic,
+    VethBridge, ping, requires, run, transfer_file,
 };
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn a_probe_to_an_address_that_is_not_there_fails_with_the_cause() {
 }
 
 #[test]
-fn iperf_runs_both_ways_over_tcp_and_udp() {
+fn iperf_runs_over_tcp_and_udp() {
     requires!("iperf3");
     let VethBridge { left, right, .. } =
         &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
@@ -127,9 +127,9 @@ fn iperf_runs_both_ways_over_tcp_and_udp() {
     let usage = meter.read().expect("meter");
     assert!(usage.of(std::process::id()) > Duration::ZERO, "reaped children count: {usage:?}");
 
-    let backwards =
-        Iperf { address: right.ipv6.into(), ..tcp }.streams(2).reverse().run().expect("reverse");
-    assert!(backwards.mbps > 1.0, "{backwards:?}");
+    let traffic = Traffic::Tcp { streams: 2 };
+    let both = Iperf { address: right.ipv6.into(), traffic, ..tcp }.run().expect("two streams");
+    assert!(both.mbps > 1.0, "{both:?}");
     let udp = tcp.udp(8_000_000, 1000).run().expect("udp");
     assert!(udp.packets >= 900 && udp.packets <= 1100 && udp.retransmits == 0, "{udp:?}");
 }
@@ -154,7 +154,7 @@ fn a_stream_by_sendfile_runs_on_chosen_cpus() {
     assert!(nowhere.to_string().contains("eth9"), "{nowhere}");
 
     let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, 1);
-    let seen = tcp.zerocopy(true).on([Some(first), Some(last)]).run().expect("tcp");
+    let seen = Iperf { zerocopy: true, cpus: [Some(first), Some(last)], ..tcp }.run().expect("tcp");
     assert!(seen.mbps > 1.0, "{seen:?}");
 }
 

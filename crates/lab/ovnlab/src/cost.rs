@@ -7,7 +7,7 @@ use lab::{Children, CpuMeter, Iperf, Namespace, Progress};
 use qemulab::Daemon;
 use report::{Benchmark, Row, Samples, Table};
 use rustix::process::{Pid, Signal, kill_process};
-use xenlab::{Error, Result};
+use xenlab::Result;
 
 use crate::central::Central;
 use crate::guest::Guest;
@@ -221,7 +221,6 @@ impl Bed {
 /// # Errors
 /// A file that cannot be written.
 pub fn show(benchmark: &Benchmark, json: Option<&Path>) -> Result<()> {
-    let print = table(benchmark).print();
-    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    xenlab::scenario::print(&table(benchmark))?;
     json.map_or(Ok(()), |file| Ok(benchmark.write(file)?))
 }

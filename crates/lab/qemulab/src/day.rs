@@ -61,9 +61,7 @@ impl Day {
     pub fn choose(texts: &[String]) -> Result<Self> {
         let names = || ALL.iter().map(|(what, _)| *what);
         if let Some(text) = texts.iter().find(|text| !names().any(|what| what.contains(*text))) {
-            let (what, cause) =
-                ("the choice of steps".to_owned(), "no step's name has it".to_owned());
-            return Err(Error::Parse { what, cause, text: text.clone() });
+            return Err(Error::parse("the choice of steps", "no step's name has it", text));
         }
         let is_chosen =
             |what: &str| texts.is_empty() || texts.iter().any(|text| what.contains(text));

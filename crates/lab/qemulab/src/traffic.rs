@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lab::{Interrupt, Namespace, Ping, Process, Throughput};
+use lab::{Interrupt, Namespace, Ping, Process, Random, Throughput, hexadecimal};
 use sha2::{Digest as _, Sha256};
 use xenlab::{Error, Result, Shell, scenario};
 
@@ -162,17 +162,10 @@ fn connect(address: &str) -> lab::Result<TcpStream> {
 fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
     let failed = |cause| lab_error("sending a file", cause);
     let mut digest = Sha256::new();
-    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
+    let mut chunk = vec![0; 64 * 1024];
     for _ in 0..mib * 16 {
-        let chunk: Vec<u8> = (0..8192)
-            .flat_map(|_| {
-                // Marsaglia's xorshift.
-                word ^= word << 13;
-                word ^= word >> 7;
-                word ^= word << 17;
-                word.to_le_bytes()
-            })
-            .collect();
+        random.fill(&mut chunk);
         digest.update(&chunk);
         stream.write_all(&chunk).map_err(failed)?;
     }
@@ -197,18 +190,10 @@ fn receive(listener: &TcpListener) -> lab::Result<String> {
     }
 }
 
-fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn lab_error(what: &str, cause: std::io::Error) -> lab::Error {
     lab::Error::Io { what: what.to_owned(), cause }
 }
 
 fn parse(text: &str, cause: &(impl ToString + ?Sized)) -> Error {
-    Error::Parse {
-        what: "the test's traffic".to_owned(),
-        cause: cause.to_string(),
-        text: text.to_owned(),
-    }
+    Error::parse("the test's traffic", cause, text)
 }

@@ -134,11 +134,7 @@ impl ZeroCopy {
 
     fn status(&self) -> Result<Status> {
         let text = self.machine.run("pvnet status --directory /run/pvnet --json", COMMAND)?;
-        serde_json::from_str(&text).map_err(|cause| Error::Parse {
-            what: "the daemon's status".to_owned(),
-            cause: cause.to_string(),
-            text,
-        })
+        Error::json("the daemon's status", &text)
     }
 
     /// How many sockets the card has, and whether each has zero copy.

@@ -3,12 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::Progress;
-
-use crate::image::{Apt, unpack};
-use crate::packages::LOADER_PACKAGES;
-use crate::{Error, Result, Suite, tool};
-use lab::TempDir;
+use crate::{Error, Result, Suite, packages, tool};
 
 /// The major version with plugin interface 4: a later one calls plugins differently.
 const MAJOR: u32 = 10;
@@ -53,22 +48,10 @@ impl Emulator {
         if installed.version().is_ok_and(|version| version == wanted) {
             return Ok(installed);
         }
-        let folder = cache.join("qemu");
-        let root = folder.join(format!("{suite}-{wanted}"));
-        if root.is_dir() {
-            return Ok(Self::unpacked(root));
-        }
-        std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
-        let new = TempDir::inside(&folder)?;
-        fetch(wanted, suite, new.path(), quiet)?;
-        let unpacked = new.path().join("root");
-        // Checked before the rename: a folder with the final name is used unchecked.
-        Self::unpacked(unpacked.clone()).check(wanted, suite)?;
-        match std::fs::rename(unpacked, &root) {
-            // Another process was faster.
-            Err(_) if root.is_dir() => {}
-            other => other.map_err(Error::path(&root))?,
-        }
+        let root = cache.join("qemu").join(format!("{suite}-{wanted}"));
+        let (what, from) = (format!("QEMU {wanted}"), (suite, pocket(wanted, suite)));
+        let check = |root: &Path| Self::unpacked(root.to_owned()).check(wanted, suite);
+        packages::fetch(&root, from, (&what, &["qemu-system-x86"]), quiet, check)?;
         Ok(Self::unpacked(root))
     }
 
@@ -99,11 +82,7 @@ impl Emulator {
     /// The major number of its version.
     pub fn version(&self) -> Result<u32> {
         let text = self.version_line()?;
-        major(&text).ok_or_else(|| Error::Parse {
-            what: "QEMU's version".to_owned(),
-            cause: "no number".to_owned(),
-            text,
-        })
+        major(&text).ok_or_else(|| Error::parse("QEMU's version", "no number", text))
     }
 
     /// Its version in its own words: `QEMU emulator version 10.0.2 (Debian …)`.
@@ -136,24 +115,6 @@ fn pocket(wanted: u32, suite: Suite) -> Option<String> {
     }
 }
 
-fn fetch(wanted: u32, suite: Suite, new: &Path, quiet: bool) -> Result<()> {
-    let progress = Progress::new(3, quiet);
-    let folder = |name: &str| {
-        let path = new.join(name);
-        std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
-    };
-    progress.step(format!("look for QEMU {wanted} on the mirrors"));
-    let apt = Apt::update_with(suite, pocket(wanted, suite), &folder("apt")?)?;
-    let mut packages = apt.closure(&["qemu-system-x86".to_owned()])?;
-    packages.retain(|package| !LOADER_PACKAGES.contains(&package.name()));
-    progress.step(format!("download {} packages", packages.len()));
-    let files = apt.download(&packages, &folder("packages")?)?;
-    progress.step("unpack them");
-    unpack(&files, &folder("root")?)?;
-    progress.finish();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +131,7 @@ mod tests {
     #[test]
     fn a_qemu_of_another_version_is_refused_with_advice() {
         use std::os::unix::fs::PermissionsExt as _;
-        let folder = TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let given = |text: &str| {
             let path = folder.path().join("qemu");
             std::fs::write(&path, format!("#!/bin/sh\necho '{text}'\n")).expect("write");

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use crate::Suite;
 
 /// The crate's result.
@@ -157,6 +159,19 @@ impl Error {
     pub(crate) fn path<E: Into<io::Error>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         let path = path.into();
         move |cause| Self::Path { path, cause: cause.into() }
+    }
+
+    /// What a command printed cannot be read, and why.
+    pub fn parse(what: &str, cause: &(impl ToString + ?Sized), text: impl Into<String>) -> Self {
+        Self::Parse { what: what.to_owned(), cause: cause.to_string(), text: text.into() }
+    }
+
+    /// Reads JSON that a command printed.
+    ///
+    /// # Errors
+    /// With the text, if it is something else.
+    pub fn json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
+        serde_json::from_str(text).map_err(|cause| Self::parse(what, &cause, text))
     }
 
     pub(crate) fn content(what: impl Into<String>, cause: &(impl ToString + ?Sized)) -> Self {

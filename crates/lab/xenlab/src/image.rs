@@ -170,23 +170,14 @@ impl Edition {
     }
 }
 
-/// Which domain a root is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// dom0.
-    Dom0,
-    /// A guest.
-    DomU,
-}
-
-impl Kind {
-    const ALL: [Self; 2] = [Self::Dom0, Self::DomU];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Dom0 => "dom0",
-            Self::DomU => "domu",
-        }
+named::named! {
+    /// Which domain a root is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Kind {
+        /// dom0.
+        Dom0 => "dom0",
+        /// A guest.
+        DomU => "domu",
     }
 }
 
@@ -246,7 +237,7 @@ fn build(edition: Edition, suite: Suite, downloads: &Path, new: &Path, quiet: bo
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
     progress.step(format!("fetch the package lists of {suite}"));
-    let apt = Apt::update_with(suite, edition.pocket(suite), &folder("apt")?)?;
+    let apt = Apt::update(suite, edition.pocket(suite), &folder("apt")?)?;
     let packages = apt.closure(&packages(edition, suite))?;
     progress.step(format!("download {} packages", packages.len()));
     let files = apt.download(&packages, downloads)?;

@@ -8,7 +8,7 @@ use crate::image::{Apt, unpack};
 use crate::{Error, Result, Suite};
 
 /// Packages that must stay the installed ones: their version is that of the machine's dynamic loader.
-pub(crate) const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
+const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
 
 /// The folder with these packages of a suite and the libraries that they need, unpacked below `cache` under `name` unless an earlier
 /// call has done so.
@@ -19,20 +19,33 @@ pub fn unpacked_packages(
     packages: &[&str],
     quiet: bool,
 ) -> Result<PathBuf> {
-    let folder = cache.join(name);
-    let root = folder.join(suite.name());
+    let root = cache.join(name).join(suite.name());
+    fetch(&root, (suite, None), (&packages.join(", "), packages), quiet, |_| Ok(()))?;
+    Ok(root)
+}
+
+/// Unpacks packages of a suite to `root`, unless an earlier call has done so. Those of a pocket, such as backports, are preferred.
+/// `check` gets the folder before it has its name: one that has it is used unchecked.
+pub(crate) fn fetch(
+    root: &Path,
+    (suite, pocket): (Suite, Option<String>),
+    (what, packages): (&str, &[&str]),
+    quiet: bool,
+    check: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     if root.is_dir() {
-        return Ok(root);
+        return Ok(());
     }
-    std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
-    let new = TempDir::inside(&folder)?;
+    let folder = root.parent().unwrap_or(root);
+    std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
+    let new = TempDir::inside(folder)?;
     let progress = Progress::new(3, quiet);
     let inside = |name: &str| {
         let path = new.path().join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("look for {} on the mirrors", packages.join(", ")));
-    let apt = Apt::update(suite, &inside("apt")?)?;
+    progress.step(format!("look for {what} on the mirrors"));
+    let apt = Apt::update(suite, pocket, &inside("apt")?)?;
     let names: Vec<_> = packages.iter().map(|package| (*package).to_owned()).collect();
     let mut closure = apt.closure(&names)?;
     closure.retain(|package| !LOADER_PACKAGES.contains(&package.name()));
@@ -42,12 +55,12 @@ pub fn unpacked_packages(
     let unpacked = inside("root")?;
     unpack(&files, &unpacked)?;
     progress.finish();
-    match std::fs::rename(unpacked, &root) {
+    check(&unpacked)?;
+    match std::fs::rename(unpacked, root) {
         // Another process was faster.
-        Err(_) if root.is_dir() => {}
-        other => other.map_err(Error::path(&root))?,
+        Err(_) if root.is_dir() => Ok(()),
+        other => other.map_err(Error::path(root)),
     }
-    Ok(root)
 }
 
 /// The file that cargo puts at the top of its target folder.

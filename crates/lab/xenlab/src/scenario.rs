@@ -39,7 +39,7 @@ pub use hostile::{
 };
 pub use platform::{PLATFORM_STEPS, platform};
 pub use queues::{GUEST_VCPUS, Negotiation, queues};
-pub use step::{Step, StepsDocument, report, run_all, write_json};
+pub use step::{Step, StepsDocument, print, report, run_all, write_json};
 
 /// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

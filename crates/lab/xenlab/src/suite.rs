@@ -5,19 +5,18 @@ use std::str::FromStr;
 
 use crate::UnknownName;
 
-/// A release of Debian whose packages are known to work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
-    /// Debian 12: Xen 4.17, Linux 6.1.
-    Bookworm,
-    /// Debian 13: Xen 4.20, Linux 6.12.
-    Trixie,
+named::named! {
+    /// A release of Debian whose packages are known to work.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Suite {
+        /// Debian 12: Xen 4.17, Linux 6.1.
+        Bookworm => "bookworm",
+        /// Debian 13: Xen 4.20, Linux 6.12.
+        Trixie => "trixie",
+    }
 }
 
 impl Suite {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Bookworm, Self::Trixie];
-
     /// The release this machine runs, so that programs built here find their C library in the domains too; the
     /// oldest one on a machine that runs none of them.
     #[must_use]
@@ -29,15 +28,6 @@ impl Suite {
         let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
         let codename = codename.map(|name| name.trim_matches(['"', '\'']));
         codename.and_then(|name| name.parse().ok()).unwrap_or(Self::Bookworm)
-    }
-
-    /// Its name in the archive.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bookworm => "bookworm",
-            Self::Trixie => "trixie",
-        }
     }
 
     /// Its version of Xen, as in package names.

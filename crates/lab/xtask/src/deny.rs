@@ -10,6 +10,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::licence;
 
@@ -114,14 +115,21 @@ pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let policy: Policy = toml::from_str(&fs::read_to_string(root.join("deny.toml"))?)?;
     let mut findings = BTreeSet::new();
     for target in &policy.graph.targets {
-        let packages = packages(root, target, policy.graph.all_features)?;
+        let Metadata { packages } = metadata(root, target, policy.graph.all_features)?;
         findings.extend(judge(&policy, &packages));
     }
     Ok(findings.into_iter().collect())
 }
 
-/// The packages that are built for `target`. With all of them in cargo's cache it needs no network.
-fn packages(root: &Path, target: &str, all: bool) -> Result<Vec<Package>, Box<dyn Error>> {
+/// The packages that are built for `target`, as far as `T` has it. With all of them in cargo's cache it needs no network.
+///
+/// # Errors
+/// cargo fails.
+pub fn metadata<T: DeserializeOwned>(
+    root: &Path,
+    target: &str,
+    all: bool,
+) -> Result<T, Box<dyn Error>> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target])
@@ -132,7 +140,7 @@ fn packages(root: &Path, target: &str, all: bool) -> Result<Vec<Package>, Box<dy
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(format!("cargo metadata failed: {}", why.trim()).into());
     }
-    Ok(serde_json::from_slice::<Metadata>(&output.stdout)?.packages)
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 fn judge(policy: &Policy, packages: &[Package]) -> Vec<String> {

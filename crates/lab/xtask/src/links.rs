@@ -86,27 +86,14 @@ struct Files {
 
 impl Files {
     fn of(root: &Path) -> io::Result<Self> {
-        let mut files = Self { root: root.to_owned(), crates: Vec::new(), names: HashSet::new() };
-        files.add(root)?;
-        Ok(files)
-    }
-
-    fn add(&mut self, folder: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if entry.file_type()?.is_dir() {
-                if !NOT_OURS.iter().any(|other| name == *other) {
-                    self.add(&entry.path())?;
-                }
-                continue;
+        let (mut crates, mut names) = (Vec::new(), HashSet::new());
+        each(root, &mut |path| {
+            if path.ends_with("Cargo.toml") {
+                crates.extend(path.parent().map(Path::to_owned));
             }
-            if name == "Cargo.toml" {
-                self.crates.push(folder.to_owned());
-            }
-            self.names.extend(name.into_string());
-        }
-        Ok(())
+            names.extend(path.file_name().and_then(OsStr::to_str).map(str::to_owned));
+        })?;
+        Ok(Self { root: root.to_owned(), crates, names })
     }
 
     /// Whether `path` is a file's name, or a path from the root, from the document's folder, or from a crate (with or
@@ -144,20 +131,20 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
 /// A folder cannot be read.
 pub fn documents(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut documents = Vec::new();
-    find(root, &mut documents)?;
+    each(root, &mut |path| {
+        documents.extend((path.extension() == Some(OsStr::new("md"))).then_some(path));
+    })?;
     Ok(documents)
 }
 
-fn find(folder: &Path, documents: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Shows each file of the project below a folder.
+fn each(folder: &Path, see: &mut dyn FnMut(PathBuf)) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let path = entry.path();
-        if entry.file_type()?.is_dir() {
-            if !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
-                find(&path, documents)?;
-            }
-        } else if path.extension() == Some(OsStr::new("md")) {
-            documents.push(path);
+        if !entry.file_type()?.is_dir() {
+            see(entry.path());
+        } else if !NOT_OURS.iter().any(|other| entry.file_name() == *other) {
+            each(&entry.path(), see)?;
         }
     }
     Ok(())

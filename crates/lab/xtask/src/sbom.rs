@@ -1,13 +1,13 @@
 //! The bill of materials of a program, as CycloneDX 1.5, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::deny::metadata;
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -52,16 +52,7 @@ struct Kind {
 /// # Errors
 /// cargo fails, or there is no such program.
 pub fn of(root: &Path, program: &str, target: &str) -> Result<String, Box<dyn Error>> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target])
-        .current_dir(root)
-        .output()?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("cargo metadata failed: {}", why.trim()).into());
-    }
-    let metadata = serde_json::from_slice(&output.stdout)?;
+    let metadata = metadata(root, target, false)?;
     Ok(serde_json::to_string_pretty(&document(&metadata, program)?)?)
 }
 

@@ -54,24 +54,7 @@ pub struct Counters {
 
 impl std::ops::AddAssign<&Self> for Counters {
     fn add_assign(&mut self, other: &Self) {
-        self.executions += other.executions;
-        self.instructions += other.instructions;
-        self.l1i += other.l1i;
-        self.l1i_misses += other.l1i_misses;
-        self.l2i_misses += other.l2i_misses;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.read_misses += other.read_misses;
-        self.write_misses += other.write_misses;
-        self.l2d_misses += other.l2d_misses;
-        self.itlb_misses += other.itlb_misses;
-        self.dtlb_misses += other.dtlb_misses;
-        self.l1_sequential += other.l1_sequential;
-        self.l2_sequential += other.l2_sequential;
-        self.l3_misses += other.l3_misses;
-        self.l3_sequential += other.l3_sequential;
-        self.page_walks += other.page_walks;
-        self.events.iter_mut().zip(&other.events).for_each(|(sum, more)| *sum += more);
+        *self = self.with(other, |sum, more| sum + more);
     }
 }
 
@@ -86,25 +69,30 @@ impl Counters {
             // No more than the count itself.
             u64::try_from(until(part.end) - until(part.start)).unwrap_or(count)
         };
+        Self { executions: self.executions, ..self.with(self, |count, _| share(count)) }
+    }
+
+    /// What `of` makes of each count and the other one's.
+    fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            executions: self.executions,
-            instructions: share(self.instructions),
-            l1i: share(self.l1i),
-            l1i_misses: share(self.l1i_misses),
-            l2i_misses: share(self.l2i_misses),
-            reads: share(self.reads),
-            writes: share(self.writes),
-            read_misses: share(self.read_misses),
-            write_misses: share(self.write_misses),
-            l2d_misses: share(self.l2d_misses),
-            itlb_misses: share(self.itlb_misses),
-            dtlb_misses: share(self.dtlb_misses),
-            l1_sequential: share(self.l1_sequential),
-            l2_sequential: share(self.l2_sequential),
-            l3_misses: share(self.l3_misses),
-            l3_sequential: share(self.l3_sequential),
-            page_walks: share(self.page_walks),
-            events: self.events.map(share),
+            executions: of(self.executions, other.executions),
+            instructions: of(self.instructions, other.instructions),
+            l1i: of(self.l1i, other.l1i),
+            l1i_misses: of(self.l1i_misses, other.l1i_misses),
+            l2i_misses: of(self.l2i_misses, other.l2i_misses),
+            reads: of(self.reads, other.reads),
+            writes: of(self.writes, other.writes),
+            read_misses: of(self.read_misses, other.read_misses),
+            write_misses: of(self.write_misses, other.write_misses),
+            l2d_misses: of(self.l2d_misses, other.l2d_misses),
+            itlb_misses: of(self.itlb_misses, other.itlb_misses),
+            dtlb_misses: of(self.dtlb_misses, other.dtlb_misses),
+            l1_sequential: of(self.l1_sequential, other.l1_sequential),
+            l2_sequential: of(self.l2_sequential, other.l2_sequential),
+            l3_misses: of(self.l3_misses, other.l3_misses),
+            l3_sequential: of(self.l3_sequential, other.l3_sequential),
+            page_walks: of(self.page_walks, other.page_walks),
+            events: std::array::from_fn(|n| of(self.events[n], other.events[n])),
         }
     }
 }

@@ -122,17 +122,10 @@ mod tests {
     fn recording() -> Recording {
         let work =
             crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542, ..crate::Work::default() };
-        let block = crate::Block {
-            address: 0x40_0000,
-            // xor eax, eax; ret
-            code: vec![0x31, 0xc0, 0xc3],
-            instructions: 2,
-            mode: crate::Mode::User,
-            space: 0x5000,
-            domain: 0,
-            function: 0,
-            counters: Vec::new(),
-        };
+        // xor eax, eax; ret
+        let code = vec![0x31, 0xc0, 0xc3];
+        let block =
+            crate::Block { code, instructions: 2, space: 0x5000, ..crate::Block::at(0x40_0000) };
         Recording { instructions: 7, blocks: vec![block], work, ..Recording::default() }
     }
 

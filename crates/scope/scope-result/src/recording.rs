@@ -58,6 +58,14 @@ pub struct Function {
     pub name: String,
 }
 
+impl Function {
+    /// A module's function.
+    #[must_use]
+    pub fn new(module: &str, name: &str) -> Self {
+        Self { module: module.to_owned(), name: name.to_owned() }
+    }
+}
+
 /// The work of the guests: the frames of one interface in both directions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Work {
@@ -149,6 +157,14 @@ pub struct Block {
 }
 
 impl Block {
+    /// One instruction of four bytes at an address, which tells the kind of code: for tests of what reads recordings.
+    #[must_use]
+    pub fn at(address: u64) -> Self {
+        let (code, mode) = (vec![0x90; 4], Mode::of(address, None));
+        let (space, domain, function, counters) = (0, 0, 0, Vec::new());
+        Self { address, code, instructions: 1, mode, space, domain, function, counters }
+    }
+
     /// The counts of all domains together.
     #[must_use]
     pub fn total(&self) -> Counters {

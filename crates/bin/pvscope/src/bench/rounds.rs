@@ -38,7 +38,7 @@ impl Rounds {
 
     pub fn write(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Usage(error.to_string()))?;
-        ::report::write_atomic(file, &text).map_err(|error| Error::Usage(error.to_string()))
+        Ok(::report::write_atomic(file, &text)?)
     }
 
     /// Sets what is measured.

@@ -32,8 +32,7 @@ pub trait BaselineFile: Sized {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        let written = report::write_atomic(path, self.text().as_bytes());
-        written.map_err(|error| Error::Usage(error.to_string()))
+        Ok(report::write_atomic(path, self.text().as_bytes())?)
     }
 
     fn text(&self) -> String {
@@ -71,26 +70,21 @@ impl BaselineFile for Baseline {
     }
 
     fn numbers(&self, text: &mut String) {
+        let all = |text: &mut String, key, digits, counts: &BTreeMap<String, f64>| {
+            for (what, count) in counts {
+                let _ = writeln!(text, "{key} {count:.digits$} {what}");
+            }
+        };
         for (name, window) in &self.windows {
             let _ = writeln!(text, "\nwindow {name} {}", window.bytes);
-            for (module, count) in &window.instructions {
-                let _ = writeln!(text, "instructions {count:.2} {module}");
-            }
-            for (module, count) in &window.l1_misses {
-                let _ = writeln!(text, "l1-misses {count:.3} {module}");
-            }
-            for (what, count) in &window.misses {
-                let _ = writeln!(text, "misses {count:.3} {what}");
-            }
+            all(text, "instructions", 2, &window.instructions);
+            all(text, "l1-misses", 3, &window.l1_misses);
+            all(text, "misses", 3, &window.misses);
             for (what, count) in &window.counts {
                 let _ = writeln!(text, "count {count} {what}");
             }
-            for (function, count) in &window.functions {
-                let _ = writeln!(text, "function {count:.2} {function}");
-            }
-            for (function, count) in &window.missed {
-                let _ = writeln!(text, "missed {count:.3} {function}");
-            }
+            all(text, "function", 2, &window.functions);
+            all(text, "missed", 3, &window.missed);
         }
     }
 

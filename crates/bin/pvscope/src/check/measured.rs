@@ -28,9 +28,9 @@ pub struct Measured {
     pub missed: BTreeMap<String, f64>,
 }
 
-/// The modules of code for the gate.
 /// The program in which pvnet's paths run.
 const LAB: &str = "pvnet-lab";
+/// The modules of code for the gate.
 const MODULES: [&str; 3] = ["pvnet", "kernel", "rest"];
 
 fn module(mode: Mode, function: &Function) -> &'static str {
@@ -135,16 +135,8 @@ mod tests {
 
     #[test]
     fn misses_are_means_over_layouts() {
-        let block = Block {
-            address: 0x40_0000,
-            code: vec![0x90; 8],
-            instructions: 2,
-            mode: Mode::User,
-            space: 0,
-            domain: 0,
-            function: 1,
-            counters: vec![(0, Counters { executions: 4, instructions: 8, ..Counters::default() })],
-        };
+        let counters = Counters { executions: 4, instructions: 8, ..Counters::default() };
+        let block = Block { function: 1, counters: vec![(0, counters)], ..Block::at(0x40_0000) };
         let layouts = LayoutCounts {
             layouts: vec![LayoutMisses::default(); LAYOUTS],
             blocks: vec![BlockMisses {
@@ -152,7 +144,7 @@ mod tests {
                 pages: LAYOUTS as u64 * LAYOUT_TLBS,
             }],
         };
-        let function = Function { module: LAB.to_owned(), name: "f".to_owned() };
+        let function = Function::new(LAB, "f");
         let recording = Recording {
             blocks: vec![block],
             layouts: Some(layouts),

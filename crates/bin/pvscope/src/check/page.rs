@@ -26,7 +26,7 @@ pub fn write_between(page: &Path, tables: &str) -> Result<()> {
     let text = std::fs::read_to_string(page).map_err(Error::path(page))?;
     let new = replaced(&text, tables.trim_end());
     let new = new.ok_or_else(|| Error::Usage(format!("{}: no line {BEGIN:?}", page.display())))?;
-    report::write_atomic(page, new.as_bytes()).map_err(|error| Error::Usage(error.to_string()))
+    Ok(report::write_atomic(page, new.as_bytes())?)
 }
 
 fn replaced(text: &str, tables: &str) -> Option<String> {

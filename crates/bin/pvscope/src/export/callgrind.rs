@@ -13,7 +13,7 @@ use crate::call_graph::CallGraph;
 use crate::error::Result;
 use crate::filter::FilterArgs;
 use crate::source_lines::SourceLines;
-use crate::summary::{Part, Summary, function_name, who};
+use crate::summary::{Part, Summary, function_name};
 
 /// What an event counts.
 type Count = fn(&Counters) -> u64;
@@ -83,13 +83,8 @@ fn executed<'a>(
     let recording = summary.recording;
     let blocks = (0..).zip(&recording.blocks);
     let executed = blocks.flat_map(move |(number, block)| {
-        let function =
-            recording.functions.get(block.function as usize).cloned().unwrap_or_default();
-        block.counters.iter().map(move |(domain, counters)| {
-            let who = who(recording.domains.get(usize::from(*domain)), block.mode);
-            let part = Part { who, mode: block.mode, function: function.clone() };
-            (number, block, part, counters)
-        })
+        let part = |domain| Part::of(recording, block, domain);
+        block.counters.iter().map(move |(domain, counts)| (number, block, part(*domain), counts))
     });
     executed.filter(|(_, _, part, counters)| filter.selects(part) && counters.executions > 0)
 }

@@ -129,8 +129,7 @@ impl Objects {
         for (file, code) in self.files.values() {
             let path = self.folder.join(file);
             let bytes = elf_file(code).map_err(Error::path(&path))?;
-            ::report::write_atomic(&path, &bytes)
-                .map_err(|error| Error::Usage(error.to_string()))?;
+            ::report::write_atomic(&path, &bytes)?;
         }
         Ok(())
     }
@@ -249,16 +248,7 @@ mod tests {
     use super::*;
 
     fn block(address: u64, code: &[u8]) -> Block {
-        Block {
-            address,
-            code: code.to_vec(),
-            instructions: 1,
-            mode: Mode::Kernel,
-            space: 0,
-            domain: 0,
-            function: 0,
-            counters: Vec::new(),
-        }
+        Block { code: code.to_vec(), mode: Mode::Kernel, ..Block::at(address) }
     }
 
     fn code(blocks: &[(Block, &str)]) -> Code {

@@ -1,7 +1,7 @@
 //! A recording that all formats can show.
 
 use scope_model::{Costs, Counters};
-use scope_result::{Block, Domain, Function, Mode, Recording, Step, Work};
+use scope_result::{Block, Domain, Function, Recording, Step, Work};
 
 use super::{of_calls, of_functions, *};
 use crate::call_graph::CallGraph;
@@ -13,26 +13,21 @@ use crate::summary::Summary;
 /// Three functions: of Xen, of dom0's kernel with a name that needs quotes, and without a name in a program.
 pub fn recording() -> Recording {
     let block = |address, function, domain: u8, instructions| Block {
-        address,
         // nopl 0x0(%rax,%rax,1)
         code: vec![0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
-        instructions: 1,
-        mode: Mode::of(address, None),
-        space: 0,
         domain,
         function,
         counters: vec![(domain, Counters { executions: 1, instructions, ..Counters::default() })],
+        ..Block::at(address)
     };
-    let function =
-        |module: &str, name: &str| Function { module: module.to_owned(), name: name.to_owned() };
     let step = |block, domain| Step { block, domain, ..Step::default() };
     Recording {
         instructions: 111,
         domains: vec![Domain::Xen(0), Domain::Xen(1)],
         functions: vec![
             Function::default(),
-            function("xen", "do_iret"),
-            function("vmlinux", "tcp \"ack\""),
+            Function::new("xen", "do_iret"),
+            Function::new("vmlinux", "tcp \"ack\""),
         ],
         blocks: vec![
             block(0xffff_82d0_4000_0000, 1, 0, 10),

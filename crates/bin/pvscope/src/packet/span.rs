@@ -17,14 +17,16 @@ use serde::Serialize;
 use super::flow::Flow;
 use crate::summary::plain;
 
-/// The direction of a frame, as the guest sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From the guest.
-    Tx,
-    /// To the guest.
-    Rx,
+named::named! {
+    /// The direction of a frame, as the guest sees it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Direction {
+        /// From the guest.
+        Tx => "transmit",
+        /// To the guest.
+        Rx => "receive",
+    }
 }
 
 impl Direction {
@@ -43,14 +45,6 @@ impl Direction {
         let sent = work(&["xennet_tx_setup_grant", "xennet_tx_buf_gc"]);
         let received = work(&["xennet_alloc_rx_buffers", "xennet_get_responses"]);
         if received > sent { Self::Rx } else { Self::Tx }
-    }
-
-    /// The direction in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tx => "transmit",
-            Self::Rx => "receive",
-        }
     }
 }
 

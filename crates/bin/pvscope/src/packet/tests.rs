@@ -1,5 +1,5 @@
 use scope_model::{Costs, Counters};
-use scope_result::{Block, CallKind, CallNode, Domain, Function, Mode, Recording, Step, Work};
+use scope_result::{Block, CallKind, CallNode, Domain, Function, Recording, Step, Work};
 
 use super::span::Span;
 use super::stages::Stage;
@@ -31,7 +31,7 @@ fn recording(calls: &[(u8, &str)]) -> Recording {
 
 /// The index of a function; adds it with two blocks if it is new.
 fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
-    let function = Function { module: module.to_owned(), name: name.to_owned() };
+    let function = Function::new(module, name);
     let known = recording.functions.iter().position(|other| *other == function);
     let place = known.unwrap_or(recording.functions.len());
     let place_number = u32::try_from(place).expect("few functions");
@@ -43,20 +43,8 @@ fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
             _ => KERNEL,
         };
         for part in 0..2 {
-            let address = base + 0x100 * place as u64 + 0x10 * part;
-            let function = place_number;
-            let counters = Vec::new();
-            let block = Block {
-                address,
-                code: vec![0x90; 4],
-                instructions: 2,
-                mode: Mode::of(address, None),
-                space: 0,
-                domain: 0,
-                function,
-                counters,
-            };
-            recording.blocks.push(block);
+            let block = Block::at(base + 0x100 * place as u64 + 0x10 * part);
+            recording.blocks.push(Block { instructions: 2, function: place_number, ..block });
         }
     }
     place_number

@@ -118,7 +118,7 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use scope_model::Counters;
-    use scope_result::{Function, Mode, Recording, Step};
+    use scope_result::{Function, Recording, Step};
 
     use super::*;
 
@@ -126,19 +126,14 @@ mod tests {
     fn a_line_is_a_function_with_the_references_of_its_blocks() {
         let total = Counters { executions: 2, l1i: 4, reads: 6, writes: 2, ..Counters::default() };
         let block = |function| Block {
-            address: 0xffff_ffff_8100_0000 + u64::from(function) * 4096,
-            code: vec![0x90; 8],
             instructions: 5,
-            mode: Mode::Kernel,
-            space: 0,
-            domain: 0,
             function,
             counters: vec![(0, total)],
+            ..Block::at(0xffff_ffff_8100_0000 + u64::from(function) * 4096)
         };
-        let function = |name: &str| Function { module: "m".to_owned(), name: name.to_owned() };
         let step = |block| Step { block, l1: 3, l2: 1, dtlb: 2, ..Step::default() };
         let recording = Recording {
-            functions: vec![function("one"), function("two")],
+            functions: ["one", "two"].map(|name| Function::new("m", name)).into(),
             blocks: vec![block(0), block(1)],
             flow: vec![step(0), step(0), step(1), step(1)],
             ..Recording::default()

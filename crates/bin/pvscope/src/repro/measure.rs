@@ -345,24 +345,14 @@ pub mod tests {
 
     #[test]
     fn an_unmap_is_found_at_the_flush_that_follows_it() {
-        let function = |name: &str| Function { module: "xen".to_owned(), name: name.to_owned() };
-        let block = |address, function| Block {
-            address,
-            code: vec![0x90; 8],
-            instructions: 100,
-            mode: Mode::of(address, None),
-            space: 0,
-            domain: 0,
-            function,
-            counters: Vec::new(),
-        };
+        let block = |address, function| Block { instructions: 100, function, ..Block::at(address) };
         let xen = 0xffff_82d0_4000_0000;
         let step = |block, dtlb| Step { block, l2: 1, dtlb, ..Step::default() };
         let recording = Recording {
             functions: vec![
                 Function::default(),
-                function("gnttab_unmap_grant_ref"),
-                function("flush_area_local"),
+                Function::new("xen", "gnttab_unmap_grant_ref"),
+                Function::new("xen", "flush_area_local"),
             ],
             blocks: vec![block(xen, 1), block(xen, 2), block(0xffff_ffff_8100_0000, 0)],
             // A flush without an unmap before it has another cause, and so has one after a return to a kernel.

@@ -262,17 +262,11 @@ mod tests {
     /// Cycles of the guest, of dom0, of Xen and of its copying.
     fn recording(cycles: [u64; 4]) -> Recording {
         let block = |address, domain, function, cycles: u64| Block {
-            address,
-            code: vec![0x90; 8],
-            instructions: 1,
-            mode: Mode::of(address, None),
-            space: 0,
-            domain: 0,
             function,
             counters: vec![(domain, Counters { instructions: 2 * cycles, ..Counters::default() })],
+            ..Block::at(address)
         };
         let (xen, kernel) = (0xffff_82d0_4000_0000, 0xffff_ffff_8100_0000);
-        let function = |name: &str| Function { module: "xen".to_owned(), name: name.to_owned() };
         let mut sweep = Sweep::default();
         for (policy, misses) in [
             (Policy::Real, 380),
@@ -287,7 +281,7 @@ mod tests {
         }
         Recording {
             domains: vec![Domain::Xen(0), Domain::Xen(1)],
-            functions: vec![Function::default(), function("memcpy")],
+            functions: vec![Function::default(), Function::new("xen", "memcpy")],
             blocks: vec![
                 block(kernel, 1, 0, cycles[0]),
                 block(kernel, 0, 0, cycles[1]),

@@ -26,7 +26,7 @@ use scope_result::{Provenance as Made, Recording};
 use super::{ReproArgs, usage};
 use crate::check::{BaselineFile as _, Provenance};
 use crate::error::Result;
-use crate::report::{json, show};
+use crate::report::show;
 use crate::workload::{Variation, Workload};
 
 pub use document::NetbackData;
@@ -105,14 +105,7 @@ pub fn run(args: &ReproArgs) -> Result<bool> {
     let provenance = provenance.unwrap_or_default();
     let data = data(&pairs, known.as_ref(), &costs, &provenance)?;
     show(&data.text())?;
-    if let Some(path) = &args.html {
-        data.page().write(path).map_err(usage)?;
-        show(&format!("Report with plots: {}\n", path.display()))?;
-    }
-    if let Some(path) = &args.json {
-        report::write_atomic(path, json(&data)?.as_bytes()).map_err(usage)?;
-        show(&format!("Numbers: {}\n", path.display()))?;
-    }
+    args.write(|| data.page(), &data)?;
     if let Some(page) = &own.page {
         crate::check::write_between(page, &data.summary())?;
     }

@@ -13,7 +13,7 @@ use clap::Args;
 use lab::Progress;
 use report::{Benchmark, human};
 
-use super::rows::{Common, Rows};
+use super::rows::{Common, Rows, in_turn};
 use crate::error::{Error, Result};
 
 pub use instructions::{CountedArgs, run_counted};
@@ -52,7 +52,7 @@ pub fn run(args: &NicArgs) -> Result<Benchmark> {
     let cpu = lab::cpus()?.last().copied();
     let mut rows = Rows::default();
     for round in 0..rounds {
-        for kind in in_turn(&kinds, round) {
+        for kind in in_turn(round, kinds.iter().copied()) {
             progress.step(format!("round {} of {rounds}: {}", round + 1, kind.name()));
             let mpps = lab::on_cpu(cpu, || measure(args, kind, &mut rows))?;
             progress.done(&format!("{} Mpps to the wire", human(mpps)));
@@ -94,10 +94,4 @@ fn measure(args: &NicArgs, kind: Kind, rows: &mut Rows) -> Result<f64> {
         }
     }
     Ok(to_wire)
-}
-
-/// All protections, in alternating order.
-fn in_turn(kinds: &[Kind], round: u32) -> Vec<Kind> {
-    let forwards = kinds.iter().copied();
-    if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use lab::{Offloads, Progress};
 use report::{Benchmark, human};
 
-use super::rows::{Common, Rows};
+use super::rows::{Common, Rows, in_turn};
 use crate::error::Result;
 use crate::testbed::{CONGESTION, Case, Setup, Testbed, measure, round_trips};
 
@@ -74,11 +74,7 @@ pub fn run(args: &QueuesArgs) -> Result<Benchmark> {
     }
     let mut rows = Rows::default();
     for round in 0..common.rounds {
-        let mut order: Vec<_> = testbeds.iter().collect();
-        if !round.is_multiple_of(2) {
-            order.reverse();
-        }
-        for (suffix, testbed) in order {
+        for (suffix, testbed) in in_turn(round, &testbeds) {
             progress.step(format!("round {} of {}{suffix}", round + 1, common.rounds));
             for case in &cases {
                 let transfer = || case.run(testbed, args.seconds, 0, Some(congestion));

@@ -11,7 +11,7 @@ use hypervisor::Counted;
 use lab::{Children, CpuMeter, Interrupt, Iperf, Progress, thread_times};
 use report::{Benchmark, human};
 
-use super::rows::{Common, Rows};
+use super::rows::{Common, Rows, in_turn};
 use crate::error::{Error, Result};
 use crate::repro::shares::{Shares, Times, shares};
 use crate::testbed::{CONGESTION, Setup, Subject as _, Testbed};
@@ -86,11 +86,7 @@ pub fn run(args: &ReuseArgs) -> Result<Benchmark> {
     }
     let mut rows = Rows::default();
     for round in 0..rounds {
-        let mut order: Vec<_> = all.iter().collect();
-        if !round.is_multiple_of(2) {
-            order.reverse();
-        }
-        for variant in order {
+        for variant in in_turn(round, &all) {
             let Variant { channel, reuse, .. } = variant;
             progress.step(format!("round {} of {rounds}: {channel}{reuse}", round + 1));
             for transfer in [Transfer::Udp, Transfer::Tcp] {

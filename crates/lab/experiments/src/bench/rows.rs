@@ -109,10 +109,13 @@ impl Settings {
     }
 }
 
-/// A pair in alternating order: reversed in odd rounds.
-pub fn in_turn<T>(round: u32, pair: [T; 2]) -> [T; 2] {
-    let [first, second] = pair;
-    if round.is_multiple_of(2) { [first, second] } else { [second, first] }
+/// What is measured in turn, in alternating order: reversed in odd rounds.
+pub fn in_turn<T>(round: u32, all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.into_iter().collect();
+    if !round.is_multiple_of(2) {
+        all.reverse();
+    }
+    all
 }
 
 #[cfg(test)]

@@ -121,10 +121,6 @@ impl RunningRival {
         Ok(running)
     }
 
-    fn ends(&self) -> [&Endpoint; 2] {
-        [&self.left, &self.right]
-    }
-
     /// Passt's program for namespaces joins each guest to the sockets of a host, whose address the second guest has too.
     fn pasta(&mut self) -> Result<()> {
         let host = self.host.insert(Namespace::create("pvnet-rival")?);
@@ -251,21 +247,12 @@ impl Subject for RunningRival {
         self.key
     }
 
-    fn left(&self) -> &Endpoint {
-        &self.left
-    }
-
-    fn right(&self) -> &Endpoint {
-        &self.right
+    fn ends(&self) -> [&Endpoint; 2] {
+        [&self.left, &self.right]
     }
 
     /// Not counted.
     fn carried(&self) -> Result<Carried> {
         Ok(Carried::default())
-    }
-
-    /// All of its time counts as the guests'.
-    fn daemon(&self) -> Option<u32> {
-        None
     }
 }

@@ -301,16 +301,8 @@ impl Balance {
 mod tests {
     use std::net::TcpListener;
 
-    use clap::Parser as _;
-
     use super::super::server::{ServerArgs, serve_until};
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        client: ClientArgs,
-    }
 
     /// The outcome of a client with these options, over the loopback.
     fn outcome(options: &[&str]) -> Outcome {
@@ -322,9 +314,8 @@ mod tests {
                 ServerArgs { listen: ([0; 4], 0).into(), threads: 2, buffer: 16, congestion: None };
             let is_ended = &is_ended;
             let server = scope.spawn(move || serve_until(listener, &args, is_ended));
-            let line = ["client", "127.0.0.1", "--port", &port, "--warm-up", "0.1"];
-            let line = line.into_iter().chain(options.iter().copied());
-            let outcome = measure(&Cli::try_parse_from(line).unwrap().client);
+            let words = [&["127.0.0.1", "--port", &port, "--warm-up", "0.1"], options].concat();
+            let outcome = measure(&crate::options(&words).unwrap());
             is_ended.store(true, Ordering::Relaxed);
             server.join().unwrap().unwrap();
             outcome.unwrap()
@@ -351,8 +342,7 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_exist_is_named() {
-        let line = ["client", "127.0.0.1", "--seconds", "-1"];
-        assert!(Cli::try_parse_from(line).is_err());
+        assert!(crate::options::<ClientArgs>(&["127.0.0.1", "--seconds", "-1"]).is_err());
     }
 
     #[test]

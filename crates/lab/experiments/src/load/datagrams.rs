@@ -230,15 +230,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        source: SourceArgs,
-    }
 
     /// What arrives at a sink of what is sent meanwhile.
     fn arrived(send: impl FnOnce(&UdpSocket)) -> Arrived {
@@ -276,8 +268,8 @@ mod tests {
 
     #[test]
     fn a_source_counts_what_it_sent_in_bursts() {
-        let line = ["source", "127.0.0.1", "--burst", "8", "--pps", "8000", "--size", "100"];
-        let args = Cli::try_parse_from(line).unwrap().source;
+        let words = ["127.0.0.1", "--burst", "8", "--pps", "8000", "--size", "100"];
+        let args = crate::options(&words).unwrap();
         let mut sent = None;
         let arrived = arrived(|source| {
             let looks = Cell::new(0);

@@ -1,8 +1,11 @@
 //! The whole result of an experiment, for JSON and pages.
 
-use report::{Claim, Machine};
+use report::html::Report;
+use report::{Claim, Machine, Rule, Statement, Unit, claims_table};
 use schemars::JsonSchema;
 use serde::Serialize;
+
+use super::results::Section;
 
 /// The whole result. `M` is what the experiment's method has besides, `X` are results other than rows.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -36,6 +39,28 @@ pub struct Method<M> {
     pub notes: Vec<String>,
 }
 
+/// What a paper says.
+pub fn statement(
+    source: &'static str,
+    says: &'static str,
+    number: impl Into<Option<f64>>,
+    unit: Unit,
+) -> Statement {
+    Statement { source, says, number: number.into(), unit }
+}
+
+/// Holds from this number on, and never weakly.
+pub fn at_least(least: f64) -> Rule {
+    Rule::AtLeast(least, least)
+}
+
+/// Holds up to this number, and never weakly.
+pub fn at_most(most: f64) -> Rule {
+    Rule::AtMost(most, most)
+}
+
+const CLAIMS: &str = "What the paper claims";
+
 /// No further results.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Nothing {}
@@ -50,6 +75,36 @@ impl<M, R, X> Document<M, R, X> {
         more: X,
     ) -> Self {
         Self { paper, machine: Machine::detect(), method, rows, claims, more }
+    }
+
+    /// The claims as a part of what is printed, if there are any.
+    pub fn claims_section(&self) -> Option<Section> {
+        (!self.claims.is_empty()).then(|| Section::table(CLAIMS, claims_table(&self.claims)))
+    }
+
+    /// The grounds of the verdicts.
+    pub fn grounds(&self) -> impl Iterator<Item = String> {
+        self.claims.iter().map(|claim| format!("{}: {}", claim.source, claim.grounds()))
+    }
+
+    /// Adds the claims to a page, if there are any.
+    pub fn show_claims(&self, page: &mut Report) {
+        if !self.claims.is_empty() {
+            page.section(CLAIMS).table("", &claims_table(&self.claims));
+            self.grounds().for_each(|grounds| _ = page.paragraph(&grounds));
+        }
+    }
+
+    /// Ends a page: how it was measured, what a reader must know besides, and where it ran.
+    pub fn show_method(
+        &self,
+        page: &mut Report,
+        how: &str,
+        remarks: impl IntoIterator<Item = String>,
+    ) {
+        page.section("How it was measured").paragraph(how);
+        remarks.into_iter().for_each(|remark| _ = page.paragraph(&remark));
+        page.machine(&self.machine);
     }
 
     /// The notes on the method, as sentences.

@@ -4,7 +4,6 @@ mod claims;
 mod config;
 mod document;
 mod measure;
-mod page;
 mod paper;
 mod plan;
 mod rows;
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::repro::results::Results;
 use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
-use config::Server;
+use crate::repro::server::{Machine, Server, Setup as _};
 pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, measure};
@@ -27,7 +26,6 @@ use paper::Figure;
 use plan::{Key, Planned, keys, plan, superpages};
 use rows::Measurements;
 pub use single::{Gain, MECHANISMS, gains};
-use topology::Topology;
 
 /// Options of `menon06`.
 #[derive(Args)]
@@ -62,14 +60,14 @@ pub fn run(args: &Menon06Args) -> Result<()> {
     let (seen, method) = experiment(args, &plan)?;
     let document = document(&plan, &seen, method);
     let sections = show::sections(&document);
-    args.results.write(&document, &sections, || page::page(&document), seen.failures())
+    args.results.write(&document, &sections, || show::page(&document), seen.failures())
 }
 
 /// A configuration of every kind of daemon, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
     let toml = |bar: paper::Bar| match bar.feasibility {
-        paper::Feasibility::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
+        paper::Feasibility::Measure(server) => server.toml("/run".as_ref(), &Machine::EXAMPLE),
         paper::Feasibility::Impossible(_) => None,
     };
     paper::bars().into_iter().filter_map(toml).collect()
@@ -102,23 +100,23 @@ struct Transfers<'a> {
 }
 
 impl Experiment<Key> for Transfers<'_> {
-    type Running = Topology;
+    type Running = Server;
     type Sample = Sample;
 
-    fn start(&self, server: Server, _: u16) -> Result<Topology> {
-        Topology::start(server, self.cpus)
+    fn start(&self, kind: config::Server, _: u16) -> Result<Server> {
+        topology::start(kind, self.cpus)
     }
 
-    fn notes<'a>(&self, topology: &'a Topology) -> &'a [String] {
-        &topology.notes
+    fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
+        &server.notes
     }
 
     fn name(&self, key: Key) -> String {
         name(self.plan, key)
     }
 
-    fn measure(&self, topology: &mut Topology, key: Key) -> Result<Sample> {
-        measure(topology, key, self.args.seconds, self.cpus)
+    fn measure(&self, server: &mut Server, key: Key) -> Result<Sample> {
+        measure(server, key, self.args.seconds, self.cpus)
     }
 
     fn words(&self, sample: &Sample) -> String {

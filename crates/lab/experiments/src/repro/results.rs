@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use document::Document;
 use report::html::Report;
-use report::{Table, write_atomic};
+use report::{Stats, Table, human, write_atomic};
 
 use crate::error::{Error, Result};
 use crate::output;
@@ -60,6 +60,16 @@ impl Section {
         let remarks = self.remarks.iter().map(|remark| format!("- {remark}\n"));
         format!("## {}\n\n{table}{}\n", self.title, remarks.collect::<String>())
     }
+}
+
+/// A number in a table, or nothing.
+pub fn number(value: Option<f64>) -> String {
+    value.map_or_else(String::new, human)
+}
+
+/// Statistics in a table, or nothing.
+pub fn spread(stats: Option<Stats>) -> String {
+    stats.map_or_else(String::new, |stats| stats.spread())
 }
 
 impl Results {

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lab::Progress;
+use report::{Samples, Stats};
 
 use super::server::Machine;
 use crate::error::Result;
+use crate::testbed::table;
 
 /// What one measurement is of.
 pub trait Key: Copy + PartialEq {
@@ -91,6 +93,16 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
     /// The samples of a measurement.
     pub fn of(&self, key: K) -> &[S] {
         self.find(key).and_then(|seen| seen.as_deref().ok()).unwrap_or(&[])
+    }
+
+    /// Statistics of a number of each sample.
+    pub fn stats(&self, key: K, of: impl Fn(&S) -> Option<f64>) -> Option<Stats> {
+        self.of(key).iter().filter_map(of).collect::<Samples>().stats()
+    }
+
+    /// The mean of a number of the samples; none without samples.
+    pub fn mean(&self, key: K, of: impl Fn(&S) -> f64) -> Option<f64> {
+        mean(self.of(key).iter().map(of))
     }
 
     /// All samples.
@@ -261,10 +273,8 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// The table `[daemon]`.
 pub fn daemon(folder: &Path) -> String {
-    // TOML quotes the folder's name, which may have any character.
-    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-    format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n")
+    table(folder) + "workers = 1\nmeter = true\npoll_us = 0\n"
 }
 
 /// The daemon, its NICs, and guests with an interface on each. `nic` gets a NIC's number, `interface` also the guest's,

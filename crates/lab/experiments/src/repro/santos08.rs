@@ -136,9 +136,8 @@ pub fn run(args: &Santos08Args) -> Result<()> {
 /// The configuration of every daemon, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
-    let machine =
-        Machine { guests: &["server"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
-    let toml = |line| Coalesced { line, frames: 64, us: 18 }.toml("/run".as_ref(), &machine);
+    let coalesced = |line| Coalesced { line, frames: 64, us: 18 };
+    let toml = |line| coalesced(line).toml("/run".as_ref(), &Machine::EXAMPLE);
     Line::ALL.into_iter().filter_map(toml).collect()
 }
 
@@ -153,10 +152,9 @@ impl Experiment<Received> for Streams<'_> {
     type Sample = Sample;
 
     fn start(&self, (line, placement): (Line, Placement), group: u16) -> Result<Server> {
-        let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
         let frames = rows::coalesce(group);
         let setup = Coalesced { line, frames, us: self.args.wait_us(frames) };
-        Server::start(setup, 1, network, &placement.cpus(self.cpus))
+        Server::start(setup, 1, Network::ONE_NIC, &placement.cpus(self.cpus))
     }
 
     fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
@@ -203,19 +201,10 @@ pub(crate) const fn over_linux(line: Line, coalesce: u16) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Santos08Args,
-    }
-
     fn args(options: &[&str]) -> Santos08Args {
-        let line = ["santos08"].iter().chain(options);
-        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+        crate::options(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -247,7 +236,7 @@ mod tests {
     #[test]
     fn wrong_names_are_refused() {
         for line in [["--config", "xen"], ["--coalesce", "65"], ["--size", "9000"]] {
-            assert!(Cli::try_parse_from(["santos08"].iter().chain(&line)).is_err(), "{line:?}");
+            assert!(crate::options::<Santos08Args>(&line).is_err(), "{line:?}");
         }
     }
 }

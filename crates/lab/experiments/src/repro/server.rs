@@ -33,6 +33,12 @@ pub struct Machine<'a> {
     pub coalesce_us: u32,
 }
 
+impl Machine<'static> {
+    /// One guest on one NIC, for what only reads a configuration.
+    pub const EXAMPLE: Self =
+        Self { guests: &["server"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
+}
+
 /// The peer's end of a NIC.
 pub fn wire(nic: u8) -> String {
     format!("wire{nic}")
@@ -63,6 +69,11 @@ pub trait Setup: Copy {
 
     /// Whether it has cards, which are processes.
     fn has_cards(self) -> bool;
+
+    /// Whether the program runs in the driver domain: the daemon is in the namespace of the only guest.
+    fn is_driver_domain(self) -> bool {
+        false
+    }
 
     /// Whether guests segment TCP before they send.
     fn segments_early(self) -> bool {
@@ -112,11 +123,16 @@ pub struct Network {
     pub coalesce_us: u32,
 }
 
+impl Network {
+    /// One NIC without a line rate.
+    pub const ONE_NIC: Self = Self { nics: 1, rate_mbps: 0, coalesce_us: 0 };
+}
+
 /// The kernel's default for the mappings of a process.
 const DEFAULT_MAPPINGS: u64 = 65_530;
 
 /// A guest's device on a NIC.
-fn device(nic: u8) -> String {
+pub fn device(nic: u8) -> String {
     format!("eth{nic}")
 }
 
@@ -183,8 +199,7 @@ impl Server {
                 let link = ["link", "add", "name", &device, "type", "veth"];
                 server.ip(&[&link[..], &peer].concat())?;
                 for (namespace, device, host) in [(server, &device, 1), (&self.peer, &wire, PEER)] {
-                    let address = format!("{}/24", Ipv4Addr::from(address(nic, host)));
-                    namespace.ip(&["addr", "add", &address, "dev", device])?;
+                    namespace.ip(&["addr", "add", &with_prefix(nic, host), "dev", device])?;
                     namespace.ip(&["link", "set", device, "up"])?;
                 }
             }
@@ -212,7 +227,10 @@ impl Server {
             return Ok(());
         }
         let text = |folder: &Path| setup.toml(folder, &machine).unwrap_or_default();
-        let mut daemon = on_cpu(cpus.driver, || Daemon::start(text))?;
+        let mut daemon = on_cpu(cpus.driver, || match setup.is_driver_domain() {
+            true => Daemon::start_inside(self.first(), text),
+            false => Daemon::start(text),
+        })?;
         if setup.has_cards() {
             for nic in 0..self.nics {
                 let mut command = pvnet(None)?;
@@ -296,14 +314,18 @@ impl Server {
     /// The daemon's counters, or an error if a port is down.
     pub fn status(&self) -> Result<Option<Status>> {
         let Some(daemon) = &self.daemon else { return Ok(None) };
-        let said = || daemon.said(&self.guests) + &daemon.said(&self.cards);
-        let status = daemon
-            .status()
-            .map_err(|_| Error::Status(format!("the daemon does not answer{}", said())))?;
+        let no_answer = |_| Error::Status(format!("the daemon does not answer{}", self.said()));
+        let status = daemon.status().map_err(no_answer)?;
         if all_up(&status) {
             return Ok(Some(status));
         }
-        Err(Error::Status(format!("{}{}", ports(&status), said())))
+        Err(Error::Status(format!("{}{}", ports(&status), self.said())))
+    }
+
+    /// The last output of its processes.
+    pub fn said(&self) -> String {
+        let said = |daemon: &Daemon| daemon.said(&self.guests) + &daemon.said(&self.cards);
+        self.daemon.as_ref().map_or(String::new(), said)
     }
 }
 

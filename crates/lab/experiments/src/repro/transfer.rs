@@ -13,23 +13,15 @@ use super::server::Server;
 use super::shares::{Shares, Times, shares};
 use crate::error::Result;
 
-/// The direction of the stream, as seen from the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// The server sends.
-    Tx,
-    /// The server receives.
-    Rx,
-}
-
-impl Direction {
-    /// Its name in rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tx => "tx",
-            Self::Rx => "rx",
-        }
+named::named! {
+    /// The direction of the stream, as seen from the server.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Direction {
+        /// The server sends.
+        Tx => "tx",
+        /// The server receives.
+        Rx => "rx",
     }
 }
 

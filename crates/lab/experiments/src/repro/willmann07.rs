@@ -9,6 +9,7 @@ mod rows;
 mod show;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use report::human;
 
 use crate::error::{Error, Result};
@@ -20,18 +21,18 @@ use config::Config;
 pub use document::Document;
 use document::{Method, document};
 use measure::{Sample, Transfer, measure};
-use paper::{Figure, Part, Table};
+use paper::Part;
 use rows::{Measurements, Transferred, rows};
 
 /// Options of `willmann07`.
 #[derive(Args)]
 pub struct Willmann07Args {
     /// Tables to reproduce [default: all tables and figures].
-    #[arg(long, value_name = "TABLE,…", value_delimiter = ',')]
-    table: Vec<Table>,
+    #[arg(long, value_name = "TABLE,…", value_delimiter = ',', value_parser = numbered(["1", "2", "3", "4"], Part::table))]
+    table: Vec<Part>,
     /// Figures to reproduce.
-    #[arg(long, value_name = "FIGURE,…", value_delimiter = ',')]
-    figure: Vec<Figure>,
+    #[arg(long, value_name = "FIGURE,…", value_delimiter = ',', value_parser = numbered(["3", "4"], Part::figure))]
+    figure: Vec<Part>,
     /// The numbers of guests in figures.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 12, 16, 20, 24],
           value_parser = clap::value_parser!(u8).range(1..=24))]
@@ -79,12 +80,21 @@ const PAYLOAD: u64 = 1448;
 const OVERHEAD: f64 = 2.0;
 const START: f64 = 2.0;
 
+/// Takes the numbers of some parts, which `of` tells.
+fn numbered<const N: usize>(
+    numbers: [&'static str; N],
+    of: fn(Part) -> Option<&'static str>,
+) -> impl TypedValueParser<Value = Part> {
+    let part = move |number: String| {
+        Part::ALL.into_iter().find(|part| of(*part) == Some(&number)).ok_or("no such part")
+    };
+    PossibleValuesParser::new(numbers).try_map(part)
+}
+
 impl Willmann07Args {
     /// The chosen tables and figures.
     fn parts(&self) -> Vec<Part> {
-        let tables = self.table.iter().map(|table| Part::from(*table));
-        let chosen: Vec<Part> =
-            tables.chain(self.figure.iter().map(|it| Part::from(*it))).collect();
+        let chosen = [&*self.table, &self.figure].concat();
         let all = Part::ALL.into_iter();
         all.filter(|part| chosen.is_empty() || chosen.contains(part)).collect()
     }
@@ -129,14 +139,14 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
 #[must_use]
 pub fn configurations() -> Vec<String> {
     let (rate_mbps, coalesce_us) = (RATE_MBPS, COALESCE_US);
-    let machine = Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps, coalesce_us };
-    config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
+    let machine = Machine { nics: 2, rate_mbps, coalesce_us, ..Machine::EXAMPLE };
+    Config::ALL.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
 /// A server with one guest, whose only interface is a context of a card that nothing slows down. What the guest sends is cut into
 /// frames by the card.
 pub fn on_a_card() -> Result<Server> {
-    let network = Network { nics: 1, rate_mbps: 0, coalesce_us: UNHURRIED_US };
+    let network = Network { coalesce_us: UNHURRIED_US, ..Network::ONE_NIC };
     Server::start(Config::CdnaTso, 1, network, &Cpus::any())
 }
 
@@ -208,19 +218,10 @@ impl Experiment<Transferred> for Transfers<'_> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Willmann07Args,
-    }
-
     fn args(options: &[&str]) -> Willmann07Args {
-        let line = ["willmann07"].iter().chain(options);
-        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+        crate::options(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn wrong_names_are_refused() {
         for line in [["--table", "5"], ["--figure", "2"], ["--guests", "25"], ["--config", "xen"]] {
-            assert!(Cli::try_parse_from(["willmann07"].iter().chain(&line)).is_err(), "{line:?}");
+            assert!(crate::options::<Willmann07Args>(&line).is_err(), "{line:?}");
         }
     }
 }

@@ -186,19 +186,10 @@ pub(crate) fn mbps(queues: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Xenserver7Args,
-    }
-
     fn args(options: &[&str]) -> Xenserver7Args {
-        let line = ["xenserver7"].iter().chain(options);
-        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+        crate::options(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -219,7 +210,7 @@ mod tests {
     #[test]
     fn wrong_numbers_are_refused() {
         for line in [["--queues", "0"], ["--queues", "65"], ["--streams", "0"], ["--rounds", "0"]] {
-            assert!(Cli::try_parse_from(["xenserver7"].iter().chain(&line)).is_err(), "{line:?}");
+            assert!(crate::options::<Xenserver7Args>(&line).is_err(), "{line:?}");
         }
     }
 

@@ -1,11 +1,8 @@
 //! The transfers to measure.
 
-use std::path::{Path, PathBuf};
-
-use lab::{Endpoint, Iperf, Offloads, Throughput, Traffic};
+use lab::{Iperf, Offloads, Throughput, Traffic};
 
 use super::Subject;
-use super::daemon::Daemon;
 
 /// One transfer, from left to right.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +70,7 @@ impl Case {
         let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
         let traffic = match self.protocol {
             Protocol::Tcp { streams } => Traffic::Tcp { streams },
-            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM, burst: 0 },
+            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM },
         };
         Iperf { traffic, congestion, ..tcp }.run()
     }
@@ -122,50 +119,6 @@ fn best<E>(mut probe: impl FnMut(u32) -> Result<Probe, E>) -> Result<u32, E> {
     }
     let enough = arrived.iter().find(|(_, received)| *received >= ENOUGH * most);
     Ok(enough.map_or(PACES[0], |(pace, _)| *pace))
-}
-
-// A guest whose interface is a virtio device.
-//
-// ```text
-//  namespace ── tap ── pvnet run: switch, driver of a vhost-user port ──► the port of the daemon under test
-// ```
-
-/// Starts the guest: a second daemon, whose uplinks are the namespace's device and the driver of the port.
-pub fn start(end: &Endpoint, mac: &str, folder: &Path) -> crate::error::Result<Daemon> {
-    let socket = quoted(&socket(end, folder));
-    let guest = Daemon::start(|folder| {
-        format!(
-            "[daemon]\ndirectory = {}\nworkers = 1\n\n[[uplink]]\nname = \"port\"\nkind = \"virtio-user\"\n\
-             mode = \"client\"\nsocket = {socket}\n\n[[uplink]]\nname = \"guest\"\ntap = \"{}\"\n\
-             namespace = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
-            quoted(folder),
-            end.device,
-            end.namespace.name(),
-            end.ipv4,
-            end.ipv6
-        )
-    })?;
-    // The port's guard knows this address.
-    end.namespace.ip(&["link", "set", "dev", end.device, "address", mac])?;
-    Ok(guest)
-}
-
-/// The table of its port in the configuration of the daemon under test, whose folder has the socket.
-pub fn port(end: &Endpoint, mac: &str, folder: &Path) -> String {
-    format!(
-        "\n[[port]]\nname = \"{}\"\nkind = \"vhost-user\"\nmac = \"{mac}\"\nsocket = {}\n",
-        end.namespace.name(),
-        quoted(&socket(end, folder))
-    )
-}
-
-fn socket(end: &Endpoint, folder: &Path) -> PathBuf {
-    folder.join(format!("{}.sock", end.namespace.name()))
-}
-
-/// A path for TOML, which quotes a name that may have any character.
-pub fn quoted(path: &Path) -> toml::Value {
-    toml::Value::from(path.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

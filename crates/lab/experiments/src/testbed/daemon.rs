@@ -190,3 +190,13 @@ fn complaint(process: &Process) -> Option<String> {
     let news = |line: &str| line.contains(" INFO ") || line.trim().is_empty();
     text.lines().rfind(|line| !news(line)).map(str::to_owned)
 }
+
+/// The beginning of a daemon's configuration, with the folder for its sockets: more lines of the table `[daemon]` may follow.
+pub fn table(folder: &Path) -> String {
+    format!("[daemon]\ndirectory = {}\n", quoted(folder))
+}
+
+/// A path for TOML, which quotes a name that may have any character.
+pub fn quoted(path: &Path) -> toml::Value {
+    toml::Value::from(path.to_string_lossy().into_owned())
+}

@@ -1,8 +1,14 @@
 //! pvnet under test: a daemon and two guests as processes.
+//!
+//! A guest with a virtio device:
+//!
+//! ```text
+//!  namespace ── tap ── pvnet run: switch, driver of a vhost-user port ──► the port of the daemon under test
+//! ```
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use accounting::Carried;
@@ -10,28 +16,19 @@ use clap::ValueEnum;
 use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
-use super::case::quoted;
-use super::daemon::{Daemon, Ending, ports, pvnet};
-use super::{Subject, case};
+use super::Subject;
+use super::daemon::{Daemon, Ending, ports, pvnet, quoted, table};
 use crate::error::{Error, Result};
 
-/// What the guests' interfaces are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum GuestKind {
-    /// Process guests' vifs.
-    #[default]
-    Netif,
-    /// Virtio devices with vhost-user ports.
-    Virtio,
-}
-
-impl GuestKind {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Netif => "netif",
-            Self::Virtio => "virtio",
-        }
+named::named! {
+    /// What the guests' interfaces are.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+    pub enum GuestKind {
+        /// Process guests' vifs.
+        #[default]
+        Netif => "netif",
+        /// Virtio devices with vhost-user ports.
+        Virtio => "virtio",
     }
 }
 
@@ -42,7 +39,7 @@ impl fmt::Display for GuestKind {
 }
 
 /// How the daemon and its guests are configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The daemon's workers; its default if absent.
     pub workers: Option<usize>,
@@ -64,23 +61,6 @@ pub struct Setup {
     pub rejoin: bool,
     /// More tables for the configuration: other guests and uplinks.
     pub more: String,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            workers: None,
-            queues: None,
-            poll_us: None,
-            daemon: String::new(),
-            kind: GuestKind::Netif,
-            guest: String::new(),
-            offloads: Offloads::ALL,
-            meter: false,
-            rejoin: false,
-            more: String::new(),
-        }
-    }
 }
 
 /// A running daemon and two connected guests. Dropping it stops them and removes their files.
@@ -133,7 +113,7 @@ impl Testbed {
 
     fn start_machines(&mut self) -> Result<()> {
         for (end, mac) in [&self.left, &self.right].into_iter().zip(MACS) {
-            self.machines.push(case::start(end, mac, self.daemon.folder())?);
+            self.machines.push(start_machine(end, mac, self.daemon.folder())?);
         }
         self.wait("the guests' start", |status, _| up(status) == 2)
     }
@@ -210,12 +190,8 @@ impl Subject for Testbed {
         "pvnet"
     }
 
-    fn left(&self) -> &Endpoint {
-        &self.left
-    }
-
-    fn right(&self) -> &Endpoint {
-        &self.right
+    fn ends(&self) -> [&Endpoint; 2] {
+        [&self.left, &self.right]
     }
 
     fn carried(&self) -> Result<Carried> {
@@ -249,8 +225,7 @@ fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
 }
 
 fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
-    let directory = quoted(folder);
-    let mut text = format!("[daemon]\ndirectory = {directory}\nmeter = {}\n", setup.meter);
+    let mut text = format!("{}meter = {}\n", table(folder), setup.meter);
     if let Some(workers) = setup.workers {
         text += &format!("workers = {workers}\n");
     }
@@ -266,7 +241,7 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
                 end.ipv4,
                 end.ipv6
             ),
-            GuestKind::Virtio => case::port(end, mac, folder),
+            GuestKind::Virtio => port(end, mac, folder),
         };
         if let Some(queues) = setup.queues {
             text += &format!("queues = {queues}\n");
@@ -274,6 +249,39 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
         text += &setup.guest;
     }
     text + "\n" + &setup.more
+}
+
+/// Starts a guest whose interface is a virtio device: a second daemon, whose uplinks are the namespace's device and the driver of the port.
+fn start_machine(end: &Endpoint, mac: &str, folder: &Path) -> Result<Daemon> {
+    let socket = quoted(&socket(end, folder));
+    let guest = Daemon::start(|folder| {
+        format!(
+            "{}workers = 1\n\n[[uplink]]\nname = \"port\"\nkind = \"virtio-user\"\n\
+             mode = \"client\"\nsocket = {socket}\n\n[[uplink]]\nname = \"guest\"\ntap = \"{}\"\n\
+             namespace = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
+            table(folder),
+            end.device,
+            end.namespace.name(),
+            end.ipv4,
+            end.ipv6
+        )
+    })?;
+    // The port's guard knows this address.
+    end.namespace.ip(&["link", "set", "dev", end.device, "address", mac])?;
+    Ok(guest)
+}
+
+/// The table of its port in the configuration of the daemon under test, whose folder has the socket.
+fn port(end: &Endpoint, mac: &str, folder: &Path) -> String {
+    format!(
+        "\n[[port]]\nname = \"{}\"\nkind = \"vhost-user\"\nmac = \"{mac}\"\nsocket = {}\n",
+        end.namespace.name(),
+        quoted(&socket(end, folder))
+    )
+}
+
+fn socket(end: &Endpoint, folder: &Path) -> PathBuf {
+    folder.join(format!("{}.sock", end.namespace.name()))
 }
 
 /// The number of guests whose ports are up.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
-use crate::{Error, Host, Result};
+use crate::{Host, Result};
 use clap::Args;
 use document::Document;
 use lab::Progress;
@@ -153,8 +153,7 @@ fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
         ]);
         table
     });
-    let print = table.print();
-    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    scenario::print(&table)?;
     let [before, after, restarted] = held;
     println!(
         "\nheld before:         {before}\nheld after:          {after}\nheld after restarts: {restarted}"

@@ -1,7 +1,7 @@
 //! `pvnet-lab xen matrix`: connects every frontend with every backend.
 
 use crate::scenario::{self, Cell, Pair};
-use crate::{Error, Host, Options, Result};
+use crate::{Host, Options, Result};
 use clap::Args;
 use document::Document;
 use report::{Machine, Table, human};
@@ -64,8 +64,7 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
         }
     }
     progress.finish();
-    let print = table(&cells).print();
-    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    scenario::print(&table(&cells))?;
     for cell in &cells {
         for left in &cell.left {
             println!("{}-{}: {left}", cell.frontend, cell.backend);

@@ -1,7 +1,7 @@
 //! `pvnet-lab xen queues`: how many queues guests get, by the virtual CPUs of both ends.
 
 use crate::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
-use crate::{Error, Host, Options, Result};
+use crate::{Host, Options, Result};
 use document::Document;
 use report::{Machine, Table};
 use schemars::JsonSchema;
@@ -50,8 +50,7 @@ pub fn run(args: &LabArgs) -> Result<bool> {
         rows.extend(scenario::queues(&host, backend, dom0_vcpus, &progress)?);
     }
     progress.finish();
-    let print = table(&rows).print();
-    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    scenario::print(&table(&rows))?;
     scenario::write_json(args.json.as_deref(), &QueuesDocument::new(&rows))?;
     Ok(rows.iter().all(Negotiation::passed))
 }

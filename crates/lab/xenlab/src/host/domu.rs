@@ -294,11 +294,7 @@ fn link(dom0: &Shell, id: u32, port: &Port) -> Result<Job> {
 /// The domain id on the last line of the toolstack's output.
 fn number(text: &str) -> Result<u32> {
     let last = text.lines().last().unwrap_or_default();
-    last.trim().parse().map_err(|_| Error::Parse {
-        what: "the toolstack".to_owned(),
-        cause: "no domain id".to_owned(),
-        text: text.to_owned(),
-    })
+    last.trim().parse().map_err(|_| Error::parse("the toolstack", "no domain id", text))
 }
 
 #[cfg(test)]

@@ -56,12 +56,9 @@ impl Monitor {
                 return Ok(answer.take());
             }
             if let Some(error) = message.get("error") {
-                let cause = error["desc"].as_str().unwrap_or("an error").to_owned();
-                return Err(Error::Parse {
-                    what: format!("QEMU's monitor on {command}"),
-                    cause,
-                    text: message.to_string(),
-                });
+                let cause = error["desc"].as_str().unwrap_or("an error");
+                let what = format!("QEMU's monitor on {command}");
+                return Err(Error::parse(&what, cause, message.to_string()));
             }
             self.keep(message);
         }
@@ -93,11 +90,7 @@ impl Monitor {
                 Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) if self.part.ends_with('\n') => {
                     let text = std::mem::take(&mut self.part);
-                    return serde_json::from_str(&text).map_err(|cause| Error::Parse {
-                        what: "QEMU's monitor".to_owned(),
-                        cause: cause.to_string(),
-                        text,
-                    });
+                    return Error::json("QEMU's monitor", &text);
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -13,29 +13,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Dependencies that only an installation needs, and language runtimes that nothing here uses.
-const UNNEEDED: [&str; 21] = [
-    "adduser",
-    "coreutils",
-    "cpio",
-    "debconf",
-    "dpkg",
-    "dracut",
-    "init-system-helpers",
-    "initramfs-tools",
-    "klibc-utils",
-    "libklibc",
-    "libpam",
-    "libperl",
-    "libpython",
-    "linux-sysctl",
-    "passwd",
-    "perl",
-    "python",
-    "tar",
-    "ucf",
-    "udev",
-    "usrmerge",
-];
+const UNNEEDED: &str = "adduser coreutils cpio debconf dpkg dracut init-system-helpers initramfs-tools \
+    klibc-utils libklibc libpam libperl libpython linux-sysctl passwd perl python tar \
+    ucf udev usrmerge";
 
 /// A package in one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +38,7 @@ impl Package {
     }
 
     fn is_needed(&self) -> bool {
-        !UNNEEDED.iter().any(|unneeded| self.name.starts_with(unneeded))
+        !UNNEEDED.split(' ').any(|unneeded| self.name.starts_with(unneeded))
     }
 
     /// The beginning of its file's name. The colon after an epoch is percent-encoded.
@@ -110,17 +90,9 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// Makes the state in `folder` and fetches the package lists.
-    pub(crate) fn update(suite: Suite, folder: &Path) -> Result<Self> {
-        Self::update_with(suite, None, folder)
-    }
-
-    /// The same, where packages of another pocket, such as backports, are preferred to the suite's own.
-    pub(crate) fn update_with(
-        suite: Suite,
-        preferred: Option<String>,
-        folder: &Path,
-    ) -> Result<Self> {
+    /// Makes the state in `folder` and fetches the package lists. Packages of another pocket, such as backports, are preferred to the
+    /// suite's own.
+    pub(crate) fn update(suite: Suite, preferred: Option<String>, folder: &Path) -> Result<Self> {
         for inside in ["etc", "state/lists/partial", "cache/archives/partial"] {
             let path = folder.join(inside);
             std::fs::create_dir_all(&path).map_err(Error::path(path))?;

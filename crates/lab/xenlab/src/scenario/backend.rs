@@ -13,28 +13,20 @@ const CONTROL: &str = "/run/pvnet/control.sock";
 /// The driver domain's name.
 const DRIVER: &str = "driver";
 
-/// A backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// The kernel's xen-netback and a bridge, in dom0.
-    Stock,
-    /// pvnet in dom0.
-    Pvnet,
-    /// pvnet in a driver domain.
-    PvnetDomain,
+named::named! {
+    /// A backend.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        /// The kernel's xen-netback and a bridge, in dom0.
+        Stock => "stock",
+        /// pvnet in dom0.
+        Pvnet => "pvnet",
+        /// pvnet in a driver domain.
+        PvnetDomain => "domain",
+    }
 }
 
 impl Backend {
-    /// Its name in pairs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stock => "stock",
-            Self::Pvnet => "pvnet",
-            Self::PvnetDomain => "domain",
-        }
-    }
-
     /// Starts it on a host that has no backend yet. All but the stock one need the program `pvnet` there.
     pub fn start(self, host: &Host) -> Result<RunningBackend> {
         match self {
@@ -46,6 +38,15 @@ impl Backend {
                 RunningBackend::pvnet(domain.shell().clone(), Some(domain))
             }
         }
+    }
+
+    /// The same with a script that changes pvnet's configuration, or what is around it, before it starts again.
+    pub(super) fn start_changed(self, host: &Host, script: &str) -> Result<RunningBackend> {
+        let mut backend = self.start(host)?;
+        backend.kill()?;
+        backend.shell().run(script, COMMAND_TIMEOUT)?;
+        backend.restart()?;
+        Ok(backend)
     }
 }
 

@@ -129,25 +129,18 @@ fn look(
     })
 }
 
-/// A frontend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frontend {
-    /// The kernel's xen-netfront.
-    Stock,
-    /// `pvnet frontend`, a process.
-    Pvnet,
+named::named! {
+    /// A frontend.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Frontend {
+        /// The kernel's xen-netfront.
+        Stock => "stock",
+        /// `pvnet frontend`, a process.
+        Pvnet => "pvnet",
+    }
 }
 
 impl Frontend {
-    /// Its name in pairs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stock => "stock",
-            Self::Pvnet => "pvnet",
-        }
-    }
-
     /// Starts it in a guest that has a vif, and waits until its `eth0` has a carrier and
     /// [`GUEST_ADDRESS`](super::GUEST_ADDRESS).
     pub fn start(self, guest: &Domu) -> Result<RunningFrontend> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lab::{Ping, Throughput};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::host::{Domu, Job, Shell};
 use crate::{Error, Result};
@@ -121,12 +122,27 @@ fn compare(printed: &str) -> Result<bool> {
     let digests: Vec<&str> = printed.lines().filter_map(|line| line.strip_suffix("  -")).collect();
     match digests[..] {
         [sent, received] if sent.len() == 64 => Ok(sent == received),
-        _ => Err(Error::Parse {
-            what: "sha256sum".to_owned(),
-            cause: "not two digests".to_owned(),
-            text: printed.to_owned(),
-        }),
+        _ => Err(Error::parse("sha256sum", "not two digests", printed)),
     }
+}
+
+/// What a daemon says of itself: `pvnet status --json`.
+pub(super) fn status(shell: &Shell) -> Result<Value> {
+    Error::json("pvnet status", &shell.run("pvnet status --json", COMMAND_TIMEOUT)?)
+}
+
+/// A port of a status, by its name.
+pub(super) fn port<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    status["ports"].as_array().into_iter().flatten().find(|port| port["name"] == name)
+}
+
+/// The report for which a running `pvnet frontend` is asked.
+pub(super) fn frontend_report(guest: &Shell, file: &str) -> Result<Value> {
+    let script = format!(
+        "before=$(grep -c '^{{' {file})\nkill -USR1 $(pidof pvnet)\n\
+         until [ $(grep -c '^{{' {file}) -gt $before ]; do sleep 0.05; done\ngrep '^{{' {file} | tail -n 1"
+    );
+    Error::json("the frontend's report", &guest.run(&script, COMMAND_TIMEOUT)?)
 }
 
 /// Waits until somebody listens at a TCP port.

@@ -27,26 +27,26 @@ use crate::{Edition, Result, UnknownName};
 
 type StepFn = fn(&mut Testbed<'_>) -> Result<(String, bool)>;
 
-named::each! {
+named::named! {
     /// What is done on one host.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum DevicePart {
         /// pvnet in dom0, with a Linux bridge and Open vSwitch, and an operator's tools.
-        Dom0,
+        Dom0 => "dom0",
         /// pvnet in a driver domain, where `xl devd` runs the scripts.
-        DriverDomain,
+        DriverDomain => "driver-domain",
         /// PVH and HVM guests.
-        GuestTypes,
+        GuestTypes => "guest-types",
         /// iPXE's own frontend, on pvnet and on the kernel's backend.
-        Ipxe,
+        Ipxe => "ipxe",
         /// pvnet beside the kernel's backend.
-        Netback,
+        Netback => "netback",
         /// Guests as logical ports of OVN, with pvnet in dom0.
-        Ovn,
+        Ovn => "ovn",
         /// libvirt as the toolstack, with pvnet in dom0.
-        Libvirt,
+        Libvirt => "libvirt",
         /// The same, with pvnet in a driver domain.
-        LibvirtDomain,
+        LibvirtDomain => "libvirt-domain",
     }
 }
 
@@ -104,16 +104,7 @@ impl DevicePart {
 
 impl fmt::Display for DevicePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dom0 => "dom0",
-            Self::DriverDomain => "driver-domain",
-            Self::GuestTypes => "guest-types",
-            Self::Ipxe => "ipxe",
-            Self::Netback => "netback",
-            Self::Ovn => "ovn",
-            Self::Libvirt => "libvirt",
-            Self::LibvirtDomain => "libvirt-domain",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -121,7 +112,7 @@ impl FromStr for DevicePart {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> std::result::Result<Self, UnknownName> {
-        let known = Self::ALL.into_iter().find(|part| part.to_string() == name);
+        let known = Self::ALL.into_iter().find(|part| part.name() == name);
         known.ok_or_else(|| UnknownName::new("part", name, &Self::ALL))
     }
 }

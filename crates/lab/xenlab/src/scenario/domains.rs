@@ -9,8 +9,8 @@ use super::backend::{self, Backend, RunningBackend};
 use super::cell::Frontend;
 use super::step::{self, Step};
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
+use crate::Result;
 use crate::host::{Domu, DomuConfig, Host};
-use crate::{Error, Result};
 
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
@@ -120,18 +120,11 @@ impl<'a> Setup<'a> {
     }
 
     fn status(&self) -> Result<Value> {
-        let text = self.host.run("pvnet status --json", COMMAND_TIMEOUT)?;
-        serde_json::from_str(&text).map_err(|cause| Error::Parse {
-            what: "pvnet status".to_owned(),
-            cause: cause.to_string(),
-            text,
-        })
+        check::status(self.host.dom0())
     }
 
     fn port(&self, name: &str) -> Result<Option<Value>> {
-        let status = self.status()?;
-        let ports = status["ports"].as_array().into_iter().flatten();
-        Ok(ports.into_iter().find(|port| port["name"] == name).cloned())
+        Ok(check::port(&self.status()?, name).cloned())
     }
 
     /// Waits until `pvnet status` shows the port in a state.

@@ -8,8 +8,8 @@ use super::cell::{Frontend, RunningFrontend};
 use super::check::{self, Transfer};
 use super::step::{self, Step};
 use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT};
+use crate::Result;
 use crate::host::{Domu, DomuConfig, Host, Shell};
-use crate::{Error, Result};
 
 /// Progress steps of [`guest_copy`].
 pub const GUEST_COPY_STEPS: usize = ALL.len() + 1;
@@ -135,10 +135,7 @@ impl Counts {
 
 impl<'a> Setup<'a> {
     fn begin(host: &'a Host, backend: Backend) -> Result<Self> {
-        let mut backend = backend.start(host)?;
-        backend.kill()?;
-        backend.shell().run(CONFIGURATION, COMMAND_TIMEOUT)?;
-        backend.restart()?;
+        let backend = backend.start_changed(host, CONFIGURATION)?;
         let guest = create(host, &backend, 2, Frontend::Pvnet)?;
         Ok(Self { host, backend, guest })
     }
@@ -149,20 +146,13 @@ impl<'a> Setup<'a> {
     }
 
     fn status(&self) -> Result<Value> {
-        let text = self.shell().run("pvnet status --json", COMMAND_TIMEOUT)?;
-        serde_json::from_str(&text).map_err(|cause| Error::Parse {
-            what: "pvnet status".to_owned(),
-            cause: cause.to_string(),
-            text,
-        })
+        check::status(self.shell())
     }
 
     /// The pages of a guest's pool; none if it has no pool.
     fn pool(&self, guest: &Receiver) -> Result<Option<u64>> {
         let (status, name) = (self.status()?, self.backend.port_name(&guest.domain));
-        let mut ports = status["ports"].as_array().into_iter().flatten();
-        let port = ports.find(|port| port["name"] == name);
-        Ok(port.and_then(|port| port["guest_copy"]["pool_pages"].as_u64()))
+        Ok(check::port(&status, &name).and_then(|port| port["guest_copy"]["pool_pages"].as_u64()))
     }
 
     /// Whether a guest has a queue of the uplink.
@@ -211,16 +201,7 @@ impl Receiver {
     fn copied(&self) -> Result<[f64; 2]> {
         let process = self.frontend.process();
         let file = process.map(crate::Job::file).unwrap_or_default();
-        let script = format!(
-            "before=$(grep -c '^{{' {file})\nkill -USR1 $(pidof pvnet)\n\
-             until [ $(grep -c '^{{' {file}) -gt $before ]; do sleep 0.05; done\ngrep '^{{' {file} | tail -n 1"
-        );
-        let text = self.domain.run(&script, COMMAND_TIMEOUT)?;
-        let report: Value = serde_json::from_str(&text).map_err(|cause| Error::Parse {
-            what: "the frontend's report".to_owned(),
-            cause: cause.to_string(),
-            text,
-        })?;
+        let report = check::frontend_report(self.domain.shell(), &file)?;
         let queue = &report["interfaces"][0]["queues"][0];
         Ok(["copies", "copy_hypercalls"].map(|key| queue[key].as_f64().unwrap_or(0.0)))
     }

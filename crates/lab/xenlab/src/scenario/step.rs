@@ -61,6 +61,14 @@ pub fn write_json(file: Option<&Path>, document: &impl Document) -> Result<()> {
     Ok(write_atomic(file, text.as_bytes())?)
 }
 
+/// Prints a table of results.
+///
+/// # Errors
+/// Standard output fails.
+pub fn print(table: &Table) -> Result<()> {
+    table.print().map_err(Error::path("standard output"))
+}
+
 /// Prints the steps, and writes them to a file if one is given. Returns whether all passed.
 ///
 /// # Errors
@@ -72,8 +80,7 @@ pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Resul
         table.row([step.what.clone(), step.seen.clone(), verdict.to_owned()]);
         table
     });
-    let print = table.print();
-    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    print(&table)?;
     write_json(json, &StepsDocument { bench, machine: Machine::detect(), steps })?;
     Ok(steps.iter().all(|step| step.passed))
 }

@@ -302,21 +302,13 @@ mod tests {
     fn recording(steps: &[(u32, u8)]) -> Recording {
         let names =
             ["", "apic_timer_interrupt", "context_switch", "xen_pv_evtchn_do_upcall", "other"];
-        let block = |function: u32| Block {
-            address: if function < 3 { 0xffff_82d0_4000_0000 } else { 0xffff_ffff_8100_0000 }
-                + u64::from(function) * 4096,
-            code: vec![0x90; 8],
-            instructions: 100,
-            mode: if function < 3 { Mode::Hypervisor } else { Mode::Kernel },
-            space: 0,
-            domain: 0,
-            function,
-            counters: Vec::new(),
+        let block = |function: u32| {
+            let base = if function < 3 { 0xffff_82d0_4000_0000 } else { 0xffff_ffff_8100_0000_u64 };
+            let block = Block::at(base + u64::from(function) * 4096);
+            Block { instructions: 100, function, ..block }
         };
         Recording {
-            functions: names
-                .map(|name| Function { module: "m".to_owned(), name: name.to_owned() })
-                .into(),
+            functions: names.map(|name| Function::new("m", name)).into(),
             domains: vec![Domain::Xen(0), Domain::Xen(1)],
             blocks: (0..5).map(block).collect(),
             flow: steps

@@ -145,21 +145,13 @@ impl Cost {
 }
 
 /// Functions of Linux and of Xen that copy, by their names without suffixes. They write 8 bytes at a time.
-const COPIES: [&str; 9] = [
-    "copy_user_generic_unrolled",
-    "copy_user_generic_string",
-    "copy_user_enhanced_fast_string",
-    "__memcpy",
-    "memcpy",
-    "memcpy_orig",
-    "memmove",
-    "csum_partial_copy_generic",
-    "copy_page",
-];
+const COPIES: &str = "copy_user_generic_unrolled copy_user_generic_string copy_user_enhanced_fast_string \
+    __memcpy memcpy memcpy_orig memmove csum_partial_copy_generic copy_page";
 
 /// How many bytes a write of this function copies; 0 for those that do something else, or whose copies have no names (C libraries').
 fn copy_width(module: &str, name: &str) -> u64 {
-    let is_copy = matches!(module, "vmlinux" | "xen") && COPIES.contains(&plain(name));
+    let is_copy =
+        matches!(module, "vmlinux" | "xen") && COPIES.split(' ').any(|copy| copy == plain(name));
     if is_copy { 8 } else { 0 }
 }
 
@@ -172,28 +164,21 @@ pub mod tests {
     /// A recording of 10 packets, with a block of 100 instructions for each kind of code.
     pub fn recording() -> Recording {
         let block = |address: u64, function, domain, mode| Block {
-            address,
-            code: vec![0x90; 4],
-            instructions: 1,
             mode,
-            space: 0,
             domain,
             function,
             counters: vec![(
                 domain,
                 Counters { executions: 100, instructions: 100, writes: 50, ..Counters::default() },
             )],
-        };
-        let function = |module: &str, name: &str| Function {
-            module: module.to_owned(),
-            name: name.to_owned(),
+            ..Block::at(address)
         };
         Recording {
             domains: vec![Domain::Xen(0), Domain::Xen(1), Domain::Idle],
             functions: vec![
                 Function::default(),
-                function("vmlinux", "copy_user_generic_unrolled"),
-                function("xen", "common/event_channel.c#evtchn_send"),
+                Function::new("vmlinux", "copy_user_generic_unrolled"),
+                Function::new("xen", "common/event_channel.c#evtchn_send"),
             ],
             blocks: vec![
                 block(0xffff_82d0_4000_0000, 2, 0, Mode::Hypervisor),

@@ -1,25 +1,19 @@
 //! The pairs: the same traffic of stock guests, by xen-netback and a bridge and by pvnet.
 
-/// What a pair's costs are counted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// A byte of TCP's payload.
-    Byte,
-    /// A datagram that arrives; one that nobody receives, that is sent.
-    Packet,
-    /// A request and its answer.
-    Round,
+named::named! {
+    /// What a pair's costs are counted for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Unit {
+        /// A byte of TCP's payload.
+        Byte => "byte",
+        /// A datagram that arrives; one that nobody receives, that is sent.
+        Packet => "packet",
+        /// A request and its answer.
+        Round => "round",
+    }
 }
 
 impl Unit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Byte => "byte",
-            Self::Packet => "packet",
-            Self::Round => "round",
-        }
-    }
-
     /// The fewest of a recording that says anything: fewer are traffic that did not flow.
     pub fn least(self) -> u64 {
         match self {

@@ -8,6 +8,21 @@ const TCP: &str = "tx-stock-basic";
 const UDP: &str = "tx-udp";
 const RECEIVE: &str = "rx-stock-basic";
 
+/// What the other rules begin with: ratios of the transmitting workload, which are 1 without the effect.
+const TIMES: PaperClaim = PaperClaim {
+    source: "",
+    says: "",
+    number: None,
+    unit: Unit::Times,
+    workload: UDP,
+    what: "",
+    band: Rule::Above(0.0),
+    why: "",
+    without: Some(1.0),
+};
+/// The same of shares.
+const SHARE: PaperClaim = PaperClaim { unit: Unit::Share, without: Some(0.05), ..TIMES };
+
 pub const WRITE: PaperClaim = instructions(
     "Figure 7, §4.1.1",
     "a write to the socket takes 9478 instructions of the guest, with two copies from the program",
@@ -67,46 +82,36 @@ pub const FROM_UNMAP: PaperClaim = instructions(
 pub const TIMER_SWITCHES: PaperClaim = PaperClaim {
     source: "§4.1.3",
     says: "switches are typically initiated by timer interrupts",
-    number: None,
-    unit: Unit::Share,
     workload: TCP,
     what: "share of VM switches for which Xen was entered by the timer's interrupt",
     band: Rule::Above(0.5),
     why: "What is typical happens more often than not.",
     without: Some(0.1),
+    ..SHARE
 };
 pub const QUIET: PaperClaim = PaperClaim {
     source: "Figure 11(a, b), §4.1.5",
     says: "a period without switches and TLB flushes has negligible TLB misses",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "TLB misses per instruction in time without flushes ÷ in time with them",
     band: at_most(0.1),
     why: "A tenth is the most that can be called negligible.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const TLB_SURGE: PaperClaim = PaperClaim {
     source: "Figure 11(b, c), §4.1.5",
     says: "a surge of TLB misses with each VM switch",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "TLB misses in the 2000 instructions after a VM switch ÷ on average",
     band: at_least(2.0),
     why: "A surge at least doubles the usual rate.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const UNMAP_SURGE: PaperClaim = PaperClaim {
     source: "Figure 11(d), §4.1.5",
     says: "revoking a grant creates TLB misses similar to those of a VM switch",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "TLB misses in the 2000 instructions after an unmap's flush ÷ on average",
     band: at_least(2.0),
     why: "As for a VM switch.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const UNMAP_FLUSHES: PaperClaim = PaperClaim {
     source: "Figure 10, §4.1.4",
@@ -122,46 +127,34 @@ pub const UNMAP_FLUSHES: PaperClaim = PaperClaim {
 pub const L2_SURGE: PaperClaim = PaperClaim {
     source: "Figure 12, §4.1.5",
     says: "increases of the cache miss rate are correlated with VM switches",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "L2 misses in the 2000 instructions after a VM switch ÷ on average",
     band: at_least(1.5),
     why: "Less than for TLBs, which a switch empties: half more than usual.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const TX_L2_TO_4: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "increasing L2 up to 4 MB gives good scaling",
-    number: None,
-    unit: Unit::Share,
-    workload: UDP,
     what: "share of the misses with 2 MiB that 4 MiB save",
     band: at_least(0.2),
     why: "The least that is good for a doubling of the size.",
-    without: Some(0.05),
+    ..SHARE
 };
 pub const TX_L2_TO_8: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "beyond 4 MB the gain is minimal",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "L2 misses saved from 4 to 8 MiB ÷ from 2 to 4 MiB",
     band: at_most(0.5),
     why: "At a knee the gain falls to half or less. Without one, each doubling gains about as much as the one before.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const TX_L2_TO_16: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "beyond 8 MB misses are reduced only little",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "L2 misses saved from 8 to 16 MiB ÷ from 2 to 4 MiB",
     band: at_most(0.25),
     why: "Half of what the doubling before may gain.",
-    without: Some(1.0),
+    ..TIMES
 };
 /// The text says of the receive side only that it was studied similarly; its figure has the same shape.
 pub const RX_L2_TO_4: PaperClaim =
@@ -171,35 +164,27 @@ pub const RX_L2_TO_8: PaperClaim =
 pub const TX_DTLB_TO_128: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "a sharp decrease of the DTLB's misses from 64 to 128 entries",
-    number: None,
-    unit: Unit::Share,
-    workload: UDP,
     what: "share of the DTLB misses with 64 entries that 128 save",
     band: at_least(0.2),
     why: "The least that is sharp for a doubling of the size.",
-    without: Some(0.05),
+    ..SHARE
 };
 pub const TX_DTLB_PAST_128: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "nearly constant for larger sizes",
-    number: None,
-    unit: Unit::Share,
-    workload: UDP,
     what: "share of the DTLB misses with 128 entries that 1024 save",
     band: at_most(0.1),
     why: "Three doublings that save a tenth together are nearly constant.",
     without: Some(0.5),
+    ..SHARE
 };
 pub const TX_ITLB: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "the ITLB's misses decrease slightly, the DTLB's more sharply",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "share of misses saved from 64 to 128 entries, ITLB ÷ DTLB",
     band: at_most(0.5),
     why: "Half of a sharp decrease is the most that is slight beside it.",
-    without: Some(1.0),
+    ..TIMES
 };
 pub const RX_DTLB_TO_128: PaperClaim =
     PaperClaim { source: "Figure 16, §4.2", workload: RECEIVE, ..TX_DTLB_TO_128 };
@@ -208,24 +193,18 @@ pub const RX_DTLB_PAST_128: PaperClaim =
 pub const GLOBAL_DTLB: PaperClaim = PaperClaim {
     source: "Figure 17, §4.2",
     says: "a global bit for the hypervisor's pages reduces DTLB misses substantially",
-    number: None,
-    unit: Unit::Share,
-    workload: UDP,
     what: "share of no-global's DTLB misses that global-hypervisor saves",
     band: at_least(0.2),
     why: "As for the sizes: the least that is substantial.",
-    without: Some(0.05),
+    ..SHARE
 };
 pub const GLOBAL_ITLB: PaperClaim = PaperClaim {
     source: "Figure 17, §4.2",
     says: "and ITLB misses to a lesser extent",
-    number: None,
-    unit: Unit::Times,
-    workload: UDP,
     what: "share of misses saved by global-hypervisor, ITLB ÷ DTLB",
     band: at_most(0.9),
     why: "A lesser extent is less by more than a tenth.",
-    without: Some(1.0),
+    ..TIMES
 };
 
 /// All of them.

@@ -10,7 +10,7 @@ use lab::CpuMeter;
 use super::Cpus;
 use super::generator::Generator;
 use crate::error::{Error, Result};
-use crate::testbed::Daemon;
+use crate::testbed::{Daemon, table};
 
 /// A sample is kept only if both threads had this share of their CPUs: on a shared machine, others
 /// get the CPUs now and then.
@@ -95,12 +95,8 @@ impl Pair {
 }
 
 fn config_text(folder: &Path, extra: Extra<'_>) -> String {
-    // TOML quotes the folder's name, which may have any character.
-    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-    let mut text = format!(
-        "[daemon]\ndirectory = {folder}\nworkers = 1\npoll_us = {POLL_US}\n{}\n",
-        extra.daemon
-    );
+    let mut text = table(folder);
+    text += &format!("workers = 1\npoll_us = {POLL_US}\n{}\n", extra.daemon);
     for (number, name) in NAMES.iter().enumerate() {
         let mac = format!("02:70:76:6e:01:{number:02x}");
         text += &format!("[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\n{}\n", extra.guest);

@@ -12,7 +12,7 @@ use rustix::fs::fstat;
 use crate::bench::guest::{Guest, text};
 use crate::error::{Error, Result};
 use crate::fairness::jain;
-use crate::testbed::Daemon;
+use crate::testbed::{Daemon, table};
 
 /// Bytes of a frame.
 const LEN: u16 = 64;
@@ -182,12 +182,10 @@ fn name(number: u16) -> String {
 }
 
 fn config_text(folder: &Path, guests: u16) -> String {
-    // TOML quotes the folder's name, which may have any character.
-    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let guest = |number: u16| {
         let [high, low] = number.to_be_bytes();
         let name = name(number);
         format!("[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:{high:02x}:{low:02x}\"\n")
     };
-    format!("[daemon]\ndirectory = {folder}\n") + &(0..guests).map(guest).collect::<String>()
+    table(folder) + &(0..guests).map(guest).collect::<String>()
 }

@@ -10,7 +10,7 @@ use super::open_vswitch::{self, OpenVswitch};
 use super::sample::Polling;
 use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
-use crate::testbed::Daemon;
+use crate::testbed::{Daemon, quoted, table};
 
 /// The names of its ports' sockets.
 const PORTS: [&str; 2] = ["one", "two"];
@@ -112,10 +112,7 @@ fn socket_paths(folder: &Path) -> [PathBuf; 2] {
 }
 
 fn config_text(folder: &Path, sockets: &Path, lines: &[String]) -> String {
-    // TOML quotes names of files, which may have any character.
-    let quoted = |path: &Path| toml::Value::from(path.to_string_lossy().into_owned());
-    let mut text =
-        format!("[daemon]\ndirectory = {}\nworkers = 1\n{}\n", quoted(folder), lines.join("\n"));
+    let mut text = format!("{}workers = 1\n{}\n", table(folder), lines.join("\n"));
     for (n, (socket, mac)) in socket_paths(sockets).iter().zip(MACS).enumerate() {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         text += &format!(

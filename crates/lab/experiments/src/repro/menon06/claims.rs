@@ -1,13 +1,12 @@
 //! What the paper claims, compared with what was measured.
 
-use report::{Claim, Rule, Statement, Unit};
+use report::{Claim, Rule, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::paper::{
-    CHANNEL_SAVES, DRIVER_NONE, DRIVER_OPT_PACED, DRIVER_PACED, Figure, GUEST_NONE, LINUX_PACED,
-};
+use super::paper::{CHANNEL_SAVES, DRIVER_OPT_PACED, DRIVER_PACED, Figure, LINUX_PACED};
 use super::rows::Row;
+use crate::repro::document::{at_least, statement};
 use crate::repro::transfer::Direction;
 
 /// The claims of the figures that have rows.
@@ -22,43 +21,25 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
         claims.push(largest_gain(rows));
     }
     if has(Figure::Seven) {
-        let statement = Statement {
-            source: "Figure 7",
-            says: "with a NIC that offers nothing, the high-level interface nearly doubles the rate",
-            number: paper_ratio(rows, Figure::Seven, "high/none"),
-            unit: Unit::Times,
-        };
-        let over = ratio(rows, Figure::Seven, "high/none", GUEST_NONE);
+        let says =
+            "with a NIC that offers nothing, the high-level interface nearly doubles the rate";
         let what = "high over a NIC that offers nothing ÷ none";
-        claims.push(statement.compare(TRANSMIT, what, over, at_least(1.9)));
+        let compared = (TRANSMIT, what, at_least(1.9));
+        claims.push(over_none(rows, (Figure::Seven, "high/none"), says, compared));
     }
     if has(Figure::Eight) {
         claims.push(channel(rows));
     }
     if has(Figure::Eleven) {
-        let statement = Statement {
-            source: "Figure 11",
-            says: "in the driver domain, buffers of the MTU are faster than zeroed pages",
-            number: paper_ratio(rows, Figure::Eleven, "Driver-MTU"),
-            unit: Unit::Times,
-        };
-        let over = ratio(rows, Figure::Eleven, "Driver-MTU", DRIVER_NONE);
-        claims.push(statement.compare(
-            RECEIVE,
-            "MTU buffers ÷ zeroed pages, in the driver domain",
-            over,
-            Rule::Above(1.0),
-        ));
+        let says = "in the driver domain, buffers of the MTU are faster than zeroed pages";
+        let what = "MTU buffers ÷ zeroed pages, in the driver domain";
+        let compared = (RECEIVE, what, Rule::Above(1.0));
+        claims.push(over_none(rows, (Figure::Eleven, "Driver-MTU"), says, compared));
     }
     if has(Figure::Thirteen) {
-        let statement = Statement {
-            source: "Figure 13",
-            says: "a guest receives more by copies than by page flips",
-            number: paper_ratio(rows, Figure::Thirteen, "Guest-copy"),
-            unit: Unit::Times,
-        };
-        let over = ratio(rows, Figure::Thirteen, "Guest-copy", GUEST_NONE);
-        claims.push(statement.compare(RECEIVE, "copy ÷ flip", over, at_least(1.18)));
+        let says = "a guest receives more by copies than by page flips";
+        let compared = (RECEIVE, "copy ÷ flip", at_least(1.18));
+        claims.push(over_none(rows, (Figure::Thirteen, "Guest-copy"), says, compared));
         claims.push(pool(rows));
     }
     claims
@@ -66,11 +47,6 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
 
 const TRANSMIT: &str = "transmit";
 const RECEIVE: &str = "receive";
-
-/// Holds from this number on, and never weakly.
-fn at_least(least: f64) -> Rule {
-    Rule::AtLeast(least, least)
-}
 
 fn find<'a>(rows: &'a [Row], figure: Figure, config: &str) -> Option<&'a Row> {
     rows.iter().find(|row| row.of == figure && row.config == config)
@@ -81,19 +57,27 @@ fn ratio(rows: &[Row], figure: Figure, config: &str, to: &str) -> Option<f64> {
     Some(rate(config)? / rate(to).filter(|rate| *rate > 0.0)?)
 }
 
-/// The paper's ratio to the figure's unoptimised configuration.
-fn paper_ratio(rows: &[Row], figure: Figure, config: &str) -> Option<f64> {
-    find(rows, figure, config)?.paper_ratio_to_none
+/// A configuration's rate over that of the figure's unoptimised one.
+fn over_none(
+    rows: &[Row],
+    (figure, config): (Figure, &str),
+    says: &'static str,
+    (workload, what, rule): (&'static str, &str, Rule),
+) -> Claim {
+    let source = match figure {
+        Figure::Seven => "Figure 7",
+        Figure::Eleven => "Figure 11",
+        _ => "Figure 13",
+    };
+    let number = find(rows, figure, config).and_then(|row| row.paper_ratio_to_none);
+    let here = ratio(rows, figure, config, figure.none());
+    statement(source, says, number, Unit::Times).compare(workload, what, here, rule)
 }
 
 /// The claim about the best combination that this machine can run.
 fn all_together(rows: &[Row]) -> Claim {
-    let statement = Statement {
-        source: "Figure 5",
-        says: "all optimisations together raise the rate by a factor of 4.4",
-        number: Some(4.4),
-        unit: Unit::Times,
-    };
+    let says = "all optimisations together raise the rate by a factor of 4.4";
+    let statement = statement("Figure 5", says, 4.4, Unit::Times);
     let over = |config: &str| ratio(rows, Figure::Five, config, "none");
     let (what, here) = match (over("high-ioc-sp"), over("high-ioc")) {
         (None, Some(without)) => ("all but superpages ÷ none", Some(without)),
@@ -110,7 +94,7 @@ fn paced(rows: &[Row]) -> [Claim; 2] {
     };
     let compare = |says, config, to, what, rule| {
         let number = ratio(&|row| row.paper_busy_percent, config, to);
-        let statement = Statement { source: "Table 1", says, number, unit: Unit::Times };
+        let statement = statement("Table 1", says, number, Unit::Times);
         statement.compare(TRANSMIT, what, ratio(&Row::busy, config, to), rule)
     };
     [
@@ -137,12 +121,8 @@ fn pool(rows: &[Row]) -> Claim {
         let row = find(rows, Figure::Thirteen, config)?;
         row.per_packet.as_ref()?.get("hypercalls").copied()
     };
-    let statement = Statement {
-        source: "§4.2",
-        says: "pages that are shared from the set-up on need no grant operation per packet",
-        number: None,
-        unit: Unit::Times,
-    };
+    let says = "pages that are shared from the set-up on need no grant operation per packet";
+    let statement = statement("§4.2", says, None, Unit::Times);
     let here = calls("Guest-copy-pool").zip(calls("Guest-copy").filter(|calls| *calls > 0.0));
     let what = "hypercalls per packet: copy to the shared pool ÷ copy";
     let differs = "What is left maps the acknowledgements, which the guest sends as before.";
@@ -151,12 +131,8 @@ fn pool(rows: &[Row]) -> Claim {
 }
 
 fn largest_gain(rows: &[Row]) -> Claim {
-    let statement = Statement {
-        source: "Figure 5",
-        says: "the high-level interface gains most; each other optimisation alone gains nothing",
-        number: None,
-        unit: Unit::Times,
-    };
+    let says = "the high-level interface gains most; each other optimisation alone gains nothing";
+    let statement = statement("Figure 5", says, None, Unit::Times);
     let over = |config: &str| ratio(rows, Figure::Five, config, "high");
     let others = [over("sp"), over("ioc")].into_iter().flatten();
     let here = others.reduce(f64::max).filter(|next| *next > 0.0).map(|next| 1.0 / next);
@@ -164,12 +140,8 @@ fn largest_gain(rows: &[Row]) -> Claim {
 }
 
 fn channel(rows: &[Row]) -> Claim {
-    let statement = Statement {
-        source: "Figure 8",
-        says: "the I/O channel saves 38 % of the hypervisor's cost",
-        number: Some(CHANNEL_SAVES),
-        unit: Unit::Share,
-    };
+    let says = "the I/O channel saves 38 % of the hypervisor's cost";
+    let statement = statement("Figure 8", says, CHANNEL_SAVES, Unit::Share);
     let time = |config| {
         let row = find(rows, Figure::Eight, config)?;
         row.per_packet.as_ref()?.get("hypervisor_ns").copied().filter(|time| *time > 0.0)

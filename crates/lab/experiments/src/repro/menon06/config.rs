@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::repro::rounds::daemon;
+use crate::repro::rounds::{daemon, mac};
+use crate::repro::server::{Machine, PEER, Setup, device, wire, with_prefix};
 
 /// Where the server's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,21 +114,8 @@ pub const fn high_over(nic: &'static str) -> Server {
     }
 }
 
-/// The client's NIC device, in its namespace.
-pub const NIC: &str = "nic0";
 /// The name of the NIC's port.
 pub const NIC_PORT: &str = "nic";
-/// The server's device, in its namespace.
-pub const DEVICE: &str = "eth0";
-/// The server's address.
-pub const SERVER_ADDRESS: [u8; 4] = [10, 77, 6, 1];
-/// The client's address.
-pub const CLIENT_ADDRESS: [u8; 4] = [10, 77, 6, 2];
-
-/// `10.77.6.1/24`.
-pub fn with_prefix(address: [u8; 4]) -> String {
-    format!("{}/24", std::net::Ipv4Addr::from(address))
-}
 
 impl Server {
     /// Whether it has superpages.
@@ -147,9 +135,11 @@ impl Server {
             Self::Native => self,
         }
     }
+}
 
-    /// The daemon's configuration, between namespaces of these names; none for native Linux.
-    pub fn toml(self, folder: &Path, server: &str, client: &str) -> Option<String> {
+impl Setup for Server {
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
+        let (server, client) = (machine.guests[0], machine.peer);
         let (nic, inner) = match self {
             Self::Guest(guest) => (uplink(guest.nic, guest.buffers, client), guest.toml(server)),
             Self::Driver(buffers) => (uplink(ALL, buffers, client), stack(buffers)),
@@ -157,15 +147,28 @@ impl Server {
         };
         Some(daemon(folder) + &nic + &inner)
     }
+
+    fn has_cards(self) -> bool {
+        false
+    }
+
+    fn is_driver_domain(self) -> bool {
+        matches!(self, Self::Driver(_))
+    }
+
+    fn starts_guests(self) -> bool {
+        matches!(self, Self::Guest(_))
+    }
 }
 
 /// The NIC. The client's stack is at its other end.
 fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
     format!(
-        "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{NIC}\"\nnamespace = \"{client}\"\n\
+        "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{}\"\nnamespace = \"{client}\"\n\
          addresses = [\"{}\"]\ncapabilities = \"{capabilities}\"\nlarge_receive = false\ngro = false\n\
          receive_buffers = \"{}\"\nhuge_pages = {}\n",
-        with_prefix(CLIENT_ADDRESS),
+        wire(0),
+        with_prefix(0, PEER),
         buffers.kind,
         buffers.huge_pages
     )
@@ -174,9 +177,10 @@ fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
 /// The driver domain's own stack, in the daemon's own namespace.
 fn stack(buffers: Buffers) -> String {
     format!(
-        "\n[[uplink]]\nname = \"stack\"\ntap = \"{DEVICE}\"\naddresses = [\"{}\"]\n\
+        "\n[[uplink]]\nname = \"stack\"\ntap = \"{}\"\naddresses = [\"{}\"]\n\
          huge_pages = {}\ngro = false\n",
-        with_prefix(SERVER_ADDRESS),
+        device(0),
+        with_prefix(0, 1),
         buffers.huge_pages
     )
 }
@@ -187,10 +191,11 @@ impl Guest {
         // those of the copy channel.
         let persistent_grants = if self.copy_pool > 0 { 512 } else { 0 };
         format!(
-            "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
+            "\n[[guest]]\nname = \"{name}\"\nmac = \"{}\"\naddresses = [\"{}\"]\n\
              interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\
              copy_pool = {}\npersistent_grants = {persistent_grants}\ngro = false\n",
-            with_prefix(SERVER_ADDRESS),
+            mac(0, 1),
+            with_prefix(0, 1),
             self.interface,
             self.tx,
             self.rx,

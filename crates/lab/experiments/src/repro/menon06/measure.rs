@@ -11,12 +11,13 @@ use report::CpuSplit;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::config::{CLIENT_ADDRESS, SERVER_ADDRESS, Server};
+use super::config;
 use super::paper::Program;
 use super::plan::Key;
-use super::topology::{Topology, carried};
+use super::topology::carried;
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
+use crate::repro::server::{PEER, Server, address};
 use crate::repro::transfer::{Direction, PAYLOAD};
 
 /// The results of one transfer.
@@ -46,36 +47,35 @@ pub struct Cost {
 }
 
 /// Runs a transfer.
-pub fn measure(topology: &Topology, key: Key, seconds: u32, cpus: &Cpus) -> Result<Sample> {
-    let daemon: Vec<u32> = topology.daemon().into_iter().collect();
-    let before = topology.status()?;
+pub fn measure(running: &Server, key: Key, seconds: u32, cpus: &Cpus) -> Result<Sample> {
+    let daemon: Vec<u32> = running.daemon().into_iter().collect();
+    let before = running.status()?;
     let meter = CpuMeter::start_on(cpus.server, &daemon, Children::Ignored)?;
-    let throughput = match iperf(topology, key, seconds, cpus).run() {
+    let throughput = match iperf(running, key, seconds, cpus).run() {
         // If pvnet has failed, its own error says more.
         Err(error) if !matches!(error, lab::Error::Interrupted) => {
-            topology.status()?;
+            running.status()?;
             return Err(error.into());
         }
         throughput => throughput?,
     };
     let usage = meter.read()?;
-    let activity = match (before, topology.status()?) {
+    let activity = match (before, running.status()?) {
         (Some(before), Some(after)) => Some(Activity::between(&before, &after)),
         _ => None,
     };
     sample(key.server, &throughput, &usage, activity.as_ref())
 }
 
-fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<'a> {
-    let (server, client) = ((&topology.server, cpus.server), (&topology.client, cpus.client));
-    let (from, to, address) = match key.direction {
-        Direction::Tx => (server, client, CLIENT_ADDRESS),
-        Direction::Rx => (client, server, SERVER_ADDRESS),
+fn iperf<'a>(running: &'a Server, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<'a> {
+    let (server, client) = ((running.first(), cpus.server), (&running.peer, cpus.client));
+    let (from, to, host) = match key.direction {
+        Direction::Tx => (server, client, PEER),
+        Direction::Rx => (client, server, 1),
     };
-    Iperf::tcp(from.0, to.0, Ipv4Addr::from(address), seconds)
-        .zerocopy(key.program == Program::Sendfile)
-        .paced(key.pace.map(|mbps| u64::from(mbps) * 1_000_000))
-        .on([from.1, to.1])
+    let tcp = Iperf::tcp(from.0, to.0, Ipv4Addr::from(address(0, host)), seconds);
+    let pace = key.pace.map(|mbps| u64::from(mbps) * 1_000_000);
+    Iperf { zerocopy: key.program == Program::Sendfile, pace, cpus: [from.1, to.1], ..tcp }
 }
 
 /// What pvnet did during a transfer.
@@ -115,7 +115,7 @@ impl Activity {
 }
 
 fn sample(
-    server: Server,
+    server: config::Server,
     throughput: &Throughput,
     usage: &CpuUsage,
     activity: Option<&Activity>,
@@ -146,17 +146,18 @@ fn sample(
 /// Divides the time of the server's CPU. Time that is neither the daemon's nor idle is the program's
 /// and its stack's: in a guest, in the driver domain, or on Linux, whose time is counted as the
 /// guest's.
-fn split(server: Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
+fn split(server: config::Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let split = accounting::split(usage, hypervisor);
     match server {
-        Server::Driver(_) => CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split },
-        Server::Guest(_) | Server::Native => split,
+        config::Server::Driver(_) => {
+            CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split }
+        }
+        config::Server::Guest(_) | config::Server::Native => split,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::config;
     use super::*;
 
     fn usage() -> CpuUsage {
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(per_packet["hypervisor_ns"], 1e6);
         // A second for 1448000 bytes.
         assert_eq!(sample.cost.hypervisor.round(), 691.0);
-        let native = super::sample(Server::Native, &throughput(), &usage(), None).unwrap();
+        let native = super::sample(config::Server::Native, &throughput(), &usage(), None).unwrap();
         assert_eq!(native.per_packet, None);
     }
 

@@ -8,61 +8,46 @@ use serde::Serialize;
 use super::config::{self, Server};
 use crate::repro::transfer::Direction;
 
-/// A figure or table of the paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Figure {
-    /// Linux, driver domain and guest, without optimisations.
-    Table1,
-    /// Transmit, overall.
-    #[value(name = "3")]
-    Three,
-    /// Receive, overall.
-    #[value(name = "4")]
-    Four,
-    /// Transmit, by optimisation.
-    #[value(name = "5")]
-    Five,
-    /// What the high-level interface saves each domain.
-    #[value(name = "6")]
-    Six,
-    /// The high-level interface over NICs that offer less.
-    #[value(name = "7")]
-    Seven,
-    /// What the I/O channel saves the hypervisor.
-    #[value(name = "8")]
-    Eight,
-    /// TLB misses on transmit.
-    #[value(name = "9")]
-    Nine,
-    /// Transmit with copying writes.
-    #[value(name = "10")]
-    Ten,
-    /// Receive in the driver domain.
-    #[value(name = "11")]
-    Eleven,
-    /// Receive in guests.
-    #[value(name = "13")]
-    Thirteen,
+named::named! {
+    /// A figure or table of the paper.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+    pub enum Figure {
+        /// Linux, driver domain and guest, without optimisations.
+        Table1 => "table1",
+        /// Transmit, overall.
+        #[value(name = "3")]
+        Three => "3",
+        /// Receive, overall.
+        #[value(name = "4")]
+        Four => "4",
+        /// Transmit, by optimisation.
+        #[value(name = "5")]
+        Five => "5",
+        /// What the high-level interface saves each domain.
+        #[value(name = "6")]
+        Six => "6",
+        /// The high-level interface over NICs that offer less.
+        #[value(name = "7")]
+        Seven => "7",
+        /// What the I/O channel saves the hypervisor.
+        #[value(name = "8")]
+        Eight => "8",
+        /// TLB misses on transmit.
+        #[value(name = "9")]
+        Nine => "9",
+        /// Transmit with copying writes.
+        #[value(name = "10")]
+        Ten => "10",
+        /// Receive in the driver domain.
+        #[value(name = "11")]
+        Eleven => "11",
+        /// Receive in guests.
+        #[value(name = "13")]
+        Thirteen => "13",
+    }
 }
 
 impl Figure {
-    /// Its number, as on the command line and in rows.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Table1 => "table1",
-            Self::Three => "3",
-            Self::Four => "4",
-            Self::Five => "5",
-            Self::Six => "6",
-            Self::Seven => "7",
-            Self::Eight => "8",
-            Self::Nine => "9",
-            Self::Ten => "10",
-            Self::Eleven => "11",
-            Self::Thirteen => "13",
-        }
-    }
-
     /// Its title.
     pub fn title(self) -> &'static str {
         match self {

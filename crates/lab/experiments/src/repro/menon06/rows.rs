@@ -106,7 +106,7 @@ impl Row {
         let rates: Samples = measured.iter().map(|sample| sample.mbps).collect();
         let overall = [Figure::Table1, Figure::Three, Figure::Four].contains(&bar.figure);
         Self {
-            figure: bar.figure.key(),
+            figure: bar.figure.name(),
             config: bar.config,
             direction: bar.direction,
             program: bar.program,

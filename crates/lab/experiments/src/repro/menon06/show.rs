@@ -1,14 +1,15 @@
-//! The result for a terminal.
+//! The result for a terminal and as a page: the paper's figures beside the measurements.
 
 use std::collections::BTreeSet;
 
-use report::{Claim, Stats, Table, claims_table, human};
+use report::html::{BarChart, Report, StackedChart};
+use report::{Stats, Table};
 
 use super::claims::Order;
 use super::document::Document;
 use super::paper::Figure;
 use super::rows::{CostRatios, Row};
-use crate::repro::results::Section;
+use crate::repro::results::{Section, number, spread};
 
 /// Everything that is printed.
 pub fn sections(document: &Document) -> Vec<Section> {
@@ -17,32 +18,30 @@ pub fn sections(document: &Document) -> Vec<Section> {
         Section { title: figure.title().to_owned(), table, remarks: remarks(document, figure) }
     };
     let mut sections: Vec<Section> = figures(document).into_iter().map(figure).collect();
-    if !document.claims.is_empty() {
-        let mut claims = Section::table("What the paper claims", claims_table(&document.claims));
-        claims.remarks = document.claims.iter().map(grounds).collect();
-        sections.push(claims);
-    }
+    let claims = document.claims_section();
+    sections
+        .extend(claims.map(|claims| Section { remarks: document.grounds().collect(), ..claims }));
     sections.push(Section::remarks(ORDER, order_sentences(document)));
     sections.push(Section::remarks("Notes", document.notes().collect()));
     sections
 }
 
 /// The heading of [`order_sentences`].
-pub const ORDER: &str = "Where the order differs from the paper's";
+const ORDER: &str = "Where the order differs from the paper's";
 
 /// The figures that have rows, in the paper's order.
-pub fn figures(document: &Document) -> Vec<Figure> {
+fn figures(document: &Document) -> Vec<Figure> {
     let figures: BTreeSet<Figure> = document.rows.iter().map(|row| row.of).collect();
     figures.into_iter().collect()
 }
 
 /// The rows of a figure.
-pub fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
+fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
     document.rows.iter().filter(move |row| row.of == figure)
 }
 
 /// A figure's table.
-pub fn table(document: &Document, figure: Figure) -> Table {
+fn table(document: &Document, figure: Figure) -> Table {
     if figure.shows_costs() { costs(document, figure) } else { throughput(document, figure) }
 }
 
@@ -62,14 +61,10 @@ fn throughput(document: &Document, figure: Figure) -> Table {
     }
     table = table.right("guest s/GB").right("driver dom.").right("hypervisor").right("CPU busy");
     for row in rows(document, figure) {
-        let number = |value: Option<f64>| value.map_or(String::new(), human);
         let mut cells = vec![row.config.to_owned(), row.direction.name().to_owned()];
         cells.extend([number(row.paper_mbps), number(row.paper_ratio_to_none)]);
         cells.extend(to_linux.then(|| number(row.paper_ratio_to_linux)));
-        cells.extend([
-            row.mbps.as_ref().map_or(String::new(), Stats::spread),
-            number(row.ratio_to_none),
-        ]);
+        cells.extend([spread(row.mbps), number(row.ratio_to_none)]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
         let busy = row.busy().map_or(String::new(), |busy| format!("{busy:.0} %"));
@@ -102,7 +97,7 @@ fn costs(document: &Document, figure: Figure) -> Table {
         let time = row.per_packet.as_ref().and_then(|counts| counts.get("hypervisor_ns"));
         let mut cells = vec![row.config.to_owned()];
         cells.extend(parts(row));
-        cells.push(time.map_or(String::new(), |time| human(time / 1e3)));
+        cells.push(number(time.map(|time| time / 1e3)));
         cells.extend(divided(row.cost_divided_by));
         cells.push(row.paper_cost_divided_by.map_or(String::new(), in_one_cell));
         table.row(cells);
@@ -112,7 +107,7 @@ fn costs(document: &Document, figure: Figure) -> Table {
 
 fn divided(by: Option<CostRatios>) -> [String; 3] {
     let by = by.unwrap_or_default();
-    [by.guest, by.driver, by.hypervisor].map(|by| by.map_or(String::new(), human))
+    [by.guest, by.driver, by.hypervisor].map(number)
 }
 
 /// `4.00 / 2.10 / 1.90`.
@@ -122,7 +117,7 @@ fn in_one_cell(by: CostRatios) -> String {
 }
 
 /// Remarks on a figure's rows. Rows with the same remark share one sentence.
-pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
+fn remarks(document: &Document, figure: Figure) -> Vec<String> {
     let mut remarks: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows(document, figure) {
         for remark in of_row(row) {
@@ -152,22 +147,144 @@ fn of_row(row: &Row) -> impl Iterator<Item = String> {
     [why, row.note.clone(), idle, says].into_iter().flatten()
 }
 
-/// The grounds of a verdict.
-pub fn grounds(claim: &Claim) -> String {
-    format!("{}: {}", claim.source, claim.grounds())
-}
-
 /// Sentences on where the order differs from the paper's.
-pub fn order_sentences(document: &Document) -> Vec<String> {
+fn order_sentences(document: &Document) -> Vec<String> {
     if document.more.orders.is_empty() {
         return vec!["All measured configurations are in the paper's order.".into()];
     }
     document.more.orders.iter().map(Order::sentence).collect()
 }
 
+/// The page.
+pub fn page(document: &Document) -> Report {
+    let mut page = Report::new("Menon, Cox, Zwaenepoel 2006, repeated");
+    page.lead(
+        "“Optimizing Network Virtualization in Xen” measured what a guest's network costs and what \
+         three optimisations save. Here are the same configurations on pvnet: a TCP stream of the \
+         kernel's stack, from or to a server with one CPU; the client has another.",
+    );
+    page.paragraph(&format!(
+        "Medians of {} interleaved rounds of {} s. The paper's machines are from 2006, so the bars \
+         do not compare Mb/s: each configuration is divided by the unoptimised one of its figure.",
+        document.method.rounds, document.method.seconds
+    ));
+    document.show_claims(&mut page);
+    page.section(ORDER);
+    for sentence in order_sentences(document) {
+        page.paragraph(&sentence);
+    }
+    for figure in figures(document) {
+        page.section(figure.title()).table("", &table(document, figure));
+        for remark in remarks(document, figure) {
+            page.paragraph(&remark);
+        }
+        charts(&mut page, document, figure);
+    }
+    details(&mut page, document);
+    document.show_method(&mut page, METHOD, document.notes());
+    page
+}
+
+fn charts(page: &mut Report, document: &Document, figure: Figure) {
+    if figure.shows_costs() {
+        page.figure(&costs_chart(document, figure), "CPU seconds per 10⁹ bytes received.");
+        for row in rows(document, figure) {
+            if let Some(paper) = row.paper_cost_divided_by {
+                let chart = savings(row, paper);
+                page.figure(&chart, "Longer is cheaper; 1 is no saving. Medians of all rounds.");
+            }
+        }
+        return;
+    }
+    for (direction, chart) in bars(document, figure) {
+        let what = format!("{direction}: throughput divided by that of {}.", figure.none());
+        page.figure(&chart, &what);
+    }
+}
+
+/// A chart for each direction in which the figure has bars, normalised.
+fn bars(document: &Document, figure: Figure) -> Vec<(&'static str, BarChart)> {
+    let mut charts = Vec::new();
+    for direction in ["tx", "rx"] {
+        let title = format!("{} ({direction})", figure.title());
+        let unit = format!("÷ {}", figure.none());
+        let mut chart = BarChart::new(title, unit).series(["paper", "pvnet"]);
+        let mut any = false;
+        for row in rows(document, figure).filter(|row| row.direction.name() == direction) {
+            let pair = [row.paper_ratio_to_none.map(Stats::single), normalised(row)];
+            if pair.iter().any(Option::is_some) {
+                chart = chart.group(row.config, pair);
+                any = true;
+            }
+        }
+        if any {
+            charts.push((direction, chart));
+        }
+    }
+    charts
+}
+
+/// The statistics, divided like the median in `ratio_to_none`.
+fn normalised(row: &Row) -> Option<Stats> {
+    let (mbps, ratio) = (row.mbps?, row.ratio_to_none?);
+    let scale = ratio / mbps.median;
+    Some(Stats { median: ratio, min: mbps.min * scale, max: mbps.max * scale, n: mbps.n })
+}
+
+fn costs_chart(document: &Document, figure: Figure) -> StackedChart {
+    let parts = ["guest", "driver domain", "hypervisor"];
+    let chart = StackedChart::new(figure.title(), "CPU s/GB", parts);
+    rows(document, figure).fold(chart, |chart, row| match row.cpu_s_per_gb {
+        Some(cost) => chart.bar(row.config, [cost.guest, cost.driver, cost.hypervisor]),
+        None => chart,
+    })
+}
+
+/// The ratios of costs for which the paper gives numbers.
+fn savings(row: &Row, paper: CostRatios) -> BarChart {
+    let title = format!("Cost of {} ÷ cost of {}, for the same bytes", row.of.none(), row.config);
+    let here = row.cost_divided_by.unwrap_or_default();
+    let parts = [
+        ("guest", paper.guest, here.guest),
+        ("driver domain", paper.driver, here.driver),
+        ("hypervisor", paper.hypervisor, here.hypervisor),
+    ];
+    let chart = BarChart::new(title, "÷").series(["paper", "pvnet"]);
+    parts.into_iter().filter(|(_, paper, _)| paper.is_some()).fold(chart, |chart, part| {
+        let (name, paper, here) = part;
+        chart.group(name, [paper, here].map(|by| by.map(Stats::single)))
+    })
+}
+
+/// Operations of the hypervisor, as columns.
+const COUNTS: &str = "frames maps unmaps copies bytes_copied transfers pages_zeroed segments \
+    notifications hypervisor_ns";
+
+fn details(page: &mut Report, document: &Document) {
+    let mut table = Table::new().left("figure").left("configuration").left("");
+    for name in COUNTS.split(' ') {
+        table = table.right(name.replace('_', " "));
+    }
+    for row in &document.rows {
+        let Some(counts) = &row.per_packet else { continue };
+        let cells = [row.figure, row.config, row.direction.name()].map(str::to_owned);
+        let count = |name: &str| number(counts.get(name).copied());
+        table.row(cells.into_iter().chain(COUNTS.split(' ').map(count)));
+    }
+    page.section("Operations of the hypervisor, per packet").paragraph(
+        "A packet is 1448 bytes received, the payload of an MTU-sized frame, even if larger frames \
+         carried it. Frames are counted at pvnet's NIC, in both directions; a GSO frame counts once.",
+    );
+    page.table("", &table);
+}
+
+const METHOD: &str = "Guest is the server's program with its stack, in a guest or on Linux. In driver domain \
+     configurations these count as the driver domain. The driver domain is the daemon without its \
+     grant and event operations, which count as the hypervisor. Only the server's CPU is counted.";
+
 #[cfg(test)]
 mod tests {
-    use report::Verdict;
+    use report::{Claim, Verdict};
 
     use super::super::document::tests::example;
     use super::*;
@@ -212,5 +329,25 @@ mod tests {
         assert_eq!(order_sentences(&document).len(), document.more.orders.len());
         let failed = |claim: &Claim| claim.verdict == Verdict::DoesNotHold;
         assert!(document.claims.iter().all(failed));
+    }
+
+    #[test]
+    fn the_page_shows_figures_beside_the_papers() {
+        let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
+        let html = page(&example(&[Figure::Five, Figure::Six, Figure::Nine], rates)).to_html();
+        assert_eq!(html.matches("<figure>").count(), 3);
+        assert!(html.contains("Cost of none ÷ cost of high"));
+        assert!(html.contains("paper") && html.contains("Medians of 2 interleaved rounds"));
+        assert!(html.contains("not measurable") && html.contains("Note: a note."));
+    }
+
+    #[test]
+    fn bars_are_divided_by_the_unoptimised_one() {
+        let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
+        let document = example(&[Figure::Five], rates);
+        let high = document.rows.iter().find(|row| row.config == "high").unwrap();
+        let stats = normalised(high).unwrap();
+        assert!((stats.median - 3.0).abs() < 1e-9 && (stats.min - 2.857).abs() < 1e-3);
+        assert_eq!(bars(&document, Figure::Five).len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 use super::measure::{Sample, measure};
 use super::paper::{Bar, DRIVER_NONE, Figure, GUEST_NONE, ratio};
 use super::plan::{Key, plan, superpages};
-use super::topology::Topology;
+use super::topology;
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 
@@ -75,15 +75,15 @@ pub fn gains(
     let mut sample = |figure: Figure, config: &'static str| -> Result<(Bar, Option<Sample>)> {
         let planned = plan(&[figure], &[config.to_owned()], has_superpages);
         // Figures 11 and 13 receive, and have one bar of a name; figure 5 sends.
-        let none = || Error::Failed(format!("figure {} has no {config}", figure.key()));
+        let none = || Error::Failed(format!("figure {} has no {config}", figure.name()));
         let planned = planned.into_iter().next().ok_or_else(none)?;
         let Ok(key) = planned.key else { return Ok((planned.bar, None)) };
         if let Some((_, sample)) = seen.iter().find(|(known, _)| *known == key) {
             return Ok((planned.bar, Some(sample.clone())));
         }
         step(config);
-        let topology = Topology::start(key.server, &cpus)?;
-        let sample = measure(&topology, key, seconds, &cpus)?;
+        let server = topology::start(key.server, &cpus)?;
+        let sample = measure(&server, key, seconds, &cpus)?;
         done(sample.mbps);
         seen.push((key, sample.clone()));
         Ok((planned.bar, Some(sample)))

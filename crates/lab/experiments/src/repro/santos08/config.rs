@@ -1,12 +1,11 @@
 //! The paper's lines, as pvnet's configurations.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::repro::cpus::Cpus;
 use crate::repro::rounds;
@@ -14,7 +13,8 @@ use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 named::named! {
     /// How a guest receives.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(into = "&'static str")]
     pub enum Line {
         /// A stack on the wire, without a guest and a daemon.
         Linux => "linux",
@@ -44,19 +44,9 @@ impl Line {
     }
 }
 
-impl JsonSchema for Line {
-    fn schema_name() -> Cow<'static, str> {
-        "Line".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
-
-impl Serialize for Line {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+impl From<Line> for &'static str {
+    fn from(line: Line) -> Self {
+        line.name()
     }
 }
 
@@ -139,25 +129,19 @@ impl Coalesced {
     }
 }
 
-/// Where the guest and the driver domain run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Placement {
-    /// Both on one CPU, cards and peer on another.
-    Together,
-    /// The guest on one CPU; the driver domain, cards and peer on another, as in the paper.
-    Apart,
+named::named! {
+    /// Where the guest and the driver domain run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, ValueEnum)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Placement {
+        /// Both on one CPU, cards and peer on another.
+        Together => "together",
+        /// The guest on one CPU; the driver domain, cards and peer on another, as in the paper.
+        Apart => "apart",
+    }
 }
 
 impl Placement {
-    /// Its name in rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Together => "together",
-            Self::Apart => "apart",
-        }
-    }
-
     /// The CPUs.
     pub fn cpus(self, chosen: &Cpus) -> Cpus {
         match self {
@@ -181,10 +165,9 @@ mod tests {
 
     #[test]
     fn every_line_coalesces_where_its_interrupts_are() {
-        let machine =
-            Machine { guests: &["red"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
         for line in Line::ALL.into_iter().skip(1) {
-            let text = Coalesced { line, frames: 16, us: 18 }.toml("/run".as_ref(), &machine);
+            let line16 = Coalesced { line, frames: 16, us: 18 };
+            let text = line16.toml("/run".as_ref(), &Machine::EXAMPLE);
             let table: toml::Table = text.unwrap().parse().unwrap();
             let guest = &table["guest"][0];
             let nic = if line == Line::Direct { "nic" } else { "uplink" };

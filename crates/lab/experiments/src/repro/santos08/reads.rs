@@ -13,7 +13,7 @@ use std::time::Duration;
 use control_socket::join_socket;
 use lab::on_cpu;
 use netfront::Received;
-use report::{Samples, Stats};
+use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
 use shm::Piece;
@@ -84,7 +84,7 @@ pub struct ReadRow {
 /// The rows of these measurements.
 pub fn rows(keys: &[Reading], seen: &Measurements) -> Vec<ReadRow> {
     let row = |key: &Reading| {
-        let of = |of: fn(&Sample) -> f64| seen.of(*key).iter().map(of).collect::<Samples>().stats();
+        let of = |of: fn(&Sample) -> f64| seen.stats(*key, |sample| Some(of(sample)));
         ReadRow {
             line: key.line,
             cpus: key.placement,
@@ -138,9 +138,8 @@ impl Experiment<Reading> for Readings<'_> {
 
     fn start(&self, Reading { line, placement }: Reading, _: u16) -> Result<Running> {
         let cpus = placement.cpus(self.cpus);
-        let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
         let setup = Coalesced { line, frames: self.stream.burst, us: self.us };
-        let server = Server::start(WithoutGuests(setup), 1, network, &cpus)?;
+        let server = Server::start(WithoutGuests(setup), 1, Network::ONE_NIC, &cpus)?;
         let reader = Reader::start(&server, &cpus)?;
         // Without a stack, nobody answers the peer's ARP requests.
         let (address, wire) = (server.addresses()[0].to_string(), wire(0));

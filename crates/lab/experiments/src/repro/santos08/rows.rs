@@ -1,6 +1,6 @@
 //! The rows of the result.
 
-use report::{Samples, Stats};
+use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -103,19 +103,6 @@ fn name(line: Line, placement: Placement, coalesce: u16, size: u16) -> String {
 /// What was measured, and what failed.
 pub type Measurements = rounds::Measurements<Received, Sample>;
 
-/// The median of a number of each sample.
-fn median_of(
-    seen: &Measurements,
-    key: Received,
-    of: impl Fn(&Sample) -> Option<f64>,
-) -> Option<Stats> {
-    let mut samples = Samples::new();
-    seen.of(key).iter().filter_map(of).for_each(|value| {
-        samples.push(value);
-    });
-    samples.stats()
-}
-
 /// The rows of both figures.
 pub fn rows(keys: &[Received], seen: &Measurements) -> Vec<Row> {
     let eight = keys.iter().filter(|key| key.coalesce == DEFAULT).map(|key| row("8", *key, seen));
@@ -123,9 +110,8 @@ pub fn rows(keys: &[Received], seen: &Measurements) -> Vec<Row> {
 }
 
 fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
-    let median =
-        |of: fn(&Sample) -> f64| median_of(seen, key, |it| Some(of(it))).map(|it| it.median);
-    let total = |key| median_of(seen, key, |sample| Some(sample.cost.total));
+    let median = |of: fn(&Sample) -> f64| seen.stats(key, |it| Some(of(it))).map(|it| it.median);
+    let total = |key| seen.stats(key, |sample| Some(sample.cost.total));
     let linux = total(Received { line: Line::Linux, ..key }).map(|stats| stats.median);
     let cost = || {
         Some(Cost {
@@ -137,7 +123,7 @@ fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
     };
     let over = |total: f64| linux.filter(|linux| *linux > 0.0).map(|linux| total / linux - 1.0);
     let lost = median(|sample| sample.lost);
-    let per_interrupt = median_of(seen, key, |it| it.per_interrupt).map(|it| it.median);
+    let per_interrupt = seen.stats(key, |it| it.per_interrupt).map(|it| it.median);
     Row {
         figure,
         line: key.line,
@@ -152,7 +138,7 @@ fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
         pps: median(|sample| sample.pps),
         lost,
         packets_per_interrupt: per_interrupt,
-        direct: median_of(seen, key, |it| it.direct).map(|it| it.median),
+        direct: seen.stats(key, |it| it.direct).map(|it| it.median),
         note: note(key, seen, lost, per_interrupt),
     }
 }

@@ -1,13 +1,13 @@
 //! The result for a terminal and as a page.
 
 use report::html::{LineChart, Report, StackedChart};
-use report::{Stats, Table, claims_table, human};
+use report::{Table, human};
 
 use super::MTU;
 use super::config::{Line, Placement};
 use super::document::Document;
 use super::rows::Row;
-use crate::repro::results::Section;
+use crate::repro::results::{Section, number, spread};
 use crate::repro::santos08;
 
 /// The figures, with their titles.
@@ -16,7 +16,6 @@ const FIGURES: [(&str, &str); 2] = [
     ("11", "Figure 11: the cost of a received packet, by packets per interrupt"),
 ];
 const READS: &str = "§4.1: what reading the payload costs a guest without a stack";
-const CLAIMS: &str = "What the paper claims";
 
 /// Everything that is printed.
 pub fn sections(document: &Document) -> Vec<Section> {
@@ -27,7 +26,7 @@ pub fn sections(document: &Document) -> Vec<Section> {
     if !document.more.reads.is_empty() {
         sections.push(Section::table(READS, reads(document)));
     }
-    sections.push(Section::table(CLAIMS, claims_table(&document.claims)));
+    sections.extend(document.claims_section());
     sections.push(Section::remarks("Notes", remarks(document)));
     sections
 }
@@ -43,14 +42,6 @@ fn remarks(document: &Document) -> Vec<String> {
         document.method.own.copy_ns
     );
     rows(document, "11").filter_map(note).chain([copy]).chain(document.notes()).collect()
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map_or_else(String::new, human)
-}
-
-fn spread(stats: Option<Stats>) -> String {
-    stats.map_or_else(String::new, |stats| stats.spread())
 }
 
 fn table(document: &Document, figure: &str) -> Table {
@@ -110,10 +101,7 @@ pub fn page(document: &Document) -> Report {
         method.seconds,
         human(f64::from(method.own.pps))
     ));
-    page.section(CLAIMS).table("", &claims_table(&document.claims));
-    for claim in &document.claims {
-        page.paragraph(&format!("{}: {}", claim.source, claim.grounds()));
-    }
+    document.show_claims(&mut page);
     for (figure, title) in FIGURES {
         page.section(title).table("", &table(document, figure));
         for (placement, size) in kinds(document) {
@@ -138,16 +126,11 @@ pub fn page(document: &Document) -> Report {
     if !document.more.reads.is_empty() {
         page.section(READS).table("", &reads(document));
     }
-    page.section("How it was measured").paragraph(
-        "The hypervisor is the daemon's threads that serve guests' calls and cards' interrupts, and the \
+    let how = "The hypervisor is the daemon's threads that serve guests' calls and cards' interrupts, and the \
          workers' grant and event operations; the driver domain is the rest of the daemon. The guest is its frontend, \
          its stack and the receiving program; on Linux, all that the server's CPU does. Cards and the sender have \
-         the other CPU, and the driver domain too where it is apart from the guest.",
-    );
-    for remark in remarks(document) {
-        page.paragraph(&remark);
-    }
-    page.machine(&document.machine);
+         the other CPU, and the driver domain too where it is apart from the guest.";
+    document.show_method(&mut page, how, remarks(document));
     page
 }
 

@@ -1,9 +1,10 @@
 //! What the paper claims and what else is wanted, compared with what was measured.
 
-use report::{Claim, Rule, Statement, Unit};
+use report::{Claim, Unit};
 
-use super::config::{CDNA, Config, Protection};
+use super::config::{CDNA, Config};
 use super::rows::Row;
+use crate::repro::document::{at_least, at_most, statement};
 use crate::repro::transfer::Direction;
 
 /// The most guests of the paper.
@@ -49,18 +50,6 @@ const fn workload(direction: Direction) -> &'static str {
     }
 }
 
-fn statement(source: &'static str, says: &'static str, number: f64, unit: Unit) -> Statement {
-    Statement { source, says, number: Some(number), unit }
-}
-
-fn at_least(bound: f64) -> Rule {
-    Rule::AtLeast(bound, bound)
-}
-
-fn at_most(bound: f64) -> Rule {
-    Rule::AtMost(bound, bound)
-}
-
 fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
     let workload = workload(direction);
     let is_tx = direction == Direction::Tx;
@@ -84,7 +73,7 @@ fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
     );
     // At the same rate, or at any if a packet's cost stands for it.
     let hypervisor = |config| share(row(config)).map(|share| share.hypervisor);
-    let none = hypervisor(Config::Cdna(Protection::None));
+    let none = hypervisor(Config::CdnaNone);
     let over_none = |config| Some(hypervisor(config)? - none?);
     let ricenic = statement(
         source,
@@ -99,7 +88,7 @@ fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
         0.25,
         Unit::Times,
     );
-    let static_share = over_none(Config::Cdna(Protection::IommuStatic)).zip(over_none(CDNA));
+    let static_share = over_none(Config::CdnaIommuStatic).zip(over_none(CDNA));
     let protection = statement(
         "Table 4",
         "protection by the hypervisor costs a part of the CPU",

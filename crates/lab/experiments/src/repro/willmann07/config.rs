@@ -1,54 +1,41 @@
 //! The paper's configurations, as pvnet's.
 
-use std::borrow::Cow;
 use std::path::Path;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::repro::rounds;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
-/// How guests reach the NICs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Config {
-    /// A stack on the wire, without a guest and a daemon.
-    Native,
-    /// Software virtualisation; the driver domain has NICs that segment TCP: a context of each card.
-    XenIntel,
-    /// The same with NICs that do not.
-    XenRicenic,
-    /// Each guest has a context of each card.
-    Cdna(Protection),
-    /// The same, protected by the hypervisor, with cards that segment TCP as the driver domain's NIC does. The paper's could
-    /// not.
-    CdnaTso,
+named::named! {
+    /// How guests reach the NICs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(into = "&'static str")]
+    pub enum Config {
+        /// A stack on the wire, without a guest and a daemon.
+        Native => "native",
+        /// Software virtualisation; the driver domain has NICs that segment TCP: a context of each card.
+        XenIntel => "xen-intel",
+        /// The same with NICs that do not.
+        XenRicenic => "xen-ricenic",
+        /// Each guest has a context of each card, without protection.
+        CdnaNone => "cdna-none",
+        /// The same, protected by the hypervisor.
+        CdnaHypervisor => "cdna-hypervisor",
+        /// By an IOMMU, which unmaps a page when it leaves the guest.
+        CdnaIommuStatic => "cdna-iommu-static",
+        /// By an IOMMU, which unmaps a buffer at once.
+        CdnaIommuStrict => "cdna-iommu-strict",
+        /// The same in batches.
+        CdnaIommuDeferred => "cdna-iommu-deferred",
+        /// Protected by the hypervisor, with cards that segment TCP as the driver domain's NIC does. The paper's could not.
+        CdnaTso => "cdna-hypervisor-tso",
+    }
 }
 
-/// A context's `protection`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
-    None,
-    Hypervisor,
-    IommuStatic,
-    IommuStrict,
-    IommuDeferred,
-}
-
-/// All of them.
-pub const CONFIGS: [Config; 9] = [
-    Config::Native,
-    Config::XenIntel,
-    Config::XenRicenic,
-    Config::Cdna(Protection::None),
-    Config::Cdna(Protection::Hypervisor),
-    Config::Cdna(Protection::IommuStatic),
-    Config::Cdna(Protection::IommuStrict),
-    Config::Cdna(Protection::IommuDeferred),
-    Config::CdnaTso,
-];
 /// CDNA as in most of the paper.
-pub const CDNA: Config = Config::Cdna(Protection::Hypervisor);
+pub const CDNA: Config = Config::CdnaHypervisor;
 
 /// Frames that share a guest's interrupt at most.
 const COALESCE_FRAMES: u32 = 64;
@@ -59,25 +46,10 @@ const TX_MICROS: u32 = 2000;
 const MAPPINGS: u64 = 2048;
 
 impl Config {
-    /// Its name in rows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::XenIntel => "xen-intel",
-            Self::XenRicenic => "xen-ricenic",
-            Self::Cdna(Protection::None) => "cdna-none",
-            Self::Cdna(Protection::Hypervisor) => "cdna-hypervisor",
-            Self::Cdna(Protection::IommuStatic) => "cdna-iommu-static",
-            Self::Cdna(Protection::IommuStrict) => "cdna-iommu-strict",
-            Self::Cdna(Protection::IommuDeferred) => "cdna-iommu-deferred",
-            Self::CdnaTso => "cdna-hypervisor-tso",
-        }
-    }
-
     /// The configuration of that name.
     pub fn find(name: &str) -> Result<Self, String> {
-        let found = CONFIGS.into_iter().find(|config| config.name() == name);
-        let names = || CONFIGS.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|config| config.name() == name);
+        let names = || Self::ALL.map(Self::name).join(", ");
         found.ok_or_else(|| format!("the configurations are {}", names()))
     }
 
@@ -91,20 +63,24 @@ impl Config {
         let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
         let protection = match self {
             Self::Native => return String::new(),
-            Self::XenIntel | Self::XenRicenic | Self::CdnaTso => Protection::Hypervisor,
-            Self::Cdna(protection) => protection,
+            Self::CdnaNone => "\"none\"",
+            Self::CdnaIommuStatic => "{ iommu = \"static\" }",
+            Self::CdnaIommuStrict => "{ iommu = \"strict\" }",
+            Self::CdnaIommuDeferred => "{ iommu = \"deferred\" }",
+            Self::XenIntel | Self::XenRicenic | Self::CdnaHypervisor | Self::CdnaTso => {
+                "\"hypervisor\""
+            }
         };
         let mut text = format!(
-            "\n[[nic]]\nname = \"{card}\"\nprotection = {}\nrate_mbps = {rate_mbps}\n\
+            "\n[[nic]]\nname = \"{card}\"\nprotection = {protection}\nrate_mbps = {rate_mbps}\n\
              tso = {}\n\
              coalescing = {{ rx_frames = {COALESCE_FRAMES}, rx_micros = {coalesce_us}, \
              tx_frames = {COALESCE_FRAMES}, tx_micros = {TX_MICROS} }}\n\
              wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
-            protection.toml(),
             matches!(self, Self::XenIntel | Self::CdnaTso)
         );
         if self.has_driver_domain() {
-            let protection = format!("protection = {}\n", protection.toml());
+            let protection = format!("protection = {protection}\n");
             text += &rounds::uplink_on_card(nic, &card, &protection);
         }
         text
@@ -119,7 +95,12 @@ impl Config {
                 "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ngro = false\ntx = \"remap\"\n\
                  rx = \"flip\"\npersistent_grants = 0\n"
             ),
-            Self::Cdna(_) | Self::CdnaTso => format!(
+            Self::CdnaNone
+            | Self::CdnaHypervisor
+            | Self::CdnaIommuStatic
+            | Self::CdnaIommuStrict
+            | Self::CdnaIommuDeferred
+            | Self::CdnaTso => format!(
                 "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
                 card(nic)
             ),
@@ -149,31 +130,9 @@ impl Setup for Config {
     }
 }
 
-impl JsonSchema for Config {
-    fn schema_name() -> Cow<'static, str> {
-        "Config".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
-
-impl Serialize for Config {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl Protection {
-    const fn toml(self) -> &'static str {
-        match self {
-            Self::None => "\"none\"",
-            Self::Hypervisor => "\"hypervisor\"",
-            Self::IommuStatic => "{ iommu = \"static\" }",
-            Self::IommuStrict => "{ iommu = \"strict\" }",
-            Self::IommuDeferred => "{ iommu = \"deferred\" }",
-        }
+impl From<Config> for &'static str {
+    fn from(config: Config) -> Self {
+        config.name()
     }
 }
 
@@ -183,7 +142,7 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_configurations() {
-        for config in CONFIGS {
+        for config in Config::ALL {
             assert_eq!(Config::find(config.name()), Ok(config));
         }
         assert!(Config::find("xen").unwrap_err().contains("xen-intel"));
@@ -194,11 +153,11 @@ mod tests {
         let guests = ["red", "blue"];
         let machine =
             Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000, coalesce_us: 100 };
-        for config in CONFIGS.into_iter().skip(1) {
+        for config in Config::ALL.into_iter().skip(1) {
             let text = config.toml("/run".as_ref(), &machine).unwrap();
             let table: toml::Table = text.parse().unwrap();
             let count = |key: &str| table.get(key).map_or(0, |all| all.as_array().unwrap().len());
-            let context = matches!(config, Config::Cdna(_) | Config::CdnaTso);
+            let context = config.name().starts_with("cdna");
             let kind = if context { "context" } else { "vif" };
             for guest in table["guest"].as_array().unwrap() {
                 assert_eq!(guest[kind].as_array().unwrap().len(), 2, "{text}");

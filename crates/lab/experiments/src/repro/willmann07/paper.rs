@@ -1,11 +1,10 @@
 //! What the paper reports: Willmann, Shafer, Carr, Menon, Rixner, Cox, Zwaenepoel, "Concurrent Direct Network Access
 //! for Virtual Machine Monitors", HPCA 2007. One Opteron, two NICs of 1 Gb/s; Table 1 had six.
 
-use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::config::{CDNA, CONFIGS, Config, Protection};
+use super::config::{CDNA, Config};
 use crate::repro::shares::Shares;
 use crate::repro::transfer::Direction;
 
@@ -24,48 +23,6 @@ pub enum Part {
     Figure3,
     /// Receive by guests.
     Figure4,
-}
-
-/// A table, as on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Table {
-    #[value(name = "1")]
-    One,
-    #[value(name = "2")]
-    Two,
-    #[value(name = "3")]
-    Three,
-    #[value(name = "4")]
-    Four,
-}
-
-/// A figure, as on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
-    #[value(name = "3")]
-    Three,
-    #[value(name = "4")]
-    Four,
-}
-
-impl From<Table> for Part {
-    fn from(table: Table) -> Self {
-        match table {
-            Table::One => Self::Table1,
-            Table::Two => Self::Table2,
-            Table::Three => Self::Table3,
-            Table::Four => Self::Table4,
-        }
-    }
-}
-
-impl From<Figure> for Part {
-    fn from(figure: Figure) -> Self {
-        match figure {
-            Figure::Three => Self::Figure3,
-            Figure::Four => Self::Figure4,
-        }
-    }
 }
 
 /// The paper's numbers of one row.
@@ -140,7 +97,7 @@ impl Part {
             Self::Table1 => one(&[Config::Native, Config::XenIntel], &[Tx, Rx]),
             Self::Table2 => one(&[&three[..], &[Config::CdnaTso]].concat(), &[Tx]),
             Self::Table3 => one(&three, &[Rx]),
-            Self::Table4 => one(&CONFIGS[3..8], &[Tx, Rx]),
+            Self::Table4 => one(&Config::ALL[3..8], &[Tx, Rx]),
             Self::Figure3 => by_guests(Tx),
             Self::Figure4 => by_guests(Rx),
         }
@@ -160,7 +117,6 @@ const fn rate(mbps: f64) -> Option<Numbers> {
 /// The paper's numbers of a row, if it gives any.
 pub fn paper(part: Part, config: Config, direction: Direction, guests: u8) -> Option<Numbers> {
     use Direction::{Rx, Tx};
-    const NONE: Config = Config::Cdna(Protection::None);
     match (part, config, direction, guests) {
         (Part::Table1, Config::Native, Tx, 1) => rate(5126.0),
         (Part::Table1, Config::Native, Rx, 1) => rate(3629.0),
@@ -181,7 +137,7 @@ pub fn paper(part: Part, config: Config, direction: Direction, guests: u8) -> Op
         (Part::Table2 | Part::Table4, CDNA, Tx, _) => {
             numbers(1867.0, [0.102, 0.005, 0.378, 0.007, 0.508], [0.0, 13_659.0])
         }
-        (Part::Table4, NONE, Tx, _) => {
+        (Part::Table4, Config::CdnaNone, Tx, _) => {
             numbers(1867.0, [0.019, 0.004, 0.370, 0.003, 0.604], [0.0, 13_680.0])
         }
         (Part::Table3, Config::XenIntel, Rx, _) => {
@@ -193,7 +149,7 @@ pub fn paper(part: Part, config: Config, direction: Direction, guests: u8) -> Op
         (Part::Table3 | Part::Table4, CDNA, Rx, _) => {
             numbers(1874.0, [0.099, 0.005, 0.480, 0.007, 0.409], [0.0, 7402.0])
         }
-        (Part::Table4, NONE, Rx, _) => {
+        (Part::Table4, Config::CdnaNone, Rx, _) => {
             numbers(1874.0, [0.019, 0.005, 0.472, 0.003, 0.502], [0.0, 7243.0])
         }
         _ => None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use report::{Samples, Stats};
+use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -126,10 +126,6 @@ fn mean_shares(samples: &[Sample]) -> Option<Shares> {
 fn row(part: Part, key: Transferred, seen: &Measurements) -> Row {
     let Transferred { config, direction, guests } = key;
     let samples = seen.of(key);
-    let mut mbps = Samples::new();
-    samples.iter().for_each(|sample| {
-        mbps.push(sample.mbps);
-    });
     let share = mean_shares(samples);
     let packets = mean(samples.iter().map(Sample::packets_per_second)).filter(|all| *all > 0.0);
     let interrupts = |domain: usize| mean(samples.iter().filter_map(|it| it.interrupts[domain]));
@@ -153,7 +149,7 @@ fn row(part: Part, key: Transferred, seen: &Measurements) -> Row {
         config,
         direction,
         guests,
-        mbps: mbps.stats(),
+        mbps: seen.stats(key, |sample| Some(sample.mbps)),
         share,
         interrupts_per_s: (!samples.is_empty())
             .then(|| Interrupts { driver: interrupts(0), guest }),

@@ -1,23 +1,20 @@
 //! The result for a terminal and as a page.
 
 use report::html::{LineChart, Report, StackedChart};
-use report::{Table, claims_table, human};
+use report::{Table, human};
 
 use super::config::{CDNA, Config};
 use super::document::Document;
 use super::paper::Part;
 use super::rows::{Row, notes};
-use crate::repro::results::Section;
+use crate::repro::results::{Section, number, spread};
 use crate::repro::shares::Shares;
 
 /// Everything that is printed.
 pub fn sections(document: &Document) -> Vec<Section> {
     let part = |part: Part| Section::table(part.title(), table(document, part));
     let mut sections: Vec<Section> = parts(document).into_iter().map(part).collect();
-    if !document.claims.is_empty() {
-        let claims = claims_table(&document.claims);
-        sections.push(Section::table("What the paper claims", claims));
-    }
+    sections.extend(document.claims_section());
     sections.push(Section::remarks("Notes", remarks(document)));
     sections
 }
@@ -68,7 +65,7 @@ fn table(document: &Document, part: Part) -> Table {
             row.direction.name().to_owned(),
             row.guests.to_string(),
             row.paper.map_or_else(String::new, |paper| human(paper.mbps)),
-            row.mbps.map_or_else(String::new, |stats| stats.spread()),
+            spread(row.mbps),
         ];
         let shares =
             |it: Shares| [it.hypervisor, it.driver, it.guest_system, it.guest_user, it.idle];
@@ -80,7 +77,6 @@ fn table(document: &Document, part: Part) -> Table {
         let here = row.interrupts_per_s;
         cells.push(beside(here.and_then(|here| here.driver), of_paper(0), human));
         cells.push(beside(here.and_then(|here| here.guest), of_paper(1), human));
-        let number = |value: Option<f64>| value.map_or_else(String::new, human);
         cells.push(number(row.packets_per_interrupt));
         cells.push(row.jain.map_or_else(String::new, |jain| format!("{jain:.3}")));
         cells.push(row.us_per_packet.map_or_else(String::new, |cost| {
@@ -105,12 +101,7 @@ pub fn page(document: &Document) -> Report {
         "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each; TCP with {}.",
         method.rounds, method.seconds, method.own.nics, method.own.rate_mbps, method.own.congestion
     ));
-    if !document.claims.is_empty() {
-        page.section("What the paper claims").table("", &claims_table(&document.claims));
-        document.claims.iter().for_each(|claim| {
-            page.paragraph(&format!("{}: {}", claim.source, claim.grounds()));
-        });
-    }
+    document.show_claims(&mut page);
     for part in parts(document) {
         page.section(part.title()).table("", &table(document, part));
         match part.figure() {
@@ -118,16 +109,11 @@ pub fn page(document: &Document) -> Report {
             None => page.figure(&shares(document, part), "Shares of the server's CPU."),
         };
     }
-    page.section("How it was measured").paragraph(
-        "Guest is everything in the guests: frontends, kernels and programs. The hypervisor is the \
+    let how = "Guest is everything in the guests: frontends, kernels and programs. The hypervisor is the \
          daemon's threads that serve guests' calls and cards' interrupts, and the workers' grant and \
          event operations; the driver domain is the rest of the daemon. Cards and peers have the \
-         client's CPU.",
-    );
-    for remark in remarks(document) {
-        page.paragraph(&remark);
-    }
-    page.machine(&document.machine);
+         client's CPU.";
+    document.show_method(&mut page, how, remarks(document));
     page
 }
 

@@ -6,6 +6,7 @@ use super::flows::{Distribution, Shares};
 use super::model::Check;
 use super::rows::Row;
 use super::{DEFAULT, DEFAULT_QUEUES, DIP, FOUR_QUEUES, ONE_QUEUE};
+use crate::repro::document::statement;
 use crate::repro::rounds::mean;
 
 const WORKLOAD: &str = "8 TCP streams";
@@ -28,15 +29,6 @@ fn over_one(rows: &[Row], queues: usize) -> Option<(f64, bool)> {
     let is_one = |other: &&Row| (other.queues, other.workers, other.model) == (1, 1, row.model);
     let one = rows.iter().find(is_one)?.mbps?.median;
     Some((row.mbps?.median / one, row.model))
-}
-
-fn statement(
-    source: &'static str,
-    says: &'static str,
-    number: Option<f64>,
-    unit: Unit,
-) -> Statement {
-    Statement { source, says, number, unit }
 }
 
 /// Says whether a number is the model's.

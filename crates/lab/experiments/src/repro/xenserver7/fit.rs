@@ -1,12 +1,9 @@
 //! What the model is fed with, and how it fits what was measured.
 
-use report::Samples;
-
 use super::flows::Hashes;
 use super::measure::Sample;
 use super::model::{Check, Costs, MBPS, Machine, crowding, rise};
 use super::rows::{Measurements, Point, predict};
-use crate::repro::rounds::mean;
 
 const ONE: Point = Point { queues: 1, workers: 1 };
 const TWO: Point = Point { queues: 2, workers: 2 };
@@ -26,7 +23,7 @@ impl<'a> Fit<'a> {
     }
 
     fn mean(self, point: Point, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-        mean(self.seen.of(point).iter().map(of))
+        self.seen.mean(point, of)
     }
 
     fn cost(self, point: Point) -> Option<f64> {
@@ -71,8 +68,7 @@ impl<'a> Fit<'a> {
     }
 
     fn rate(self, point: Point) -> Option<f64> {
-        let rates: Samples = self.seen.of(point).iter().map(|sample| sample.mbps).collect();
-        Some(rates.stats()?.median)
+        Some(self.seen.stats(point, |sample| Some(sample.mbps))?.median)
     }
 
     /// The model's predictions for one and two workers on this machine.

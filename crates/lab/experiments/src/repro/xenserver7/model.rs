@@ -38,20 +38,22 @@ pub struct Costs {
     pub idle: f64,
 }
 
-/// What limits the rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Limit {
-    /// The workers with traffic.
-    Workers,
-    /// The threads of the sender's queues.
-    SenderQueues,
-    /// The threads of the receiver's queues.
-    ReceiverQueues,
-    /// The virtual CPUs on which stacks and programs run.
-    Stacks,
-    /// All CPUs of the machine.
-    Cpus,
+named::named! {
+    /// What limits the rate.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Limit {
+        /// The workers with traffic.
+        Workers => "workers",
+        /// The threads of the sender's queues.
+        SenderQueues => "sender's queues",
+        /// The threads of the receiver's queues.
+        ReceiverQueues => "receiver's queues",
+        /// The virtual CPUs on which stacks and programs run.
+        Stacks => "stacks",
+        /// All CPUs of the machine.
+        Cpus => "CPUs",
+    }
 }
 
 /// The machine that the model is of.
@@ -66,19 +68,6 @@ pub enum Machine {
         /// Workers of the daemon.
         workers: usize,
     },
-}
-
-impl Limit {
-    /// Its name for readers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Workers => "workers",
-            Self::SenderQueues => "sender's queues",
-            Self::ReceiverQueues => "receiver's queues",
-            Self::Stacks => "stacks",
-            Self::Cpus => "CPUs",
-        }
-    }
 }
 
 /// Mb/s that a KiB per nanosecond is.

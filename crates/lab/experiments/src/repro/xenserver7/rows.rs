@@ -102,14 +102,6 @@ pub fn congestion(seen: &Measurements) -> Vec<String> {
     names
 }
 
-fn mean_of(seen: &Measurements, point: Point, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-    mean(seen.of(point).iter().map(of))
-}
-
-fn rate(seen: &Measurements, point: Point) -> Option<Stats> {
-    seen.of(point).iter().map(|sample| sample.mbps).collect::<Samples>().stats()
-}
-
 /// The rates over all sets of flows, and what limits most of them.
 pub fn predict(
     costs: &Costs,
@@ -129,7 +121,7 @@ pub fn predict(
 pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
     let row = |point: &Point| {
         let Point { queues, workers } = *point;
-        let mean = |of: fn(&Sample) -> f64| mean_of(seen, *point, of);
+        let mean = |of: fn(&Sample) -> f64| seen.mean(*point, of);
         let daemon = mean(|sample| sample.daemon);
         let cost = daemon.zip(mean(|sample| sample.guests));
         let cost = cost.map(|(daemon, guests)| Cost { daemon, guests });
@@ -137,7 +129,7 @@ pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
             queues,
             workers,
             model: false,
-            mbps: rate(seen, *point),
+            mbps: seen.stats(*point, |sample| Some(sample.mbps)),
             ring_full: mean(|sample| sample.ring_full),
             ns_per_kib: cost.map(|cost| cost.daemon + cost.guests),
             cost,
@@ -157,7 +149,7 @@ fn flows(point: Point, seen: &Measurements) -> Option<Flows> {
     Some(Flows {
         most: mean(spreads.clone().map(|spread| spread.most as f64))?,
         used: mean(spreads.map(|spread| spread.used as f64))?,
-        seen: mean_of(seen, point, |sample| sample.rings as f64),
+        seen: seen.mean(point, |sample| sample.rings as f64),
     })
 }
 
@@ -165,7 +157,7 @@ fn note(point: Point, seen: &Measurements) -> Option<String> {
     if let Some(missing) = seen.missing(point) {
         return Some(missing);
     }
-    let stolen = mean_of(seen, point, |sample| sample.stolen)?;
+    let stolen = seen.mean(point, |sample| sample.stolen)?;
     let percent = stolen * 100.0;
     (stolen > STOLEN).then(|| format!("other machines had {percent:.0} % of the CPUs"))
 }

@@ -1,11 +1,11 @@
 //! The result for a terminal and as a page.
 
 use report::html::{LineChart, Report};
-use report::{Table, claims_table, human};
+use report::{Table, human};
 
 use super::document::{Document, Model, Spreading};
 use super::rows::{Flows, Row};
-use crate::repro::results::Section;
+use crate::repro::results::{Section, number, spread};
 use crate::repro::xenserver7;
 
 /// Everything that is printed.
@@ -16,7 +16,7 @@ pub fn sections(document: &Document) -> Vec<Section> {
     if let Some(model) = &document.more.model {
         sections.push(Section::table(CHECKS, checks(model)));
     }
-    sections.push(Section::table("What the paper claims", claims_table(&document.claims)));
+    sections.extend(document.claims_section());
     sections.push(Section::remarks("Notes", remarks(document)));
     sections
 }
@@ -59,10 +59,6 @@ fn title(flows: &Spreading) -> &'static str {
     }
 }
 
-fn number(value: Option<f64>) -> String {
-    value.map_or_else(String::new, human)
-}
-
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(String::new, |share| format!("{:.1}", share * 100.0))
 }
@@ -87,7 +83,7 @@ fn rows(document: &Document) -> Table {
             row.workers.to_string(),
             kind,
             number(row.paper_mbps),
-            row.mbps.map_or_else(String::new, |mbps| mbps.spread()),
+            spread(row.mbps),
             percent(row.ring_full),
             number(row.ns_per_kib),
             number(row.cost.map(|cost| cost.daemon)),
@@ -136,10 +132,7 @@ pub fn page(document: &Document) -> Report {
          rounds of {} s; all else is means.",
         method.own.streams, method.own.congestion, method.own.cpus, method.rounds, method.seconds
     ));
-    page.section("What the paper claims").table("", &claims_table(&document.claims));
-    document.claims.iter().for_each(|claim| {
-        page.paragraph(&format!("{}: {}", claim.source, claim.grounds()));
-    });
+    document.show_claims(&mut page);
     page.section("By the number of queues");
     page.figure(&throughput(document), "A broken line is the model's: nothing on it was measured.");
     page.figure(&ring_full(document), "Means over the rings that carried frames.");
@@ -155,16 +148,11 @@ pub fn page(document: &Document) -> Report {
     if let Some(model) = &document.more.model {
         page.section(CHECKS).table("", &checks(model));
     }
-    page.section("How it was measured").paragraph(
-        "Ring full is the time in which the sender's frontend has no room for a frame of 64 KiB. \
+    let how = "Ring full is the time in which the sender's frontend has no room for a frame of 64 KiB. \
          The cost is the CPU time of the daemon and of both guests with iperf3, per KiB of payload. Locked is the \
          share of the workers' time in which one waits for an egress queue that another has locked. \
-         The model has a CPU for each worker and eight for each guest; that for this machine has its CPUs.",
-    );
-    for remark in remarks(document) {
-        page.paragraph(&remark);
-    }
-    page.machine(&document.machine);
+         The model has a CPU for each worker and eight for each guest; that for this machine has its CPUs.";
+    document.show_method(&mut page, how, remarks(document));
     page
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hypervisor::Guest as _;
+use lab::Random;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
@@ -10,7 +11,6 @@ use crate::connect::Device;
 use crate::device::Outcome;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
-use crate::races::Random;
 
 /// How long each state stays: usually long enough for the backend to react.
 const STATE_INTERVAL: Duration = Duration::from_millis(5);
@@ -102,7 +102,7 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
     link.offer(device)?;
-    let (deadline, mut random) = (Instant::now() + attack.duration(), Random::new());
+    let (deadline, mut random) = (Instant::now() + attack.duration(), Random::new(1));
     let mut writes = 0u64;
     while Instant::now() < deadline {
         let state = match random.below(10) {

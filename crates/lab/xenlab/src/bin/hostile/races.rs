@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hypervisor::EventChannel as _;
+use lab::Random;
 use ring::Slots as _;
 use ring::netif::Tx;
 use wire::ethernet::MacAddr;
@@ -20,26 +21,6 @@ use crate::link::Link;
 const ROUND: Duration = Duration::from_millis(400);
 /// Frames of a flood per batch.
 const BATCH: u32 = 128;
-
-/// A small random generator (xorshift): races need variety, not quality.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: u16) -> u16 {
-        u16::try_from(self.next() % u64::from(n)).unwrap_or(0)
-    }
-}
 
 /// Repeats `hostile` on another thread while `other` runs.
 fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -> T {
@@ -75,7 +56,7 @@ fn random_request(random: &mut Random) -> TxRequest {
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let deadline = Instant::now() + attack.duration();
-    let mut random = Random::new();
+    let mut random = Random::new(1);
     let (mut rounds, mut disabled) = (0, 0);
     while Instant::now() < deadline {
         let link = Link::connect(device)?;

@@ -28,7 +28,7 @@ const LIMITED_BY_BUFFERS: f64 = 0.4;
 pub(super) fn half_pages(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut seen = Vec::new();
     let mut passed = true;
-    for side in Side::BOTH {
+    for side in Side::ALL {
         let inner = side.inner(CLIENT);
         let sizes = format!(
             "for size in $({SIZES}); do ping -q -n -f -c {OF_EACH_SIZE} -W 1 -s $size {inner}; done"
@@ -49,7 +49,7 @@ pub(super) fn few_buffers(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut passed = true;
     for (buffers, bytes) in BURSTS {
         let mut answered = [0; 2];
-        for (answered, side) in answered.iter_mut().zip(Side::BOTH) {
+        for (answered, side) in answered.iter_mut().zip(Side::ALL) {
             let words = format!("--buffers {buffers}");
             let ping = |_: &Shell| burst(testbed.dom0(), &side.inner(CLIENT), bytes);
             let (ping, _) = testbed.with_client(side, &words, ping)?;
@@ -71,7 +71,7 @@ fn burst(dom0: &Shell, address: &str, bytes: u32) -> Result<Ping> {
 
 pub(super) fn slow_buffers(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut rates = [0.0; 2];
-    for (rate, side) in rates.iter_mut().zip(Side::BOTH) {
+    for (rate, side) in rates.iter_mut().zip(Side::ALL) {
         let stream = |guest: &Shell| throughput(testbed, guest, side, "--reverse");
         (*rate, _) = testbed.with_client(side, "--buffers 64 --refill-ms 20", stream)?;
     }
@@ -84,7 +84,7 @@ pub(super) fn tso_without_csum_blank(testbed: &mut Testbed<'_>) -> Result<(Strin
     let mut counts = [0; 2];
     let mut refused = [0; 2];
     let mut passed = true;
-    for (n, side) in Side::BOTH.into_iter().enumerate() {
+    for (n, side) in Side::ALL.into_iter().enumerate() {
         let work = |guest: &Shell| {
             let rate = throughput(testbed, guest, side, "")?;
             let same = check::same_file(guest, testbed.dom0(), side.outer(), FILE)?;
@@ -122,7 +122,7 @@ fn repaired(testbed: &Testbed<'_>, side: Side) -> Result<u64> {
 pub(super) fn empty_fragments(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut seen = Vec::new();
     let mut passed = true;
-    for side in Side::BOTH {
+    for side in Side::ALL {
         let work = |guest: &Shell| {
             let ping = check::ping(guest, side.outer(), ECHOES)?;
             let same =

@@ -26,7 +26,7 @@ pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     testbed.stock.run(&script, COMMAND_TIMEOUT)?;
     let mut seen = Vec::new();
     let mut passed = true;
-    for side in Side::BOTH {
+    for side in Side::ALL {
         let (dom0, address) = (testbed.dom0(), side.inner(STOCK));
         let set = |program: &str| {
             let script = format!("ip link set dev eth{} xdpdrv {program}", side.devid());

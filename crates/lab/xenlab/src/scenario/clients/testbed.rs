@@ -2,13 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::host::{Domu, DomuConfig, Host, Shell};
 use crate::{Error, Result};
 
 use super::super::backend::{Backend, RunningBackend};
-use super::super::check::POISON;
+use super::super::check::{self, POISON};
 use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
 /// Both serve a type of their own. dom0 has an address for each.
@@ -25,23 +24,16 @@ ip link set xenbr0 up
 pub(super) const CLIENT: u8 = 3;
 pub(super) const STOCK: u8 = 2;
 
-/// Which backend serves an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Netback,
-    Pvnet,
+named::named! {
+    /// Which backend serves an interface.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Side {
+        Netback => "netback",
+        Pvnet => "pvnet",
+    }
 }
 
 impl Side {
-    pub(super) const BOTH: [Self; 2] = [Self::Netback, Self::Pvnet];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Netback => "netback",
-            Self::Pvnet => "pvnet",
-        }
-    }
-
     /// The number of each guest's interface.
     pub(super) fn devid(self) -> u32 {
         match self {
@@ -99,10 +91,7 @@ pub(super) struct Testbed<'a> {
 
 impl<'a> Testbed<'a> {
     pub(super) fn begin(host: &'a Host) -> Result<Self> {
-        let mut pvnet = Backend::Pvnet.start(host)?;
-        pvnet.kill()?;
-        host.run(CONFIGURATION, COMMAND_TIMEOUT)?;
-        pvnet.restart()?;
+        let pvnet = Backend::Pvnet.start_changed(host, CONFIGURATION)?;
         let client = create(host, "client", CLIENT)?;
         let drivers = "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun";
         client.run(drivers, COMMAND_TIMEOUT)?;
@@ -111,7 +100,7 @@ impl<'a> Testbed<'a> {
         stock.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
         host.sh(&attach("stock", STOCK), COMMAND_TIMEOUT)?;
         let testbed = Self { host, pvnet, client, stock };
-        for side in Side::BOTH {
+        for side in Side::ALL {
             testbed.bring_up(side.devid(), &side.inner(STOCK))?;
         }
         Ok(testbed)
@@ -159,24 +148,15 @@ impl<'a> Testbed<'a> {
         guest.sh("kill $(pidof client)", COMMAND_TIMEOUT)?;
         let text = client.wait(COMMAND_TIMEOUT)?.text;
         let report = text.lines().last().unwrap_or_default();
-        let report = serde_json::from_str(report).map_err(|cause| Error::Parse {
-            what: "client".to_owned(),
-            cause: cause.to_string(),
-            text: text.clone(),
-        })?;
+        let report =
+            serde_json::from_str(report).map_err(|cause| Error::parse("client", &cause, &text))?;
         Ok((done?, report))
     }
 
     /// A counter of the client's port, by its name in `pvnet status --json`; 0 if there is none.
     pub(super) fn counted(&self, name: &str) -> Result<u64> {
-        let text = self.host.run("pvnet status --json", COMMAND_TIMEOUT)?;
-        let status: Value = serde_json::from_str(&text).map_err(|cause| Error::Parse {
-            what: "pvnet status".to_owned(),
-            cause: cause.to_string(),
-            text,
-        })?;
-        let mut ports = status["ports"].as_array().into_iter().flatten();
-        let port = ports.find(|port| port["name"] == "client.1");
+        let status = check::status(self.dom0())?;
+        let port = check::port(&status, "client.1");
         Ok(port.and_then(|port| port[name].as_u64()).unwrap_or(0))
     }
 }

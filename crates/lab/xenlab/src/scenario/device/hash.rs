@@ -2,7 +2,6 @@
 //!
 //! Linux's xen-netfront has no control ring, so the frontend is pvnet's own.
 
-use serde_json::Value;
 use wire::toeplitz::{MICROSOFT_KEY, Table};
 
 use crate::host::{Domu, DomuConfig, Job, Shell};
@@ -91,33 +90,15 @@ fn queue_of(port: u16) -> u32 {
 
 /// How many frames each queue of the guest has sent.
 fn sent(guest: &Shell, frontend: &Job) -> Result<[u64; 2]> {
-    let file = frontend.file();
-    let report = guest.run(
-        &format!(
-            "before=$(grep -c '^{{' {file})\nkill -USR1 $(pidof pvnet)\n\
-             until [ $(grep -c '^{{' {file}) -gt $before ]; do sleep 0.05; done\ngrep '^{{' {file} | tail -n 1"
-        ),
-        COMMAND_TIMEOUT,
-    )?;
-    let report = parse("pvnet frontend", report)?;
+    let report = check::frontend_report(guest, &frontend.file())?;
     let queues = &report["interfaces"][0]["queues"];
     Ok([0, 1].map(|queue| queues[queue]["frames"].as_u64().unwrap_or(0)))
 }
 
 /// Whether the daemon says that the guest chose its hash.
 fn is_steered(testbed: &Testbed<'_>, guest: &Domu) -> Result<bool> {
-    let status =
-        parse("pvnet status", testbed.shell().run("pvnet status --json", COMMAND_TIMEOUT)?)?;
-    let mut ports = status["ports"].as_array().into_iter().flatten();
-    Ok(ports.any(|port| port["name"] == guest.name() && port["guest_hash"] == true))
-}
-
-fn parse(what: &str, text: String) -> Result<Value> {
-    serde_json::from_str(&text).map_err(|cause| Error::Parse {
-        what: what.to_owned(),
-        cause: cause.to_string(),
-        text,
-    })
+    let status = check::status(testbed.shell())?;
+    Ok(check::port(&status, guest.name()).is_some_and(|port| port["guest_hash"] == true))
 }
 
 #[cfg(test)]

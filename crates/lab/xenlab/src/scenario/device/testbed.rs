@@ -57,10 +57,7 @@ pub(super) struct Testbed<'a> {
 
 impl<'a> Testbed<'a> {
     pub(super) fn begin(host: &'a Host, backend: Backend) -> Result<Self> {
-        let mut backend = backend.start(host)?;
-        backend.kill()?;
-        backend.shell().run(CONFIGURATION, COMMAND_TIMEOUT)?;
-        backend.restart()?;
+        let backend = backend.start_changed(host, CONFIGURATION)?;
         if backend.domain().is_some() {
             let devd = "modprobe xen-privcmd && $(echo /usr/lib/xen-*/bin/xl) devd";
             backend.shell().run(devd, COMMAND_TIMEOUT)?;

@@ -128,11 +128,8 @@ pub fn sequence(line: &str) -> Result<u64> {
 
 fn value<T: std::str::FromStr>(line: &str, name: &str) -> Result<T> {
     let rest = line.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
-    rest.and_then(|word| word.parse().ok()).ok_or_else(|| Error::Parse {
-        what: "ping".to_owned(),
-        cause: format!("no {name}"),
-        text: line.to_owned(),
-    })
+    let missing = || Error::parse("ping", &format!("no {name}"), line);
+    rest.and_then(|word| word.parse().ok()).ok_or_else(missing)
 }
 
 #[cfg(test)]

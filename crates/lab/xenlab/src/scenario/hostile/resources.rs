@@ -54,11 +54,8 @@ impl Resources {
             Some((name.to_owned(), count.trim().parse().ok()?))
         };
         let counts: Option<BTreeMap<_, _>> = text.lines().map(pair).collect();
-        counts.map(Self).ok_or_else(|| Error::Parse {
-            what: "the resource counts".to_owned(),
-            cause: "a line is not a name and a number".to_owned(),
-            text: text.to_owned(),
-        })
+        let wrong = "a line is not a name and a number";
+        counts.map(Self).ok_or_else(|| Error::parse("the resource counts", wrong, text))
     }
 
     /// The counts that differ from `before`, as text.

@@ -32,19 +32,15 @@ pub struct Port {
 impl Status {
     /// Reads it.
     pub fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|error| unreadable(text, &error))
+        Error::json("pvnet status", text)
     }
 
     /// The interface of a domain.
     pub fn port(&self, domain: &str) -> Result<&Port> {
         let found = self.ports.iter().find(|port| port.name == domain);
-        found.ok_or_else(|| unreadable(&format!("{:?}", self.ports), &format!("no port {domain}")))
+        let missing = || format!("no port {domain}");
+        found.ok_or_else(|| Error::parse("pvnet status", &missing(), format!("{:?}", self.ports)))
     }
-}
-
-fn unreadable(text: &str, cause: &dyn std::fmt::Display) -> Error {
-    let (what, cause) = ("pvnet status".to_owned(), cause.to_string());
-    Error::Parse { what, cause, text: text.to_owned() }
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ impl AttackTestbed {
             let mut ticks = text.split_whitespace().map(str::parse::<f64>);
             match (ticks.next(), ticks.next()) {
                 (Some(Ok(program)), Some(Ok(pvnet))) => Ok(program / (program + pvnet)),
-                _ => Err(unreadable("processor time", &"no two numbers", &text)),
+                _ => Err(Error::parse("processor time", "no two numbers", text)),
             }
         };
         run().map_err(|error| backend::explain(error, &self.backend))
@@ -174,7 +174,7 @@ impl AttackTestbed {
              until grep -q flows error; do kill -0 $! || exit; sleep 0.05; done; cat hostile.pid"
         );
         let text = self.hostile.run(&script, ATTACK_TIMEOUT)?;
-        text.trim().parse().map_err(|error| unreadable("the attacker's process", &error, &text))
+        text.trim().parse().map_err(|error| Error::parse("the attacker's process", &error, &*text))
     }
 
     /// Plugs an interface into the victim and unplugs it, `cycles` times.
@@ -199,7 +199,7 @@ impl AttackTestbed {
     pub fn resources(&self) -> Result<Resources> {
         let report = self.hostile(&format!("{} --count 1", Class::Cycles), ATTACK_TIMEOUT)?;
         if let Some(failure) = report.failure {
-            return Err(unreadable("the end of a connection", &failure, ""));
+            return Err(Error::parse("the end of a connection", &failure, ""));
         }
         Resources::count(&self.dom0, self.pid, self.hostile.id())
     }
@@ -363,9 +363,5 @@ fn printed(line: &str) -> String {
 
 /// Reads the attacker's report.
 pub(super) fn parse(text: &str) -> Result<Report> {
-    serde_json::from_str(text).map_err(|error| unreadable("hostile", &error, text))
-}
-
-fn unreadable(what: &str, cause: &dyn std::fmt::Display, text: &str) -> Error {
-    Error::Parse { what: what.to_owned(), cause: cause.to_string(), text: text.to_owned() }
+    Error::json("hostile", text)
 }

@@ -1,6 +1,7 @@
 //! The paper's numbers against its text, and its configurations against the daemon's file.
 
 use super::*;
+use crate::repro::server::{Machine, Setup as _};
 
 fn find(figure: Figure, config: &str, direction: Direction) -> Bar {
     let here =
@@ -17,7 +18,7 @@ fn percent(figure: Figure, config: &str, direction: Direction, to: &str) -> f64 
 fn every_configuration_has_a_nic_and_one_more_port() {
     for bar in bars() {
         let Feasibility::Measure(server) = bar.feasibility else { continue };
-        let Some(text) = server.toml("/run".as_ref(), "server", "client") else { continue };
+        let Some(text) = server.toml("/run".as_ref(), &Machine::EXAMPLE) else { continue };
         let config: toml::Table = toml::from_str(&text).unwrap();
         let tables = |kind: &str| match config.get(kind) {
             Some(tables) => tables.as_array().unwrap().clone(),
@@ -85,7 +86,7 @@ fn names_are_unique_and_every_figure_has_an_unoptimised_bar() {
     for figure in Figure::value_variants() {
         assert!(bars.iter().any(|bar| bar.figure == *figure), "{figure:?}");
         let name = figure.to_possible_value().unwrap();
-        assert_eq!(name.get_name(), figure.key());
+        assert_eq!(name.get_name(), figure.name());
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hypervisor::{DomId, Pace};
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
@@ -19,7 +19,7 @@ use xenstore::{Store, StoreError};
 use crate::config::{Config, Guest, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
-use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::event::{Event, NewInterface, ask, request};
 use crate::daemon::limits::{Cost, Held, Limits, PortsCost};
 use crate::daemon::nics::Nics;
 
@@ -275,16 +275,11 @@ impl Admission {
     /// Announces a vif of a new domain to the control thread, and waits until it serves the vif.
     fn plug(&self, interface: NewInterface) -> Result<(), String> {
         let interface = Box::new(interface);
-        let plugged = self.ask(|answer| Event::Plugged { interface, answer });
-        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
+        request(&self.events(), Duration::MAX, |answer| Event::Plugged { interface, answer })
     }
 
-    /// Sends the control thread an event, and waits for the answer.
-    fn ask<T>(&self, event: impl FnOnce(mpsc::Sender<T>) -> Event) -> Option<T> {
-        let (answer, answered) = mpsc::channel();
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        events.send(event(answer)).ok()?;
-        answered.recv().ok()
+    fn events(&self) -> mpsc::Sender<Event> {
+        lock(&self.events).clone()
     }
 }
 
@@ -370,7 +365,7 @@ impl Toolstack for Admission {
         self.nics.left(domain);
         for id in vifs(domain, config) {
             // Waits until no worker uses the domain's memory.
-            self.ask(|answer| Event::Unplugged { id, answer });
+            let _ = ask(&self.events(), Duration::MAX, |answer| Event::Unplugged { id, answer });
         }
         // An error does not matter: nodes that remain are removed with the domain.
         let _ = remove_domain(&*self.store, domain);

@@ -9,8 +9,7 @@ use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
 use super::port_settings::check_interface;
-use super::table::{CARDS, Effort, table};
-use super::text::parsed;
+use super::table::{CARDS, Effort, parsed, table};
 
 table! {
     /// `[[nic]]`

@@ -28,6 +28,7 @@ use crate::daemon::ports::guest_queues::{GuestQueues, Receiver};
 use crate::daemon::ports::port_event::{PortEvent, QueueChange};
 use crate::daemon::thread::{spawn, spawn_for_client};
 use crate::daemon::wrap::Wrappers;
+use crate::program::text;
 
 /// The queues of one uplink.
 pub struct CardQueues {
@@ -232,12 +233,11 @@ impl ServedQueue {
     }
 
     fn open(&self, machine: &Machine) -> Result<ContextDevice, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let (ours, theirs) = seqpacket::pair().map_err(|error| text(&error))?;
+        let (ours, theirs) = seqpacket::pair().map_err(text)?;
         let places = vec![self.place.clone()];
         let channel = Channel::new(Arc::new(ours), machine.clone(), self.domain.id(), places);
-        let channel = channel.map_err(|error| text(&error))?;
-        spawn_for_client("queue context", move || channel.serve()).map_err(|error| text(&error))?;
+        let channel = channel.map_err(text)?;
+        spawn_for_client("queue context", move || channel.serve()).map_err(text)?;
         ContextDevice::without_memory(&Arc::new(GuestEnd::new(theirs)), 0)
     }
 
@@ -306,7 +306,7 @@ impl ServedQueue {
             PollFd::from_borrowed_fd(device.changes(), PollFlags::IN),
             PollFd::new(&*self.stop.doorbell, PollFlags::IN),
         ];
-        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(|error| error.to_string())?;
+        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
         Ok(())
     }
 }

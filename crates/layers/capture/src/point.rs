@@ -5,7 +5,7 @@ use std::sync::Arc;
 use port::{Egress, Ingress, Layer, Queue};
 
 use crate::filter::{Filter, FilterError};
-use crate::preamble::preamble;
+use crate::pcapng::preamble;
 use crate::reader::Capture;
 use crate::recorder::Recorder;
 use crate::recording::Recording;

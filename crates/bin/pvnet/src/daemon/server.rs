@@ -168,10 +168,11 @@ impl Services {
 
 /// Answers with a report, or why there is none.
 fn respond(reply: impl Write, answer: Result<impl Serialize, String>) -> io::Result<()> {
-    Ok(match answer {
+    match answer {
         Ok(report) => serde_json::to_writer(reply, &report)?,
         Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
-    })
+    }
+    Ok(())
 }
 
 /// Answers a client before its request is read. It has a fresh socket, so nothing waits.

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cdna::message::Permissions;
@@ -14,6 +14,7 @@ use machine::Domain;
 use nic_session::host::Connection;
 use nic_session::message::{ToCard, ToDaemon};
 use nic_session::{Settings, WireSettings};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tracing::{info, warn};
 
 use super::slot::{Interrupts, Phase, Planned, Slot};
@@ -86,28 +87,25 @@ pub(super) struct NicCard {
 
 /// The contexts that a configuration gives away: guests' from 1 on, then the driver domain's.
 fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
-    let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
+    let planned = |guest: &str, mac| Planned {
         // Set below.
         context: ContextId::MANAGEMENT,
-        guest: guest.name.clone(),
-        index,
+        guest: guest.to_owned(),
+        index: 0,
         is_queue: false,
-        mac: context.mac,
+        mac,
         permissions: Permissions::default(),
+        protection: nic.protection,
+        coalescing: nic.interrupts().into(),
+    };
+    let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
+        index,
         protection: context.protection.unwrap_or(nic.protection),
         coalescing: context.interrupts(nic).into(),
+        ..planned(&guest.name, context.mac)
     });
     let queues = config.queues_of(&nic.name).filter_map(|(guest, index, vif)| {
-        Some(Planned {
-            context: ContextId::MANAGEMENT,
-            guest: guest.name.clone(),
-            index,
-            is_queue: true,
-            mac: vif.settings.mac?,
-            permissions: Permissions::default(),
-            protection: nic.protection,
-            coalescing: nic.interrupts().into(),
-        })
+        Some(Planned { index, is_queue: true, ..planned(&guest.name, vif.settings.mac?) })
     });
     let guests = guests.chain(queues).zip(1..=u8::MAX);
     let guests =
@@ -115,14 +113,9 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
     let is_ours = |uplink: &&Uplink| uplink.nic.as_ref() == Some(&nic.name);
     let uplinks = config.uplinks.iter().filter(is_ours).filter_map(|uplink| {
         Some(Planned {
-            context: ContextId::MANAGEMENT,
-            guest: uplink.name.clone(),
-            index: 0,
-            is_queue: false,
-            mac: uplink.settings.mac?,
             permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
             protection: uplink.protection,
-            coalescing: nic.interrupts().into(),
+            ..planned(&uplink.name, uplink.settings.mac?)
         })
     });
     guests.chain(uplinks).collect()
@@ -169,7 +162,7 @@ impl NicCard {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The time for all calls about its contexts: what one call defers, another does when it is due.
@@ -179,7 +172,7 @@ impl NicCard {
 
     /// The contexts of the card's process, while there is one.
     pub(super) fn contexts(&self) -> Option<Arc<Contexts<Domain>>> {
-        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.contexts.lock().clone()
     }
 
     /// Whether some context defers unmappings, which need a look now and then.
@@ -224,8 +217,7 @@ impl NicCard {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 
@@ -295,7 +287,7 @@ impl NicCard {
         let mut state = self.state();
         let vectors = AtomicU64::new(0);
         let attached = Arc::new(Attached { connection, contexts, announcement, vectors });
-        self.set_contexts(Some(attached.contexts.clone()));
+        *self.contexts.lock() = Some(attached.contexts.clone());
         domains.for_each(|domain| attached.add_memory(domain));
         state.attached = Some(attached.clone());
         state.attachments += 1;
@@ -304,15 +296,11 @@ impl NicCard {
         Ok(attached)
     }
 
-    fn set_contexts(&self, contexts: Option<Arc<Contexts<Domain>>>) {
-        *self.contexts.lock().unwrap_or_else(PoisonError::into_inner) = contexts;
-    }
-
     /// The card's process has ended: no memory is used any more, and the guests' links are down.
     pub(super) fn detach(&self) {
         let mut state = self.state();
         let Some(attached) = state.attached.take() else { return };
-        self.set_contexts(None);
+        *self.contexts.lock() = None;
         attached.contexts.card_ended();
         for slot in &mut state.slots {
             if let Some(assignment) = slot.assignment.take() {

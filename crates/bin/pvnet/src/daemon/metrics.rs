@@ -215,13 +215,12 @@ impl Collector for Snapshot {
         of_ports(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, encoder)?;
         ports::encode(ports, encoder)?;
         let Learning { moves, refused_moves, refused_addresses } = self.0.learning;
-        for (name, help, count) in [
-            ("station_moves", "Stations that moved from one port to another", moves),
-            ("refused_moves", "Frames whose source address another port kept", refused_moves),
-            ("refused_addresses", "Frames whose source address was not learnt", refused_addresses),
-        ] {
-            plain(encoder, &format!("pvnet_switch_{name}"), help, &ConstCounter::new(count))?;
-        }
+        let help = "Stations that moved from one port to another";
+        plain(encoder, "pvnet_switch_station_moves", help, &ConstCounter::new(moves))?;
+        let help = "Frames whose source address another port kept";
+        plain(encoder, "pvnet_switch_refused_moves", help, &ConstCounter::new(refused_moves))?;
+        let (help, refused) = ("Frames whose source address was not learnt", refused_addresses);
+        plain(encoder, "pvnet_switch_refused_addresses", help, &ConstCounter::new(refused))?;
         let help = "Addresses in the switch's table";
         plain(encoder, "pvnet_switch_addresses", help, &gauge(self.0.addresses.len() as u64))?;
         if let Some(known) = &self.0.multicast {
@@ -262,33 +261,20 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resul
     family(encoder, "pvnet_copied_bytes", help, copied)
 }
 
-/// Metrics of the ports that have such a status.
+/// Metrics of the ports that have such a status; nothing where none has.
 fn of_ports<'a, S: 'a>(
     ports: &'a [PortStatus],
     of: impl Fn(&'a PortStatus) -> Option<&'a S>,
     metrics: &[Metric<S>],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    let row = |port: &'a PortStatus| Some((vec![("port", port.name.clone())], of(port)?));
-    let rows: Vec<_> = ports.iter().filter_map(row).collect();
-    self::metrics(&rows, metrics, encoder)
-}
-
-/// The labels of a series.
-type Labels = Vec<(&'static str, String)>;
-
-/// Metrics of everything that has such a status, with its labels; nothing where there is none.
-fn metrics<S>(
-    rows: &[(Labels, &S)],
-    metrics: &[Metric<S>],
-    encoder: &mut DescriptorEncoder<'_>,
-) -> fmt::Result {
-    for Metric { name, help, is_counter, values } in metrics.iter().filter(|_| !rows.is_empty()) {
-        let series = rows.iter().flat_map(|(labels, status)| {
+    let ports: Vec<_> = ports.iter().filter_map(|port| Some((&*port.name, of(port)?))).collect();
+    for Metric { name, help, is_counter, values } in metrics.iter().filter(|_| !ports.is_empty()) {
+        let series = ports.iter().flat_map(|(port, status)| {
             values(status).into_iter().map(move |(direction, value)| {
-                let direction = ("direction", direction.to_owned());
-                let direction = Some(direction).filter(|(_, name)| !name.is_empty());
-                (labels.iter().cloned().chain(direction).collect::<Labels>(), value)
+                let direction = Some(("direction", direction)).filter(|(_, name)| !name.is_empty());
+                let labels: Vec<_> = [("port", *port)].into_iter().chain(direction).collect();
+                (labels, value)
             })
         });
         match is_counter {

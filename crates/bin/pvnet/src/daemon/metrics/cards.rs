@@ -3,73 +3,38 @@
 use std::fmt;
 
 use control_socket::{ContextState, ContextStatus, NicStatus, PortState};
-use port::{Metric, whole};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 
-use super::{Labels, family, metrics};
+use super::{family, gauge};
 
-const CARDS: &[Metric<NicStatus>] = &[
-    Metric::gauge("pvnet_nic_up", "Whether the card's process is there", |nic| {
-        whole((nic.state == PortState::Up).into())
+/// A counter of every card or context: its name, its help, and its field of the status.
+type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const CARDS: [Counter<NicStatus>; 3] = [
+    ("pvnet_nic_attachments", "Processes that came to be the card", |nic| nic.attachments),
+    ("pvnet_nic_faults", "Protection faults that the card's process has reported", |nic| {
+        nic.faults
     }),
-    Metric::counter("pvnet_nic_attachments", "Processes that came to be the card", |nic| {
-        whole(nic.attachments)
-    }),
-    Metric::counter(
-        "pvnet_nic_faults",
-        "Protection faults that the card's process has reported",
-        |nic| whole(nic.faults),
-    ),
-    Metric::counter(
-        "pvnet_nic_vectors",
-        "Interrupt vectors that the card's process has sent",
-        |nic| whole(nic.vectors),
-    ),
+    ("pvnet_nic_vectors", "Interrupt vectors that the card's process has sent", |nic| nic.vectors),
 ];
 
-const CONTEXTS: &[Metric<ContextStatus>] = &[
-    Metric::gauge("pvnet_context_up", "Whether the card serves the context", |context| {
-        whole((context.state == ContextState::Up).into())
+const CONTEXTS: [Counter<ContextStatus>; 11] = [
+    ("pvnet_context_tx_frames", "Frames that the guest sent", |context| context.tx.frames),
+    ("pvnet_context_tx_bytes", "Bytes that the guest sent", |context| context.tx.bytes),
+    ("pvnet_context_rx_frames", "Frames that the guest received", |context| context.rx.frames),
+    ("pvnet_context_rx_bytes", "Bytes that the guest received", |context| context.rx.bytes),
+    ("pvnet_context_events", "Mailbox events", |context| context.events),
+    ("pvnet_context_vectored", "Times that the card put it into a vector", |context| {
+        context.vectored
     }),
-    Metric::gauge("pvnet_context_references", "References to the guest's pages", |context| {
-        whole(context.references)
+    ("pvnet_context_interrupts", "Virtual interrupts", |context| context.interrupts),
+    ("pvnet_context_hypercalls", "Hypercalls", |context| context.calls),
+    ("pvnet_context_descriptors", "Descriptors that hypercalls put on a ring", |context| {
+        context.descriptors
     }),
-    Metric::counter("pvnet_context_tx_frames", "Frames that the guest sent", |context| {
-        whole(context.tx.frames)
-    }),
-    Metric::counter("pvnet_context_tx_bytes", "Bytes that the guest sent", |context| {
-        whole(context.tx.bytes)
-    }),
-    Metric::counter("pvnet_context_rx_frames", "Frames that the guest received", |context| {
-        whole(context.rx.frames)
-    }),
-    Metric::counter("pvnet_context_rx_bytes", "Bytes that the guest received", |context| {
-        whole(context.rx.bytes)
-    }),
-    Metric::counter("pvnet_context_events", "Mailbox events", |context| whole(context.events)),
-    Metric::counter(
-        "pvnet_context_vectored",
-        "Times that the card put it into a vector",
-        |context| whole(context.vectored),
-    ),
-    Metric::counter("pvnet_context_interrupts", "Virtual interrupts", |context| {
-        whole(context.interrupts)
-    }),
-    Metric::counter("pvnet_context_hypercalls", "Hypercalls", |context| whole(context.calls)),
-    Metric::counter(
-        "pvnet_context_descriptors",
-        "Descriptors that hypercalls put on a ring",
-        |context| whole(context.descriptors),
-    ),
-    Metric::counter("pvnet_context_mapped_pages", "Pages that hypercalls mapped", |context| {
-        whole(context.mapped)
-    }),
-    Metric::counter(
-        "pvnet_context_refused_hypercalls",
-        "Hypercalls that were refused",
-        |context| whole(context.refused),
-    ),
+    ("pvnet_context_mapped_pages", "Pages that hypercalls mapped", |context| context.mapped),
+    ("pvnet_context_refused_hypercalls", "Hypercalls that were refused", |context| context.refused),
 ];
 
 /// Encodes all cards and their contexts; nothing if there is no card.
@@ -77,14 +42,27 @@ pub(super) fn encode(nics: &[NicStatus], encoder: &mut DescriptorEncoder<'_>) ->
     if nics.is_empty() {
         return Ok(());
     }
-    let cards: Vec<_> = nics.iter().map(|nic| (vec![("nic", nic.name.clone())], nic)).collect();
-    metrics(&cards, CARDS, encoder)?;
-    let contexts: Vec<_> = nics.iter().flat_map(contexts).collect();
-    metrics(&contexts, CONTEXTS, encoder)?;
-    let drops = contexts.iter().flat_map(|(labels, context)| {
-        context.drops.iter().map(|(reason, count)| {
+    let cards = || nics.iter().map(|nic| ([("nic", &*nic.name)], nic));
+    let up = cards().map(|(labels, nic)| (labels, gauge((nic.state == PortState::Up).into())));
+    family(encoder, "pvnet_nic_up", "Whether the card's process is there", up)?;
+    for (name, help, value) in CARDS {
+        let counts = cards().map(|(labels, nic)| (labels, ConstCounter::new(value(nic))));
+        family(encoder, name, help, counts)?;
+    }
+    let contexts = || nics.iter().flat_map(contexts);
+    let is_up = |context: &ContextStatus| gauge((context.state == ContextState::Up).into());
+    let up = contexts().map(|(labels, context)| (labels, is_up(context)));
+    family(encoder, "pvnet_context_up", "Whether the card serves the context", up)?;
+    let references = contexts().map(|(labels, context)| (labels, gauge(context.references)));
+    family(encoder, "pvnet_context_references", "References to the guest's pages", references)?;
+    for (name, help, value) in CONTEXTS {
+        let counts = contexts().map(|(labels, one)| (labels, ConstCounter::new(value(one))));
+        family(encoder, name, help, counts)?;
+    }
+    let drops = contexts().flat_map(|(labels, context)| {
+        context.drops.iter().map(move |(reason, count)| {
             let reason = ("reason", reason.clone());
-            let labels: Labels = labels.iter().cloned().chain([reason]).collect();
+            let labels: Vec<_> = labels.iter().cloned().chain([reason]).collect();
             (labels, ConstCounter::new(*count))
         })
     });
@@ -92,14 +70,12 @@ pub(super) fn encode(nics: &[NicStatus], encoder: &mut DescriptorEncoder<'_>) ->
 }
 
 /// A card's contexts with their labels.
-fn contexts(nic: &NicStatus) -> impl Iterator<Item = (Labels, &ContextStatus)> {
+fn contexts(
+    nic: &NicStatus,
+) -> impl Iterator<Item = ([(&'static str, String); 3], &ContextStatus)> {
     nic.contexts.iter().map(|context| {
-        let labels = vec![
-            ("nic", nic.name.clone()),
-            ("context", context.context.to_string()),
-            ("guest", context.guest.clone()),
-        ];
-        (labels, context)
+        let (name, guest) = (nic.name.clone(), context.guest.clone());
+        ([("nic", name), ("context", context.context.to_string()), ("guest", guest)], context)
     })
 }
 

@@ -66,56 +66,7 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("{}", own_pages(pages));
     }
     for port in &status.ports {
-        if let Some(wrappers) = wrappers(port) {
-            println!("{}: {wrappers}", port.name);
-        }
-        for ignored in &port.toolstack.ignored {
-            println!("{}: {ignored}", port.name);
-        }
-        if let Some(device) = &port.device {
-            println!("{}: its device on the host is {device}", port.name);
-        }
-        if let Some(reason) = &port.reason {
-            println!("{}: {reason}", port.name);
-        }
-        if let Some(refused) = refused(port.refused_connections) {
-            println!("{}: {refused}", port.name);
-        }
-        if let Some(mapped) = port.mapped_memory.and_then(mapped_memory) {
-            println!("{}: {mapped}", port.name);
-        }
-        if port.guest_hash {
-            println!("{}: its guest has chosen the hash that spreads its flows", port.name);
-        }
-        if let Some(learning) = learning(&port.learning) {
-            println!("{}: {learning}", port.name);
-        }
-        if let Some(merged) = merged(port.gro) {
-            println!("{}: {merged}", port.name);
-        }
-        if port.gso_checksum_fixups > 0 {
-            println!(
-                "{}: {} TCP frames from it to be segmented came without a blank checksum, and got one",
-                port.name, port.gso_checksum_fixups
-            );
-        }
-        if let Some(copies) = &port.guest_copy {
-            println!("{}: {}", port.name, guest_copy(copies));
-        }
-        if let Some(sockets) = xdp(&port.xdp) {
-            println!("{}: {sockets}", port.name);
-        }
-        for queue in &port.guest_queues {
-            println!("{}: {}", port.name, guest_queue(queue));
-        }
-    }
-    for port in &status.ports {
-        if let Some(line) = port.persistent_grants.as_ref().and_then(kept_pages) {
-            println!("{}: {line}", port.name);
-        }
-        if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
-            println!("{}: {}", port.name, coverage(memory));
-        }
+        said_of(port).for_each(|line| println!("{}: {line}", port.name));
     }
     if let Some(MulticastStatus { groups, members, pruned, refused }) = status.multicast {
         let reach = match pruned {
@@ -134,6 +85,36 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// What is to be said of a port, line by line.
+fn said_of(port: &PortStatus) -> impl Iterator<Item = String> {
+    let ignored = port.toolstack.ignored.iter().map(ToString::to_string);
+    let fixups = port.gso_checksum_fixups;
+    let fixups = (fixups > 0).then(|| {
+        format!(
+            "{fixups} TCP frames from it to be segmented came without a blank checksum, and got one"
+        )
+    });
+    let hash = "its guest has chosen the hash that spreads its flows";
+    let hash = port.guest_hash.then(|| hash.to_owned());
+    let huge = port.memory.as_ref().filter(|memory| memory.huge_pages);
+    let lines = [
+        port.device.as_ref().map(|device| format!("its device on the host is {device}")),
+        port.reason.as_ref().map(ToString::to_string),
+        refused(port.refused_connections),
+        port.mapped_memory.and_then(mapped_memory),
+        hash,
+        learning(&port.learning),
+        merged(port.gro),
+        fixups,
+        port.guest_copy.as_ref().map(guest_copy),
+        xdp(&port.xdp),
+    ];
+    let queues = port.guest_queues.iter().map(guest_queue);
+    let pages = [port.persistent_grants.as_ref().and_then(kept_pages), huge.map(coverage)];
+    let lines = wrappers(port).into_iter().chain(ignored).chain(lines.into_iter().flatten());
+    lines.chain(queues).chain(pages.into_iter().flatten())
 }
 
 /// How the NIC of an uplink is read and written, if that is by AF_XDP.

@@ -408,11 +408,7 @@ fn reach_the_card_through_the_driver_domain(protection: &str) {
     );
     let lines = |guest| if guest == 1 { "nic = \"card0\"\n" } else { "" };
     let mut bed = Bed::start_each(3, &uplink, lines);
-    let uplink = |bed: &Bed| {
-        let status = bed.testbed.status();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == "out").unwrap().clone()
-    };
+    let uplink = |bed: &Bed| bed.testbed.named("out").unwrap();
     (0..3).for_each(|guest| bed.testbed.join(guest, &[]));
     for round in 0..2 {
         wait("the uplink", || uplink(&bed)["state"] == "up");

@@ -46,6 +46,11 @@ pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// The port of this name in a status, if there is one.
+pub fn port_of(status: &Value, name: &str) -> Option<Value> {
+    status["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).cloned()
+}
+
 /// A running daemon, and guests that may or may not run.
 pub struct Testbed {
     // Dropped in this order: guests before their daemon.
@@ -182,10 +187,12 @@ impl Testbed {
 
     /// The status of a guest's port.
     pub fn port(&self, guest: usize) -> Value {
-        let name = self.guests[guest].namespace.name();
-        let status = self.status();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == name).unwrap().clone()
+        self.named(self.guests[guest].namespace.name()).unwrap()
+    }
+
+    /// The status of the port of this name, if there is one.
+    pub fn named(&self, name: &str) -> Option<Value> {
+        port_of(&self.status(), name)
     }
 
     /// Sends `bytes` from one guest to another, over both address families in turn, and compares.

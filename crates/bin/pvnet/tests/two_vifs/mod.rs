@@ -6,7 +6,7 @@ use std::path::Path;
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
-use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, port_of, pvnet, requires, wait};
 
 /// The networks: the router is host 254 in each, the other guest host 1.
 const NETWORKS: [u8; 2] = [1, 2];
@@ -77,10 +77,7 @@ impl Networks {
     fn ports(&self) -> [Value; 2] {
         let name = self.router.name();
         let status = self.status();
-        [name.to_owned(), format!("{name}.1")].map(|name| {
-            let ports = status["ports"].as_array().unwrap();
-            ports.iter().find(|port| port["name"] == name).unwrap().clone()
-        })
+        [name.to_owned(), format!("{name}.1")].map(|name| port_of(&status, &name).unwrap())
     }
 }
 

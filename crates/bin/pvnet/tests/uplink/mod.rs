@@ -6,7 +6,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, port_of, pvnet, requires, wait};
 
 /// The frames that crossed the tap in one direction, as tshark reads them.
 struct Captured {
@@ -108,8 +108,7 @@ impl UplinkTestbed {
         let mut command = pvnet();
         command.args(["status", "--json", "--directory"]).arg(self.folder.path());
         let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == name).unwrap().clone()
+        port_of(&status, name).unwrap()
     }
 
     /// Captures the tap during `work`, which must send at least `bytes`, and reads the frames that

@@ -10,8 +10,7 @@ use crate::reader::Capture;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::request::Options;
-use crate::sink::Sink;
-use crate::sinks::{CAPTURES_MAX, PortSink, Sinks};
+use crate::sink::{CAPTURES_MAX, PortSink, Sink, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has

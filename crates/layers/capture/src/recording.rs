@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use crate::current::Current;
-use crate::files::Files;
+use crate::files::{Current, Files};
 use crate::filter::{Filter, FilterError};
 use crate::pcapng::{self, Statistics, preamble};
 use crate::reader::INTERVAL;

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{CpuArgs, DaemonArgs, InterfaceArgs, LogArgs};
+use args::{CpuArgs, DaemonArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -118,7 +118,7 @@ enum Command {
         #[arg(long, default_value_t = 0, value_name = "N")]
         vif: u32,
         #[command(flatten)]
-        interface: InterfaceArgs,
+        interface: guest::Options,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -285,7 +285,7 @@ struct GuestArgs {
     #[command(flatten)]
     cpus: CpuArgs,
     #[command(flatten)]
-    interface: InterfaceArgs,
+    interface: guest::Options,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -312,20 +312,27 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
             config_check::run(&ConfigFile::new(config, set), json)
         }
         Command::Run { config, set, log, .. } => run(&ConfigFile::new(config, set), &log),
-        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, cpus, interface, log }) => {
+        Command::Guest(GuestArgs {
+            name,
+            daemon,
+            token_file,
+            rejoin,
+            cpus,
+            mut interface,
+            log,
+        }) => {
             cpus.bind()?;
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
-            let rejoin = Duration::from_secs(rejoin.into());
-            let options = guest::Options { rejoin, ..interface.options() };
-            service(&log, || guest::run(&identity, &socket, &options))
+            interface.rejoin = Duration::from_secs(rejoin.into());
+            service(&log, || guest::run(&identity, &socket, &interface))
         }
         Command::Nic { name, cpus, daemon, log } => {
             cpus.bind()?;
             service(&log, || nic::run(&name, &nic_socket(&daemon.directory)))
         }
         Command::Frontend { vif, interface, log } => {
-            service(&log, || guest::run_on_xen(vif, &interface.options()))
+            service(&log, || guest::run_on_xen(vif, &interface))
         }
         Command::Attach { vif, mac, json } => attach::attach(&vif, mac, json).map(success),
         Command::Detach { vif, json } => attach::detach(&vif, json).map(success),

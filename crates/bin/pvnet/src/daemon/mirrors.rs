@@ -1,4 +1,4 @@
-//! The mirrors of the configuration, and what each port has to do with them.
+//! The mirrors of the configuration, to ports or to files.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};

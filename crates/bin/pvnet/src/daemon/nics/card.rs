@@ -297,7 +297,7 @@ impl NicCard {
     }
 
     /// The card's process has ended: no memory is used any more, and the guests' links are down.
-    pub(super) fn detach(&self) {
+    fn detach(&self) {
         let mut state = self.state();
         let Some(attached) = state.attached.take() else { return };
         *self.contexts.lock() = None;

@@ -186,17 +186,17 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Ends a queue's thread.
-pub(super) struct Stop {
+struct Stop {
     is_set: AtomicBool,
     doorbell: Arc<Doorbell>,
 }
 
 impl Stop {
-    pub(super) fn new() -> std::io::Result<Self> {
+    fn new() -> std::io::Result<Self> {
         Ok(Self { is_set: AtomicBool::new(false), doorbell: Arc::new(Doorbell::new()?) })
     }
 
-    pub(super) fn set(&self) {
+    fn set(&self) {
         self.is_set.store(true, Ordering::Release);
         self.doorbell.ring();
     }
@@ -207,23 +207,23 @@ impl Stop {
 }
 
 /// A queue, for its thread.
-pub(super) struct ServedQueue {
-    pub(super) id: VifId,
+struct ServedQueue {
+    id: VifId,
     /// The port's name of its interface.
-    pub(super) name: String,
-    pub(super) place: Place,
-    pub(super) domain: Arc<Domain>,
-    pub(super) lender: Arc<dyn Lender>,
-    pub(super) memory: LentMemory,
-    pub(super) counts: Arc<LentCounts>,
+    name: String,
+    place: Place,
+    domain: Arc<Domain>,
+    lender: Arc<dyn Lender>,
+    memory: LentMemory,
+    counts: Arc<LentCounts>,
     /// Of the uplink.
-    pub(super) events: PortEvents,
-    pub(super) stop: Arc<Stop>,
+    events: PortEvents,
+    stop: Arc<Stop>,
 }
 
 impl ServedQueue {
     /// Serves it until it is stopped.
-    pub(super) fn run(self, machine: &Machine) {
+    fn run(self, machine: &Machine) {
         if let Err(error) = self.serve(machine) {
             warn!(
                 guest = self.name,

@@ -96,12 +96,12 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
         mac,
         permissions: Permissions::default(),
         protection: nic.protection,
-        coalescing: nic.interrupts().into(),
+        coalescing: nic.interrupts(),
     };
     let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
         index,
         protection: context.protection.unwrap_or(nic.protection),
-        coalescing: context.interrupts(nic).into(),
+        coalescing: context.interrupts(nic),
         ..planned(&guest.name, context.mac)
     });
     let queues = config.queues_of(&nic.name).filter_map(|(guest, index, vif)| {

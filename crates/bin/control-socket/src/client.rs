@@ -183,24 +183,9 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
 
+    use host::TempDir;
+
     use super::*;
-
-    /// A folder for one test's socket, removed at the end.
-    struct Folder(std::path::PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("pvnet-{name}-{}", std::process::id()));
-            std::fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
 
     /// A daemon that refuses so many clients without reading what they ask, after a while.
     fn refuse(listener: &UnixListener, clients: usize, after: Duration) {
@@ -212,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_heard_before_and_after_the_request_is_written() {
-        let folder = Folder::new("refusal");
-        let socket = folder.0.join("control.sock");
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("control.sock");
         let late = Duration::from_millis(200);
         for after in [Duration::ZERO, late] {
             let listener = UnixListener::bind(&socket).unwrap();
@@ -234,9 +219,9 @@ mod tests {
 
     #[test]
     fn who_has_no_permission_hears_which_group_has() {
-        let folder = Folder::new("group");
-        let gid = std::fs::metadata(&folder.0).unwrap().gid();
-        let said = not_permitted(&folder.0.join("closed").join("control.sock"));
+        let folder = TempDir::new().unwrap();
+        let gid = std::fs::metadata(folder.path()).unwrap().gid();
+        let said = not_permitted(&folder.path().join("closed").join("control.sock"));
         let groups = std::fs::read_to_string(GROUPS).unwrap();
         let name = group_name(&groups, gid);
         assert!(said.ends_with(&format!("be root, or a member of the group {name}")), "{said}");
@@ -246,8 +231,8 @@ mod tests {
 
     #[test]
     fn a_client_that_wrote_too_late_hears_the_reason() {
-        let folder = Folder::new("late");
-        let socket = folder.0.join("control.sock");
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("control.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let mut stream = UnixStream::connect(&socket).unwrap();
         refuse(&listener, 1, Duration::ZERO);

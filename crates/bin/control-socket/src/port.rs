@@ -188,89 +188,65 @@ impl fmt::Display for PortState {
 
 /// Why a port carries no traffic, or not well. In JSON: an object with a `code` and, where there is
 /// more to say, a `detail`. `Display` makes the sentence for an operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[serde(tag = "code", content = "detail", rename_all = "snake_case")]
 pub enum Reason {
     /// The frontend has not connected yet.
+    #[error("waiting for the frontend")]
     WaitingForFrontend,
     /// The frontend closed the interface, or its domain ended.
+    #[error("the frontend closed")]
     FrontendClosed,
     /// No front-end of a virtual machine's port is connected; why the last one's session ended.
+    #[error("no front-end is connected; the last session ended: {0}")]
     FrontendGone(String),
     /// A virtual machine's front-end is connected, and no driver in the guest has started the device yet.
+    #[error("a front-end is connected, and its guest's driver has not started the device")]
     NoDriver,
     /// A virtual machine's front-end is connected, and the driver in the guest has stopped the device.
+    #[error("a front-end is connected, and its guest's driver has stopped the device")]
     DriverStopped,
     /// A virtual machine's front-end shares no memory, or none that the guest writes to: QEMU without `share=on`. The port may be up.
+    #[error("the front-end shares no memory with us (share=on)")]
     NoSharedMemory,
     /// The handshake failed: invalid keys of the frontend, or an error of the store.
+    #[error("{0}")]
     NotConnected(String),
     /// No back-end has taken the uplink's socket yet.
+    #[error("waiting for the back-end")]
     WaitingForBackend,
     /// The guest, or the back-end of an uplink, broke the protocol.
+    #[error("disabled: {0}")]
     Disabled(String),
     /// The device behind an uplink failed.
+    #[error("{0}; start the daemon again")]
     DeviceFailed(String),
     /// The card of this name does not serve the uplink's context.
+    #[error("card {0} does not serve it; if the card is down: `pvnet nic {0}`")]
     NoCard(String),
     /// The guest posts no buffers, or the back-end or card of an uplink takes none from its ring, so frames for it are dropped. The port is up.
+    #[error("its other side takes no frames, so those for it are dropped")]
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
+    #[error("guest {0} has the same MAC address and gets the frames for it")]
     AddressTaken(String),
     /// The toolstack's script has not put the guest's device of this name into its place yet.
+    #[error(
+        "the toolstack's script has not put {0} into its place: no hotplug-status = connected in the store"
+    )]
     WaitingForScript(String),
     /// The guest's device on the host is not there.
+    #[error("{0}; pvnet makes it again every second")]
     NoDevice(String),
     /// The guest's device of this name is down, so what the guest sends is dropped.
+    #[error("{0} is down: `ip link set {0} up`")]
     DeviceDown(String),
     /// `pvnet port down`, or `enabled = false` in the configuration.
+    #[error("set down by operator")]
     SetDown,
     /// The daemon is stopping.
+    #[error("the daemon is stopping")]
     Stopping,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WaitingForFrontend => f.write_str("waiting for the frontend"),
-            Self::WaitingForBackend => f.write_str("waiting for the back-end"),
-            Self::FrontendClosed => f.write_str("the frontend closed"),
-            Self::FrontendGone(why) => {
-                write!(f, "no front-end is connected; the last session ended: {why}")
-            }
-            Self::NoDriver => f.write_str(
-                "a front-end is connected, and its guest's driver has not started the device",
-            ),
-            Self::DriverStopped => f.write_str(
-                "a front-end is connected, and its guest's driver has stopped the device",
-            ),
-            Self::NoSharedMemory => {
-                f.write_str("the front-end shares no memory with us (share=on)")
-            }
-            Self::NotConnected(error) => f.write_str(error),
-            Self::Disabled(error) => write!(f, "disabled: {error}"),
-            Self::DeviceFailed(error) => write!(f, "{error}; start the daemon again"),
-            Self::NoCard(card) => {
-                write!(f, "card {card} does not serve it; if the card is down: `pvnet nic {card}`")
-            }
-            Self::Stalled => {
-                f.write_str("its other side takes no frames, so those for it are dropped")
-            }
-            Self::AddressTaken(owner) => {
-                write!(f, "guest {owner} has the same MAC address and gets the frames for it")
-            }
-            Self::WaitingForScript(device) => write!(
-                f,
-                "the toolstack's script has not put {device} into its place: no hotplug-status = connected in the store"
-            ),
-            Self::NoDevice(error) => write!(f, "{error}; pvnet makes it again every second"),
-            Self::DeviceDown(device) => {
-                write!(f, "{device} is down: `ip link set {device} up`")
-            }
-            Self::SetDown => f.write_str("set down by operator"),
-            Self::Stopping => f.write_str("the daemon is stopping"),
-        }
-    }
 }
 
 /// A receive queue that an uplink keeps for one guest at a time, and what came through it.

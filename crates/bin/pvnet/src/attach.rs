@@ -14,7 +14,7 @@ use serde::Serialize;
 use wire::ethernet::MacAddr;
 use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
-use crate::program::text;
+use crate::program::{show, text};
 
 /// The interface.
 #[derive(Args)]
@@ -91,15 +91,9 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>, json: bool) -> Result<(), St
     nodes.create(&*store, &mac.to_string()).map_err(text)?;
     let state = format!("{}/state", nodes.backend_path());
     match wait_for(&*store, &state, |state| state == Some(XenbusState::Connected)) {
-        Ok(()) if json => {
-            let document = AttachDocument::new(&nodes, Some(mac), false);
-            print!("{}", document::line(&document).map_err(text)?);
-            Ok(())
-        }
-        Ok(()) => {
-            println!("vif {} of domain {} is up: mac {mac}", args.vif, args.domain);
-            Ok(())
-        }
+        Ok(()) => show(json, &AttachDocument::new(&nodes, Some(mac), false), || {
+            format!("vif {} of domain {} is up: mac {mac}\n", args.vif, args.domain)
+        }),
         Err(WaitError::Store(error)) => Err(text(error)),
         Err(WaitError::At(now)) => Err(format!(
             "created, but not connected: the backend is in state {now:?} ({}); `pvnet status` says \
@@ -140,11 +134,7 @@ pub fn detach(args: &VifArgs, json: bool) -> Result<(), String> {
         eprintln!("the guest does not close it; removing it anyway");
     }
     nodes.remove(&*store).map_err(text)?;
-    if json {
-        let document = AttachDocument::new(&nodes, None, forced);
-        print!("{}", document::line(&document).map_err(text)?);
-    }
-    Ok(())
+    show(json, &AttachDocument::new(&nodes, None, forced), String::new)
 }
 
 impl VifArgs {

@@ -8,7 +8,7 @@ use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::program::text;
+use crate::program::show;
 
 /// The time limit for a guest without progress.
 const STUCK: Duration = Duration::from_secs(2);
@@ -40,15 +40,8 @@ pub fn run(socket: &Path, name: &str, mib: usize, json: bool) -> Result<(), Stri
             deadline = Instant::now() + STUCK;
         }
         if kept == target {
-            match json {
-                true => {
-                    let guest = name.to_owned();
-                    let document = BalloonDocument { guest, mib };
-                    print!("{}", document::line(&document).map_err(text)?);
-                }
-                false => println!("{name} has {mib} MiB"),
-            }
-            return Ok(());
+            let document = BalloonDocument { guest: name.to_owned(), mib };
+            return show(json, &document, || format!("{name} has {mib} MiB\n"));
         }
         if Instant::now() > deadline {
             return Err(format!(

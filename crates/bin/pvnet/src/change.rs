@@ -8,7 +8,7 @@ use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, TableKind
 
 use crate::args::DaemonArgs;
 use crate::config::value_of;
-use crate::program;
+use crate::program::show;
 use crate::save::SaveArgs;
 
 /// How a change is made and shown.
@@ -121,7 +121,7 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
 /// Runs `pvnet reload`. Returns whether all of the file is in force.
 pub fn reload(args: &ChangeArgs) -> Result<bool, String> {
     let report = request(Change::Reload { candidate: false }, args)?;
-    show(&report, args)?;
+    show(args.json, &report, || text(&report))?;
     Ok(report.is_complete())
 }
 
@@ -194,7 +194,7 @@ pub fn make(change: Change, args: &CommandArgs) -> Result<bool, String> {
     };
     let saved = saved.transpose();
     report.saved = saved.clone().unwrap_or_default();
-    show(&report, args)?;
+    show(args.json, &report, || text(&report))?;
     saved.map_err(|error| format!("this is in force, but not saved: {error}"))?;
     Ok(report.is_complete())
 }
@@ -203,14 +203,6 @@ fn request(change: Change, args: &ChangeArgs) -> Result<ChangeReport, String> {
     let ChangeArgs { daemon, dry_run, reconnect, .. } = args;
     let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
     control_socket::change(&control_socket(&daemon.directory), &request)
-}
-
-fn show(report: &ChangeReport, args: &ChangeArgs) -> Result<(), String> {
-    match args.json {
-        true => print!("{}", document::line(report).map_err(program::text)?),
-        false => print!("{}", text(report)),
-    }
-    Ok(())
 }
 
 /// A line for each step.

@@ -18,7 +18,6 @@ mod read;
 mod table;
 #[cfg(test)]
 mod tests;
-mod text;
 mod uplink;
 mod vif;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::USAGE;
 use crate::config::ConfigFile;
-use crate::program::text;
+use crate::program::show;
 
 /// What a configuration was found to be.
 #[derive(Serialize, JsonSchema)]
@@ -34,13 +34,10 @@ pub fn run(file: &ConfigFile, json: bool) -> Result<ExitCode, String> {
     let error = file.read().err().map(|error| error.to_string());
     let code = ExitCode::from(if error.is_none() { 0 } else { USAGE });
     let config = file.path().display().to_string();
-    match (json, error) {
-        (true, error) => {
-            let document = CheckDocument { config, valid: error.is_none(), error };
-            print!("{}", document::line(&document).map_err(text)?);
-        }
-        (false, None) => println!("{config}: valid"),
-        (false, Some(error)) => eprintln!("pvnet: {error}"),
+    if let Some(error) = error.as_ref().filter(|_| !json) {
+        eprintln!("pvnet: {error}");
+        return Ok(code);
     }
-    Ok(code)
+    let document = CheckDocument { config, valid: error.is_none(), error };
+    show(json, &document, || format!("{}: valid\n", document.config)).map(|()| code)
 }

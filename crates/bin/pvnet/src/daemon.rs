@@ -7,7 +7,6 @@
 mod admission;
 mod backends;
 mod carried;
-mod change;
 mod clients;
 mod closed_nodes;
 mod connections;
@@ -46,7 +45,7 @@ mod xen;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
-use control::Control;
+use control::{Control, change};
 use datapath::Datapath;
 use error::Error;
 use event::Event;
@@ -161,8 +160,14 @@ fn serve(
     let config = &host.config;
     let path = file.path().to_owned();
     let status = StatusReader::new(events.clone(), &host.platform, path, log);
-    let _server =
-        server::Server::start(config, file, &host.platform, &status, events.clone(), leases)?;
+    let services = server::Services {
+        file: file.clone(),
+        platform: Arc::downgrade(&host.platform),
+        status: status.clone(),
+        events: events.clone(),
+        leases,
+    };
+    let _server = server::Server::start(config, services)?;
     if let Some(address) = config.daemon.metrics {
         web::serve(address, status)?;
     }

@@ -1,6 +1,5 @@
 //! `pvnet doctor`: what a machine lacks for each feature. Every check does what the feature does, and undoes it.
 
-mod check;
 mod devices;
 mod machine;
 mod xen;
@@ -8,14 +7,12 @@ mod xen;
 use std::path::Path;
 use std::process::ExitCode;
 
-use check::{Check, Verdict};
 use clap::ValueEnum;
 use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::program::text;
 
 /// Options of `pvnet doctor`.
 #[derive(clap::Args)]
@@ -129,6 +126,61 @@ fn print(feature: &Feature) {
             println!("           → {next}");
         }
     }
+}
+
+/// One thing that was tried.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Check {
+    /// What it is about.
+    what: &'static str,
+    /// How it ended.
+    result: Verdict,
+    /// What was found, or why it failed.
+    found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// How a trial ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// It works.
+    Works,
+    /// It does not, and the feature does without, slower or with less.
+    Reduced,
+    /// It does not, and the feature needs it.
+    Missing,
+}
+
+impl Check {
+    /// What the feature needs.
+    fn needed(what: &'static str, tried: Result<String, String>, next: impl Into<String>) -> Self {
+        Self::new(what, tried, Verdict::Missing, next.into())
+    }
+
+    /// What the feature can do without.
+    fn wished(what: &'static str, tried: Result<String, String>, next: impl Into<String>) -> Self {
+        Self::new(what, tried, Verdict::Reduced, next.into())
+    }
+
+    fn new(
+        what: &'static str,
+        tried: Result<String, String>,
+        otherwise: Verdict,
+        next: String,
+    ) -> Self {
+        match tried {
+            Ok(found) => Self { what, result: Verdict::Works, found, next: None },
+            Err(found) => Self { what, result: otherwise, found, next: Some(next) },
+        }
+    }
+}
+
+/// An error as text, on one line.
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string().trim_end().replace('\n', "; ")
 }
 
 #[cfg(test)]

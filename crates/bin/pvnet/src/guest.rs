@@ -36,7 +36,7 @@ use links::Follow;
 use memory::Balloon;
 use stack_queue::StackQueue;
 
-pub use options::{Address, Options};
+pub use options::Options;
 
 /// Which guest a process is.
 pub struct Identity {
@@ -199,10 +199,10 @@ fn open_links(
     let pool = vif::copy_pool(guest, &**store, vifs, options)?;
     let may_rejoin = !options.rejoin.is_zero();
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
-        let offloads = vif::features(&**store, handle).without(options.without);
+        let offloads = vif::features(&**store, handle).without(options.without());
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
-        let (namespace, polling) = (Some(namespace), options.polling);
+        let (namespace, polling) = (Some(namespace), options.polling());
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
         let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
@@ -210,8 +210,8 @@ fn open_links(
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
         let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
-        let offloads = Features::ALL.without(options.without);
-        let (namespace, polling) = (Some(namespace), options.polling);
+        let offloads = Features::ALL.without(options.without());
+        let (namespace, polling) = (Some(namespace), options.polling());
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
         let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
         links.push(Link::open_context(context, stack)?);
@@ -254,10 +254,10 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
     let name = options.names(1)?.remove(0);
-    let offloads = Features::ALL.without(options.without);
+    let offloads = Features::ALL.without(options.without());
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
-    let polling = options.polling;
+    let polling = options.polling();
     let (namespace, kept, may_rejoin) = (None, None, false);
     let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
     let mut link = vif::open(&guest, &store, handle, stack, options, None)?;

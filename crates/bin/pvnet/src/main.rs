@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{CpuArgs, DaemonArgs, InterfaceArgs, LogArgs};
+use args::{CpuArgs, DaemonArgs, LogArgs};
 use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -118,7 +118,7 @@ enum Command {
         #[arg(long, default_value_t = 0, value_name = "N")]
         vif: u32,
         #[command(flatten)]
-        interface: InterfaceArgs,
+        interface: guest::Options,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -285,7 +285,7 @@ struct GuestArgs {
     #[command(flatten)]
     cpus: CpuArgs,
     #[command(flatten)]
-    interface: InterfaceArgs,
+    interface: guest::Options,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -299,6 +299,10 @@ fn main() -> ExitCode {
     host::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
+fn success((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
 fn dispatch(command: Command) -> Result<ExitCode, String> {
     if !command.is_service() {
         log::start(LogFormat::Text);
@@ -308,52 +312,57 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
             config_check::run(&ConfigFile::new(config, set), json)
         }
         Command::Run { config, set, log, .. } => run(&ConfigFile::new(config, set), &log),
-        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, cpus, interface, log }) => {
+        Command::Guest(GuestArgs {
+            name,
+            daemon,
+            token_file,
+            rejoin,
+            cpus,
+            mut interface,
+            log,
+        }) => {
             cpus.bind()?;
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
-            let rejoin = Duration::from_secs(rejoin.into());
-            let options = guest::Options { rejoin, ..interface.options() };
-            service(&log, || guest::run(&identity, &socket, &options))
+            interface.rejoin = Duration::from_secs(rejoin.into());
+            service(&log, || guest::run(&identity, &socket, &interface))
         }
         Command::Nic { name, cpus, daemon, log } => {
             cpus.bind()?;
             service(&log, || nic::run(&name, &nic_socket(&daemon.directory)))
         }
         Command::Frontend { vif, interface, log } => {
-            service(&log, || guest::run_on_xen(vif, &interface.options()))
+            service(&log, || guest::run_on_xen(vif, &interface))
         }
-        Command::Attach { vif, mac, json } => {
-            attach::attach(&vif, mac, json).map(|()| ExitCode::SUCCESS)
-        }
-        Command::Detach { vif, json } => attach::detach(&vif, json).map(|()| ExitCode::SUCCESS),
+        Command::Attach { vif, mac, json } => attach::attach(&vif, mac, json).map(success),
+        Command::Detach { vif, json } => attach::detach(&vif, json).map(success),
         Command::Exec { name, command } => exec(&name, &command),
         Command::Status { daemon, json } => {
-            status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
+            status::show(&control_socket(&daemon.directory), json).map(success)
         }
         Command::Reload(args) => change::reload(&args).map(exit_code),
         Command::Port(command) => change::port(command).map(exit_code),
         Command::Mirror(command) => mirrors::run(command).map(exit_code),
-        Command::Worker(command) => workers::run(command).map(|()| ExitCode::SUCCESS),
+        Command::Worker(command) => workers::run(command).map(success),
         Command::Balloon { daemon, name, mib, json } => {
             let socket = control_socket(&daemon.directory);
-            balloon::run(&socket, &name, mib, json).map(|()| ExitCode::SUCCESS)
+            balloon::run(&socket, &name, mib, json).map(success)
         }
         Command::Revoke { daemon, card, guest, json } => {
             let socket = control_socket(&daemon.directory);
-            revoke::run(&socket, card, guest, json).map(|()| ExitCode::SUCCESS)
+            revoke::run(&socket, card, guest, json).map(success)
         }
-        Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Capture(args) => capture::run(&args).map(success),
+        Command::Top(args) => top::run(&args).map(success),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rootless { command } => match rootless::run(&command)? {},
-        Command::Schema(args) => schema::print(&args).map(|()| ExitCode::SUCCESS),
+        Command::Schema(args) => schema::print(&args).map(success),
         Command::Manual { folder } => {
             let kinds = schema::KINDS.iter().copied();
             let written = report::write_manual(Cli::command(), &folder, kinds).and_then(|()| {
                 std::fs::write(folder.join(config::manual::FILE), config::manual::page())
             });
-            written.map(|()| ExitCode::SUCCESS).map_err(program::text)
+            written.map(success).map_err(program::text)
         }
         Command::Demo { .. } => {
             eprintln!(

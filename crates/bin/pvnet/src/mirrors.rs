@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::DaemonArgs;
 use crate::change::{NamedArgs, key_value, make, table};
-use crate::program::text;
+use crate::program::show;
 
 /// What `pvnet mirror list --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -66,17 +66,12 @@ pub fn run(command: MirrorCommand) -> Result<bool, String> {
 
 fn list(daemon: &DaemonArgs, json: bool) -> Result<(), String> {
     let mirrors = control_socket::status(&control_socket(&daemon.directory))?.mirrors;
-    if json {
-        print!("{}", document::line(&MirrorDocument { mirrors }).map_err(text)?);
-        return Ok(());
-    }
-    if mirrors.is_empty() {
-        println!("no mirrors");
-    }
-    for mirror in &mirrors {
-        println!("{}: {}", mirror.name, line(mirror));
-    }
-    Ok(())
+    let document = MirrorDocument { mirrors };
+    let named = |mirror: &MirrorStatus| format!("{}: {}\n", mirror.name, line(mirror));
+    show(json, &document, || match &document.mirrors[..] {
+        [] => "no mirrors\n".to_owned(),
+        mirrors => mirrors.iter().map(named).collect(),
+    })
 }
 
 /// A mirror, for people.

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::os::unix::net::UnixStream;
 use std::{panic, process};
 
+use document::Document;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 /// What `print!` says when it panics.
@@ -27,6 +28,19 @@ pub fn end_when_it_is_closed() {
 /// An error as text; for `map_err`.
 pub fn text(error: impl Display) -> String {
     error.to_string()
+}
+
+/// Prints a document as JSON on one line, or what people read instead.
+pub fn show(
+    json: bool,
+    document: &impl Document,
+    text: impl FnOnce() -> String,
+) -> Result<(), String> {
+    match json {
+        true => print!("{}", document::line(document).map_err(self::text)?),
+        false => print!("{}", text()),
+    }
+    Ok(())
 }
 
 /// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.

@@ -7,7 +7,7 @@ use document::Document;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::program::text;
+use crate::program::show;
 
 /// What was taken away.
 #[derive(Serialize, JsonSchema)]
@@ -28,9 +28,7 @@ pub fn run(socket: &Path, card: String, guest: String, json: bool) -> Result<(),
     let RevokeDocument { card, guest } = &done;
     let request = Request::Revoke { card: card.clone(), guest: guest.clone() };
     control_socket::command(socket, &request)?;
-    match json {
-        true => print!("{}", document::line(&done).map_err(text)?),
-        false => println!("{guest} has no context of {card} any more, until it starts again"),
-    }
-    Ok(())
+    show(json, &done, || {
+        format!("{guest} has no context of {card} any more, until it starts again\n")
+    })
 }

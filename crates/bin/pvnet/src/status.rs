@@ -1,14 +1,14 @@
 //! `pvnet status`.
 
 mod cards;
-pub mod workers;
 
 use std::path::Path;
 
 use control_socket::{
     GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MappedMemory,
     MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus,
-    Rates, Status, View, VlanStatus, XdpQueueStatus,
+    QueueKind, QueueStatus, Rates, Status, View, VlanStatus, WorkerShares, WorkerStatus,
+    XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -54,7 +54,7 @@ fn print(status: &Status) -> std::io::Result<()> {
     }
     table.print()?;
     for (number, worker) in status.workers.iter().enumerate() {
-        println!("{}", workers::line(number, worker));
+        println!("{}", worker_line(number, worker));
     }
     if status.meter.on {
         println!("{}", meter(&status.meter));
@@ -66,56 +66,7 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("{}", own_pages(pages));
     }
     for port in &status.ports {
-        if let Some(wrappers) = wrappers(port) {
-            println!("{}: {wrappers}", port.name);
-        }
-        for ignored in &port.toolstack.ignored {
-            println!("{}: {ignored}", port.name);
-        }
-        if let Some(device) = &port.device {
-            println!("{}: its device on the host is {device}", port.name);
-        }
-        if let Some(reason) = &port.reason {
-            println!("{}: {reason}", port.name);
-        }
-        if let Some(refused) = refused(port.refused_connections) {
-            println!("{}: {refused}", port.name);
-        }
-        if let Some(mapped) = port.mapped_memory.and_then(mapped_memory) {
-            println!("{}: {mapped}", port.name);
-        }
-        if port.guest_hash {
-            println!("{}: its guest has chosen the hash that spreads its flows", port.name);
-        }
-        if let Some(learning) = learning(&port.learning) {
-            println!("{}: {learning}", port.name);
-        }
-        if let Some(merged) = merged(port.gro) {
-            println!("{}: {merged}", port.name);
-        }
-        if port.gso_checksum_fixups > 0 {
-            println!(
-                "{}: {} TCP frames from it to be segmented came without a blank checksum, and got one",
-                port.name, port.gso_checksum_fixups
-            );
-        }
-        if let Some(copies) = &port.guest_copy {
-            println!("{}: {}", port.name, guest_copy(copies));
-        }
-        if let Some(sockets) = xdp(&port.xdp) {
-            println!("{}: {sockets}", port.name);
-        }
-        for queue in &port.guest_queues {
-            println!("{}: {}", port.name, guest_queue(queue));
-        }
-    }
-    for port in &status.ports {
-        if let Some(line) = port.persistent_grants.as_ref().and_then(kept_pages) {
-            println!("{}: {line}", port.name);
-        }
-        if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
-            println!("{}: {}", port.name, coverage(memory));
-        }
+        said_of(port).for_each(|line| println!("{}: {line}", port.name));
     }
     if let Some(MulticastStatus { groups, members, pruned, refused }) = status.multicast {
         let reach = match pruned {
@@ -134,6 +85,36 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// What is to be said of a port, line by line.
+fn said_of(port: &PortStatus) -> impl Iterator<Item = String> {
+    let ignored = port.toolstack.ignored.iter().map(ToString::to_string);
+    let fixups = port.gso_checksum_fixups;
+    let fixups = (fixups > 0).then(|| {
+        format!(
+            "{fixups} TCP frames from it to be segmented came without a blank checksum, and got one"
+        )
+    });
+    let hash = "its guest has chosen the hash that spreads its flows";
+    let hash = port.guest_hash.then(|| hash.to_owned());
+    let huge = port.memory.as_ref().filter(|memory| memory.huge_pages);
+    let lines = [
+        port.device.as_ref().map(|device| format!("its device on the host is {device}")),
+        port.reason.as_ref().map(ToString::to_string),
+        refused(port.refused_connections),
+        port.mapped_memory.and_then(mapped_memory),
+        hash,
+        learning(&port.learning),
+        merged(port.gro),
+        fixups,
+        port.guest_copy.as_ref().map(guest_copy),
+        xdp(&port.xdp),
+    ];
+    let queues = port.guest_queues.iter().map(guest_queue);
+    let pages = [port.persistent_grants.as_ref().and_then(kept_pages), huge.map(coverage)];
+    let lines = wrappers(port).into_iter().chain(ignored).chain(lines.into_iter().flatten());
+    lines.chain(queues).chain(pages.into_iter().flatten())
 }
 
 /// How the NIC of an uplink is read and written, if that is by AF_XDP.
@@ -304,12 +285,53 @@ fn drops(port: &PortStatus) -> String {
     drops.join(", ")
 }
 
+/// Queues that a line names, the busiest of them.
+const NAMED: usize = 6;
+
+/// What a worker does, and for whom.
+fn worker_line(number: usize, worker: &WorkerStatus) -> String {
+    let WorkerShares { carrying, polling, asleep } = worker.recent;
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let place = place(worker).map_or_else(String::new, |place| format!(" on {place}"));
+    let times = format!(
+        "{} carrying, {} polling, {} asleep",
+        percent(carrying),
+        percent(polling),
+        percent(asleep)
+    );
+    format!("worker {number}{place}: {times}; {}", queues(&worker.queues))
+}
+
+/// Where a worker runs, if it is bound.
+pub fn place(worker: &WorkerStatus) -> Option<String> {
+    let cpu = worker.cpu?;
+    Some(match worker.node {
+        Some(node) => format!("CPU {cpu} (node {node})"),
+        None => format!("CPU {cpu}"),
+    })
+}
+
+fn queues(queues: &[QueueStatus]) -> String {
+    let mut queues: Vec<_> = queues.iter().filter(|queue| queue.kind != QueueKind::Task).collect();
+    queues.sort_by(|one, other| other.load.total_cmp(&one.load));
+    let named: Vec<_> = queues.iter().take(NAMED).map(|queue| with_load(queue)).collect();
+    match queues.len() {
+        0 => "no queues".to_owned(),
+        all if all > NAMED => format!("{} and {} more", named.join(", "), all - NAMED),
+        _ => named.join(", "),
+    }
+}
+
+fn with_load(queue: &QueueStatus) -> String {
+    format!("{queue} {:.0} %", queue.load * 100.0)
+}
+
 #[cfg(test)]
 pub mod tests {
-    pub use super::cards::tests::nic;
     use control_socket::{LimitStatus, LimitedPackets, PortKind, PortState, ToolstackStatus};
     use hypervisor::Counted;
 
+    pub use super::cards::tests::nic;
     use super::*;
 
     #[test]
@@ -421,5 +443,26 @@ pub mod tests {
         };
         let line = "meter: 2.50 s in the hypervisor, copy batches 7, guest bytes 9";
         assert_eq!(meter(&status), line);
+    }
+
+    fn queue(queue: u64, load: f64) -> QueueStatus {
+        QueueStatus { port: "red".to_owned(), queue: Some(queue), load, ..QueueStatus::default() }
+    }
+
+    #[test]
+    fn a_worker_has_a_place_and_its_busiest_queues() {
+        let recent = WorkerShares { carrying: 0.5, polling: 0.25, asleep: 0.25 };
+        let queues = (0..8).map(|n| queue(n, n as f64 / 100.0));
+        let task = QueueStatus { kind: QueueKind::Task, ..queue(9, 0.9) };
+        let queues = queues.chain([task]).collect();
+        let worker =
+            WorkerStatus { cpu: Some(3), node: Some(1), recent, queues, ..WorkerStatus::default() };
+        assert_eq!(
+            worker_line(2, &worker),
+            "worker 2 on CPU 3 (node 1): 50 % carrying, 25 % polling, 25 % asleep; \
+             red/7 7 %, red/6 6 %, red/5 5 %, red/4 4 %, red/3 3 %, red/2 2 % and 2 more"
+        );
+        let idle = worker_line(0, &WorkerStatus::default());
+        assert_eq!(idle, "worker 0: 0 % carrying, 0 % polling, 0 % asleep; no queues");
     }
 }

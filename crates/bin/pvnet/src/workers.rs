@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::DaemonArgs;
-use crate::program::text;
-use crate::status::workers::place;
+use crate::program::{show, text};
+use crate::status::place;
 
 /// What `pvnet worker list --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -106,12 +106,7 @@ pub fn run(command: WorkerCommand) -> Result<(), String> {
 
 fn ask(request: &WorkerRequest, OutputArgs { daemon, json }: &OutputArgs) -> Result<(), String> {
     let report = control_socket::worker(&control_socket(&daemon.directory), request)?;
-    if *json {
-        print!("{}", document::line(&report).map_err(text)?);
-    } else {
-        print!("{}", said(&report));
-    }
-    Ok(())
+    show(*json, &report, || said(&report))
 }
 
 /// What has moved, or would.

@@ -59,11 +59,6 @@ fn file(testbed: &Testbed) -> PathBuf {
     testbed.folder().join("pvnet.toml")
 }
 
-fn status(testbed: &Testbed, name: &str) -> Option<Value> {
-    let status = testbed.status();
-    status["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).cloned()
-}
-
 /// Datagrams from one guest to another, and when they arrived.
 struct Stream {
     end: Arc<AtomicBool>,
@@ -259,17 +254,17 @@ fn operators_add_set_and_remove_guests() {
     // Down and up.
     let report = change(&testbed, &["port", "down", &blue]).unwrap();
     assert_eq!(steps(&report), [format!("change {blue} enabled")]);
-    let port = status(&testbed, &blue).unwrap();
+    let port = testbed.named(&blue).unwrap();
     assert_eq!((&port["state"], &port["reason"]["code"]), (&"down".into(), &"set_down".into()));
     assert_eq!(answers(&testbed), 0);
-    let drops = status(&testbed, &blue).unwrap()["drops"]["set_down"].clone();
+    let drops = testbed.named(&blue).unwrap()["drops"]["set_down"].clone();
     assert!(drops.as_u64() > Some(0), "{drops}");
     change(&testbed, &["port", "up", &blue]).unwrap();
     assert_eq!(answers(&testbed), 2);
 
     // Rules.
     change(&testbed, &["port", "set", &red, "limit.egress.mbps=8", "guard=mac"]).unwrap();
-    let port = status(&testbed, &red).unwrap();
+    let port = testbed.named(&red).unwrap();
     assert_eq!(port["limit"]["egress"]["bytes_per_second"].as_u64(), Some(1_000_000));
     assert_eq!(port["guard"]["mode"], "mac");
     assert_eq!(answers(&testbed), 2);
@@ -291,22 +286,22 @@ fn operators_add_set_and_remove_guests() {
     let report = change(&testbed, &["reload", "--dry-run"]).unwrap();
     assert_eq!(steps(&report), [format!("change {red} guard limit")]);
     assert_eq!(report["steps"][0]["reverts_command"], true);
-    assert!(status(&testbed, &red).unwrap()["limit"].is_object(), "a dry run");
+    assert!(testbed.named(&red).unwrap()["limit"].is_object(), "a dry run");
     std::fs::write(file(&testbed), format!("{text}colour = 1\n")).unwrap();
     let error = change(&testbed, &["reload"]).unwrap_err();
     assert!(error.contains("colour") && error.contains("line"), "{error}");
-    assert!(status(&testbed, &red).unwrap()["limit"].is_object(), "a file with an error");
+    assert!(testbed.named(&red).unwrap()["limit"].is_object(), "a file with an error");
     std::fs::write(file(&testbed), &text).unwrap();
     let pid = Pid::from_raw(testbed.daemon.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::HUP).unwrap();
-    wait("the signal's reload", || status(&testbed, &red).unwrap()["limit"].is_null());
+    wait("the signal's reload", || testbed.named(&red).unwrap()["limit"].is_null());
     assert_eq!(answers(&testbed), 2);
 
     // A guest goes, and another comes.
     let report = change(&testbed, &["port", "del", &blue]).unwrap();
     assert_eq!(steps(&report), [format!("remove {blue}")]);
     testbed.guests[1].wait();
-    assert!(status(&testbed, &blue).is_none());
+    assert!(testbed.named(&blue).is_none());
     change(&testbed, &["port", "del", &green]).unwrap();
     let mac = format!("mac={}", testbed.guests[2].mac);
     let addresses = format!("addresses=[\"{}/24\"]", testbed.guests[2].ipv4);
@@ -336,13 +331,13 @@ fn what_is_saved_is_what_runs_and_the_rest_of_the_file_stays() {
     assert!(saved.starts_with("# Ours.\n\n") && saved.ends_with("\n# The end.\n"), "{saved}");
     assert_eq!(saved.lines().count(), before.lines().count() + 1, "{saved}");
     assert!(steps(&change(&testbed, &["reload"]).unwrap()).is_empty());
-    assert!(status(&testbed, &red).unwrap()["limit"]["egress"].is_object());
+    assert!(testbed.named(&red).unwrap()["limit"]["egress"].is_object());
 
     // Nothing is changed that would not be what runs, or that the daemon refuses.
     set(&["guard=mac"]).unwrap();
     let error = set(&["isolated=true", "--save"]).unwrap_err();
     assert!(error.contains(&format!("guard of {red}")), "{error}");
-    assert!(status(&testbed, &red).unwrap()["vlans"].is_null(), "{error}");
+    assert!(testbed.named(&red).unwrap()["vlans"].is_null(), "{error}");
     let refused = change(&testbed, &["port", "add", "uplink", "name=up", "tap=up0", "--save"]);
     assert!(refused.unwrap_err().contains("sandbox"));
     let tried = set(&["limit.egress.mbps=9", "guard=mac", "--dry-run", "--save"]).unwrap();
@@ -372,7 +367,7 @@ fn what_a_guest_agreed_on_changes_when_it_connects_again() {
     let changed = text.replace(&mac, &format!("{mac}persistent_grants = 16\n"));
     std::fs::write(file(&testbed), changed).unwrap();
     let domain = |testbed: &Testbed| {
-        status(testbed, &red).filter(|port| port["state"] == "up")?["domain"].as_u64()
+        testbed.named(&red).filter(|port| port["state"] == "up")?["domain"].as_u64()
     };
     let before = domain(&testbed);
     let report = change(&testbed, &["reload"]).unwrap();
@@ -408,7 +403,7 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     let has = |device: &str| outside.ip(&["link", "show", device]).is_ok();
     let add = ["port", "add", "uplink", "name=up", "tap=up0", &namespace];
     change(&testbed, &add).unwrap();
-    assert!(has("up0") && status(&testbed, "up").unwrap()["state"] == "up");
+    assert!(has("up0") && testbed.named("up").unwrap()["state"] == "up");
     let error = change(&testbed, &["port", "set", "up", "tap=up1"]).unwrap_err();
     assert!(error.contains("--reconnect"), "{error}");
     change(&testbed, &["port", "set", "up", "tap=up1", "--reconnect"]).unwrap();
@@ -432,7 +427,7 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     // A device that cannot be opened changes nothing.
     let bad = ["port", "add", "uplink", "name=bad", "tap=a-name-that-is-too-long"];
     assert!(change(&testbed, &bad).is_err());
-    assert!(status(&testbed, "bad").is_none());
+    assert!(testbed.named("bad").is_none());
     let socket = testbed.folder().join("vm.sock");
     let at = format!("socket={}", socket.display());
     change(&testbed, &["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &at])
@@ -441,7 +436,7 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     front_end.set_read_timeout(Some(LIMIT)).unwrap();
     change(&testbed, &["port", "del", "vm"]).unwrap();
     assert_eq!(front_end.read(&mut [0; 1]).unwrap(), 0, "its session has ended");
-    assert!(!socket.exists() && status(&testbed, "vm").is_none());
+    assert!(!socket.exists() && testbed.named("vm").is_none());
     change(&testbed, &["port", "del", "up"]).unwrap();
     wait("the tap's end", || !has("up1"));
 }
@@ -456,7 +451,7 @@ fn a_daemon_that_cannot_open_devices_any_more_says_what_to_do() {
     let report = change(&testbed, &[&add[..], &["--dry-run"]].concat()).unwrap();
     let step = &report["steps"][0];
     assert!(step["reason"].as_str().unwrap().contains("sandbox = \"devices\""), "{step}");
-    assert!(status(&testbed, "up").is_none());
+    assert!(testbed.named("up").is_none());
 }
 
 /// What a dry run says of a socket is what becomes of it.
@@ -527,6 +522,6 @@ fn many_clients_at_once_do_not_stop_the_daemon() {
     let red = testbed.guests[0].namespace.name().to_owned();
     let set = ["port", "set", &red, "limit.egress.mbps=8"];
     wait("an answer", || change(&testbed, &set).is_ok());
-    assert!(status(&testbed, &red).unwrap()["limit"].is_object());
+    assert!(testbed.named(&red).unwrap()["limit"].is_object());
     let _: &Process = &testbed.daemon;
 }

@@ -13,7 +13,7 @@ use machine::MachineGuest;
 use nic_session::channel::GuestEnd;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, pvnet, requires, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, pvnet, requires, started, wait};
 
 const MIB: u64 = 1 << 20;
 /// The address of the stack at the other end of the wire.
@@ -50,12 +50,7 @@ impl Bed {
     fn start_card(&mut self) {
         let mut command = self.testbed.command("nic");
         command.arg("card0");
-        let mut card = Process::capture(command).unwrap();
-        wait("the card's start", || {
-            assert!(card.ended().unwrap().is_none(), "{}", card.stderr());
-            card.stdout().contains("is up")
-        });
-        self.card = Some(card);
+        self.card = Some(started(command));
     }
 
     fn kill_card(&mut self) {
@@ -408,11 +403,7 @@ fn reach_the_card_through_the_driver_domain(protection: &str) {
     );
     let lines = |guest| if guest == 1 { "nic = \"card0\"\n" } else { "" };
     let mut bed = Bed::start_each(3, &uplink, lines);
-    let uplink = |bed: &Bed| {
-        let status = bed.testbed.status();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == "out").unwrap().clone()
-    };
+    let uplink = |bed: &Bed| bed.testbed.named("out").unwrap();
     (0..3).for_each(|guest| bed.testbed.join(guest, &[]));
     for round in 0..2 {
         wait("the uplink", || uplink(&bed)["state"] == "up");

@@ -17,7 +17,7 @@ mod virtio_user;
 mod wrappers;
 
 use lab::{Process, TempDir};
-use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, pvnet, requires, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, join, pvnet, requires, status_of, wait};
 
 const MIB: u64 = 1 << 20;
 
@@ -107,21 +107,13 @@ fn a_guest_reaches_hosts_behind_an_uplink() {
     let _daemon = Process::capture(command).unwrap();
     wait("the daemon's start", || folder.path().join("control.sock").exists());
     for flags in [&[][..], &["--no-tso", "--no-csum", "--no-sg"]] {
-        let mut command = pvnet();
-        command.args(["guest", "--directory"]).arg(folder.path()).args(flags).arg(inside.name());
-        let mut guest = Process::capture(command).unwrap();
-        wait("the guest's start", || guest.stdout().contains("is up"));
+        let mut guest = join(folder.path(), inside.name(), flags);
         let [there, back] = [[10, 77, 2, 254], [10, 77, 2, 1]].map(std::net::Ipv4Addr::from);
         assert_eq!(lab::ping(&inside, there, 3, PING_PAUSE).unwrap().received, 3);
         lab::transfer_file(&inside, &outside, there, 16 * MIB, 1).unwrap();
         lab::transfer_file(&outside, &inside, back, 16 * MIB, 2).unwrap();
         assert!(guest.stop().unwrap().success(), "{}", guest.stderr());
-        let gone = || {
-            let mut command = pvnet();
-            command.args(["status", "--json", "--directory"]).arg(folder.path());
-            lab::run(command, LIMIT).unwrap().contains("\"absent\": [\n")
-        };
-        wait("the guest's end", gone);
+        wait("the guest's end", || status_of(folder.path())["absent"][0].is_string());
     }
 }
 

@@ -114,9 +114,7 @@ impl Bed {
 
     /// A port's frames in this direction. None while it is not there.
     fn frames(&self, port: u8, side: &str) -> u64 {
-        let name = format!("vm{port}");
-        let ports = self.ports();
-        let port = ports.iter().find(|port| port["name"] == *name);
+        let port = self.testbed.named(&format!("vm{port}"));
         port.and_then(|port| port[side]["frames"].as_u64()).unwrap_or(0)
     }
 

@@ -100,11 +100,10 @@ impl Namespace {
     /// # Errors
     /// [`Error::Io`] if the namespace is gone or the thread cannot start. A failure to enter is part of the thread's
     /// result.
-    pub fn thread<T, F>(&self, work: F) -> Result<JoinHandle<Result<T>>>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T> + Send + 'static,
-    {
+    pub fn thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<JoinHandle<Result<T>>> {
         let file = self.file()?;
         let name = self.name.clone();
         let inside = move || {
@@ -121,11 +120,10 @@ impl Namespace {
     ///
     /// # Errors
     /// Those of `work`, and [`Error::Io`] if the namespace is gone or the thread cannot start.
-    pub fn inside<T, F>(&self, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T> + Send + 'static,
-    {
+    pub fn inside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let done = self.thread(work)?.join();
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

@@ -5,7 +5,6 @@ use crate::interrupt::SLICE;
 use crate::{Error, Interrupt, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -130,35 +129,38 @@ impl Process {
         let has_said = |process: &Self| {
             [process.stdout(), process.stderr()].iter().any(|output| output.contains(words))
         };
-        self.until(has_said, format_args!("said {words:?}"), limit)
+        let what = format!("`{}`, which has not said {words:?} yet,", self.name);
+        self.until(|process| has_said(process).then_some(()), what, limit, LISTEN)
     }
 
     /// Waits until it has made a file.
     pub fn makes(&mut self, file: &Path, limit: Duration) -> Result<()> {
-        self.until(|_| file.exists(), format_args!("made {}", file.display()), limit)
+        let what = format!("`{}`, which has not made {} yet,", self.name, file.display());
+        self.until(|_| file.exists().then_some(()), what, limit, LISTEN)
     }
 
-    fn until(
+    /// Looks for what it does, with a pause between two looks.
+    fn until<T>(
         &mut self,
-        has_done: impl Fn(&Self) -> bool,
-        what: Arguments<'_>,
+        done: impl Fn(&Self) -> Option<T>,
+        what: String,
         limit: Duration,
-    ) -> Result<()> {
+        pause: Duration,
+    ) -> Result<T> {
         let end = Instant::now() + limit;
         loop {
             // In this order: it may do so and end.
             let ended = self.ended()?;
-            if has_done(self) {
-                return Ok(());
+            if let Some(done) = done(self) {
+                return Ok(done);
             }
             if let Some(status) = ended {
                 return Err(self.failed(status));
             }
             if Instant::now() > end {
-                let what = format!("`{}`, which has not {what} yet,", self.name);
                 return Err(Error::TimedOut { what, limit });
             }
-            Interrupt::sleep(LISTEN)?;
+            Interrupt::sleep(pause)?;
         }
     }
 
@@ -174,23 +176,13 @@ impl Process {
         // It is not reaped yet, so its process id is not reused.
         kill_process(Pid::from_child(&self.child), Signal::USR1)
             .map_err(Error::io(format!("cannot signal `{}`", self.name)))?;
-        let end = Instant::now() + limit;
-        loop {
-            let ended = self.ended()?;
-            let stdout = self.stdout();
-            let line = stdout.get(before..).and_then(|text| text.split_once('\n'));
-            if let Some((line, _)) = line {
-                return Ok(line.to_owned());
-            }
-            if let Some(status) = ended {
-                return Err(self.failed(status));
-            }
-            if Instant::now() > end {
-                let what = format!("the report of `{}`", self.name);
-                return Err(Error::TimedOut { what, limit });
-            }
-            Interrupt::sleep(REPORT)?;
-        }
+        let line = |process: &Self| {
+            let stdout = process.stdout();
+            let (line, _) = stdout.get(before..)?.split_once('\n')?;
+            Some(line.to_owned())
+        };
+        let what = format!("the report of `{}`", self.name);
+        self.until(line, what, limit, REPORT)
     }
 
     /// Waits for its end.

@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn errors_in_a_file_name_the_file() {
-        let path = std::env::temp_dir().join(format!("pvnet-document-{}.json", std::process::id()));
+        let folder = host::TempDir::new().unwrap();
+        let path = folder.path().join("document.json");
         file::write_atomic(&path, b"{\"bench\":1}").expect("write");
         let message = Benchmark::read(&path).expect_err("not a document").to_string();
         assert!(message.starts_with(&path.display().to_string()), "{message}");
@@ -278,7 +279,6 @@ mod tests {
         let written = document(vec![Row::new("a", "s", Stats::single(1.0))]);
         written.write(&path).expect("write");
         assert_eq!(Benchmark::read(&path).expect("read"), written);
-        std::fs::remove_file(path).expect("tidy");
     }
 
     proptest! {

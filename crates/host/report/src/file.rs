@@ -97,22 +97,14 @@ fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn scratch(name: &str) -> PathBuf {
-        let folder =
-            std::env::temp_dir().join(format!("pvnet-report-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).expect("scratch folder");
-        folder
-    }
-
     #[test]
     fn a_write_replaces_the_file_and_leaves_nothing_beside_it() {
-        let folder = scratch("replace");
-        let path = folder.join("bench.json");
+        let folder = host::TempDir::new().unwrap();
+        let path = folder.path().join("bench.json");
         write_atomic(&path, b"old").expect("first write");
         write_atomic(&path, b"new").expect("second write");
         assert_eq!(read(&path).expect("read back"), "new");
-        assert_eq!(fs::read_dir(&folder).expect("list").count(), 1);
-        fs::remove_dir_all(folder).expect("tidy");
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 
     #[test]
@@ -128,11 +120,10 @@ mod tests {
 
     #[test]
     fn a_failed_rename_leaves_no_temporary_file() {
-        let folder = scratch("rename");
-        let occupied = folder.join("occupied");
+        let folder = host::TempDir::new().unwrap();
+        let occupied = folder.path().join("occupied");
         fs::create_dir_all(occupied.join("child")).expect("a directory in the way");
         assert!(write_atomic(&occupied, b"text").is_err());
-        assert_eq!(fs::read_dir(&folder).expect("list").count(), 1);
-        fs::remove_dir_all(folder).expect("tidy");
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 }

@@ -83,19 +83,18 @@ mod tests {
             .about("A tool.")
             .subcommand(Command::new("run").subcommand(Command::new("fast").about("Fast.")))
             .subcommand(Command::new("secret").hide(true));
-        let folder = std::env::temp_dir().join(format!("report-manual-{}", std::process::id()));
+        let folder = host::TempDir::new().unwrap();
         let kinds = [Kind::of::<crate::Benchmark>("bench", &["run"])];
-        write_manual(command, &folder, kinds.into_iter()).unwrap();
-        let mut files: Vec<_> = std::fs::read_dir(&folder)
+        write_manual(command, folder.path(), kinds.into_iter()).unwrap();
+        let mut files: Vec<_> = std::fs::read_dir(folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         files.sort();
         let expected = ["_tool", "bench.schema.json", "tool-run-fast.1", "tool-run.1", "tool.1"];
         assert_eq!(files, [&expected[..], &["tool.bash", "tool.fish"]].concat());
-        let page = std::fs::read_to_string(folder.join("tool-run-fast.1")).unwrap();
+        let page = std::fs::read_to_string(folder.path().join("tool-run-fast.1")).unwrap();
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{page}");
-        std::fs::remove_dir_all(folder).unwrap();
     }
 
     const KINDS: [Kind; 1] = [Kind::of::<Benchmark>("bench", &["bench pps", "demo"])];

@@ -47,11 +47,7 @@ impl Table {
     ///
     /// # Panics
     /// If it has more or fewer cells than the table has columns.
-    pub fn row<I>(&mut self, cells: I) -> &mut Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) -> &mut Self {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert_eq!(cells.len(), self.columns.len(), "a row needs one cell per column");
         self.rows.push(cells);

@@ -84,10 +84,9 @@ fn host(text: &str) -> Result<Allowed, String> {
 ///
 /// # Errors
 /// One is none.
-pub fn deserialize_allowed<'de, D>(deserializer: D) -> Result<Vec<Allowed>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-{
+pub fn deserialize_allowed<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Allowed>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     let parse = |text: &String| text.parse().map_err(serde::de::Error::custom);
     texts.iter().map(parse).collect()

@@ -73,10 +73,7 @@ impl TryFrom<DirectionLimits> for Limit {
     }
 }
 
-fn limit<'de, D>(deserializer: D) -> Result<Limit, D::Error>
-where
-    D: serde::Deserializer<'de>,
-{
+fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Limit, D::Error> {
     DirectionLimits::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
 }
 

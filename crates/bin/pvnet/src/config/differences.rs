@@ -5,7 +5,7 @@ use netback::RxChannel;
 
 use super::port_settings::{PortTable, changes, effort_in, taking};
 use super::table::{CARDS, Changes, Effort, Table, in_place};
-use super::{Config, Guest, Platform, Port, Uplink, UplinkKind, Vif};
+use super::{Config, Guest, Mirror, Nic, Platform, Port, Uplink, UplinkKind, Vif};
 
 /// A table that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,67 +40,43 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.of_table(TableKind::Daemon, old.daemon.differing(&new.daemon));
     all.of_table(TableKind::Switch, old.switch.differing(&new.switch));
     all.of_table(TableKind::Xen, old.xen.differing(&new.xen));
-    all.of_tables(
-        TableKind::Nic,
-        [&old.nics, &new.nics],
-        &Tables {
-            name: &|nic| &nic.name,
-            is_fixed: &|_| true,
-            changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
-        },
-    );
-    all.of_tables(
-        TableKind::Guest,
-        [&old.guests, &new.guests],
-        &Tables {
-            name: &|guest| &guest.name,
-            is_fixed: &|name| uses_card(old, name) || uses_card(new, name),
-            changes: &|before, after| guest([old, new], before, after),
-        },
-    );
-    let uplinks = old.uplinks.iter().chain(&new.uplinks);
-    all.of_tables(
-        TableKind::Uplink,
-        [&old.uplinks, &new.uplinks],
-        &Tables {
-            name: &|uplink| &uplink.name,
-            is_fixed: &|name| {
-                uplinks.clone().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna)
-            },
-            changes: &|old, new| vec![(new.name.clone(), uplink(old, new))],
-        },
-    );
-    all.of_tables(
-        TableKind::Port,
-        [&old.ports, &new.ports],
-        &Tables {
-            name: &|port| &port.name,
-            is_fixed: &|_| false,
-            changes: &|old, new| vec![(new.name.clone(), changes(old, new))],
-        },
-    );
-    all.of_tables(
-        TableKind::Mirror,
-        [&old.mirrors, &new.mirrors],
-        &Tables {
-            name: &|mirror| &mirror.name,
-            is_fixed: &|_| false,
-            changes: &|old, new| vec![(new.name.clone(), old.differing(new))],
-        },
-    );
+    all.of_tables(TableKind::Nic, [&old.nics, &new.nics], |_| true, whole(Nic::differing));
+    let is_fixed = |name: &str| uses_card(old, name) || uses_card(new, name);
+    let changes_of = |before: &_, after: &_| guest([old, new], before, after);
+    all.of_tables(TableKind::Guest, [&old.guests, &new.guests], is_fixed, changes_of);
+    let uplinks = || old.uplinks.iter().chain(&new.uplinks);
+    let of_card =
+        |name: &str| uplinks().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna);
+    all.of_tables(TableKind::Uplink, [&old.uplinks, &new.uplinks], of_card, whole(uplink));
+    all.of_tables(TableKind::Port, [&old.ports, &new.ports], |_| false, whole(changes));
+    let mirrors = [&*old.mirrors, &new.mirrors];
+    all.of_tables(TableKind::Mirror, mirrors, |_| false, whole(Mirror::differing));
     all.0
 }
 
 /// What differs of a guest's table, by port.
 type ByPort = Vec<(String, Changes)>;
 
-/// Tables that have names.
-struct Tables<'a, T> {
-    name: &'a dyn Fn(&T) -> &String,
-    /// Whether those of a name come and go only with the daemon.
-    is_fixed: &'a dyn Fn(&str) -> bool,
-    /// What differs between two of the same name, by port.
-    changes: &'a dyn Fn(&T, &T) -> ByPort,
+/// A table that has a name.
+trait Named {
+    fn name(&self) -> &str;
+}
+
+macro_rules! named {
+    ($($table:ty),*) => {
+        $(impl Named for $table {
+            fn name(&self) -> &str {
+                &self.name
+            }
+        })*
+    };
+}
+
+named!(Nic, Guest, Uplink, Port, Mirror);
+
+/// What differs between two tables of one port.
+fn whole<T: Named>(changes: impl Fn(&T, &T) -> Changes) -> impl Fn(&T, &T) -> ByPort {
+    move |old, new| vec![(new.name().to_owned(), changes(old, new))]
 }
 
 #[derive(Default)]
@@ -121,18 +97,23 @@ impl Differences {
         }
     }
 
-    /// Compares tables by their names.
-    fn of_tables<T>(&mut self, table: TableKind, [old, new]: [&[T]; 2], of: &Tables<'_, T>) {
-        let Tables { name, is_fixed, changes } = of;
+    /// Compares tables by their names. Those that are fixed come and go only with the daemon.
+    fn of_tables<T: Named>(
+        &mut self,
+        table: TableKind,
+        [old, new]: [&[T]; 2],
+        is_fixed: impl Fn(&str) -> bool,
+        changes: impl Fn(&T, &T) -> ByPort,
+    ) {
         let find =
-            |tables: &'_ [T], wanted: &T| tables.iter().position(|one| name(one) == name(wanted));
-        let or_fixed = |one: &T, what| if is_fixed(name(one)) { What::Fixed(CARDS) } else { what };
+            |tables: &[T], wanted: &T| tables.iter().position(|one| one.name() == wanted.name());
+        let or_fixed = |one: &T, what| if is_fixed(one.name()) { What::Fixed(CARDS) } else { what };
         for gone in old.iter().filter(|one| find(new, one).is_none()) {
-            self.push(table, name(gone), or_fixed(gone, What::Removed));
+            self.push(table, gone.name(), or_fixed(gone, What::Removed));
         }
         for one in new {
             let Some(before) = find(old, one) else {
-                self.push(table, name(one), or_fixed(one, What::Added));
+                self.push(table, one.name(), or_fixed(one, What::Added));
                 continue;
             };
             for (name, changes) in changes(&old[before], one) {

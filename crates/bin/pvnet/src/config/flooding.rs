@@ -25,10 +25,9 @@ pub struct Flooding {
 }
 
 /// `multicast_router`: a truth, or `"auto"`.
-pub(super) fn multicast_router<'de, D>(deserializer: D) -> Result<Option<Router>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-{
+pub(super) fn multicast_router<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Router>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "true, false or \"auto\"")]
     enum Key {

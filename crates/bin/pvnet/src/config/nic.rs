@@ -9,8 +9,7 @@ use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
 use super::port_settings::check_interface;
-use super::table::{CARDS, Effort, table};
-use super::text::parsed;
+use super::table::{CARDS, Effort, parsed, table};
 
 table! {
     /// `[[nic]]`
@@ -53,61 +52,30 @@ table! {
 
 /// `coalescing`: interrupts come after a number of frames, or of microseconds after the first; 0 is not by number, or not by
 /// time. Both 0: at once. Without a number for received frames, one after a pause interrupts at once, and frames in a row are
-/// held back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "CoalescingToml")]
+/// held back. What is absent is as the guest's end has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct CoalescingSettings {
     /// Sent frames.
-    pub tx_frames: u32,
+    pub tx_frames: Option<u32>,
     /// After a sent frame.
-    pub tx_micros: u32,
+    pub tx_micros: Option<u32>,
     /// Received frames.
-    pub rx_frames: u32,
-    /// After a received frame, or after the last interrupt.
-    pub rx_micros: u32,
-    /// Whether it is after the last interrupt.
-    pub rx_adaptive: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct CoalescingToml {
-    tx_frames: Option<u32>,
-    tx_micros: Option<u32>,
-    rx_frames: Option<u32>,
-    rx_micros: Option<u32>,
-}
-
-impl From<CoalescingToml> for CoalescingSettings {
-    fn from(toml: CoalescingToml) -> Self {
-        let default = cdnafront::Coalescing::default();
-        Self {
-            tx_frames: toml.tx_frames.unwrap_or(default.tx_frames),
-            tx_micros: toml.tx_micros.unwrap_or(default.tx_micros),
-            rx_frames: toml.rx_frames.unwrap_or(default.rx_frames),
-            rx_micros: toml.rx_micros.unwrap_or(default.rx_micros),
-            // Numbers that were chosen are kept exactly.
-            rx_adaptive: toml.rx_frames.or(toml.rx_micros).is_none(),
-        }
-    }
-}
-
-impl Default for CoalescingSettings {
-    fn default() -> Self {
-        CoalescingToml::default().into()
-    }
+    pub rx_frames: Option<u32>,
+    /// After a received frame, or after the last interrupt if neither this nor `rx_frames` is given.
+    pub rx_micros: Option<u32>,
 }
 
 impl CoalescingSettings {
-    /// These, with what `coalesce_frames` and `coalesce_us` say of received frames, which [`Nic::check`] or `Context::check` has checked.
-    pub(super) fn with(self, frames: Option<u32>, micros: Option<u32>) -> Self {
+    /// These, with what `coalesce_frames` and `coalesce_us` say of received frames, which [`Nic::check`] or [`Context::check`] has checked.
+    fn with(self, frames: Option<u32>, micros: Option<u32>) -> Self {
         match coalescing(frames, micros) {
             Ok(Some(port::Coalescing::OFF)) => {
-                Self { rx_frames: 0, rx_micros: 0, rx_adaptive: false, ..self }
+                Self { rx_frames: Some(0), rx_micros: Some(0), ..self }
             }
             Ok(Some(port::Coalescing { frames, after })) => {
-                let rx_micros = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
-                Self { rx_frames: frames, rx_micros, rx_adaptive: false, ..self }
+                let rx_micros = u32::try_from(after.as_micros()).ok();
+                Self { rx_frames: Some(frames), rx_micros, ..self }
             }
             Ok(None) | Err(_) => self,
         }
@@ -116,9 +84,16 @@ impl CoalescingSettings {
 
 impl From<CoalescingSettings> for Coalescing {
     fn from(settings: CoalescingSettings) -> Self {
-        let CoalescingSettings { tx_frames, tx_micros, rx_frames, rx_micros, rx_adaptive } =
-            settings;
-        Self { tx_frames, tx_micros, rx_frames, rx_micros, rx_adaptive: rx_adaptive.into() }
+        let CoalescingSettings { tx_frames, tx_micros, rx_frames, rx_micros } = settings;
+        let default = cdnafront::Coalescing::default();
+        Self {
+            tx_frames: tx_frames.unwrap_or(default.tx_frames),
+            tx_micros: tx_micros.unwrap_or(default.tx_micros),
+            rx_frames: rx_frames.unwrap_or(default.rx_frames),
+            rx_micros: rx_micros.unwrap_or(default.rx_micros),
+            // Numbers that were chosen are kept exactly.
+            rx_adaptive: rx_frames.or(rx_micros).is_none().into(),
+        }
     }
 }
 
@@ -250,7 +225,11 @@ impl Nic {
     }
 
     /// When its contexts are interrupted, unless a guest's table says otherwise.
-    pub fn interrupts(&self) -> CoalescingSettings {
+    pub fn interrupts(&self) -> Coalescing {
+        self.settings().into()
+    }
+
+    fn settings(&self) -> CoalescingSettings {
         self.coalescing.with(self.coalesce_frames, self.coalesce_us)
     }
 }
@@ -291,8 +270,8 @@ impl Context {
     }
 
     /// When it is interrupted, as a context of this card.
-    pub fn interrupts(&self, nic: &Nic) -> CoalescingSettings {
-        let own = self.coalescing.unwrap_or(nic.interrupts());
-        own.with(self.coalesce_frames, self.coalesce_us)
+    pub fn interrupts(&self, nic: &Nic) -> Coalescing {
+        let own = self.coalescing.unwrap_or(nic.settings());
+        own.with(self.coalesce_frames, self.coalesce_us).into()
     }
 }

@@ -2,7 +2,6 @@
 
 mod attach;
 pub(super) mod socket;
-mod vlans;
 
 use std::path::PathBuf;
 
@@ -12,26 +11,24 @@ use guard::{Allowed, GuardMode, Policy, Sources, deserialize_allowed};
 use limit::Limits;
 use port::Coalescing;
 use serde::Deserialize;
-use switch::Membership;
+use socket::{SocketMode, group, socket_mode_if_any};
 use switch::multicast::Router;
+use switch::{Membership, Tagging, VlanId};
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::flooding::{Flooding, multicast_router};
-use super::table::{Changes, Effort, Table, table};
-use super::text::parsed_if_any;
+use super::table::{Changes, Effort, Table, parsed_if_any, table};
+pub(super) use attach::check_interface;
+pub use attach::{Attach, Device};
+pub use socket::SocketFile;
 
 /// The longest path of a socket (`sun_path`, without the zero behind it).
 const SOCKET_MAX: usize = 107;
 /// The smallest MTU that IPv4 allows (RFC 791).
 const MTU_MIN: u16 = 68;
-
-pub(super) use attach::check_interface;
-pub use attach::{Attach, Device};
-pub use socket::SocketFile;
-use socket::{SocketMode, group, socket_mode_if_any};
 
 /// What it takes to change a key, by the kind of the port's table; none if that has no such key.
 #[derive(Clone, Copy)]
@@ -319,4 +316,60 @@ pub fn taking<T: PortTable>(table: T, other: &T, effort: Effort) -> T {
     let mut taken = table.with_keys_of(other, &|key| key != SETTINGS && takes(key));
     *taken.settings_mut() = settings;
     taken
+}
+
+impl PortSettings {
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
+    ///
+    /// # Errors
+    /// There is no such VLAN, or the keys do not fit together.
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
+        let id = |key: &str, number: u16| {
+            VlanId::new(number).ok_or_else(|| format!("{key} is {number}, not 1 to 4094"))
+        };
+        let native = native.map(|number| id("native", number)).transpose()?;
+        let tagging = match (vlan, &self.trunk) {
+            (Some(_), Some(_)) => {
+                return Err("vlan is for frames without tags, and trunk for those with tags: set one of them".into());
+            }
+            (_, None) if native.is_some() => return Err("native is for a port with trunk".into()),
+            (Some(number), None) => Some(Tagging::Access(id("vlan", number)?)),
+            (None, Some(numbers)) => {
+                let tagged = numbers.iter().map(|number| id("trunk", *number));
+                Some(Tagging::Trunk { tagged: tagged.collect::<Result<_, _>>()?, native })
+            }
+            (None, None) => None,
+        };
+        let membership = Membership { tagging, isolated };
+        Ok((membership != Membership::default()).then_some(membership))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_do_not_fit_are_refused() {
+        let keys = |vlan, trunk: Option<&[u16]>, native| {
+            let trunk = trunk.map(<[u16]>::to_vec);
+            PortSettings { vlan, trunk, native, ..PortSettings::default() }
+        };
+        for (keys, said) in [
+            (keys(Some(0), None, None), "vlan is 0"),
+            (keys(Some(4095), None, None), "vlan is 4095"),
+            (keys(None, Some(&[10, 4095][..]), None), "trunk is 4095"),
+            (keys(None, Some(&[10][..]), Some(0)), "native is 0"),
+            (keys(Some(10), Some(&[10][..]), None), "one of them"),
+            (keys(Some(10), None, Some(10)), "for a port with trunk"),
+            (keys(None, None, Some(10)), "for a port with trunk"),
+        ] {
+            let error = keys.membership().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(keys(None, None, None).membership(), Ok(None));
+        let isolated = PortSettings { isolated: true, ..keys(None, None, None) };
+        assert!(isolated.membership().unwrap().unwrap().isolated);
+    }
 }

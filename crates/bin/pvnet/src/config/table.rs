@@ -1,5 +1,7 @@
 //! What a table of the file has: keys, each with its documentation, its default, and what it takes to change it while the daemon runs.
 
+use serde::Deserialize;
+
 /// What it takes to change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
@@ -130,3 +132,22 @@ macro_rules! table {
 }
 
 pub(super) use table;
+
+/// Parses a string as the type does.
+pub(super) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+/// As [`parsed`], for a key that may be absent.
+pub(super) fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    parsed(deserializer).map(Some)
+}

@@ -160,7 +160,7 @@ fn coalescing_has_the_same_keys_everywhere() {
     let nic = |card_keys: &str, guest_keys: &str| {
         let config = parse(&format!("{card}{card_keys}{green}{guest_keys}")).unwrap();
         let interrupts = config.guests[0].contexts[0].interrupts(&config.nics[0]);
-        (interrupts.rx_frames, interrupts.rx_micros, interrupts.rx_adaptive)
+        (interrupts.rx_frames, interrupts.rx_micros, interrupts.rx_adaptive != 0)
     };
     assert_eq!((nic("", ""), nic(keys, "")), ((32, 50, true), (16, 30, false)));
     let off = nic(keys, "coalesce_frames = 1\n");

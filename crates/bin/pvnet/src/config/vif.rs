@@ -10,8 +10,7 @@ use wire::ethernet::MacAddr;
 
 use super::daemon::{Platform, Poll};
 use super::port_settings::Rules;
-use super::table::{Effort, table};
-use super::text::parsed;
+use super::table::{Effort, parsed, table};
 
 table! {
     /// `[[guest.vif]]`

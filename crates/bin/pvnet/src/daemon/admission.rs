@@ -5,21 +5,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, mpsc};
-use std::time::Instant;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use hypervisor::{DomId, Pace};
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
 use machine::{Admitted, Applicant, MemorySize, Session, Token, Toolstack};
 use netback::RxChannel;
 use offload::Features;
+use parking_lot::{Mutex, RwLock};
 use shm::PageSize;
 use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
-use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::event::{Event, NewInterface, ask, request};
 use crate::daemon::limits::{Cost, Held, Limits, PortsCost};
 use crate::daemon::nics::Nics;
 
@@ -127,36 +128,28 @@ impl GuestList {
         Self { settings: Arc::new(settings.into()), present, refused }
     }
 
-    fn settings(&self) -> RwLockReadGuard<'_, AdmissionSettings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Other guests may join from now on. Those that have joined stay. One that was refused may join when it was away from the configuration.
     pub(super) fn replace(&self, settings: AdmissionSettings) {
-        lock(&self.refused).retain(|name, _| settings.guests.contains_key(name));
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        self.refused.lock().retain(|name, _| settings.guests.contains_key(name));
+        *self.settings.write() = settings;
     }
 
     /// A guest was found to do this on purpose: it must not join again.
     pub(super) fn refuse(&self, name: &str, what: &str) {
-        lock(&self.refused).insert(name.to_owned(), what.to_owned());
+        self.refused.lock().insert(name.to_owned(), what.to_owned());
     }
 
     pub(super) fn refused(&self, name: &str) -> Option<String> {
-        lock(&self.refused).get(name).cloned()
+        self.refused.lock().get(name).cloned()
     }
 
     /// Ends the session of a guest, if it has joined.
     pub(super) fn end(&self, name: &str) {
-        let present = self.present.lock();
+        let present = self.present.0.lock();
         if let Some(session) = present.get(name).and_then(|presence| presence.session.as_ref()) {
             session.end();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Admits guests, creates their devices and announces them to the control thread.
@@ -181,14 +174,10 @@ struct Presence {
 }
 
 impl Present {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Presence>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that a guest has joined, until the result is dropped.
     fn enter(&self, name: &str, process: u32) -> Result<PresentName, String> {
         let now = Instant::now();
-        let mut present = self.lock();
+        let mut present = self.0.lock();
         let fresh = || {
             let joins = Pace::new(JOINS, JOINS_PER_SECOND, now);
             Presence { process: None, session: None, joins }
@@ -214,7 +203,7 @@ struct PresentName {
 
 impl Drop for PresentName {
     fn drop(&mut self) {
-        if let Some(presence) = self.present.lock().get_mut(&self.name) {
+        if let Some(presence) = self.present.0.lock().get_mut(&self.name) {
             (presence.process, presence.session) = (None, None);
         }
     }
@@ -275,16 +264,11 @@ impl Admission {
     /// Announces a vif of a new domain to the control thread, and waits until it serves the vif.
     fn plug(&self, interface: NewInterface) -> Result<(), String> {
         let interface = Box::new(interface);
-        let plugged = self.ask(|answer| Event::Plugged { interface, answer });
-        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
+        request(&self.events(), Duration::MAX, |answer| Event::Plugged { interface, answer })
     }
 
-    /// Sends the control thread an event, and waits for the answer.
-    fn ask<T>(&self, event: impl FnOnce(mpsc::Sender<T>) -> Event) -> Option<T> {
-        let (answer, answered) = mpsc::channel();
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        events.send(event(answer)).ok()?;
-        answered.recv().ok()
+    fn events(&self) -> mpsc::Sender<Event> {
+        self.events.lock().clone()
     }
 }
 
@@ -316,7 +300,7 @@ impl Toolstack for Admission {
     type Guest = JoinedGuest;
 
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<JoinedGuest>, String> {
-        let settings = self.guests.settings();
+        let settings = self.guests.settings.read();
         let config = settings.identify(applicant)?.clone();
         let card_queues = settings.card_queues.get(&config.name).copied().unwrap_or_default();
         let (queues, guests, ports) = (settings.queues, settings.guests.len(), settings.ports);
@@ -339,7 +323,7 @@ impl Toolstack for Admission {
     }
 
     fn opened(&self, JoinedGuest { config, .. }: &JoinedGuest, session: Session) {
-        if let Some(presence) = self.guests.present.lock().get_mut(&config.name) {
+        if let Some(presence) = self.guests.present.0.lock().get_mut(&config.name) {
             presence.session = Some(session);
         }
     }
@@ -370,7 +354,7 @@ impl Toolstack for Admission {
         self.nics.left(domain);
         for id in vifs(domain, config) {
             // Waits until no worker uses the domain's memory.
-            self.ask(|answer| Event::Unplugged { id, answer });
+            let _ = ask(&self.events(), Duration::MAX, |answer| Event::Unplugged { id, answer });
         }
         // An error does not matter: nodes that remain are removed with the domain.
         let _ = remove_domain(&*self.store, domain);

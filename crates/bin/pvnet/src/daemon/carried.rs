@@ -5,6 +5,8 @@ use control_socket::{
 };
 use datapath::Port;
 
+use crate::daemon::cpu::nanoseconds;
+
 /// Counters of a port.
 #[derive(Clone, Default)]
 pub(super) struct Carried {
@@ -26,10 +28,7 @@ impl Carried {
             ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
             egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
             gso_checksum_fixups: port.gso_checksum_fixups(),
-            lock_waits: LockWaits {
-                count,
-                nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
-            },
+            lock_waits: LockWaits { count, nanoseconds: nanoseconds(time) },
             learning: learning(counts.learning),
             drops: Counts::new(|reason| counts.dropped(reason)),
             batches: batches(&port.batches()),

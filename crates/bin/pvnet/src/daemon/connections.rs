@@ -5,10 +5,10 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user::Socket;
@@ -55,10 +55,6 @@ impl Connections {
         Ok(Self { state: Mutex::default(), stop: Doorbell::new()?, refused: AtomicU64::new(0) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What announces that there must be no further connection.
     pub(super) fn stopped(&self) -> BorrowedFd<'_> {
         self.stop.as_fd()
@@ -66,7 +62,7 @@ impl Connections {
 
     /// Ends the present connection.
     pub(super) fn hang_up(&self) {
-        if let Some(stream) = &self.state().stream {
+        if let Some(stream) = &self.state.lock().stream {
             // It can only fail when the session has ended already.
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -74,7 +70,7 @@ impl Connections {
 
     /// Ends the present connection, and lets no other begin.
     pub(super) fn stop(&self) {
-        self.state().is_stopped = true;
+        self.state.lock().is_stopped = true;
         self.stop.ring();
         self.hang_up();
     }
@@ -82,14 +78,14 @@ impl Connections {
     /// A session begins with this connection. Returns whether it may.
     pub(super) fn begin(&self, stream: &UnixStream) -> bool {
         let stream = stream.try_clone().ok();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.stream = stream;
         !state.is_stopped
     }
 
     /// The session has ended.
     pub(super) fn end(&self) {
-        self.state().stream = None;
+        self.state.lock().stream = None;
     }
 
     /// Connections that were closed at once, because another one was there.
@@ -136,7 +132,7 @@ impl Connections {
 
     /// Whether the other side of the present connection has closed it.
     fn is_gone(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let Some(stream) = &state.stream else { return true };
         let mut fds = [PollFd::new(stream, PollFlags::empty())];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
@@ -144,7 +140,7 @@ impl Connections {
 
     #[cfg(test)]
     pub(super) fn is_connected(&self) -> bool {
-        self.state().stream.is_some()
+        self.state.lock().stream.is_some()
     }
 
     /// Waits for the next connection; none if there must be no further session.
@@ -168,7 +164,7 @@ impl Connections {
     }
 
     fn is_open(&self) -> Option<()> {
-        (!self.state().is_stopped).then_some(())
+        (!self.state.lock().is_stopped).then_some(())
     }
 
     /// Waits for a connection, the end, or a time.

@@ -1,6 +1,6 @@
 //! The control thread: owns the ports and reacts to their events.
 
-mod change;
+pub(super) mod change;
 mod discovery;
 mod ports;
 mod requests;

@@ -33,7 +33,8 @@ impl Stopwatch {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+/// Whole nanoseconds, for the status.
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -1,7 +1,9 @@
 //! The events of the control thread.
 
 use std::os::fd::AsFd;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use capture::{Capture, Request};
 use control_socket::{Change, ChangeReport, MoveReport, Status, WorkerRequest};
@@ -74,6 +76,34 @@ pub(super) enum Event {
     Change { change: Box<NewConfig>, answer: mpsc::Sender<Result<ChangeReport, String>> },
     /// The daemon must stop.
     Stop,
+}
+
+/// Sends the control thread an event, and waits for its answer.
+///
+/// # Errors
+/// It has not answered within `limit`, or the daemon is stopping.
+pub(super) fn ask<T>(
+    events: &mpsc::Sender<Event>,
+    limit: Duration,
+    event: impl FnOnce(mpsc::Sender<T>) -> Event,
+) -> Result<T, RecvTimeoutError> {
+    let (answer, answered) = mpsc::channel();
+    events.send(event(answer)).map_err(|_| RecvTimeoutError::Disconnected)?;
+    answered.recv_timeout(limit)
+}
+
+/// The same for an answer that may be a refusal. The error is for an operator.
+pub(super) fn request<T>(
+    events: &mpsc::Sender<Event>,
+    limit: Duration,
+    event: impl FnOnce(mpsc::Sender<Result<T, String>>) -> Event,
+) -> Result<T, String> {
+    ask(events, limit, event).unwrap_or_else(|error| {
+        Err(match error {
+            RecvTimeoutError::Timeout => format!("the daemon was busy for {} s", limit.as_secs()),
+            RecvTimeoutError::Disconnected => "the daemon is stopping".to_owned(),
+        })
+    })
 }
 
 /// Tells the control thread what happens to a port.

@@ -1,8 +1,9 @@
 //! Leases of the meter, which is on while anybody holds one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hypervisor::Meter;
+use parking_lot::Mutex;
 
 /// The leases of a meter.
 #[derive(Clone, Debug)]
@@ -26,8 +27,7 @@ impl Leases {
     }
 
     fn change(&self, change: impl FnOnce(usize) -> usize) {
-        // The number is valid even after a panic.
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         *taken = change(*taken);
         self.meter.switch(*taken > 0);
     }

@@ -4,11 +4,12 @@
 //! whoever came too late would fail somewhere in the middle.
 
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
 use netback::{GrantReuse, RxChannel, TxChannel};
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget, REFUSED_MAX};
 use wire::netif::header_channel;
@@ -270,10 +271,6 @@ impl Limits {
         short.chain(memory).collect()
     }
 
-    fn held(&self) -> MutexGuard<'_, Amounts> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the share of one of the guests that may join, beside these ports.
     ///
     /// # Errors
@@ -289,7 +286,7 @@ impl Limits {
         let each = for_guests / guests.max(1);
         let granted = each.saturating_sub(fixed.mappings).clamp(least, most);
         let needed = Amounts { mappings: fixed.mappings + granted, ..fixed };
-        let mut held = self.held();
+        let mut held = self.held.lock();
         let Amounts { mappings, descriptors, threads } = *held;
         let Self { limit, available, .. } = &**self;
         for (what, name, [needed, held, available, limit], remedy) in [
@@ -354,7 +351,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut held = self.limits.held();
+        let mut held = self.limits.held.lock();
         held.mappings -= self.counts.mappings;
         held.descriptors -= self.counts.descriptors;
         held.threads -= self.counts.threads;
@@ -452,7 +449,7 @@ mod tests {
             let least = GRANTED_MIN * queues as usize;
             assert!(held.iter().all(|held| held.share().mappings >= least));
         }
-        assert_eq!(*limits.held(), Amounts::default(), "all of it comes back");
+        assert_eq!(*limits.held.lock(), Amounts::default(), "all of it comes back");
         // A few get all that they can use.
         let few = limits_of(DEFAULT);
         assert_eq!(
@@ -551,7 +548,7 @@ mod tests {
         let last: Vec<_> = (0..256).map(|_| limits.take(&cost, 256, all).unwrap()).collect();
         assert!(last.iter().all(|held| held.share().mappings >= GRANTED_MIN));
         drop((held, last));
-        assert_eq!(*limits.held(), Amounts::default(), "all of it comes back");
+        assert_eq!(*limits.held.lock(), Amounts::default(), "all of it comes back");
     }
 
     #[test]

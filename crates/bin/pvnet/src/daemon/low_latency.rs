@@ -12,7 +12,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, ask};
 use crate::daemon::thread::spawn;
 
 pub(super) const DEVICE: &str = "/dev/cpu_dma_latency";
@@ -36,9 +36,7 @@ pub(super) fn start(events: mpsc::Sender<Event>) -> Result<(), Error> {
 
 /// The frames that all ports have carried. None when the daemon ends.
 fn carried(events: &mpsc::Sender<Event>) -> Option<u64> {
-    let (answer, status) = mpsc::channel();
-    events.send(Event::Status(answer)).ok()?;
-    let ports = status.recv().ok()?.ports;
+    let ports = ask(events, Duration::MAX, Event::Status).ok()?.ports;
     Some(ports.iter().map(|port| port.ingress.frames).fold(0, u64::wrapping_add))
 }
 

@@ -16,8 +16,8 @@ use control_socket::{
 use hypervisor::Counted;
 use port::{Metric, whole};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -203,146 +203,97 @@ const GUEST_COPIES: &[Metric<GuestCopyStatus>] = &[
     ),
 ];
 
-/// A counter of the switch's table: its name, its help, and its field of the status.
-type TableCounter = (&'static str, &'static str, fn(&Learning) -> u64);
-
-const TABLE_COUNTERS: [TableCounter; 3] = [
-    ("pvnet_switch_station_moves", "Stations that moved from one port to another", |learning| {
-        learning.moves
-    }),
-    ("pvnet_switch_refused_moves", "Frames whose source address another port kept", |learning| {
-        learning.refused_moves
-    }),
-    ("pvnet_switch_refused_addresses", "Frames whose source address was not learnt", |learning| {
-        learning.refused_addresses
-    }),
-];
-
-impl Snapshot {
-    /// How the frames of guests' queues came.
-    fn encode_guest_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut family = encoder.encode_descriptor(
-            "pvnet_guest_queue_frames",
-            "Frames of an uplink's queue for a guest: put into the guest's buffers, copied (by reason), or lost",
-            None,
-            ConstCounter::new(0u64).metric_type(),
-        )?;
-        for port in &self.0.ports {
-            for queue in &port.guest_queues {
-                let others = [
-                    ("direct", queue.direct),
-                    ("misdirected", queue.misdirected),
-                    ("late", queue.late),
-                    ("dropped", queue.dropped),
-                ];
-                let copied = queue.copied.iter().map(|(why, count)| (why.as_str(), *count));
-                for (how, count) in others.into_iter().chain(copied) {
-                    let number = queue.queue.to_string();
-                    let labels = [("port", &*port.name), ("queue", &*number), ("how", how)];
-                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
         let ports = &self.0.ports;
-        metrics(ports, Some, PORTS, &mut encoder)?;
-        metrics(ports, |port| port.limit.as_ref(), limit::METRICS, &mut encoder)?;
-        metrics(ports, |port| Some(&port.gro), gro::METRICS, &mut encoder)?;
-        metrics(ports, |port| port.mapped_memory.as_ref(), MAPPED_MEMORY, &mut encoder)?;
-        metrics(ports, |port| port.persistent_grants.as_ref(), KEPT_PAGES, &mut encoder)?;
-        metrics(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, &mut encoder)?;
-        ports::encode(ports, &mut encoder)?;
-        ports::encode_drops(ports, &mut encoder)?;
-        ports::encode_batches(ports, &mut encoder)?;
-        self.encode_guest_queues(&mut encoder)?;
-        for (name, help, value) in TABLE_COUNTERS {
-            plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;
-        }
-        let addresses = i64::try_from(self.0.addresses.len()).unwrap_or(i64::MAX);
+        of_ports(ports, Some, PORTS, encoder)?;
+        of_ports(ports, |port| port.limit.as_ref(), limit::METRICS, encoder)?;
+        of_ports(ports, |port| Some(&port.gro), gro::METRICS, encoder)?;
+        of_ports(ports, |port| port.mapped_memory.as_ref(), MAPPED_MEMORY, encoder)?;
+        of_ports(ports, |port| port.persistent_grants.as_ref(), KEPT_PAGES, encoder)?;
+        of_ports(ports, |port| port.guest_copy.as_ref(), GUEST_COPIES, encoder)?;
+        ports::encode(ports, encoder)?;
+        let Learning { moves, refused_moves, refused_addresses } = self.0.learning;
+        let help = "Stations that moved from one port to another";
+        plain(encoder, "pvnet_switch_station_moves", help, &ConstCounter::new(moves))?;
+        let help = "Frames whose source address another port kept";
+        plain(encoder, "pvnet_switch_refused_moves", help, &ConstCounter::new(refused_moves))?;
+        let (help, refused) = ("Frames whose source address was not learnt", refused_addresses);
+        plain(encoder, "pvnet_switch_refused_addresses", help, &ConstCounter::new(refused))?;
         let help = "Addresses in the switch's table";
-        plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
+        plain(encoder, "pvnet_switch_addresses", help, &gauge(self.0.addresses.len() as u64))?;
         if let Some(known) = &self.0.multicast {
-            flooding::multicast(known, &mut encoder)?;
+            flooding::multicast(known, encoder)?;
         }
-        flooding::mirrors(&self.0.mirrors, &mut encoder)?;
-        cards::encode(&self.0.nics, &mut encoder)?;
-        meter(&self.0.meter, &mut encoder)?;
-        process::encode(&self.0, &mut encoder)
+        flooding::mirrors(&self.0.mirrors, encoder)?;
+        cards::encode(&self.0.nics, encoder)?;
+        meter(&self.0.meter, encoder)?;
+        process::encode(&self.0, encoder)
     }
 }
 
-/// Bytes copied, by the label of the copier.
-type Copier = (&'static str, fn(&MeterStatus) -> u64);
-
-const COPIERS: [Copier; 4] = [
-    ("hypervisor", |meter| meter.counts.of(Counted::CopiedBytes)),
-    ("guest_hypercalls", |meter| meter.counts.of(Counted::GuestCopiedBytes)),
-    ("driver", |meter| meter.counts.of(Counted::DriverBytes)),
-    ("guests", |meter| meter.guest_bytes),
-];
-
-fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let on = ConstGauge::new(i64::from(meter.on));
-    plain(encoder, "pvnet_meter_on", "Whether the meter counts now", &on)?;
+fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let count = |what| meter.counts.of(what);
+    plain(encoder, "pvnet_meter_on", "Whether the meter counts now", &gauge(meter.on.into()))?;
     let help = "Time inside grant and event operations, while the meter was on";
     let time = ConstCounter::new(seconds(meter.nanoseconds));
     plain(encoder, "pvnet_hypervisor_seconds", help, &time)?;
     let help = "Time inside guests' hypercalls that copy, while the meter was on";
-    let time = ConstCounter::new(seconds(meter.counts.of(Counted::GuestCopyNanoseconds)));
+    let time = ConstCounter::new(seconds(count(Counted::GuestCopyNanoseconds)));
     plain(encoder, "pvnet_guest_copy_seconds", help, &time)?;
 
-    let kind = ConstCounter::new(0u64).metric_type();
-    let help = "Operations of the hypervisor and the driver domain, while the meter was on";
-    let name = "pvnet_hypervisor_operations";
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
     use Counted::{CopiedBytes, DriverBytes, GuestCopiedBytes, GuestCopyNanoseconds};
     let other = [CopiedBytes, DriverBytes, GuestCopiedBytes, GuestCopyNanoseconds];
-    for what in Counted::ALL.into_iter().filter(|what| !other.contains(what)) {
-        let labels = [("operation", what.name())];
-        ConstCounter::new(meter.counts.of(what)).encode(family.encode_family(&labels)?)?;
-    }
+    let operations = Counted::ALL.into_iter().filter(|what| !other.contains(what));
+    let operations =
+        operations.map(|what| ([("operation", what.name())], ConstCounter::new(count(what))));
+    let help = "Operations of the hypervisor and the driver domain, while the meter was on";
+    family(encoder, "pvnet_hypervisor_operations", help, operations)?;
+    let copied = [
+        ("hypervisor", count(CopiedBytes)),
+        ("guest_hypercalls", count(GuestCopiedBytes)),
+        ("driver", count(DriverBytes)),
+        ("guests", meter.guest_bytes),
+    ];
+    let copied = copied.map(|(by, bytes)| ([("by", by)], ConstCounter::new(bytes)));
     let help = "Bytes copied, by copier; the guests' also while the meter was off";
-    let mut family = encoder.encode_descriptor("pvnet_copied_bytes", help, None, kind)?;
-    for (by, copied) in COPIERS {
-        ConstCounter::new(copied(meter)).encode(family.encode_family(&[("by", by)])?)?;
-    }
-    Ok(())
+    family(encoder, "pvnet_copied_bytes", help, copied)
 }
 
-/// Metrics of the ports that have such a status.
-fn metrics<'a, S: 'a>(
+/// Metrics of the ports that have such a status; nothing where none has.
+fn of_ports<'a, S: 'a>(
     ports: &'a [PortStatus],
     of: impl Fn(&'a PortStatus) -> Option<&'a S>,
     metrics: &[Metric<S>],
     encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
+) -> fmt::Result {
     let ports: Vec<_> = ports.iter().filter_map(|port| Some((&*port.name, of(port)?))).collect();
-    if ports.is_empty() {
-        return Ok(());
-    }
-    for Metric { name, help, is_counter, values } in metrics {
-        let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (port, status) in &ports {
-            for (direction, value) in values(status) {
-                let labels = [("port", *port), ("direction", direction)];
-                let labels = if direction.is_empty() { &labels[..1] } else { &labels[..] };
-                let metric = family.encode_family(&labels)?;
-                match is_counter {
-                    true => ConstCounter::new(value).encode(metric)?,
-                    false => {
-                        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)?;
-                    }
-                }
-            }
+    for Metric { name, help, is_counter, values } in metrics.iter().filter(|_| !ports.is_empty()) {
+        let series = ports.iter().flat_map(|(port, status)| {
+            values(status).into_iter().map(move |(direction, value)| {
+                let direction = Some(("direction", direction)).filter(|(_, name)| !name.is_empty());
+                let labels: Vec<_> = [("port", *port)].into_iter().chain(direction).collect();
+                (labels, value)
+            })
+        });
+        match is_counter {
+            true => family(encoder, name, help, series.map(|(l, n)| (l, ConstCounter::new(n))))?,
+            false => family(encoder, name, help, series.map(|(l, n)| (l, gauge(n))))?,
         }
     }
     Ok(())
+}
+
+/// A metric with its series, each with its labels.
+fn family<M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = (impl EncodeLabelSet, M)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    series.into_iter().try_for_each(|(labels, value)| value.encode(family.encode_family(&labels)?))
 }
 
 /// A metric without labels.
@@ -351,8 +302,12 @@ fn plain(
     name: &str,
     help: &str,
     metric: &impl EncodeMetric,
-) -> Result<(), fmt::Error> {
+) -> fmt::Result {
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn gauge(value: u64) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// Seconds, as Prometheus wants times.

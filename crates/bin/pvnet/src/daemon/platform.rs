@@ -94,30 +94,23 @@ pub(super) trait Platform: Send + Sync {
     ///
     /// # Errors
     /// A guest's secret cannot be read.
-    fn prepare_guests(&self, config: &Config) -> Result<Box<dyn FnOnce()>, Error> {
-        let _ = config;
+    fn prepare_guests(&self, _config: &Config) -> Result<Box<dyn FnOnce()>, Error> {
         Ok(Box::new(|| ()))
     }
 
     /// Ends a guest's session, if this daemon decides about that.
-    fn end_guest(&self, name: &str) {
-        let _ = name;
-    }
+    fn end_guest(&self, _name: &str) {}
 
     /// A guest was found to do this on purpose: it must not join again, if this daemon decides about that, until it is added to the
     /// configuration again.
-    fn refuse_guest(&self, name: &str, what: &str) {
-        let _ = (name, what);
-    }
+    fn refuse_guest(&self, _name: &str, _what: &str) {}
 
-    fn refused_guest(&self, name: &str) -> Option<String> {
-        let _ = name;
+    fn refused_guest(&self, _name: &str) -> Option<String> {
         None
     }
 
     /// How many bytes a guest's memory has now; none if the guest cannot take memory out of it while it is in use.
-    fn memory_in_use(&self, domain: DomId) -> Option<u64> {
-        let _ = domain;
+    fn memory_in_use(&self, _domain: DomId) -> Option<u64> {
         None
     }
 
@@ -133,9 +126,7 @@ pub(super) trait Platform: Send + Sync {
     }
 
     /// Adds the parts of a status that take long to determine.
-    fn measure(&self, status: &mut Status) {
-        let _ = status;
-    }
+    fn measure(&self, _status: &mut Status) {}
 }
 
 /// The backend of one interface.

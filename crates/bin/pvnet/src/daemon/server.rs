@@ -7,8 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use capture::Capture;
-use control_socket::{METERED, MoveReport, REQUEST_MAX, Refusal, Request, TIMEOUT, WorkerRequest};
-use hypervisor::DomId;
+use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Gid;
@@ -16,12 +15,13 @@ use rustix::net::SocketType;
 use rustix::process::getgroups;
 use rustix::thread::set_thread_groups;
 use seqpacket::remove_socket;
+use serde::Serialize;
 
 use crate::config::{Config, ConfigFile};
-use crate::daemon::change;
 use crate::daemon::clients::{Clients, Timed};
+use crate::daemon::control::change;
 use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, request};
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
 use crate::daemon::socket_file::give_to_group;
@@ -60,15 +60,18 @@ pub(super) struct Server {
     path: PathBuf,
 }
 
+/// What clients are answered from.
+pub(super) struct Services {
+    pub(super) file: ConfigFile,
+    /// The server's thread never ends, so it must not own the platform, which removes its socket when dropped.
+    pub(super) platform: Weak<dyn Platform>,
+    pub(super) status: StatusReader,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) leases: Leases,
+}
+
 impl Server {
-    pub(super) fn start(
-        config: &Config,
-        file: &ConfigFile,
-        platform: &Arc<dyn Platform>,
-        status: &StatusReader,
-        events: mpsc::Sender<Event>,
-        leases: Leases,
-    ) -> Result<Self, Error> {
+    pub(super) fn start(config: &Config, services: Services) -> Result<Self, Error> {
         let path = config.control_socket();
         // A socket here is left from a daemon that has ended: only one daemon can have the join socket,
         // and this one has bound it before.
@@ -78,10 +81,7 @@ impl Server {
         if let Some(group) = config.daemon.control_group {
             give_to_group(&path, group, "control_group").map_err(Error::path(&path))?;
         }
-        let file = file.clone();
-        // The thread never ends, so it must not own the platform, which removes its socket when dropped.
-        let platform = Arc::downgrade(platform);
-        let (clients, status) = (Clients::new(CLIENTS_MAX), status.clone());
+        let (clients, services) = (Clients::new(CLIENTS_MAX), Arc::new(services));
         spawn("control socket", move || {
             let mut acceptor = Acceptor::new("clients of the control socket");
             loop {
@@ -97,13 +97,12 @@ impl Server {
                     refuse(&stream, &format!("{CLIENTS_MAX} clients are connected; try later"));
                     continue;
                 };
-                let (file, platform, status) = (file.clone(), platform.clone(), status.clone());
-                let (events, leases) = (events.clone(), leases.clone());
+                let services = services.clone();
                 // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn_for_client("control", move || {
                     // A client that has gone needs no answer.
-                    let _ = answer(&stream, &file, &platform, &status, &events, &leases);
+                    let _ = services.answer(&stream);
                     drop(client);
                 });
             }
@@ -119,68 +118,59 @@ impl Drop for Server {
     }
 }
 
-fn answer(
-    stream: &UnixStream,
-    file: &ConfigFile,
-    platform: &Weak<dyn Platform>,
-    status: &StatusReader,
-    events: &mpsc::Sender<Event>,
-    leases: &Leases,
-) -> io::Result<()> {
-    let mut line = String::new();
-    BufReader::new(Timed::new(stream, TIMEOUT).take(REQUEST_MAX)).read_line(&mut line)?;
-    // For answers; a capture and the meter go on for as long as their client wants.
-    let mut reply = Timed::new(stream, 2 * TIMEOUT);
-    match line.parse() {
-        Ok(Request::Status) => {
-            let status = match status.whole(BUSY) {
-                Ok(status) => status,
+impl Services {
+    fn answer(&self, stream: &UnixStream) -> io::Result<()> {
+        let mut line = String::new();
+        BufReader::new(Timed::new(stream, TIMEOUT).take(REQUEST_MAX)).read_line(&mut line)?;
+        // For answers; a capture and the meter go on for as long as their client wants.
+        let reply = Timed::new(stream, 2 * TIMEOUT);
+        let (events, platform) = (&self.events, self.platform.upgrade());
+        let nics = platform.as_ref().and_then(|platform| platform.nics());
+        let done = match line.parse() {
+            Ok(Request::Status) => match self.status.whole(BUSY) {
+                Ok(status) => return Ok(serde_json::to_writer(reply, &status)?),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let why = format!("the daemon was busy for {} s; try later", BUSY.as_secs());
-                    return Ok(serde_json::to_writer(reply, &Refusal::new(why))?);
+                    Err(format!("the daemon was busy for {} s; try later", BUSY.as_secs()))
                 }
                 Err(error) => return Err(io::Error::other(error)),
-            };
-            reply.write_all(&serde_json::to_vec(&status)?)?;
-        }
-        Ok(Request::Balloon { guest, mib }) => {
-            let platform = platform.upgrade();
-            let nics = platform.as_ref().and_then(|platform| platform.nics());
-            let with_contexts = nics.and_then(|nics| nics.domain(&guest));
-            if let Err(why) = balloon(guest, with_contexts, mib, events) {
-                serde_json::to_writer(reply, &Refusal::new(why))?;
+            },
+            Ok(Request::Balloon { guest: name, mib }) => {
+                let with_contexts = nics.and_then(|nics| nics.domain(&name));
+                let balloon = |answer| Event::Balloon { name, with_contexts, mib, answer };
+                request(events, TIMEOUT, balloon)
             }
-        }
-        Ok(Request::Revoke { card, guest }) => {
-            let platform = platform.upgrade();
-            let nics = platform.as_ref().and_then(|platform| platform.nics());
-            let revoked = match nics {
+            Ok(Request::Revoke { card, guest }) => match nics {
                 Some(nics) => nics.revoke(&card, &guest),
                 None => Err("this daemon has no cards".to_owned()),
-            };
-            if let Err(why) = revoked {
-                serde_json::to_writer(reply, &Refusal::new(why))?;
+            },
+            Ok(Request::Capture(capture)) => {
+                let capture = |answer| Event::Capture { request: capture, answer };
+                match request(events, TIMEOUT, capture) {
+                    Ok(capture) => return send(capture, stream),
+                    Err(why) => Err(why),
+                }
             }
-        }
-        Ok(Request::Capture(request)) => match capture(request, events) {
-            Ok(capture) => send(capture, stream)?,
-            Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
-        },
-        Ok(Request::Change(request)) => {
-            let changed = change::request(request, file, events);
-            // Changes take longer than other requests.
-            let mut reply = Timed::new(stream, TIMEOUT);
-            match changed {
-                Ok(report) => serde_json::to_writer(&mut reply, &report)?,
-                Err(why) => serde_json::to_writer(&mut reply, &Refusal::new(why))?,
+            Ok(Request::Change(change)) => {
+                let changed = change::request(change, &self.file, events);
+                // Changes take longer than other requests.
+                return respond(Timed::new(stream, TIMEOUT), changed);
             }
-        }
-        Ok(Request::Worker(request)) => match workers(request, events) {
-            Ok(report) => serde_json::to_writer(reply, &report)?,
-            Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
-        },
-        Ok(Request::Meter) => hold(stream, leases.take())?,
-        Err(refusal) => serde_json::to_writer(reply, &refusal)?,
+            Ok(Request::Worker(worker)) => {
+                let worker = |answer| Event::Workers { request: worker, answer };
+                return respond(reply, request(events, TIMEOUT, worker));
+            }
+            Ok(Request::Meter) => return hold(stream, self.leases.take()),
+            Err(refusal) => return Ok(serde_json::to_writer(reply, &refusal)?),
+        };
+        done.or_else(|why| Ok(serde_json::to_writer(reply, &Refusal::new(why))?))
+    }
+}
+
+/// Answers with a report, or why there is none.
+fn respond(reply: impl Write, answer: Result<impl Serialize, String>) -> io::Result<()> {
+    match answer {
+        Ok(report) => serde_json::to_writer(reply, &report)?,
+        Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
     }
     Ok(())
 }
@@ -189,32 +179,6 @@ fn answer(
 fn refuse(stream: &UnixStream, why: &str) {
     // It may have gone.
     let _ = serde_json::to_writer(Timed::new(stream, TIMEOUT), &Refusal::new(why));
-}
-
-fn balloon(
-    name: String,
-    with_contexts: Option<DomId>,
-    mib: usize,
-    events: &mpsc::Sender<Event>,
-) -> Result<(), String> {
-    let (answer, receiver) = mpsc::channel();
-    let event = Event::Balloon { name, with_contexts, mib, answer };
-    events.send(event).map_err(|_| "the daemon is stopping")?;
-    receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
-}
-
-fn capture(request: capture::Request, events: &mpsc::Sender<Event>) -> Result<Capture, String> {
-    let (answer, receiver) = mpsc::channel();
-    let event = Event::Capture { request, answer };
-    events.send(event).map_err(|_| "the daemon is stopping")?;
-    receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
-}
-
-fn workers(request: WorkerRequest, events: &mpsc::Sender<Event>) -> Result<MoveReport, String> {
-    let (answer, receiver) = mpsc::channel();
-    let event = Event::Workers { request, answer };
-    events.send(event).map_err(|_| "the daemon is stopping")?;
-    receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
 }
 
 /// Sends a capture until the client has closed its side.

@@ -12,7 +12,7 @@ use hypervisor::Meter;
 use switch::NO_VLAN;
 use switch::multicast::SnoopingCounts;
 
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, ask};
 use crate::daemon::platform::Platform;
 use crate::log::Recent;
 
@@ -49,10 +49,7 @@ impl StatusReader {
     /// # Errors
     /// The control thread has not answered within `limit`, or the daemon is stopping.
     pub(super) fn counts(&self, limit: Duration) -> Result<Status, RecvTimeoutError> {
-        let (sender, receiver) = mpsc::channel();
-        let gone = |_| RecvTimeoutError::Disconnected;
-        self.events.send(Event::Status(sender)).map_err(gone)?;
-        let mut status = receiver.recv_timeout(limit)?;
+        let mut status = ask(&self.events, limit, Event::Status)?;
         if let Some(nics) = self.platform.upgrade().as_ref().and_then(|platform| platform.nics()) {
             status.nics = nics.status();
             status.absent.retain(|guest| nics.domain(guest).is_none());

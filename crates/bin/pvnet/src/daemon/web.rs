@@ -5,10 +5,11 @@ mod request;
 use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use machine::{Accepted, Acceptor};
+use parking_lot::Mutex;
 
 use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
@@ -172,7 +173,7 @@ impl Site {
 
     /// What `pvnet status --json` prints, on one line. Whoever asks while another one does waits for the same answer.
     fn document(&self) -> Result<Arc<str>, String> {
-        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut page = self.page.lock();
         if let Some((read, text)) = page.as_ref()
             && read.elapsed() < FRESH
         {

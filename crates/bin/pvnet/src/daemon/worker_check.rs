@@ -1,9 +1,11 @@
 //! What the workers do, for the status.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use control_socket::{QueueKind, QueueStatus, WorkerShares, WorkerStatus};
 use datapath::{Datapath, LivenessCheck, QueueLoad, QueueName, Shares, WorkerLoad};
+
+use crate::daemon::cpu::nanoseconds;
 
 /// What the last status asked, and what does not change.
 #[derive(Default)]
@@ -70,13 +72,10 @@ pub(super) fn queue_name(port: &str, queue: QueueName) -> QueueStatus {
     QueueStatus { port: port.to_owned(), kind, queue, ..QueueStatus::default() }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use port::{Frame, Outcome, Queue};
     use port_testing::{FakeEgress, supply};

@@ -5,7 +5,7 @@ use shm::{PageSize, Region};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{Macvtap, Steering, Xdp, XdpNic, packet};
 
-use super::check::{Check, text};
+use super::{Check, text};
 
 const TAP: &str = "pvdoctor0";
 const BRIDGE: &str = "pvdoctor3";

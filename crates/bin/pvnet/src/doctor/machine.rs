@@ -20,7 +20,7 @@ use shm::{PageSize, Region};
 use vhost_user::{Device, DeviceOptions, Session};
 use virtio_user::Options;
 
-use super::check::{Check, text};
+use super::{Check, text};
 use crate::config;
 
 /// Descriptors that the daemon takes without a guest, and that a guest takes with one queue (see `daemon::limits`).

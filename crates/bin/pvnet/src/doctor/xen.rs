@@ -3,7 +3,7 @@
 use hypervisor::DomId;
 use xenstore::{Client, Store as _};
 
-use super::check::{Check, text};
+use super::{Check, text};
 
 /// Checks for platform `xen`, in dom0 or a driver domain.
 pub(super) fn checks() -> Vec<Check> {

@@ -3,33 +3,58 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Args;
 use offload::Features;
 use poller::Polling;
 
-/// Options of the interfaces, on either platform.
-#[derive(Clone, Debug, Default)]
+use crate::config::Poll;
+
+/// Options of an interface, or of all interfaces of a guest.
+#[derive(Args, Clone, Debug, Default)]
 pub struct Options {
-    /// The first interfaces' names for the stack. The others are called eth and their number.
-    pub devices: Vec<String>,
-    /// The most queues of an interface; one per CPU if absent.
-    pub queues: Option<u32>,
-    /// Addresses that replace the toolstack's for their interface.
-    pub addresses: Vec<Address>,
-    /// Offloads that are not used.
-    pub without: Features,
-    /// One event channel for both rings.
-    pub one_event_channel: bool,
-    /// Headers stay in the frames' pages.
-    pub no_header_channel: bool,
-    /// The daemon keeps no pages mapped.
-    pub no_persistent_grants: bool,
-    /// The backend spreads received flows over the queues by their hash, and passes the hashes on.
-    pub hash: bool,
-    /// How the queues' threads wait for frames.
-    pub polling: Polling,
+    /// The interface's name in the namespace; repeat it for further interfaces of a guest
+    /// [default: eth0, eth1, …].
+    #[arg(long, value_name = "NAME")]
+    device: Vec<String>,
+    /// The most queues [default: one per CPU; the backend may offer fewer].
+    #[arg(long, value_name = "N")]
+    pub(super) queues: Option<u32>,
+    /// An address with its prefix length, instead of the configuration's; can be repeated. It is for
+    /// the first interface, or for DEVICE. The `guard` of the configuration has to allow it.
+    #[arg(long, value_name = "[DEVICE=]ADDRESS")]
+    address: Vec<Address>,
+    /// Use no scatter/gather: frames of one page.
+    #[arg(long)]
+    no_sg: bool,
+    /// Use no checksum offload.
+    #[arg(long)]
+    no_csum: bool,
+    /// Use no TCP segmentation offload.
+    #[arg(long)]
+    no_tso: bool,
+    /// Use one event channel for both rings of a queue.
+    #[arg(long)]
+    pub(super) one_event_channel: bool,
+    /// Leave headers in the frames' pages instead of the header pages beside the ring.
+    #[arg(long)]
+    pub(super) no_header_channel: bool,
+    /// Keep no pages mapped: each use of a page is a grant operation.
+    #[arg(long)]
+    pub(super) no_persistent_grants: bool,
+    /// Have the backend spread received flows over the queues by their Toeplitz hash, and pass the hashes on.
+    #[arg(long)]
+    pub(super) hash: bool,
+    /// How the threads between the stack and pvnet wait for frames: `always` never sleeps, and takes a CPU for each queue.
+    #[arg(long, value_name = "HOW", default_value = "adaptive")]
+    poll: Poll,
+    /// Poll for at most this many microseconds before a sleep, while round trips are under way; 0: never.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
+    poll_us: u64,
     /// Leave all copies of received frames to the driver domain.
-    pub no_guest_copy: bool,
+    #[arg(long)]
+    pub(super) no_guest_copy: bool,
     /// For how long to try to join again after the daemon's end. Zero: a guest ends with its daemon.
+    #[arg(skip)]
     pub rejoin: Duration,
 }
 
@@ -53,25 +78,37 @@ impl FromStr for Address {
 }
 
 impl Options {
+    /// The offloads that are not used.
+    pub(super) fn without(&self) -> Features {
+        let Self { no_sg: sg, no_csum: csum, no_tso: tso, .. } = *self;
+        let (csum_v4, csum_v6, tso_v4, tso_v6) = (csum, csum, tso, tso);
+        Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, ..Features::NONE }
+    }
+
+    /// How the queues' threads wait for frames.
+    pub(super) fn polling(&self) -> Polling {
+        self.poll.limited_to(Duration::from_micros(self.poll_us))
+    }
+
     /// The names of `count` interfaces for the stack.
     ///
     /// # Errors
     /// The options name more interfaces, another one, or one twice.
     pub(super) fn names(&self, count: usize) -> Result<Vec<String>, String> {
-        if self.devices.len() > count {
+        if self.device.len() > count {
             return Err(format!(
                 "--device is given {} times, and there are {count} interfaces; a further one \
                  needs a [[guest.vif]] in the daemon's configuration",
-                self.devices.len()
+                self.device.len()
             ));
         }
-        let given = self.devices.iter().cloned();
+        let given = self.device.iter().cloned();
         let further = (given.len()..count).map(|number| format!("eth{number}"));
         let names: Vec<_> = given.chain(further).collect();
         if let Some(n) = (1..count).find(|n| names[..*n].contains(&names[*n])) {
             return Err(format!("two interfaces would be called {}; see --device", names[n]));
         }
-        for device in self.addresses.iter().filter_map(|address| address.device.as_ref()) {
+        for device in self.address.iter().filter_map(|address| address.device.as_ref()) {
             if !names.contains(device) {
                 let names = names.join(", ");
                 return Err(format!(
@@ -89,7 +126,7 @@ impl Options {
             Some(device) => device == name,
             None => number == 0,
         };
-        let addresses = self.addresses.iter().filter(is_its);
+        let addresses = self.address.iter().filter(is_its);
         let addresses: Vec<_> = addresses.map(|address| address.address.clone()).collect();
         (!addresses.is_empty()).then_some(addresses)
     }
@@ -99,15 +136,15 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn options(devices: &[&str], addresses: &[&str]) -> Options {
-        let devices = devices.iter().map(|name| (*name).to_owned()).collect();
-        let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        Options { devices, addresses, ..Options::default() }
+    fn options(device: &[&str], address: &[&str]) -> Options {
+        let device = device.iter().map(|name| (*name).to_owned()).collect();
+        let address = address.iter().filter_map(|text| text.parse().ok()).collect();
+        Options { device, address, ..Options::default() }
     }
 
     #[test]
     fn interfaces_have_predictable_names() {
-        let names = |devices: &[&str], count| options(devices, &[]).names(count);
+        let names = |device: &[&str], count| options(device, &[]).names(count);
         assert_eq!(names(&[], 2).unwrap(), ["eth0", "eth1"]);
         assert_eq!(names(&["lan"], 3).unwrap(), ["lan", "eth1", "eth2"]);
         assert_eq!(names(&["lan", "wan"], 2).unwrap(), ["lan", "wan"]);

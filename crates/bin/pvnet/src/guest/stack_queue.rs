@@ -1,9 +1,10 @@
 //! The stack's end of a queue, which outlives a daemon.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use netdev::SentFrame;
+use parking_lot::Mutex;
 use uplink::tap::TapQueue;
 
 /// A queue of the stack's tap, and the frames that come before those in the tap.
@@ -34,11 +35,11 @@ pub(super) struct Unconfirmed(Arc<Mutex<Vec<SentFrame>>>);
 impl Unconfirmed {
     /// Replaces them.
     pub(super) fn set(&self, frames: Vec<SentFrame>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = frames;
+        *self.0.lock() = frames;
     }
 
     /// Takes them.
     pub(super) fn take(&self) -> Vec<SentFrame> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, info};
@@ -113,13 +114,9 @@ impl Buckets {
 }
 
 impl LogLimit {
-    fn lock(&self) -> MutexGuard<'_, Buckets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a message; returns whether it may be written.
     fn count(&self, callsite: Identifier, fields: Fields, now: Instant) -> bool {
-        let mut buckets = self.lock();
+        let mut buckets = self.0.lock();
         let mut key = (callsite, fields.about);
         if buckets.by_key.len() >= KEYS_MAX && !buckets.by_key.contains_key(&key) {
             buckets.sweep(now);
@@ -146,7 +143,7 @@ impl LogLimit {
     /// Writes a line for what was dropped of each kind. Called once in a while, and at the end.
     pub fn summarise(&self) {
         let mut dropped: Vec<_> = {
-            let mut buckets = self.lock();
+            let mut buckets = self.0.lock();
             let dropped = buckets.by_key.iter_mut().filter(|(_, bucket)| bucket.dropped > 0);
             dropped
                 .map(|((_, about), bucket)| {
@@ -217,7 +214,7 @@ mod tests {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
             let mut fields = Fields::default();
             event.record(&mut fields);
-            self.0.lock().unwrap().push(format!("{} {}", fields.about, fields.text));
+            self.0.lock().push(format!("{} {}", fields.about, fields.text));
         }
     }
 
@@ -225,7 +222,7 @@ mod tests {
         let (limit, lines) = (LogLimit::default(), Lines::default());
         let log = tracing_subscriber::registry().with(limit.clone()).with(lines.clone());
         tracing::subscriber::with_default(log, || work(&limit));
-        std::mem::take(&mut lines.0.lock().unwrap())
+        std::mem::take(&mut lines.0.lock())
     }
 
     #[test]
@@ -266,7 +263,7 @@ mod tests {
             for user in 0..3 * KEYS_MAX {
                 info!(user, "refused");
             }
-            assert!(limit.lock().by_key.len() <= KEYS_MAX + 1);
+            assert!(limit.0.lock().by_key.len() <= KEYS_MAX + 1);
         });
     }
 
@@ -326,7 +323,7 @@ mod tests {
         assert!(count(7, INTERVAL), "a subject that is known has its own");
         let flood = (KEYS_MAX..KEYS_MAX + 100).filter(|new| count(*new, 2 * FORGET)).count();
         assert_eq!(flood, 100);
-        let dropped: u64 = limit.lock().by_key.values().map(|bucket| bucket.dropped).sum();
+        let dropped: u64 = limit.0.lock().by_key.values().map(|bucket| bucket.dropped).sum();
         assert_eq!(dropped, 91 + KEYS_MAX as u64 - 10);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use control_socket::LogEvent;
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -24,7 +25,7 @@ pub struct Recent(Arc<Mutex<VecDeque<LogEvent>>>);
 impl Recent {
     /// The lines, the newest first.
     pub fn lines(&self) -> Vec<LogEvent> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 }
 
@@ -41,7 +42,7 @@ impl<S: Subscriber> Layer<S> for Recent {
         cut(&mut text, TEXT_MAX);
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let line = LogEvent { at, level: level.as_str().to_lowercase(), text };
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         lines.truncate(LINES_MAX - 1);
         lines.push_front(line);
     }

@@ -46,12 +46,7 @@ fn an_uplink_joins_a_bridge_and_leaves_it() {
     assert!(members(host()).contains("pvt0") && members(host()).contains("mtu 1400"));
 
     // Who takes it out is told of it, and may put it back.
-    let reason = || {
-        let status = testbed.status();
-        let ports = status["ports"].as_array().unwrap();
-        let up = ports.iter().find(|port| port["name"] == "up").unwrap();
-        up["reason"].to_string()
-    };
+    let reason = || testbed.named("up").unwrap()["reason"].to_string();
     ip(host(), &["link", "set", "pvt0", "nomaster"]);
     wait("the reason", || reason().contains("not in bridge br0"));
     ip(host(), &["link", "set", "pvt0", "master", "br0"]);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lab::{Namespace, Offloads, Process};
-use serde_json::Value;
 
 use crate::MIB;
+use crate::direct::{direct, queue_of, wait_for_queue};
 use crate::testbed::{Guest, LIMIT, PING_PAUSE, Testbed, pvnet, requires, wait};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
@@ -75,23 +75,6 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
-}
-
-/// The uplink's queue that a guest has.
-fn queue_of(testbed: &Testbed, guest: usize) -> Option<Value> {
-    let status = testbed.status();
-    let ports = status["ports"].as_array().unwrap();
-    let uplink = ports.iter().find(|port| port["name"] == "out").unwrap();
-    let name = testbed.guests[guest].namespace.name();
-    uplink["guest_queues"].as_array()?.iter().find(|queue| queue["guest"] == name).cloned()
-}
-
-fn direct(testbed: &Testbed, guest: usize) -> u64 {
-    queue_of(testbed, guest).map_or(0, |queue| queue["direct"].as_u64().unwrap())
-}
-
-fn wait_for_queue(testbed: &Testbed, guest: usize) {
-    wait("a queue for the guest", || queue_of(testbed, guest).is_some());
 }
 
 /// All guests get the same bytes with each kind, and those with a queue of their own get them without a copy.
@@ -260,9 +243,7 @@ fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
         let wire = Wire::new();
         let mut testbed = Testbed::start(1, &wire.uplink(kind, ""));
         let uplink = || {
-            let status = testbed.status();
-            let mut ports = status["ports"].as_array().unwrap().iter();
-            let port = ports.find(|port| port["name"] == "out").unwrap();
+            let port = testbed.named("out").unwrap();
             (port["state"] == "up", port["reason"].to_string())
         };
         assert!(uplink().0, "{kind}");
@@ -274,13 +255,6 @@ fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
         assert!(reason.contains("device_failed") && reason.contains(device), "{kind}: {reason}");
         assert!(testbed.daemon.stop().unwrap().success(), "{kind}: {}", testbed.daemon.stderr());
     }
-}
-
-/// The uplink's port in `pvnet status --json`.
-fn uplink(testbed: &Testbed) -> Value {
-    let status = testbed.status();
-    let mut ports = status["ports"].as_array().unwrap().iter();
-    ports.find(|port| port["name"] == "out").unwrap().clone()
 }
 
 /// The host's stack gets none of the frames of a NIC that is taken over, and gets them again after the daemon has ended. A daemon
@@ -299,7 +273,7 @@ fn a_nic_that_is_taken_over_is_free_again_when_the_daemon_ends() {
     let guest = testbed.guests[0].ipv4;
     wire.ping(guest);
     assert!(lab::ping(&wire.outside, of_host, 1, PING_PAUSE).is_ok_and(|ping| ping.received == 0));
-    let sockets = uplink(&testbed)["xdp"].clone();
+    let sockets = testbed.named("out").unwrap()["xdp"].clone();
     assert_eq!(sockets, serde_json::json!([{ "queue": 0, "zero_copy": false, "dropped": 0 }]));
     for _ in 0..2 {
         testbed.daemon.kill().unwrap();
@@ -328,11 +302,11 @@ fn queues_that_a_nic_gets_later_are_reported() {
     };
     channels("1");
     let testbed = Testbed::start(0, &wire.uplink("af-xdp", "").replace("nic0", "nic2"));
-    let reason = || uplink(&testbed)["reason"].to_string();
+    let reason = || testbed.named("out").unwrap()["reason"].to_string();
     assert_eq!(reason(), "null");
     channels("2");
     wait("the complaint", || reason().contains("1 receive queue(s) more"));
-    assert!(reason().contains("ethtool -L nic2") && uplink(&testbed)["state"] == "up");
+    assert!(reason().contains("ethtool -L nic2") && testbed.named("out").unwrap()["state"] == "up");
     channels("1");
     wait("its end", || reason() == "null");
 }

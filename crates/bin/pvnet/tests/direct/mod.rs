@@ -20,21 +20,18 @@ fn tap_uplink(outside: &Namespace, lines: &str) -> String {
     )
 }
 
-/// The queues of the uplink, by the name of the guest that has each.
-fn queue_of(testbed: &Testbed, guest: usize) -> Option<Value> {
-    let status = testbed.status();
-    let ports = status["ports"].as_array().unwrap();
-    let uplink = ports.iter().find(|port| port["name"] == "out").unwrap();
-    let queues = uplink["guest_queues"].as_array()?;
+/// The uplink's queue that a guest has.
+pub fn queue_of(testbed: &Testbed, guest: usize) -> Option<Value> {
+    let uplink = testbed.named("out").unwrap();
     let name = testbed.guests[guest].namespace.name();
-    queues.iter().find(|queue| queue["guest"] == name).cloned()
+    uplink["guest_queues"].as_array()?.iter().find(|queue| queue["guest"] == name).cloned()
 }
 
-fn direct(testbed: &Testbed, guest: usize) -> u64 {
+pub fn direct(testbed: &Testbed, guest: usize) -> u64 {
     queue_of(testbed, guest).map_or(0, |queue| queue["direct"].as_u64().unwrap())
 }
 
-fn wait_for_queue(testbed: &Testbed, guest: usize) {
+pub fn wait_for_queue(testbed: &Testbed, guest: usize) {
     wait("a queue for the guest", || queue_of(testbed, guest).is_some());
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use capture::{Blocks, Content};
 
 use crate::testbed::{LIMIT, PING_PAUSE, Testbed, holdings, requires, wait};
-use crate::{change, file, status, steps};
+use crate::{change, file, steps};
 
 /// Answers to two pings from the first guest to another one.
 fn answers(testbed: &Testbed, to: usize) -> u64 {
@@ -36,7 +36,7 @@ fn a_guest_becomes_a_mirrors_target_and_is_put_back() {
     std::fs::write(file(&testbed), mirror(&probe)).unwrap();
     let report = change(&testbed, &["reload"]).unwrap();
     assert_eq!(steps(&report), ["change  multicast", "add span"]);
-    let egress = || status(&testbed, &probe).unwrap()["egress"]["frames"].as_u64().unwrap();
+    let egress = || testbed.named(&probe).unwrap()["egress"]["frames"].as_u64().unwrap();
     let before = egress();
     assert_eq!([answers(&testbed, 1), answers(&testbed, 2)], [2, 0]);
     wait("the copies", || egress() >= before + 4);

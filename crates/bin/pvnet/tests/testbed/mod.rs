@@ -46,6 +46,35 @@ pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// The status of the daemon with this folder.
+pub fn status_of(folder: &Path) -> Value {
+    let mut command = pvnet();
+    command.args(["status", "--json", "--directory"]).arg(folder);
+    serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
+}
+
+/// Starts a guest of the daemon with this folder, and waits until it is up.
+pub fn join(folder: &Path, name: &str, flags: &[&str]) -> Process {
+    let mut command = pvnet();
+    command.args(["guest", "--directory"]).arg(folder).args(flags).arg(name);
+    started(command)
+}
+
+/// Starts a program, and waits until it says that it is up.
+pub fn started(command: Command) -> Process {
+    let mut process = Process::capture(command).unwrap();
+    wait("the start", || {
+        assert!(process.ended().unwrap().is_none(), "{}", process.stderr());
+        process.stdout().contains("is up")
+    });
+    process
+}
+
+/// The port of this name in a status, if there is one.
+pub fn port_of(status: &Value, name: &str) -> Option<Value> {
+    status["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).cloned()
+}
+
 /// A running daemon, and guests that may or may not run.
 pub struct Testbed {
     // Dropped in this order: guests before their daemon.
@@ -123,14 +152,8 @@ impl Testbed {
 
     /// Starts a guest and waits until it is up.
     pub fn join(&mut self, guest: usize, flags: &[&str]) {
-        let mut command = self.command("guest");
-        command.args(flags).arg(self.guests[guest].namespace.name());
-        let mut process = Process::capture(command).unwrap();
-        wait("the guest's start", || {
-            assert!(process.ended().unwrap().is_none(), "{}", process.stderr());
-            process.stdout().contains("is up")
-        });
-        self.guests[guest].process = Some(process);
+        let name = self.guests[guest].namespace.name();
+        self.guests[guest].process = Some(join(self.folder(), name, flags));
     }
 
     /// Ends a guest with SIGTERM and waits until the daemon has noticed.
@@ -175,17 +198,17 @@ impl Testbed {
 
     /// The output of `pvnet status --json`.
     pub fn status(&self) -> Value {
-        let mut command = self.command("status");
-        command.arg("--json");
-        serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
+        status_of(self.folder())
     }
 
     /// The status of a guest's port.
     pub fn port(&self, guest: usize) -> Value {
-        let name = self.guests[guest].namespace.name();
-        let status = self.status();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == name).unwrap().clone()
+        self.named(self.guests[guest].namespace.name()).unwrap()
+    }
+
+    /// The status of the port of this name, if there is one.
+    pub fn named(&self, name: &str) -> Option<Value> {
+        port_of(&self.status(), name)
     }
 
     /// Sends `bytes` from one guest to another, over both address families in turn, and compares.

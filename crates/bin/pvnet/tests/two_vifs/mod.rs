@@ -1,12 +1,11 @@
 //! A guest with two interfaces: a router between two networks.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
-use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, join, port_of, pvnet, requires, status_of, wait};
 
 /// The networks: the router is host 254 in each, the other guest host 1.
 const NETWORKS: [u8; 2] = [1, 2];
@@ -61,39 +60,22 @@ impl Networks {
         let guests = Vec::new();
         let mut this = Self { guests, daemon, router, hosts, folder };
         for name in [this.router.name(), this.hosts[0].name(), this.hosts[1].name()] {
-            let guest = start(this.folder.path(), name, &[]);
+            let guest = join(this.folder.path(), name, &[]);
             this.guests.push(guest);
         }
         this
     }
 
     fn status(&self) -> Value {
-        let mut command = pvnet();
-        command.args(["status", "--json", "--directory"]).arg(self.folder.path());
-        serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
+        status_of(self.folder.path())
     }
 
     /// The status of the router's ports.
     fn ports(&self) -> [Value; 2] {
         let name = self.router.name();
         let status = self.status();
-        [name.to_owned(), format!("{name}.1")].map(|name| {
-            let ports = status["ports"].as_array().unwrap();
-            ports.iter().find(|port| port["name"] == name).unwrap().clone()
-        })
+        [name.to_owned(), format!("{name}.1")].map(|name| port_of(&status, &name).unwrap())
     }
-}
-
-/// Starts a guest and waits until it is up.
-fn start(folder: &Path, name: &str, flags: &[&str]) -> Process {
-    let mut command = pvnet();
-    command.args(["guest", "--directory"]).arg(folder).args(flags).arg(name);
-    let mut process = Process::capture(command).unwrap();
-    wait("the guest's start", || {
-        assert!(process.ended().unwrap().is_none(), "{}", process.stderr());
-        process.stdout().contains("is up")
-    });
-    process
 }
 
 fn ping(from: &Namespace, to: Ipv4Addr) {
@@ -206,7 +188,7 @@ fn options_of_a_guest_name_its_interfaces() {
     wait("the guest's end", gone);
     // The second network gets another address for the router; the first keeps the configured one.
     let flags = ["--device", "lan", "--device", "wan", "--address", "wan=10.78.2.253/24"];
-    networks.guests[0] = start(&directory, &router, &flags);
+    networks.guests[0] = join(&directory, &router, &flags);
     assert!(networks.guests[0].stdout().contains("is up: lan, wan"));
     ping(&networks.hosts[0], address(1, 254));
     ping(&networks.hosts[1], address(2, 253));

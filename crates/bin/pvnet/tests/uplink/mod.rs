@@ -6,7 +6,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, pvnet, requires, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, join, port_of, pvnet, requires, status_of, wait};
 
 /// The frames that crossed the tap in one direction, as tshark reads them.
 struct Captured {
@@ -74,27 +74,12 @@ impl UplinkTestbed {
             assert!(daemon.ended().unwrap().is_none(), "{}", daemon.stderr());
             folder.join("control.sock").exists()
         });
-        [self.join(self.inside.name()), daemon]
-    }
-
-    /// Starts a guest.
-    fn join(&self, name: &str) -> Process {
-        let mut command = pvnet();
-        command.args(["guest", "--directory"]).arg(self.folder.path()).arg(name);
-        let mut guest = Process::capture(command).unwrap();
-        wait("the guest's start", || {
-            assert!(guest.ended().unwrap().is_none(), "{}", guest.stderr());
-            guest.stdout().contains("is up")
-        });
-        guest
+        [join(self.folder.path(), self.inside.name(), &[]), daemon]
     }
 
     /// What the daemon counted, by name.
     fn counts(&self) -> Value {
-        let mut command = pvnet();
-        command.args(["status", "--json", "--directory"]).arg(self.folder.path());
-        let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
-        status["meter"]["counts"].clone()
+        status_of(self.folder.path())["meter"]["counts"].clone()
     }
 
     /// The uplink's state and the reason for it.
@@ -105,11 +90,7 @@ impl UplinkTestbed {
 
     /// The status of a port.
     fn port(&self, name: &str) -> Value {
-        let mut command = pvnet();
-        command.args(["status", "--json", "--directory"]).arg(self.folder.path());
-        let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
-        let ports = status["ports"].as_array().unwrap();
-        ports.iter().find(|port| port["name"] == name).unwrap().clone()
+        port_of(&status_of(self.folder.path()), name).unwrap()
     }
 
     /// Captures the tap during `work`, which must send at least `bytes`, and reads the frames that
@@ -255,7 +236,7 @@ fn a_guest_that_stops_copying_delays_no_other() {
     let testbed = UplinkTestbed::with_second_guest();
     let [mut stopped, mut daemon] = testbed.start(&["*.rx=guest-copy"]);
     let (second, address) = testbed.second.as_ref().unwrap();
-    let mut other = testbed.join(second.name());
+    let mut other = join(testbed.folder.path(), second.name(), &[]);
     let ping =
         |address: Ipv4Addr| lab::ping(&testbed.outside, address, 3, PING_PAUSE).unwrap().received;
     assert_eq!([ping(INSIDE), ping(*address)], [3, 3]);

@@ -12,7 +12,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, PING_PAUSE, Testbed, pvnet, requires, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, Testbed, port_of, pvnet, requires, wait};
 
 /// Bytes that take longer than the end and the return of both daemons.
 const BYTES: u64 = 128 << 20;
@@ -71,7 +71,7 @@ fn link(testbed: &Testbed) -> Option<Value> {
     let mut command = testbed.command("status");
     command.arg("--json");
     let status: Value = serde_json::from_str(&lab::run(command, LIMIT).ok()?).unwrap();
-    status["ports"].as_array().unwrap().iter().find(|port| port["name"] == "up").cloned()
+    port_of(&status, "up")
 }
 
 fn is_up(testbed: &Testbed) -> bool {
@@ -231,9 +231,7 @@ impl Dpdk {
 
     /// The states of both uplinks.
     fn states(&self) -> [Value; 2] {
-        let status = self.testbed.status();
-        let ports = status["ports"].as_array().unwrap();
-        ["up0", "up1"].map(|name| ports.iter().find(|port| port["name"] == name).unwrap().clone())
+        ["up0", "up1"].map(|name| self.testbed.named(name).unwrap())
     }
 
     /// Frames that have passed: the least of both directions of both uplinks.

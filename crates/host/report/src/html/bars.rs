@@ -28,11 +28,7 @@ impl BarChart {
 
     /// Names the bars inside each group, in their order. A chart whose groups have one bar each needs none.
     #[must_use]
-    pub fn series<I>(mut self, names: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
+    pub fn series(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.series = names.into_iter().map(Into::into).collect();
         self
     }

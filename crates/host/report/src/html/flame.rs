@@ -50,11 +50,7 @@ impl FlameGraph {
 
     /// Adds a stack, whose callers come first, with the weight of its last function. Weights that are not above 0 are left out.
     #[must_use]
-    pub fn stack<I>(mut self, names: I, weight: f64) -> Self
-    where
-        I: IntoIterator,
-        I::Item: AsRef<str>,
-    {
+    pub fn stack(mut self, names: impl IntoIterator<Item = impl AsRef<str>>, weight: f64) -> Self {
         if weight.is_finite() && weight > 0.0 {
             let mut frame = &mut self.all;
             frame.weight += weight;

@@ -54,11 +54,7 @@ impl LineChart {
 
     /// Names the steps 0, 1, 2, … of the x axis, which then shows the names instead of numbers.
     #[must_use]
-    pub fn steps<I>(mut self, names: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
+    pub fn steps(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.steps = names.into_iter().map(Into::into).collect();
         self
     }

@@ -59,11 +59,6 @@ impl Report {
         self.block(&open, text, "</p>")
     }
 
-    /// Adds text whose spaces and line ends matter, such as a program's output.
-    pub fn preformatted(&mut self, text: &str) -> &mut Self {
-        self.block("<pre tabindex=\"0\">", text, "</pre>")
-    }
-
     /// Adds a table under its caption.
     pub fn table(&mut self, caption: &str, table: &Table) -> &mut Self {
         self.body.push_str(&table_html(caption, table));
@@ -170,8 +165,7 @@ mod tests {
             .facts([(HOSTILE, HOSTILE)])
             .section(HOSTILE)
             .paragraph(HOSTILE)
-            .point(HOSTILE, HOSTILE)
-            .preformatted(HOSTILE);
+            .point(HOSTILE, HOSTILE);
         report
             .table(HOSTILE, &table)
             .figure(&bars, HOSTILE)

@@ -22,11 +22,11 @@ pub struct StackedChart {
 impl StackedChart {
     /// A chart without bars; `parts` names the pieces of each bar from left to right.
     #[must_use]
-    pub fn new<I>(title: impl Into<String>, unit: impl Into<String>, parts: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
+    pub fn new(
+        title: impl Into<String>,
+        unit: impl Into<String>,
+        parts: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         let parts = parts.into_iter().map(Into::into).collect();
         Self { title: title.into(), unit: unit.into(), parts, rest: None, bars: Vec::new() }
     }

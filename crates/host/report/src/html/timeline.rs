@@ -33,11 +33,11 @@ pub struct Timeline {
 impl Timeline {
     /// A timeline without bars; `unit` is that of time, `parts` names the colours.
     #[must_use]
-    pub fn new<I>(title: impl Into<String>, unit: impl Into<String>, parts: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
+    pub fn new(
+        title: impl Into<String>,
+        unit: impl Into<String>,
+        parts: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         Self {
             title: title.into(),
             unit: unit.into(),

@@ -8,7 +8,7 @@ use port_testing::supply;
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 
-use super::fake::*;
+use super::*;
 use crate::shaper::Shaper;
 use crate::{Limit, Meter};
 

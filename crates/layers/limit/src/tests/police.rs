@@ -5,7 +5,7 @@ use std::time::Duration;
 use port::{DropReason, Frame, InFlight, Outcome, Ticket};
 use proptest::prelude::*;
 
-use super::fake::*;
+use super::*;
 use crate::bucket::Tokens;
 use crate::{Limit, Meter, police};
 

@@ -8,7 +8,7 @@ use port::{Armed, Budget, Ingress, WINDOW};
 use port_testing::supply;
 use proptest::prelude::*;
 
-use super::fake::*;
+use super::*;
 use crate::bucket::Tokens;
 use crate::shaper::Shaper;
 use crate::{Limit, Meter, shape};

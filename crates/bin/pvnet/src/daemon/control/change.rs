@@ -4,19 +4,34 @@
 //! runs, and only the ports that differ are touched. New devices and sockets are opened before anything else changes: if one fails,
 //! nothing has changed.
 
-mod apply;
 mod plan;
-mod trial;
 
-use control_socket::{ChangeAction, ChangeReport, ChangeStep};
+use std::io;
+use std::path::Path;
+use std::sync::mpsc;
+
+use control_socket::{
+    CHANGE_TIMEOUT, Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, Reason,
+    TableKind,
+};
+use plan::{Connected, plan};
+use rustix::fs::{Access, access};
 use tracing::{info, warn};
 
-use crate::config::{Config, Edited, Loaded, Platform, differences, edit};
+use crate::config::{
+    Config, ConfigFile, Daemon, Edited, Effort, Loaded, Multicast, Platform, Sandbox, Switch,
+    differences, edit, effort, merged,
+};
 use crate::daemon::control::Control;
-use crate::daemon::event::{NewConfig, Source};
-use crate::daemon::ports::PluggedPort;
+use crate::daemon::disk::Disk;
+use crate::daemon::event::{self, Event, NewConfig, Source};
+use crate::daemon::interfaces::InterfaceFile;
+use crate::daemon::mirrors::{self, PluggedMirror};
+use crate::daemon::ports::{Needs, PluggedPort, PortId, device, of_tables, warn_of_shortages};
+use crate::daemon::reach::Reach;
 use crate::log::OPERATOR;
-use plan::{Connected, plan};
+use crate::netns;
+use crate::program::text;
 
 impl Control {
     /// Makes a change, or says what it would do.
@@ -111,4 +126,339 @@ fn not_now(step: &ChangeStep) -> String {
     let ChangeStep { name, keys, reason, .. } = step;
     let what = if keys.is_empty() { "it" } else { &*keys.join(", ") };
     format!("{name}: {what} cannot be changed now: {}", reason.as_deref().unwrap_or_default())
+}
+
+/// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
+pub(in crate::daemon) fn request(
+    request: ChangeRequest,
+    file: &ConfigFile,
+    events: &mpsc::Sender<Event>,
+) -> Result<ChangeReport, String> {
+    let ChangeRequest { change, dry_run, reconnect } = request;
+    let source = match change {
+        Change::Reload { candidate: true } if !dry_run => {
+            return Err(
+                "a configuration that the daemon has not read yet can only be tried".to_owned()
+            );
+        }
+        Change::Reload { candidate } => {
+            let loaded = match candidate {
+                true => file.candidate().and_then(|file| file.read()),
+                false => file.read_again(),
+            };
+            Source::File(Box::new(loaded.map_err(|error| error.to_string())?))
+        }
+        change => Source::Command(change),
+    };
+    let change = Box::new(NewConfig { source, dry_run, reconnect });
+    event::request(events, CHANGE_TIMEOUT, |answer| Event::Change { change, answer })
+}
+
+/// Reads the file again, and logs what that did.
+pub(in crate::daemon) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
+    match request(ChangeRequest::new(Change::Reload { candidate: false }), file, events) {
+        Ok(report) if report.steps.is_empty() => {
+            info!(target: OPERATOR, "reloaded: nothing has changed");
+        }
+        // The control thread has logged each step.
+        Ok(report) => info!(target: OPERATOR, steps = report.steps.len(), "reloaded"),
+        Err(error) => warn!(target: OPERATOR, error, "not reloaded: nothing was changed"),
+    }
+}
+
+/// What was opened before anything changed.
+struct Opened {
+    ports: Vec<PluggedPort>,
+    mirrors: Vec<PluggedMirror>,
+}
+
+impl Control {
+    /// Carries out the steps. One that fails, after others were made, says so.
+    fn apply(&mut self, config: &Config, steps: &mut [ChangeStep]) -> Result<(), String> {
+        let merged = merged(&self.host.config, config, steps);
+        merged.check().map_err(|reason| {
+            format!("the changes that apply now do not fit those that need a restart: {reason}")
+        })?;
+        let admit = self.host.platform.prepare_guests(&merged).map_err(text)?;
+        // These stay, as those that are made at the start.
+        let made = device::make_missing(&merged).map_err(|error| self.with_hint(&error))?;
+        let before = std::mem::replace(&mut self.host.config, merged);
+        let Opened { ports, mirrors } = match self.open_new(steps) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                self.host.config = before;
+                device::unmake(made);
+                return Err(reason);
+            }
+        };
+        drop(made);
+        if self.host.config.ports != before.ports {
+            warn_of_shortages(&self.host.config, &self.host.limits);
+        }
+        admit();
+        // What goes makes room for what comes: a tap's name, an address, a socket.
+        for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
+            self.remove(step.table, &step.name);
+        }
+        self.ports.extend(ports.into_iter().map(|port| (port.record.identity.id, port)));
+        for step in steps {
+            let done = match step.action {
+                ChangeAction::Add => self.add(step.table, &step.name),
+                ChangeAction::Change | ChangeAction::Wait => self.set(step.table, &step.name),
+                ChangeAction::Reconnect => self.reconnect(step),
+                ChangeAction::Remove | ChangeAction::Refuse | ChangeAction::Fail => Ok(()),
+            };
+            if let Err(reason) = done {
+                (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
+            }
+        }
+        self.set_mirrors(mirrors);
+        self.assign_queues();
+        Ok(())
+    }
+
+    /// Opens new ports, but for those whose place an old port still has, and the files of new mirrors.
+    fn open_new(&self, steps: &[ChangeStep]) -> Result<Opened, String> {
+        let mut ports = Vec::new();
+        let mut added = steps.iter().filter(|step| step.action == ChangeAction::Add);
+        let opened = added.try_for_each(|ChangeStep { table, name, .. }| {
+            let made = of_tables(&self.host.config, *table, Some(name)).map_err(text)?;
+            for port in made.into_iter().filter(|port| !self.has_place_of(port)) {
+                ports.push(self.open(port)?);
+            }
+            Ok(())
+        });
+        let Self { host, mirrors, disk, .. } = self;
+        let mirrors = |()| mirrors::start_new(mirrors, &host.config, disk, &host.datapath);
+        match opened.and_then(mirrors) {
+            Ok(mirrors) => Ok(Opened { ports, mirrors }),
+            Err(reason) => {
+                ports.into_iter().for_each(|port| port.close(host));
+                Err(reason)
+            }
+        }
+    }
+
+    /// Whether an old port has the device or the socket of a new one.
+    fn has_place_of(&self, new: &PluggedPort) -> bool {
+        let places = new.source.places();
+        self.ports.values().any(|old| old.has_any(&places))
+    }
+
+    fn open(&self, port: PluggedPort) -> Result<PluggedPort, String> {
+        let needs = port.source.needs();
+        if needs.connects {
+            self.may_connect()?;
+        }
+        port.open(&self.host).map_err(|error| match needs.is_socket() {
+            true => self.with_socket_hint(&error),
+            false => self.with_hint(&error),
+        })
+    }
+
+    /// Whether the daemon may connect to sockets of others, which is a right of its own.
+    fn may_connect(&self) -> Result<(), String> {
+        match self.host.reach.connects {
+            true => Ok(()),
+            false => Err(
+                "a daemon in its sandbox connects to no socket, if no port and no uplink had mode = \"client\" at its start: start it \
+                 again, or set `sandbox = \"devices\"` in [daemon] before that"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// The error of a device that was not opened, with what to do where the sandbox is the reason.
+    fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
+        let hint = match self.host.config.daemon.sandbox {
+            Sandbox::Full => {
+                "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
+                 start: set `sandbox = \"devices\"`, and start it again"
+            }
+            Sandbox::Devices | Sandbox::Off => "",
+        };
+        format!("{error}{hint}")
+    }
+
+    /// The error of a socket that was not opened, the same way.
+    fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
+        let Daemon { sandbox, directory, .. } = &self.host.config.daemon;
+        match sandbox {
+            Sandbox::Off => error.to_string(),
+            Sandbox::Full | Sandbox::Devices => format!(
+                "{error}; a daemon in its sandbox makes sockets in {} and in the folders of those that it had at its start: put the \
+                 socket there, or start the daemon again",
+                directory.display()
+            ),
+        }
+    }
+
+    /// The ports of a table: of a guest all its interfaces, or the one of this name.
+    fn ids_of(&self, table: TableKind, name: &str) -> Vec<PortId> {
+        let ports = self.ports.iter().filter(|(_, port)| port.is_of(table, name));
+        ports.map(|(id, _)| *id).collect()
+    }
+
+    fn remove(&mut self, table: TableKind, name: &str) {
+        if table == TableKind::Guest {
+            return self.end_guest(name);
+        }
+        self.ids_of(table, name).into_iter().for_each(|id| self.unplug(id));
+    }
+
+    /// Adds a port that could not be opened before others went. One that could is there already.
+    fn add(&mut self, table: TableKind, name: &str) -> Result<(), String> {
+        let mut ports = self.ports.values();
+        if ports.any(|port| port.is_of(table, name) && port.record.is_open) {
+            return Ok(());
+        }
+        for port in of_tables(&self.host.config, table, Some(name)).map_err(text)? {
+            // If it fails, it is new again for the next reload.
+            let opened = self.open(port).inspect_err(|_| self.host.config.forget(table, name))?;
+            self.ports.retain(|_, port| !port.is_of(table, name));
+            self.ports.insert(opened.record.identity.id, opened);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, table: TableKind, name: &str) -> Result<(), String> {
+        match table {
+            TableKind::Daemon => self.allow_captures(self.host.config.daemon.capture),
+            TableKind::Switch => {
+                let Switch { flood_copies_per_second, multicast, .. } = self.host.config.switch;
+                self.host.datapath.limit_floods(flood_copies_per_second);
+                self.host.datapath.snoop(multicast == Multicast::Snoop);
+            }
+            _ => {
+                for port in self.ports.values_mut().filter(|port| port.is_of(table, name)) {
+                    port.source.set(&mut port.record, &self.host)?;
+                }
+                self.teach_addresses();
+            }
+        }
+        Ok(())
+    }
+
+    fn reconnect(&mut self, step: &ChangeStep) -> Result<(), String> {
+        let ChangeStep { table, name, keys, .. } = step;
+        let table = *table;
+        let found = self.ids_of(table, name).into_iter().next();
+        let Some((id, port)) = found.and_then(|id| Some((id, self.ports.get(&id)?))) else {
+            return self.add(table, name);
+        };
+        if let Some(guest) = port.source.guest().map(|(_, guest)| guest.name.clone()) {
+            self.end_guest(&guest);
+            return Ok(());
+        }
+        if keys.iter().all(|key| effort(table, key) != Some(Effort::Device)) {
+            self.set(table, name)?;
+            self.disconnect(id, Reason::NotConnected("the operator has changed it".to_owned()));
+            if let Some(port) = self.ports.get_mut(&id) {
+                port.source.hang_up(true);
+            }
+            return Ok(());
+        }
+        self.unplug(id);
+        let closed = of_tables(&self.host.config, table, Some(name));
+        let added = self.add(table, name);
+        if let (Err(_), Ok(closed)) = (&added, closed) {
+            for mut port in closed {
+                let why = "its device could not be opened again".to_owned();
+                port.record.reason = Some(Reason::DeviceFailed(why));
+                self.ports.insert(port.record.identity.id, port);
+            }
+        }
+        added
+    }
+
+    /// Ends a guest's interfaces and its session. Its process may join again.
+    fn end_guest(&mut self, name: &str) {
+        if self.host.config.daemon.platform == Platform::Xen {
+            return;
+        }
+        let is_its =
+            |port: &PluggedPort| port.source.guest().is_some_and(|(_, guest)| guest.name == name);
+        let ids: Vec<_> =
+            self.ports.iter().filter(|(_, port)| is_its(port)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.unplug(id));
+        self.host.platform.end_guest(name);
+    }
+}
+
+impl Control {
+    /// Marks the steps that would fail, and says why. What shows only by opening it is not found.
+    pub(super) fn foresee(&self, config: &Config, steps: &mut [ChangeStep]) {
+        for step in steps.iter_mut().filter(|step| step.action == ChangeAction::Add) {
+            if let Err(reason) = self.can_open(config, step.table, &step.name) {
+                (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
+            }
+        }
+    }
+
+    fn can_open(&self, config: &Config, table: TableKind, name: &str) -> Result<(), String> {
+        let mirror =
+            config.mirrors.iter().find(|mirror| table == TableKind::Mirror && mirror.name == name);
+        if mirror.is_some_and(|mirror| mirror.to.is_none()) {
+            // In the folder of now, which a change leaves as it is.
+            return on(&self.disk, &self.host.config.daemon.recordings, &self.host.reach);
+        }
+        let ports = of_tables(config, table, Some(name)).map_err(text)?;
+        let mut new = ports.into_iter().filter(|port| !self.has_place_of(port));
+        new.try_for_each(|port| self.has_what_it_needs(&port.source.needs()))
+    }
+
+    fn has_what_it_needs(&self, needs: &Needs) -> Result<(), String> {
+        if let Some(folder) = &needs.folder {
+            return on(&self.sockets_disk, folder, &self.host.reach)
+                .map_err(|error| self.with_socket_hint(&error));
+        }
+        // A socket that others make may come later.
+        if needs.connects {
+            return self.may_connect();
+        }
+        if needs.device && self.host.config.daemon.sandbox == Sandbox::Full {
+            return Err(self.with_hint(&"its device cannot be opened"));
+        }
+        if !needs.device {
+            return Ok(());
+        }
+        let Needs { namespace, interface, .. } = needs;
+        let read = || InterfaceFile::open().and_then(|file| file.read()).map_err(text);
+        let interfaces = netns::inside(namespace.as_deref(), read)?;
+        match interface.as_ref().filter(|name| !interfaces.has(name)) {
+            Some(name) => {
+                let place = namespace.as_ref().map(|name| format!(" in namespace {name}"));
+                Err(format!("there is no interface {name}{}", place.unwrap_or_default()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// As [`writable`], for the control thread, which must not wait for a disk.
+fn on(disk: &Disk, folder: &Path, reach: &Reach) -> Result<(), String> {
+    let (asked, reach) = (folder.to_owned(), reach.clone());
+    let answer = disk.ask(move || writable(&asked, &reach));
+    answer.map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+/// Whether files and sockets can be made in a folder. What the sandbox refuses does not show in its permissions.
+fn writable(folder: &Path, reach: &Reach) -> io::Result<()> {
+    access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
+    if reach.has(folder) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_need_a_folder_in_reach() {
+        let folder = host::TempDir::new().unwrap();
+        assert!(writable(folder.path(), &Reach::everywhere()).is_ok());
+        let error = writable(&folder.path().join("missing"), &Reach::everywhere()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let error = writable(folder.path(), &Reach::within(&[])).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
 }

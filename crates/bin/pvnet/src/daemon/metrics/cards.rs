@@ -3,19 +3,15 @@
 use std::fmt;
 
 use control_socket::{ContextState, ContextStatus, NicStatus, PortState};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
-/// A metric of every card or context: its name, its help, and its field of the status.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+use super::{family, gauge};
 
-const CARD_GAUGES: [Metric<NicStatus>; 1] =
-    [("pvnet_nic_up", "Whether the card's process is there", |nic| {
-        u64::from(nic.state == PortState::Up)
-    })];
+/// A counter of every card or context: its name, its help, and its field of the status.
+type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const CARD_COUNTERS: [Metric<NicStatus>; 3] = [
+const CARDS: [Counter<NicStatus>; 3] = [
     ("pvnet_nic_attachments", "Processes that came to be the card", |nic| nic.attachments),
     ("pvnet_nic_faults", "Protection faults that the card's process has reported", |nic| {
         nic.faults
@@ -23,14 +19,7 @@ const CARD_COUNTERS: [Metric<NicStatus>; 3] = [
     ("pvnet_nic_vectors", "Interrupt vectors that the card's process has sent", |nic| nic.vectors),
 ];
 
-const CONTEXT_GAUGES: [Metric<ContextStatus>; 2] = [
-    ("pvnet_context_up", "Whether the card serves the context", |context| {
-        u64::from(context.state == ContextState::Up)
-    }),
-    ("pvnet_context_references", "References to the guest's pages", |context| context.references),
-];
-
-const CONTEXT_COUNTERS: [Metric<ContextStatus>; 11] = [
+const CONTEXTS: [Counter<ContextStatus>; 11] = [
     ("pvnet_context_tx_frames", "Frames that the guest sent", |context| context.tx.frames),
     ("pvnet_context_tx_bytes", "Bytes that the guest sent", |context| context.tx.bytes),
     ("pvnet_context_rx_frames", "Frames that the guest received", |context| context.rx.frames),
@@ -49,68 +38,44 @@ const CONTEXT_COUNTERS: [Metric<ContextStatus>; 11] = [
 ];
 
 /// Encodes all cards and their contexts; nothing if there is no card.
-pub(super) fn encode(
-    nics: &[NicStatus],
-    encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
+pub(super) fn encode(nics: &[NicStatus], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     if nics.is_empty() {
         return Ok(());
     }
-    let (counter, gauge) =
-        (ConstCounter::new(0u64).metric_type(), ConstGauge::new(0i64).metric_type());
-    let as_gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-    for (name, help, value) in CARD_GAUGES {
-        let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
-        for nic in nics {
-            let labels = [("nic", nic.name.as_str())];
-            as_gauge(value(nic)).encode(family.encode_family(&labels)?)?;
-        }
+    let cards = || nics.iter().map(|nic| ([("nic", &*nic.name)], nic));
+    let up = cards().map(|(labels, nic)| (labels, gauge((nic.state == PortState::Up).into())));
+    family(encoder, "pvnet_nic_up", "Whether the card's process is there", up)?;
+    for (name, help, value) in CARDS {
+        let counts = cards().map(|(labels, nic)| (labels, ConstCounter::new(value(nic))));
+        family(encoder, name, help, counts)?;
     }
-    for (name, help, value) in CARD_COUNTERS {
-        let mut family = encoder.encode_descriptor(name, help, None, counter)?;
-        for nic in nics {
-            let labels = [("nic", nic.name.as_str())];
-            ConstCounter::new(value(nic)).encode(family.encode_family(&labels)?)?;
-        }
+    let contexts = || nics.iter().flat_map(contexts);
+    let is_up = |context: &ContextStatus| gauge((context.state == ContextState::Up).into());
+    let up = contexts().map(|(labels, context)| (labels, is_up(context)));
+    family(encoder, "pvnet_context_up", "Whether the card serves the context", up)?;
+    let references = contexts().map(|(labels, context)| (labels, gauge(context.references)));
+    family(encoder, "pvnet_context_references", "References to the guest's pages", references)?;
+    for (name, help, value) in CONTEXTS {
+        let counts = contexts().map(|(labels, one)| (labels, ConstCounter::new(value(one))));
+        family(encoder, name, help, counts)?;
     }
-    for (name, help, value) in CONTEXT_GAUGES {
-        let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
-        for (labels, context) in contexts(nics) {
-            as_gauge(value(context)).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    for (name, help, value) in CONTEXT_COUNTERS {
-        let mut family = encoder.encode_descriptor(name, help, None, counter)?;
-        for (labels, context) in contexts(nics) {
-            ConstCounter::new(value(context)).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    let (name, help) = ("pvnet_context_dropped_frames", "Dropped frames, by reason");
-    let mut family = encoder.encode_descriptor(name, help, None, counter)?;
-    for (labels, context) in contexts(nics) {
-        for (reason, count) in &context.drops {
+    let drops = contexts().flat_map(|(labels, context)| {
+        context.drops.iter().map(move |(reason, count)| {
             let reason = ("reason", reason.clone());
             let labels: Vec<_> = labels.iter().cloned().chain([reason]).collect();
-            ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    Ok(())
+            (labels, ConstCounter::new(*count))
+        })
+    });
+    family(encoder, "pvnet_context_dropped_frames", "Dropped frames, by reason", drops)
 }
 
-/// All contexts with their labels.
+/// A card's contexts with their labels.
 fn contexts(
-    nics: &[NicStatus],
+    nic: &NicStatus,
 ) -> impl Iterator<Item = ([(&'static str, String); 3], &ContextStatus)> {
-    nics.iter().flat_map(move |nic| {
-        let name = nic.name.clone();
-        nic.contexts.iter().map(move |context| {
-            let labels = [
-                ("nic", name.clone()),
-                ("context", context.context.to_string()),
-                ("guest", context.guest.clone()),
-            ];
-            (labels, context)
-        })
+    nic.contexts.iter().map(|context| {
+        let (name, guest) = (nic.name.clone(), context.guest.clone());
+        ([("nic", name), ("context", context.context.to_string()), ("guest", guest)], context)
     })
 }
 

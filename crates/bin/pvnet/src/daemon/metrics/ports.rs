@@ -3,65 +3,47 @@
 use std::fmt;
 
 use control_socket::{Histogram, PortStatus, Reason};
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::seconds;
+use super::{family, gauge, seconds};
 
-pub(super) fn encode(
-    ports: &[PortStatus],
-    encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
-    let (kind, one) = (ConstGauge::new(0i64).metric_type(), ConstGauge::new(1i64));
+pub(super) fn encode(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let kinds = ports
+        .iter()
+        .map(|port| ([("port", port.name.clone()), ("kind", port.kind.to_string())], gauge(1)));
     let help = "1 for each port, with its kind: guest or uplink";
-    let mut family = encoder.encode_descriptor("pvnet_port_info", help, None, kind)?;
-    for port in ports {
-        let kind = port.kind.to_string();
-        one.encode(family.encode_family(&[("port", &*port.name), ("kind", &*kind)])?)?;
-    }
+    family(encoder, "pvnet_port_info", help, kinds)?;
+    let reasons = ports.iter().filter_map(|port| {
+        let code = code(port.reason.as_ref()?)?;
+        Some(([("port", port.name.clone()), ("reason", code)], gauge(1)))
+    });
     let help = "1 for each port that carries no traffic, or not well, with the reason's code";
-    let mut family = encoder.encode_descriptor("pvnet_port_reason", help, None, kind)?;
-    for port in ports {
-        if let Some(code) = port.reason.as_ref().and_then(code) {
-            one.encode(family.encode_family(&[("port", &*port.name), ("reason", &*code)])?)?;
-        }
-    }
-    let kind = ConstCounter::new(0u64).metric_type();
+    family(encoder, "pvnet_port_reason", help, reasons)?;
+    let times = ports.iter().map(|port| {
+        let time = seconds(port.batches.worker_nanoseconds);
+        ([("port", &*port.name)], ConstCounter::new(time))
+    });
     let help = "Time of workers in turns of the port's queues, also while the worker had no CPU";
-    let mut family = encoder.encode_descriptor("pvnet_port_worker_seconds", help, None, kind)?;
-    for port in ports {
-        let time = ConstCounter::new(seconds(port.batches.worker_nanoseconds));
-        time.encode(family.encode_family(&[("port", port.name.as_str())])?)?;
-    }
-    Ok(())
+    family(encoder, "pvnet_port_worker_seconds", help, times)?;
+    // Zeros too: a reason that appears with its first drop would show no increase.
+    let drops = ports.iter().flat_map(|port| {
+        let by_daemon = port.drops.iter().map(|(reason, count)| (reason.name(), count));
+        by_daemon.chain(by_kernel(port)).map(|(reason, count)| {
+            ([("port", &*port.name), ("reason", reason)], ConstCounter::new(count))
+        })
+    });
+    let help = "Dropped frames that came from the port or were for it, by reason";
+    family(encoder, "pvnet_port_dropped_frames", help, drops)?;
+    batches(ports, encoder)?;
+    guest_queues(ports, encoder)
 }
 
 /// The code that a reason has in JSON.
 fn code(reason: &Reason) -> Option<String> {
     let value = serde_json::to_value(reason).ok()?;
     value.get("code")?.as_str().map(ToOwned::to_owned)
-}
-
-/// Encodes dropped frames by reason, zeros too: a reason that appears with its first drop would show no increase.
-pub(super) fn encode_drops(
-    ports: &[PortStatus],
-    encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
-    let kind = ConstCounter::new(0u64).metric_type();
-    let help = "Dropped frames that came from the port or were for it, by reason";
-    let mut family = encoder.encode_descriptor("pvnet_port_dropped_frames", help, None, kind)?;
-    for port in ports {
-        let by_daemon = port.drops.iter().map(|(reason, count)| (reason.name(), count));
-        for (reason, count) in by_daemon.chain(by_kernel(port)) {
-            let labels = [("port", port.name.as_str()), ("reason", reason)];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    Ok(())
 }
 
 /// What the kernel dropped of the port's frames.
@@ -76,11 +58,29 @@ fn by_kernel(port: &PortStatus) -> impl Iterator<Item = (&'static str, u64)> {
     device.into_iter().flatten().chain(queues).chain(socket)
 }
 
+/// How the frames of guests' queues came.
+fn guest_queues(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let queues = ports.iter().flat_map(|port| port.guest_queues.iter().map(move |q| (port, q)));
+    let frames = queues.flat_map(|(port, queue)| {
+        let others = [
+            ("direct", queue.direct),
+            ("misdirected", queue.misdirected),
+            ("late", queue.late),
+            ("dropped", queue.dropped),
+        ];
+        let copied = queue.copied.iter().map(|(why, count)| (why.as_str(), *count));
+        others.into_iter().chain(copied).map(move |(how, count)| {
+            let [port, how] = [&*port.name, how].map(str::to_owned);
+            let labels = [("port", port), ("queue", queue.queue.to_string()), ("how", how)];
+            (labels, ConstCounter::new(count))
+        })
+    });
+    let help = "Frames of an uplink's queue for a guest: put into the guest's buffers, copied (by reason), or lost";
+    family(encoder, "pvnet_guest_queue_frames", help, frames)
+}
+
 /// Encodes the batches, as histograms, of the ports that have carried frames, or could have.
-pub(super) fn encode_batches(
-    ports: &[PortStatus],
-    encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
+fn batches(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let kind = MetricType::Histogram;
     let ports: Vec<_> =
         ports.iter().filter(|port| !port.batches.nanoseconds.buckets.is_empty()).collect();
@@ -109,7 +109,7 @@ fn one(
     labels: &impl EncodeLabelSet,
     Histogram { count, sum, buckets }: &Histogram,
     unit: fn(u64) -> f64,
-) -> Result<(), fmt::Error> {
+) -> fmt::Result {
     let bounded: u64 = buckets.values().sum();
     let beyond = (f64::INFINITY, count.saturating_sub(bounded));
     let buckets = buckets.iter().map(|(bound, count)| (unit(*bound), *count));

@@ -1,127 +1,90 @@
 //! The daemon's process and its workers.
 
 use std::fmt;
+use std::time::Duration;
 
 use control_socket::{QueueKind, QueueStatus, Status};
 use host::ThreadTime;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{plain, seconds};
+use super::{family, gauge, plain, seconds};
 
 /// What the names of workers' threads begin with.
 const WORKER: &str = "worker-";
 
-/// A time of a worker's thread: its metric's name, its help, and which it is.
-type WorkerTime = (&'static str, &'static str, fn(&ThreadTime) -> f64);
-
-const WORKER_TIMES: [WorkerTime; 2] = [
-    ("pvnet_worker_cpu_seconds", "CPU time of the worker", |time| time.ran.as_secs_f64()),
-    ("pvnet_worker_waiting_seconds", "Time for which the worker had work and no CPU", |time| {
-        time.waited.as_secs_f64()
-    }),
-];
-
-pub(super) fn encode(
-    status: &Status,
-    encoder: &mut DescriptorEncoder<'_>,
-) -> Result<(), fmt::Error> {
-    let kind = ConstGauge::new(0i64).metric_type();
-    let help = "1, with the daemon's version";
-    let mut family = encoder.encode_descriptor("pvnet_build_info", help, None, kind)?;
-    let version = [("version", env!("CARGO_PKG_VERSION"))];
-    ConstGauge::new(1i64).encode(family.encode_family(&version)?)?;
+pub(super) fn encode(status: &Status, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let version = [([("version", env!("CARGO_PKG_VERSION"))], gauge(1))];
+    family(encoder, "pvnet_build_info", "1, with the daemon's version", version)?;
     if let Some(cpu) = status.cpu {
         let time = ConstCounter::new(seconds(cpu.daemon_nanoseconds));
         plain(encoder, "process_cpu_seconds", "CPU time of the daemon", &time)?;
     }
-    let started = ConstGauge::new(i64::try_from(status.started).unwrap_or(i64::MAX));
     let help = "When the daemon started, in seconds since 1970";
-    plain(encoder, "process_start_time_seconds", help, &started)?;
-    let absent = ConstGauge::new(i64::try_from(status.absent.len()).unwrap_or(i64::MAX));
+    plain(encoder, "process_start_time_seconds", help, &gauge(status.started))?;
     let help = "Guests of the configuration that have not joined";
-    plain(encoder, "pvnet_absent_guests", help, &absent)?;
-    let help =
-        "Time for which the worker has not answered what an earlier scrape asked it; 0 if it has";
-    let name = "pvnet_worker_silent_seconds";
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (number, worker) in status.workers.iter().enumerate() {
-        let silent = ConstGauge::new(seconds(worker.silent_nanoseconds));
-        silent.encode(family.encode_family(&[("worker", number.to_string())])?)?;
-    }
+    plain(encoder, "pvnet_absent_guests", help, &gauge(status.absent.len() as u64))?;
     workers(status, encoder)?;
     // Not every kernel counts these.
     let times = host::thread_times(status.pid).unwrap_or_default();
-    let kind = ConstCounter::new(0f64).metric_type();
-    for (name, help, time) in WORKER_TIMES {
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for thread in &times {
-            if let Some(number) = thread.name.strip_prefix(WORKER) {
-                let labels = [("worker", number)];
-                ConstCounter::new(time(thread)).encode(family.encode_family(&labels)?)?;
-            }
-        }
-    }
-    Ok(())
+    let of_workers = |time: fn(&ThreadTime) -> Duration| {
+        times.iter().filter_map(move |thread| {
+            let number = thread.name.strip_prefix(WORKER)?;
+            Some(([("worker", number)], ConstCounter::new(time(thread).as_secs_f64())))
+        })
+    };
+    let ran = of_workers(|time| time.ran);
+    family(encoder, "pvnet_worker_cpu_seconds", "CPU time of the worker", ran)?;
+    let help = "Time for which the worker had work and no CPU";
+    family(encoder, "pvnet_worker_waiting_seconds", help, of_workers(|time| time.waited))
 }
 
 /// What workers do with their time, and with which queues.
-fn workers(status: &Status, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let kind = ConstCounter::new(0f64).metric_type();
-    let help = "Time of the worker, by what it did: it carried, looked for work, or slept";
-    let mut family = encoder.encode_descriptor("pvnet_worker_seconds", help, None, kind)?;
-    for (number, worker) in status.workers.iter().enumerate() {
-        for (state, time) in [
+fn workers(status: &Status, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let workers = || (0..).map(|n: u64| n.to_string()).zip(&status.workers);
+    let silent = workers().map(|(number, worker)| {
+        ([("worker", number)], ConstGauge::new(seconds(worker.silent_nanoseconds)))
+    });
+    let help =
+        "Time for which the worker has not answered what an earlier scrape asked it; 0 if it has";
+    family(encoder, "pvnet_worker_silent_seconds", help, silent)?;
+    let times = workers().flat_map(|(number, worker)| {
+        let times = [
             ("carrying", worker.carrying_nanoseconds),
             ("polling", worker.polling_nanoseconds),
             ("asleep", worker.asleep_nanoseconds),
-        ] {
-            let labels = [("worker", number.to_string()), ("state", state.to_owned())];
-            ConstCounter::new(seconds(time)).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    let kind = ConstGauge::new(0i64).metric_type();
+        ];
+        times.map(|(state, time)| {
+            let labels = [("worker", number.clone()), ("state", state.to_owned())];
+            (labels, ConstCounter::new(seconds(time)))
+        })
+    });
+    let help = "Time of the worker, by what it did: it carried, looked for work, or slept";
+    family(encoder, "pvnet_worker_seconds", help, times)?;
+    let shown = |number: Option<usize>| number.map(|n| n.to_string()).unwrap_or_default();
+    let places = workers().map(|(number, worker)| {
+        let (cpu, node) = (shown(worker.cpu), shown(worker.node));
+        ([("worker", number), ("cpu", cpu), ("node", node)], gauge(1))
+    });
     let help =
         "1, with the worker's CPU and its NUMA node; both are empty if the scheduler places it";
-    let mut family = encoder.encode_descriptor("pvnet_worker_info", help, None, kind)?;
-    for (number, worker) in status.workers.iter().enumerate() {
-        let shown = |number: Option<usize>| number.map(|n| n.to_string()).unwrap_or_default();
-        let labels = [
-            ("worker", number.to_string()),
-            ("cpu", shown(worker.cpu)),
-            ("node", shown(worker.node)),
-        ];
-        ConstGauge::new(1i64).encode(family.encode_family(&labels)?)?;
-    }
-    let queues = || {
-        let workers = status.workers.iter().enumerate();
-        workers.flat_map(|(number, worker)| worker.queues.iter().map(move |queue| (number, queue)))
+    family(encoder, "pvnet_worker_info", help, places)?;
+    let labels = |queue: &QueueStatus| {
+        let number = queue.queue.filter(|_| queue.kind == QueueKind::Queue)?.to_string();
+        Some([("port", queue.port.clone()), ("queue", number)])
     };
-    let numbered = |queue: &QueueStatus| {
-        Some([
-            ("port", queue.port.clone()),
-            ("queue", queue.queue.filter(|_| queue.kind == QueueKind::Queue)?.to_string()),
-        ])
-    };
+    let numbers = (0..).zip(&status.workers).flat_map(|(number, worker)| {
+        worker.queues.iter().filter_map(move |queue| Some((labels(queue)?, gauge(number))))
+    });
     let help = "The number of the worker that has the queue";
-    let mut family = encoder.encode_descriptor("pvnet_queue_worker", help, None, kind)?;
-    for (number, queue) in queues() {
-        if let Some(labels) = numbered(queue) {
-            let number = i64::try_from(number).unwrap_or(i64::MAX);
-            ConstGauge::new(number).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    let kind = ConstCounter::new(0f64).metric_type();
+    family(encoder, "pvnet_queue_worker", help, numbers)?;
+    let queues = status.workers.iter().flat_map(|worker| &worker.queues);
+    let times = queues.filter_map(|queue| {
+        Some((labels(queue)?, ConstCounter::new(seconds(queue.busy_nanoseconds))))
+    });
     let help = "Time of workers in turns of the queue";
-    let mut family = encoder.encode_descriptor("pvnet_queue_worker_seconds", help, None, kind)?;
-    for (_, queue) in queues() {
-        if let Some(labels) = numbered(queue) {
-            let time = ConstCounter::new(seconds(queue.busy_nanoseconds));
-            time.encode(family.encode_family(&labels)?)?;
-        }
-    }
-    Ok(())
+    family(encoder, "pvnet_queue_worker_seconds", help, times)
 }
 
 #[cfg(test)]

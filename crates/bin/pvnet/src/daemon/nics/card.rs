@@ -1,22 +1,23 @@
-//! A card of the configuration: its contexts, and the card's process while there is one.
+//! A card of the configuration, with its process while there is one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cdna::message::Permissions;
-use cdna::{Announcement, Command, ContextId};
-use contexts::{Contexts, IommuMode, Protection};
+use cdna::{Announcement, Command, ContextId, Report};
+use contexts::{Contexts, Ended, IommuMode, Protection, Unsupported};
 use hypervisor::{PAGE_SIZE, PageOwner};
 use machine::Domain;
 use nic_session::host::Connection;
-use nic_session::message::ToCard;
+use nic_session::message::{ToCard, ToDaemon};
 use nic_session::{Settings, WireSettings};
-use tracing::warn;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tracing::{info, warn};
 
-use super::slot::{Interrupts, Planned, Slot};
+use super::slot::{Interrupts, Phase, Planned, Slot};
 use crate::config::{Config, Nic, Uplink, Wire};
 
 /// How long a card may take to be quiet after a revocation.
@@ -76,7 +77,7 @@ pub(super) struct NicCard {
     /// The state has changed.
     pub(super) changed: Condvar,
     /// The contexts of the process, for hypercalls: they do not wait for the state.
-    pub(super) contexts: Mutex<Option<Arc<Contexts<Domain>>>>,
+    contexts: Mutex<Option<Arc<Contexts<Domain>>>>,
     /// One for each slot.
     interrupts: Vec<Interrupts>,
     /// The context of each slot: 1, 2 and so on, then perhaps the driver domain's.
@@ -86,28 +87,25 @@ pub(super) struct NicCard {
 
 /// The contexts that a configuration gives away: guests' from 1 on, then the driver domain's.
 fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
-    let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
+    let planned = |guest: &str, mac| Planned {
         // Set below.
         context: ContextId::MANAGEMENT,
-        guest: guest.name.clone(),
-        index,
+        guest: guest.to_owned(),
+        index: 0,
         is_queue: false,
-        mac: context.mac,
+        mac,
         permissions: Permissions::default(),
+        protection: nic.protection,
+        coalescing: nic.interrupts(),
+    };
+    let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
+        index,
         protection: context.protection.unwrap_or(nic.protection),
-        coalescing: context.interrupts(nic).into(),
+        coalescing: context.interrupts(nic),
+        ..planned(&guest.name, context.mac)
     });
     let queues = config.queues_of(&nic.name).filter_map(|(guest, index, vif)| {
-        Some(Planned {
-            context: ContextId::MANAGEMENT,
-            guest: guest.name.clone(),
-            index,
-            is_queue: true,
-            mac: vif.settings.mac?,
-            permissions: Permissions::default(),
-            protection: nic.protection,
-            coalescing: nic.interrupts().into(),
-        })
+        Some(Planned { index, is_queue: true, ..planned(&guest.name, vif.settings.mac?) })
     });
     let guests = guests.chain(queues).zip(1..=u8::MAX);
     let guests =
@@ -115,14 +113,9 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
     let is_ours = |uplink: &&Uplink| uplink.nic.as_ref() == Some(&nic.name);
     let uplinks = config.uplinks.iter().filter(is_ours).filter_map(|uplink| {
         Some(Planned {
-            context: ContextId::MANAGEMENT,
-            guest: uplink.name.clone(),
-            index: 0,
-            is_queue: false,
-            mac: uplink.settings.mac?,
             permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
             protection: uplink.protection,
-            coalescing: nic.interrupts().into(),
+            ..planned(&uplink.name, uplink.settings.mac?)
         })
     });
     guests.chain(uplinks).collect()
@@ -169,7 +162,7 @@ impl NicCard {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The time for all calls about its contexts: what one call defers, another does when it is due.
@@ -179,7 +172,7 @@ impl NicCard {
 
     /// The contexts of the card's process, while there is one.
     pub(super) fn contexts(&self) -> Option<Arc<Contexts<Domain>>> {
-        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.contexts.lock().clone()
     }
 
     /// Whether some context defers unmappings, which need a look now and then.
@@ -224,8 +217,7 @@ impl NicCard {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 
@@ -276,5 +268,113 @@ impl GuestFiles {
 
     pub(super) fn borrowed(&self) -> [BorrowedFd<'_>; 4] {
         self.0.each_ref().map(AsFd::as_fd)
+    }
+}
+
+impl NicCard {
+    /// A process is the card from now on. It has these domains' memory first; then its contexts are assigned to
+    /// the guests that want them.
+    ///
+    /// # Errors
+    /// This daemon cannot serve such a card.
+    pub(super) fn attach<'a>(
+        &self,
+        connection: Connection,
+        announcement: Announcement,
+        domains: impl Iterator<Item = &'a Arc<Domain>>,
+    ) -> Result<Arc<Attached>, Unsupported> {
+        let contexts = Arc::new(Contexts::new(&announcement)?);
+        let mut state = self.state();
+        let vectors = AtomicU64::new(0);
+        let attached = Arc::new(Attached { connection, contexts, announcement, vectors });
+        *self.contexts.lock() = Some(attached.contexts.clone());
+        domains.for_each(|domain| attached.add_memory(domain));
+        state.attached = Some(attached.clone());
+        state.attachments += 1;
+        (0..state.slots.len()).for_each(|slot| self.prepare(&mut state, slot));
+        info!(card = self.name(), contexts = announcement.contexts, "card connected");
+        Ok(attached)
+    }
+
+    /// The card's process has ended: no memory is used any more, and the guests' links are down.
+    fn detach(&self) {
+        let mut state = self.state();
+        let Some(attached) = state.attached.take() else { return };
+        *self.contexts.lock() = None;
+        attached.contexts.card_ended();
+        for slot in &mut state.slots {
+            if let Some(assignment) = slot.assignment.take() {
+                assignment.set_down();
+            }
+            slot.is_asked = false;
+            if let Some(user) = &slot.user {
+                user.notify();
+            }
+        }
+        state.leaving.clear();
+        drop(state);
+        self.changed.notify_all();
+        info!(card = self.name(), "card gone; its guests' links are down until the next one comes");
+    }
+
+    /// Serves a message of the card.
+    pub(super) fn serve(&self, attached: &Attached, message: ToDaemon) {
+        let mut state = self.state();
+        match message {
+            ToDaemon::Prepared { context, generation } => {
+                if let Some(slot) = of(&mut state, context)
+                    && let Some(assignment) = &mut slot.assignment
+                    && assignment.generation == generation
+                    && assignment.phase == Phase::Preparing
+                {
+                    assignment.phase = Phase::Prepared;
+                    if let Some(user) = &slot.user {
+                        user.notify();
+                    }
+                }
+            }
+            ToDaemon::Report(Report::Revoked { context, generation }) => {
+                let ended = attached.contexts.revoked(context, generation);
+                self.ended(&mut state, context, ended);
+            }
+            ToDaemon::Report(Report::Fault { generation, fault }) => {
+                let ended = attached.contexts.fault(generation, fault);
+                if ended.is_some()
+                    && let Some(slot) = of(&mut state, fault.context)
+                {
+                    let guest = &slot.planned.guest;
+                    warn!(card = self.name(), guest, %fault, "protection fault: context stopped");
+                    if let Some(user) = &mut slot.user {
+                        user.is_barred = true;
+                    }
+                }
+                self.ended(&mut state, fault.context, ended);
+            }
+            ToDaemon::Report(Report::Statistics { context, statistics }) => {
+                if let Some(slot) = of(&mut state, context) {
+                    (slot.statistics, slot.is_asked) = (statistics, false);
+                }
+            }
+            ToDaemon::Report(Report::Hello(_)) => warn!(card = self.name(), "a second hello"),
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A context's assignment has ended, and the card is quiet.
+    fn ended(&self, state: &mut State, context: ContextId, ended: Option<Ended>) {
+        if ended.is_none() {
+            return;
+        }
+        if let Some(slot) = of(state, context) {
+            slot.assignment = None;
+            if let Some(user) = &slot.user {
+                user.notify();
+            }
+        }
+        self.remove_memory(state);
+        if let Some(slot) = self.slot_of(context) {
+            self.prepare(state, slot);
+        }
     }
 }

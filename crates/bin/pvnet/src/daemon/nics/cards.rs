@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cdna::Announcement;
 use contexts::Unsupported;
@@ -10,6 +10,7 @@ use control_socket::NicStatus;
 use hypervisor::{DomId, Hypervisor};
 use machine::{Domain, Machine};
 use nic_session::host::Connection;
+use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
 
 use super::card::{Attached, NicCard, Place};
@@ -38,14 +39,6 @@ impl Nics {
 
     pub(super) fn machine(&self) -> &Machine {
         &self.machine
-    }
-
-    fn domains(&self) -> MutexGuard<'_, Vec<(String, Arc<Domain>)>> {
-        self.domains.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn channels(&self) -> MutexGuard<'_, HashMap<DomId, Arc<OwnedFd>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The contexts of a guest, by their index among the guest's.
@@ -80,18 +73,18 @@ impl Nics {
             return;
         }
         let Ok(domain) = self.machine.peer(domain) else { return };
-        let mut domains = self.domains();
+        let mut domains = self.domains.lock();
         self.cards.iter().for_each(|card| card.add_memory(&domain));
         domains.push((guest.to_owned(), domain));
     }
 
     /// A guest's domain has ended: its contexts are taken away. Its memory stays until the cards are quiet.
     pub fn left(&self, domain: DomId) {
-        if let Some(channel) = self.channels().get(&domain) {
+        if let Some(channel) = self.channels.lock().get(&domain) {
             // Another process may hold the other end. If it fails, it has ended already.
             let _ = shutdown(&**channel, Shutdown::Both);
         }
-        let mut domains = self.domains();
+        let mut domains = self.domains.lock();
         let Some(place) = domains.iter().position(|(_, other)| other.id() == domain) else {
             return;
         };
@@ -111,7 +104,7 @@ impl Nics {
         let failed = |error: &dyn std::fmt::Display| format!("the daemon cannot open it: {error}");
         let (ours, theirs) = seqpacket::pair().map_err(|error| failed(&error))?;
         let ours = Arc::new(ours);
-        let mut channels = self.channels();
+        let mut channels = self.channels.lock();
         if channels.contains_key(&domain) {
             return Err("the guest has its channel already".to_owned());
         }
@@ -120,7 +113,7 @@ impl Nics {
         let nics = self.clone();
         let serve = move || {
             channel.serve();
-            nics.channels().remove(&domain);
+            nics.channels.lock().remove(&domain);
         };
         spawn_for_client("contexts", serve).map_err(|error| failed(&error))?;
         channels.insert(domain, ours);
@@ -142,7 +135,7 @@ impl Nics {
         announcement: Announcement,
     ) -> Result<Arc<Attached>, Unsupported> {
         // A domain that joins now waits, and is added then.
-        let domains = self.domains();
+        let domains = self.domains.lock();
         let all = domains.iter().map(|(_, domain)| domain);
         card.attach(connection, announcement, all)
     }
@@ -159,7 +152,7 @@ impl Nics {
 
     /// The domain of a guest with contexts, while it is running.
     pub fn domain(&self, guest: &str) -> Option<DomId> {
-        self.domains().iter().find(|(name, _)| name == guest).map(|(_, domain)| domain.id())
+        self.domains.lock().iter().find(|(name, _)| name == guest).map(|(_, domain)| domain.id())
     }
 
     /// All cards, for `pvnet status`. Waits a moment for the cards' counters.

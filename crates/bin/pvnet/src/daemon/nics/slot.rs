@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cdna::completion::{self, Status};
@@ -12,6 +11,7 @@ use hypervisor::{DomId, EventChannel, Pace};
 use machine::{Domain, HostEvent};
 use nic_session::channel::{Coalescing, Mappings};
 use nic_session::files::Files;
+use parking_lot::Mutex;
 use wire::ethernet::MacAddr;
 
 use crate::config::Protection;
@@ -139,18 +139,14 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    fn event(&self) -> MutexGuard<'_, Option<HostEvent>> {
-        self.event.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on they go here.
     pub(super) fn set(&self, event: Option<HostEvent>) {
-        *self.event() = event;
+        *self.event.lock() = event;
     }
 
     /// Interrupts the guest, if there is one.
     pub(super) fn send(&self) {
-        if let Some(event) = &*self.event() {
+        if let Some(event) = &*self.event.lock() {
             self.sent.fetch_add(1, Ordering::Relaxed);
             // A guest that has gone needs no interrupt.
             let _ = event.notify();

@@ -64,11 +64,10 @@ impl ServedUplink {
         meter: Arc<Meter>,
         events: PortEvents,
     ) -> Result<Self, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
         let Uplink { name, nic, .. } = uplink.clone();
         let size = MemorySize { pages: PAGES, grant_pages: 1, ..MemorySize::default() };
-        let domain = nics.machine().create(size).map_err(|error| text(&error))?;
-        let guest = MachineGuest::inside(nics.machine(), &domain).map_err(|error| text(&error))?;
+        let domain = nics.machine().create(size).map_err(text)?;
+        let guest = MachineGuest::inside(nics.machine(), &domain).map_err(text)?;
         nics.joined(&name, domain.id());
         let channel = Arc::new(GuestEnd::new(nics.open_channel(&name, domain.id())?));
         let device = ContextDevice::open(&guest, &channel, 0)?;
@@ -117,7 +116,7 @@ impl ServedUplink {
     fn wait(&self) -> Result<(), String> {
         let changes = self.device.changes();
         let mut fds = [PollFd::from_borrowed_fd(changes, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(|error| error.to_string())?;
+        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
         Ok(())
     }
 

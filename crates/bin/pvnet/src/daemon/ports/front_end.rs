@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use control_socket::{MappedMemory, Reason};
 use hypervisor::Meter;
+use parking_lot::Mutex;
 use port::Queue;
 use tracing::{info, warn};
 use vhost_user::{
@@ -73,7 +74,7 @@ impl FrontEnds {
     /// The next session begins with these settings. The bound of memory counts at once, for what is mapped from now on.
     pub(super) fn set(&self, settings: Port) {
         self.budget.set_guest(settings.memory());
-        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.settings.lock() = Arc::new(settings);
     }
 
     /// Front-ends that came while another one had the socket.
@@ -88,7 +89,7 @@ impl FrontEnds {
 
     /// The present front-end has proven hostile: its session ends, no other begins, and its process is refused at all ports.
     pub(super) fn condemn(&self, what: &str) {
-        if let Some(alarm) = self.alarm() {
+        if let Some(alarm) = self.alarm.lock().as_ref() {
             alarm.prove(what);
         }
         self.stop();
@@ -96,15 +97,7 @@ impl FrontEnds {
 
     /// Why the present session must end, if it must.
     pub(super) fn condemned(&self) -> Option<String> {
-        self.alarm()?.why()
-    }
-
-    fn alarm(&self) -> Option<Arc<Alarm>> {
-        self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_alarm(&self, alarm: Option<Arc<Alarm>>) {
-        *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
+        self.alarm.lock().as_ref()?.why()
     }
 
     /// Ends the present session.
@@ -120,7 +113,7 @@ impl FrontEnds {
     /// A session begins. Returns its settings; none if there must be no further one.
     fn begin(&self, stream: &UnixStream) -> Option<Arc<Port>> {
         let may_begin = self.connections.begin(stream);
-        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.settings.lock();
         may_begin.then(|| settings.clone())
     }
 
@@ -151,7 +144,7 @@ impl FrontEnds {
             });
             let ended = match session {
                 Ok(session) => {
-                    self.set_alarm(Some(session.alarm()));
+                    *self.alarm.lock() = Some(session.alarm());
                     let session = session.of_device(mac, link.clone()).within(self.budget.clone());
                     let session =
                         session.showing(self.files.clone()).renewed_by(self.renewal.clone());
@@ -162,7 +155,7 @@ impl FrontEnds {
             };
             drop(held);
             self.connections.end();
-            self.set_alarm(None);
+            *self.alarm.lock() = None;
             let Ended { why, is_hostile } = ended;
             events.tell(PortEvent::FrontEnd(FrontEndChange::Ended(why.clone())));
             warn!(port = name, why, "its front-end's session has ended");

@@ -25,14 +25,10 @@ pub(in crate::daemon) trait GuestQueues: Send {
     fn status(&self) -> Vec<GuestQueueStatus>;
 
     /// The uplink has another port, or none.
-    fn plugged(&mut self, port: Option<&Arc<Port>>, datapath: &Datapath, wrappers: &Wrappers) {
-        let _ = (port, datapath, wrappers);
-    }
+    fn plugged(&mut self, _port: Option<&Arc<Port>>, _datapath: &Datapath, _wrappers: &Wrappers) {}
 
     /// A queue is there, or is there no more.
-    fn changed(&mut self, change: QueueChange, datapath: &Datapath, wrappers: &Wrappers) {
-        let _ = (change, datapath, wrappers);
-    }
+    fn changed(&mut self, _change: QueueChange, _datapath: &Datapath, _wrappers: &Wrappers) {}
 }
 
 /// A guest's interface that may have a queue.

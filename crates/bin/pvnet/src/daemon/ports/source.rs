@@ -77,8 +77,7 @@ pub(in crate::daemon) trait Source: Send {
     ///
     /// # Errors
     /// It is not there, or cannot be used; the end of a sentence about the port.
-    fn prepare(&mut self, config: &Config) -> Result<(), String> {
-        let _ = config;
+    fn prepare(&mut self, _config: &Config) -> Result<(), String> {
         Ok(())
     }
 
@@ -89,9 +88,7 @@ pub(in crate::daemon) trait Source: Send {
     fn open(&mut self, port: &mut Record, host: &Host) -> Result<(), Error>;
 
     /// Gives back what it has. Its port has no queues any more.
-    fn close(self: Box<Self>, port: Record, host: &Host) {
-        let _ = (port, host);
-    }
+    fn close(self: Box<Self>, _port: Record, _host: &Host) {}
 
     /// Puts the settings that it runs with into the place of those of a configuration.
     fn write_running(&self, config: &mut Config);
@@ -111,8 +108,7 @@ pub(in crate::daemon) trait Source: Send {
     fn serve(&mut self, port: &mut Record, what: PortEvent, host: &Host) -> Transition;
 
     /// A queue of its port broke.
-    fn fail(&mut self, port: &mut Record, reason: &str) -> Transition {
-        let _ = port;
+    fn fail(&mut self, _port: &mut Record, reason: &str) -> Transition {
         Transition::Disconnect(Reason::Disabled(reason.to_owned()))
     }
 
@@ -126,9 +122,7 @@ pub(in crate::daemon) trait Source: Send {
     fn detached(&mut self, port: &Record, had_queues: bool);
 
     /// Ends what is agreed with its other side, which may come again, or may not until the port is added again.
-    fn hang_up(&mut self, may_return: bool) {
-        let _ = may_return;
-    }
+    fn hang_up(&mut self, _may_return: bool) {}
 
     /// Its other side, which can take memory away, was found to do this on purpose: it is cut off. Returns what is to be said of it.
     fn condemn(&mut self, what: &str) -> Reason {
@@ -142,15 +136,12 @@ pub(in crate::daemon) trait Source: Send {
     }
 
     /// Whether its other side stays connected when the daemon ends, for the next one.
-    fn outlives_the_daemon(&self, host: &Host) -> bool {
-        let _ = host;
+    fn outlives_the_daemon(&self, _host: &Host) -> bool {
         false
     }
 
     /// Looks whether what it has is still there. Called now and then.
-    fn look(&mut self, port: &mut Record) {
-        let _ = port;
-    }
+    fn look(&mut self, _port: &mut Record) {}
 
     /// Adds what it knows to a status; `devices` are the interfaces of the daemon's namespace.
     fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus;
@@ -190,17 +181,11 @@ pub(in crate::daemon) trait Source: Send {
     }
 
     /// Gets new queues: a worker sleeps with this one's in the memory of another guest.
-    fn renew(&mut self, port: &Record, datapath: &Datapath) {
-        let _ = (port, datapath);
-    }
+    fn renew(&mut self, _port: &Record, _datapath: &Datapath) {}
 
     /// A worker sleeps in the memory of a guest to which it carries frames from a queue of this port: another handle serves the others.
-    fn replace_sleeping_ingress(&self, port: &Record, queue: usize, datapath: &Datapath) {
-        let _ = (port, queue, datapath);
-    }
+    fn replace_sleeping_ingress(&self, _port: &Record, _queue: usize, _datapath: &Datapath) {}
 
     /// The same of frames to this port.
-    fn replace_sleeping_egress(&self, port: &Record, datapath: &Datapath) {
-        let _ = (port, datapath);
-    }
+    fn replace_sleeping_egress(&self, _port: &Record, _datapath: &Datapath) {}
 }

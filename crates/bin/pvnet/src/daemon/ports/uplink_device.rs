@@ -12,6 +12,7 @@ use crate::config::{Queues, Uplink, UplinkKind};
 use crate::daemon::interfaces::{InterfaceFile, Interfaces, Side};
 use crate::daemon::socket_file;
 use crate::netns;
+use crate::program::text;
 
 /// What an uplink has at its start.
 pub(super) enum Opened {
@@ -97,10 +98,6 @@ pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Opened, String> {
         }
     };
     device.map(Opened::Device)
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 fn stations(guests: usize) -> u32 {

@@ -233,16 +233,14 @@ fn a_browser_shows_everything_as_text() {
         return;
     };
     let server = Server::start(FOR_EVER, hostile());
-    let profile = std::env::temp_dir().join(format!("pvnet-page-{}", std::process::id()));
+    let profile = host::TempDir::new().unwrap();
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
         .args(["--virtual-time-budget=3000", "--timeout=20000"])
-        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("http://{}/", server.address))
-        .output();
-    // It may have left nothing there.
-    let _ = std::fs::remove_dir_all(profile);
-    let output = output.unwrap();
+        .output()
+        .unwrap();
     let page = String::from_utf8_lossy(&output.stdout);
     assert!(page.contains("<title>pvnet</title>"), "{output:?}");
     // The port, its reason, the guest that is absent, and the event.

@@ -322,6 +322,12 @@ fn all_ports_of_a_hostile_front_ends_process_are_cut_off_and_those_of_others_go_
 
 #[test]
 fn a_process_guest_that_makes_holes_under_a_worker_is_cut_off() {
+    assert!((0..5).any(|_| process_guest_is_cut_off()), "its ring was lost before a worker slept");
+}
+
+/// Makes holes in a process guest's memory until it is cut off. Returns false if a worker found its ring in such a hole, and broken, without having slept
+/// there.
+fn process_guest_is_cut_off() -> bool {
     let balloon = format!("balloon = true\nmemory_mib = {}\n", HOLE >> 20);
     let tables = format!(
         "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n{balloon}\
@@ -353,6 +359,9 @@ fn a_process_guest_that_makes_holes_under_a_worker_is_cut_off() {
     make_holes(machine.memory(), || event.notify().unwrap(), is_cut_off);
     wait("disabled", is_cut_off);
     let why = status("red")["reason"]["detail"].to_string();
+    if why.contains("slots ahead") {
+        return false;
+    }
     assert!(why.contains("hole") && why.contains("added again"), "{why}");
     assert!(is_up("blue"));
     // Another process of its name is the same guest.
@@ -360,6 +369,7 @@ fn a_process_guest_that_makes_holes_under_a_worker_is_cut_off() {
     wait("its end", || status("red").is_null());
     let refused = join("red").map(drop).unwrap_err().to_string();
     assert!(refused.contains("refused") && refused.contains("hole"), "{refused}");
+    true
 }
 
 #[test]

@@ -140,9 +140,6 @@ fn names(windows: &[Window]) -> String {
 
 /// Builds the path of a window.
 pub fn path(window: &Window) -> std::result::Result<Box<dyn Path>, String> {
-    if let Some(protection) = window.path.protection() {
-        return Ok(Box::new(nics::Card::new(protection, window.size)?));
-    }
     Ok(match window.path {
         PathKind::Header | PathKind::Copy | PathKind::Remap | PathKind::Flip => {
             Box::new(netif::Pair::new(window.path, window.size)?)
@@ -150,8 +147,13 @@ pub fn path(window: &Window) -> std::result::Result<Box<dyn Path>, String> {
         PathKind::UplinkTx | PathKind::UplinkTxBasic => {
             Box::new(uplinks::ToUplink::new(window.path, window.size)?)
         }
+        PathKind::GuestCopy
+        | PathKind::GuestCopyMapped
+        | PathKind::Direct
+        | PathKind::UplinkRx
+        | PathKind::UplinkRxBasic => Box::new(uplinks::FromUplink::new(window.path, window.size)?),
         PathKind::VhostUser => Box::new(virtio::Pair::new(window.size)?),
-        _ => Box::new(uplinks::FromUplink::new(window.path, window.size)?),
+        PathKind::Card(protection) => Box::new(nics::Card::new(protection, window.size)?),
     })
 }
 

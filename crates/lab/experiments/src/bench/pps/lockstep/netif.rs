@@ -6,7 +6,7 @@ use offload::{Checksum, Gso};
 use wire::netif::header_channel;
 
 use super::host::{Host, Interface, Joined};
-use super::window::{Counts, Path, PathKind, Sample, Size, carry};
+use super::window::{Counts, Path, PathKind, Sample, Size, batch, carry};
 use crate::bench::guest::{Guest, text};
 
 const PAGE: usize = 4096;
@@ -113,7 +113,7 @@ impl Path for Pair {
     }
 
     fn batch(&self) -> u64 {
-        self.sender.size.batch()
+        batch(self.sender.size)
     }
 
     fn count(&mut self, frames: u64) -> Result<Counts, String> {

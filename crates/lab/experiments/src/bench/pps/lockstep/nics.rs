@@ -13,7 +13,7 @@ use uplink::{BufferOptions, Buffers, Macvtap, TapEgress, TapIngress, XdpNic, Xdp
 use super::host::{Host, Interface, Joined};
 use super::netif::{Sender, receive};
 use super::uplinks::{STATION, Station, no_ipv6};
-use super::window::{Counts, Path, Sample, Size, carry};
+use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 use crate::bench::nic::{Kind, Machine, To};
 
@@ -108,7 +108,7 @@ impl NicPath {
         let mut times = Times::default();
         let mut left = frames;
         while left > 0 {
-            let now = left.min(self.size.batch());
+            let now = left.min(batch(self.size));
             let turn = self.turn(now)?;
             times.total += turn.total;
             times.worker += turn.worker;
@@ -225,7 +225,7 @@ impl Path for Card {
     }
 
     fn batch(&self) -> u64 {
-        Size::Full.batch()
+        batch(Size::Full)
     }
 
     fn count(&mut self, frames: u64) -> Result<Counts, String> {

@@ -14,7 +14,7 @@ use wire::ethernet::MacAddr;
 
 use super::host::{Host, Interface, Joined};
 use super::netif::{Sender, receive};
-use super::window::{Counts, Path, PathKind, Sample, Size, carry};
+use super::window::{Counts, Path, PathKind, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 
 /// Receive buffers that guests may keep, as the daemon has it.
@@ -76,7 +76,7 @@ impl Path for ToUplink {
     }
 
     fn batch(&self) -> u64 {
-        self.size.batch()
+        batch(self.size)
     }
 
     fn count(&mut self, frames: u64) -> Result<Counts, String> {
@@ -135,7 +135,7 @@ impl Path for FromUplink {
     }
 
     fn batch(&self) -> u64 {
-        self.size.batch()
+        batch(self.size)
     }
 
     fn count(&mut self, frames: u64) -> Result<Counts, String> {

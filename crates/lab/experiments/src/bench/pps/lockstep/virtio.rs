@@ -10,7 +10,7 @@ use virtqueue::driver::Offered;
 use wire::ethernet::MacAddr;
 
 use super::host::Host;
-use super::window::{Counts, Path, Sample, Size, carry};
+use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 use crate::bench::virtio::{HEADER, Machine, PAGE, TX, TX_DATA, buffer};
 
@@ -95,7 +95,7 @@ impl Path for Pair {
     }
 
     fn batch(&self) -> u64 {
-        self.size.batch()
+        batch(self.size)
     }
 
     fn count(&mut self, frames: u64) -> Result<Counts, String> {

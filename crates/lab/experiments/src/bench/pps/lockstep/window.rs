@@ -12,65 +12,90 @@ use crate::bench::nic::Kind as Protection;
 /// Frames in a turn of the generator.
 const BATCH: u64 = 32;
 
-named::named! {
-    /// A path that frames take.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum PathKind {
-        /// Between guests, as by default: the header channel, pages that stay mapped.
-        Header => "header",
-        /// Between guests, with grant copies: no header channel, no page stays mapped.
-        Copy => "copy",
-        /// Between guests, each page of the sender mapped per packet.
-        Remap => "remap",
-        /// Between guests, in pages that change hands.
-        Flip => "flip",
-        /// From an uplink, copied by the guest in hypercalls.
-        GuestCopy => "guest-copy",
-        /// From an uplink, copied by the guest out of a pool that it has mapped.
-        GuestCopyMapped => "guest-copy-mapped",
-        /// From an uplink, read into buffers that the guest posted.
-        Direct => "direct",
-        /// To an uplink with all offloads.
-        UplinkTx => "uplink-tx",
-        /// To an uplink without any.
-        UplinkTxBasic => "uplink-tx-basic",
-        /// From an uplink with all offloads.
-        UplinkRx => "uplink-rx",
-        /// From an uplink, to a guest without any.
-        UplinkRxBasic => "uplink-rx-basic",
-        /// Between virtual machines.
-        VhostUser => "vhost-user",
-        /// From a context of a card to the wire, with each protection.
-        CdnaNone => "cdna-none",
-        CdnaHypervisor => "cdna-hypervisor",
-        CdnaIommuStatic => "cdna-iommu-static",
-        CdnaIommuStrict => "cdna-iommu-strict",
-        CdnaIommuDeferred => "cdna-iommu-deferred",
-    }
+/// A path that frames take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    /// Between guests, as by default: the header channel, pages that stay mapped.
+    Header,
+    /// Between guests, with grant copies: no header channel, no page stays mapped.
+    Copy,
+    /// Between guests, each page of the sender mapped per packet.
+    Remap,
+    /// Between guests, in pages that change hands.
+    Flip,
+    /// From an uplink, copied by the guest in hypercalls.
+    GuestCopy,
+    /// From an uplink, copied by the guest out of a pool that it has mapped.
+    GuestCopyMapped,
+    /// From an uplink, read into buffers that the guest posted.
+    Direct,
+    /// To an uplink with all offloads.
+    UplinkTx,
+    /// To an uplink without any.
+    UplinkTxBasic,
+    /// From an uplink with all offloads.
+    UplinkRx,
+    /// From an uplink, to a guest without any.
+    UplinkRxBasic,
+    /// From a context of a card to the wire, protected so.
+    Card(Protection),
+    /// Between virtual machines.
+    VhostUser,
 }
 
 impl PathKind {
-    /// The protection of a card's context, if frames come from one.
-    pub fn protection(self) -> Option<Protection> {
-        let name = self.name().strip_prefix("cdna-")?;
-        Protection::ALL.into_iter().find(|protection| protection.name() == name)
+    fn all() -> impl Iterator<Item = Self> {
+        let first = [
+            Self::Header,
+            Self::Copy,
+            Self::Remap,
+            Self::Flip,
+            Self::GuestCopy,
+            Self::GuestCopyMapped,
+            Self::Direct,
+            Self::UplinkTx,
+            Self::UplinkTxBasic,
+            Self::UplinkRx,
+            Self::UplinkRxBasic,
+            Self::VhostUser,
+        ];
+        first.into_iter().chain(Protection::ALL.map(Self::Card))
+    }
+
+    fn name(self) -> String {
+        let name = match self {
+            Self::Header => "header",
+            Self::Copy => "copy",
+            Self::Remap => "remap",
+            Self::Flip => "flip",
+            Self::GuestCopy => "guest-copy",
+            Self::GuestCopyMapped => "guest-copy-mapped",
+            Self::Direct => "direct",
+            Self::UplinkTx => "uplink-tx",
+            Self::UplinkTxBasic => "uplink-tx-basic",
+            Self::UplinkRx => "uplink-rx",
+            Self::UplinkRxBasic => "uplink-rx-basic",
+            Self::VhostUser => "vhost-user",
+            Self::Card(protection) => return format!("cdna-{}", protection.name()),
+        };
+        name.to_owned()
     }
 }
 
-named::named! {
-    /// A size of frames.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Size {
-        /// The smallest.
-        Small => "64",
-        /// As long as the MTU.
-        Full => "1514",
-        /// As long as segmentation offload permits.
-        Large => "64k",
-    }
+/// A size of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// The smallest.
+    Small,
+    /// As long as the MTU.
+    Full,
+    /// As long as segmentation offload permits.
+    Large,
 }
 
 impl Size {
+    const ALL: [Self; 3] = [Self::Small, Self::Full, Self::Large];
+
     /// Bytes of a frame.
     pub const fn bytes(self) -> usize {
         match self {
@@ -81,13 +106,22 @@ impl Size {
         }
     }
 
+    /// The name of a row.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "64",
+            Self::Full => "1514",
+            Self::Large => "64k",
+        }
+    }
+
     /// Whether a frame has many pages.
     pub fn is_large(self) -> bool {
         self == Self::Large
     }
 
     /// Frames in a turn, so that each ring has room.
-    pub fn batch(self) -> u64 {
+    fn batch(self) -> u64 {
         if self.is_large() { 8 } else { BATCH }
     }
 }
@@ -110,12 +144,9 @@ impl Window {
     pub fn all() -> impl Iterator<Item = Self> {
         // The sink of the card's wire takes no larger frames, and the kernel cuts those for a guest without offloads.
         let takes_large =
-            |path: PathKind| path.protection().is_none() && path != PathKind::UplinkRxBasic;
+            |path: PathKind| !matches!(path, PathKind::Card(_) | PathKind::UplinkRxBasic);
         let exists = move |window: &Self| !window.size.is_large() || takes_large(window.path);
-        PathKind::ALL
-            .into_iter()
-            .flat_map(|path| Size::ALL.map(|size| Self { path, size }))
-            .filter(exists)
+        PathKind::all().flat_map(|path| Size::ALL.map(|size| Self { path, size })).filter(exists)
     }
 
     /// Those with a name of the list, or all if it is empty. The name of a path stands for all its sizes.
@@ -124,11 +155,11 @@ impl Window {
     /// In words, with a name that is none.
     pub fn chosen(names: &[String]) -> Result<Vec<Self>, String> {
         let is =
-            |window: &Self, name: &str| name == window.to_string() || name == window.path.name();
+            |window: &Self, name: &str| *name == window.to_string() || *name == window.path.name();
         let unknown = names.iter().find(|name| !Self::all().any(|window| is(&window, name)));
         if let Some(unknown) = unknown {
-            let known = PathKind::ALL.map(PathKind::name).join(", ");
-            return Err(format!("no window {unknown:?}; the paths are {known}"));
+            let known: Vec<_> = PathKind::all().map(PathKind::name).collect();
+            return Err(format!("no window {unknown:?}; the paths are {}", known.join(", ")));
         }
         let chosen = |window: &Self| names.is_empty() || names.iter().any(|name| is(window, name));
         Ok(Self::all().filter(chosen).collect())
@@ -136,10 +167,17 @@ impl Window {
 
     /// Whether it needs a tap, and so root.
     pub fn needs_network(&self) -> bool {
-        use PathKind::{Direct, GuestCopy, GuestCopyMapped};
-        use PathKind::{UplinkRx, UplinkRxBasic, UplinkTx, UplinkTxBasic};
-        let copied = matches!(self.path, GuestCopy | GuestCopyMapped | Direct);
-        copied || matches!(self.path, UplinkTx | UplinkTxBasic | UplinkRx | UplinkRxBasic)
+        use PathKind as Kind;
+        match self.path {
+            Kind::Header
+            | Kind::Copy
+            | Kind::Remap
+            | Kind::Flip
+            | Kind::VhostUser
+            | Kind::Card(_) => false,
+            Kind::GuestCopy | Kind::GuestCopyMapped | Kind::Direct => true,
+            Kind::UplinkTx | Kind::UplinkTxBasic | Kind::UplinkRx | Kind::UplinkRxBasic => true,
+        }
     }
 }
 
@@ -205,6 +243,11 @@ pub trait Path {
 
     /// Carries frames and counts what they take.
     fn count(&mut self, frames: u64) -> Result<Counts, String>;
+}
+
+/// The frames of a turn of this size.
+pub fn batch(size: Size) -> u64 {
+    size.batch()
 }
 
 /// Carries exactly `frames` frames.

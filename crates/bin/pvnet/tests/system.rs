@@ -16,6 +16,7 @@ mod uplink;
 mod virtio_user;
 mod wrappers;
 
+use control_socket::join_socket;
 use lab::{Process, TempDir};
 use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, join, pvnet, requires, status_of, wait};
 
@@ -353,6 +354,8 @@ fn top_meters_for_as_long_as_it_runs() {
     testbed.daemon.stop().unwrap();
     assert_eq!(orphan.wait(LIMIT).unwrap().code(), Some(1));
     assert!(orphan.stderr().contains("has gone"), "{}", orphan.stderr());
+    // Nor does its connection keep what the daemon cleans up.
+    assert!(!join_socket(testbed.folder()).exists());
 }
 
 #[test]

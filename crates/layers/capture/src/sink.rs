@@ -1,4 +1,4 @@
-//! What lies between the workers and the reader of one capture or recording.
+//! What lies between the workers and the reader of one capture or recording, and the sinks of a port.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -131,7 +131,6 @@ impl Port {
     }
 
     /// The memory in which frames of a port that [borrows](PortMemory::borrows) buffers lie, for this port.
-    #[cold]
     pub(crate) fn memory_of(&self, offers: &[Offer<'_>], from: PortMemory) -> PortMemory {
         let can_sleep = offers.iter().any(|offer| self.is_from_others(offer.frame));
         PortMemory { can_sleep: from.can_sleep || can_sleep, ..from }

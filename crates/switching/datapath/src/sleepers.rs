@@ -150,9 +150,13 @@ impl Looks {
         for port in ports.into_iter().flatten().filter_map(|serial| find(shared, serial)) {
             port.note_sleeper();
         }
-        if let Err(error) = Worker::replace(&self.worker, shared.clone()) {
-            error!(worker, %error, "a worker sleeps in a guest's memory, and no thread can take its place");
-            return;
+        match Worker::replace(&self.worker, shared.clone()) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                error!(worker, %error, "a worker sleeps in a guest's memory, and no thread can take its place");
+                return;
+            }
         }
         (self.looks, self.short) = (0, 0);
         self.report(shared, ports, true);

@@ -147,20 +147,10 @@ impl Worker {
     }
 
     /// Another thread in the place of one that sleeps in a turn. That one ends when it wakes up, and its queue is served by the new one
-    /// then.
-    pub(crate) fn replace(state: &Arc<WorkerState>, shared: Arc<Shared>) -> io::Result<()> {
-        let generation = state.generation() + 1;
-        let worker = Self::of(state.clone(), generation, shared)?;
-        // Before the new thread looks at it.
-        state.succeed(generation);
-        match worker.spawn() {
-            Ok(thread) => state.set_thread(thread),
-            Err(error) => {
-                state.succeed(generation - 1);
-                return Err(error);
-            }
-        }
-        Ok(())
+    /// then. Returns false if it has woken up.
+    pub(crate) fn replace(state: &Arc<WorkerState>, shared: Arc<Shared>) -> io::Result<bool> {
+        let worker = Self::of(state.clone(), state.generation() + 1, shared)?;
+        state.succeed(|| worker.spawn())
     }
 
     fn spawn(mut self) -> io::Result<WorkerThread> {

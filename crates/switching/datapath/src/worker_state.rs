@@ -5,6 +5,7 @@
 //! keeps the queue of that turn, and the lock of the egress queue to which it delivered, until it wakes up; all else goes on with the new one.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -71,10 +72,24 @@ impl WorkerState {
         self.replacements.load(Ordering::Relaxed)
     }
 
-    /// From now on a thread of this generation serves it.
-    pub(crate) fn succeed(&self, generation: u64) {
-        let _none_is_taken = self.commands.lock();
-        self.replacements.store(generation, Ordering::SeqCst);
+    /// Has another thread, which `spawn` starts, take the place of this one. Returns false if a command is being taken just now: who takes it is
+    /// awake.
+    pub(crate) fn succeed(
+        &self,
+        spawn: impl FnOnce() -> io::Result<WorkerThread>,
+    ) -> io::Result<bool> {
+        let Some(_none_is_taken) = self.commands.try_lock() else { return Ok(false) };
+        let generation = self.generation();
+        // Before the new thread looks at it.
+        self.replacements.store(generation + 1, Ordering::SeqCst);
+        match spawn() {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            Err(error) => {
+                self.replacements.store(generation, Ordering::SeqCst);
+                return Err(error);
+            }
+        }
+        Ok(true)
     }
 
     /// The next command for a thread of this generation, which may wait for it. None for a thread whose place another one has taken: what it
@@ -147,7 +162,7 @@ impl WorkerState {
         self.entries.lock().len()
     }
 
-    /// The thread that serves it from now on. One before it ends by itself.
+    /// The first thread that serves it.
     pub(crate) fn set_thread(&self, thread: WorkerThread) {
         *self.thread.lock() = Some(thread);
     }
@@ -209,8 +224,18 @@ mod tests {
         sender.send(Command::Resume).unwrap();
         sender.send(Command::Stop).unwrap();
         assert!(matches!(state.next_command(0, false), Some(Command::Resume)));
-        state.succeed(1);
+        let failed = state.succeed(|| Err(io::ErrorKind::WouldBlock.into()));
+        assert!(failed.is_err() && state.generation() == 0);
+        let thread = || {
+            let stat = File::open("/proc/thread-self/stat")?;
+            let (activity, join) = (Arc::default(), std::thread::spawn(|| ()));
+            Ok(WorkerThread { id: 0, stat, activity, join })
+        };
+        assert!(state.succeed(thread).unwrap());
         assert!(state.next_command(0, false).is_none() && state.next_command(0, true).is_none());
         assert!(matches!(state.next_command(1, true), Some(Command::Stop)));
+        // Nobody is replaced who waits for a command.
+        let _waits = state.commands.lock();
+        assert!(!state.succeed(thread).unwrap());
     }
 }

@@ -53,7 +53,7 @@ table! {
 /// `coalescing`: interrupts come after a number of frames, or of microseconds after the first; 0 is not by number, or not by
 /// time. Both 0: at once. Without a number for received frames, one after a pause interrupts at once, and frames in a row are
 /// held back. What is absent is as the guest's end has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoalescingSettings {
     /// Sent frames.
@@ -81,6 +81,15 @@ impl CoalescingSettings {
         }
     }
 }
+
+/// What is written out is as what is absent: a default in the file is no change.
+impl PartialEq for CoalescingSettings {
+    fn eq(&self, other: &Self) -> bool {
+        Coalescing::from(*self) == Coalescing::from(*other)
+    }
+}
+
+impl Eq for CoalescingSettings {}
 
 impl From<CoalescingSettings> for Coalescing {
     fn from(settings: CoalescingSettings) -> Self {

@@ -100,7 +100,12 @@ pub(super) fn request<T>(
 ) -> Result<T, String> {
     ask(events, limit, event).unwrap_or_else(|error| {
         Err(match error {
-            RecvTimeoutError::Timeout => format!("the daemon was busy for {} s", limit.as_secs()),
+            RecvTimeoutError::Timeout => {
+                format!(
+                    "the daemon was busy for {} s, and may do it yet: see `pvnet status`",
+                    limit.as_secs()
+                )
+            }
             RecvTimeoutError::Disconnected => "the daemon is stopping".to_owned(),
         })
     })

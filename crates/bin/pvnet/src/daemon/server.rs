@@ -124,8 +124,9 @@ impl Services {
         BufReader::new(Timed::new(stream, TIMEOUT).take(REQUEST_MAX)).read_line(&mut line)?;
         // For answers; a capture and the meter go on for as long as their client wants.
         let reply = Timed::new(stream, 2 * TIMEOUT);
-        let (events, platform) = (&self.events, self.platform.upgrade());
-        let nics = platform.as_ref().and_then(|platform| platform.nics());
+        let events = &self.events;
+        // Nobody who stays, for a capture or the meter, may keep the platform.
+        let nics = || self.platform.upgrade()?.nics().cloned();
         let done = match line.parse() {
             Ok(Request::Status) => match self.status.whole(BUSY) {
                 Ok(status) => return Ok(serde_json::to_writer(reply, &status)?),
@@ -135,11 +136,11 @@ impl Services {
                 Err(error) => return Err(io::Error::other(error)),
             },
             Ok(Request::Balloon { guest: name, mib }) => {
-                let with_contexts = nics.and_then(|nics| nics.domain(&name));
+                let with_contexts = nics().and_then(|nics| nics.domain(&name));
                 let balloon = |answer| Event::Balloon { name, with_contexts, mib, answer };
                 request(events, TIMEOUT, balloon)
             }
-            Ok(Request::Revoke { card, guest }) => match nics {
+            Ok(Request::Revoke { card, guest }) => match nics() {
                 Some(nics) => nics.revoke(&card, &guest),
                 None => Err("this daemon has no cards".to_owned()),
             },

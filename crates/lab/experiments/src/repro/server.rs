@@ -75,6 +75,11 @@ pub trait Setup: Copy {
         false
     }
 
+    /// Whether the peer's stack segments TCP behind a daemon too, or the daemon's tap does (`large_receive = false`).
+    fn peer_segments_early(self) -> bool {
+        true
+    }
+
     /// Whether guests segment TCP before they send.
     fn segments_early(self) -> bool {
         false
@@ -166,7 +171,9 @@ impl Server {
         if this.daemon.is_none() {
             this.wires()?;
         }
-        this.send_mtu_sized()?;
+        if this.daemon.is_none() || setup.peer_segments_early() {
+            this.send_mtu_sized()?;
+        }
         if setup.segments_early() {
             this.segment_early()?;
         }

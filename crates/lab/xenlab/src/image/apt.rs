@@ -38,7 +38,7 @@ impl Package {
     }
 
     fn is_needed(&self) -> bool {
-        !UNNEEDED.split(' ').any(|unneeded| self.name.starts_with(unneeded))
+        !UNNEEDED.split_whitespace().any(|unneeded| self.name.starts_with(unneeded))
     }
 
     /// The beginning of its file's name. The colon after an epoch is percent-encoded.

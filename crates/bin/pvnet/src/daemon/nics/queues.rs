@@ -206,7 +206,8 @@ impl Stop {
     }
 }
 
-/// A queue, for its thread.
+/// A queue, for its thread. Its context is assigned to the guest's domain, so the card reaches no other memory through it; the driver domain
+/// has its pages and drives it.
 struct ServedQueue {
     id: VifId,
     /// The port's name of its interface.

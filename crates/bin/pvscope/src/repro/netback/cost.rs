@@ -150,8 +150,8 @@ const COPIES: &str = "copy_user_generic_unrolled copy_user_generic_string copy_u
 
 /// How many bytes a write of this function copies; 0 for those that do something else, or whose copies have no names (C libraries').
 fn copy_width(module: &str, name: &str) -> u64 {
-    let is_copy =
-        matches!(module, "vmlinux" | "xen") && COPIES.split(' ').any(|copy| copy == plain(name));
+    let is_copy = matches!(module, "vmlinux" | "xen")
+        && COPIES.split_whitespace().any(|copy| copy == plain(name));
     if is_copy { 8 } else { 0 }
 }
 

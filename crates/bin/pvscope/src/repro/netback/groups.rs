@@ -79,7 +79,7 @@ fn group(function: &FunctionCost) -> &'static str {
     }
     let name = plain(&function.function);
     let named = |rules: &[(&'static str, &str)], rest| {
-        let fits = |names: &str| names.split(' ').any(|start| name.starts_with(start));
+        let fits = |names: &str| names.split_whitespace().any(|start| name.starts_with(start));
         rules.iter().find(|(_, names)| fits(names)).map_or(rest, |(group, _)| *group)
     };
     if is(Share::Xen) {

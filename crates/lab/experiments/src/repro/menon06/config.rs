@@ -152,6 +152,10 @@ impl Setup for Server {
         false
     }
 
+    fn peer_segments_early(self) -> bool {
+        false
+    }
+
     fn is_driver_domain(self) -> bool {
         matches!(self, Self::Driver(_))
     }

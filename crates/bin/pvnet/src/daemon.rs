@@ -7,6 +7,7 @@
 mod admission;
 mod backends;
 mod carried;
+mod change;
 mod clients;
 mod closed_nodes;
 mod connections;
@@ -45,7 +46,7 @@ mod xen;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
-use control::{Control, change};
+use control::Control;
 use datapath::Datapath;
 use error::Error;
 use event::Event;

@@ -1,6 +1,6 @@
 //! The control thread: owns the ports and reacts to their events.
 
-pub(super) mod change;
+mod change;
 mod discovery;
 mod ports;
 mod requests;

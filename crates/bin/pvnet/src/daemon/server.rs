@@ -18,8 +18,8 @@ use seqpacket::remove_socket;
 use serde::Serialize;
 
 use crate::config::{Config, ConfigFile};
+use crate::daemon::change;
 use crate::daemon::clients::{Clients, Timed};
-use crate::daemon::control::change;
 use crate::daemon::error::Error;
 use crate::daemon::event::{Event, request};
 use crate::daemon::leases::{Lease, Leases};

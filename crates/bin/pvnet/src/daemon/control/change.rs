@@ -5,32 +5,21 @@
 //! nothing has changed.
 
 mod plan;
+mod trial;
 
-use std::io;
-use std::path::Path;
-use std::sync::mpsc;
-
-use control_socket::{
-    CHANGE_TIMEOUT, Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, Reason,
-    TableKind,
-};
+use control_socket::{ChangeAction, ChangeReport, ChangeStep, Reason, TableKind};
 use plan::{Connected, plan};
-use rustix::fs::{Access, access};
 use tracing::{info, warn};
 
 use crate::config::{
-    Config, ConfigFile, Daemon, Edited, Effort, Loaded, Multicast, Platform, Sandbox, Switch,
-    differences, edit, effort, merged,
+    Config, Daemon, Edited, Effort, Loaded, Multicast, Platform, Sandbox, Switch, differences,
+    edit, effort, merged,
 };
 use crate::daemon::control::Control;
-use crate::daemon::disk::Disk;
-use crate::daemon::event::{self, Event, NewConfig, Source};
-use crate::daemon::interfaces::InterfaceFile;
+use crate::daemon::event::{NewConfig, Source};
 use crate::daemon::mirrors::{self, PluggedMirror};
-use crate::daemon::ports::{Needs, PluggedPort, PortId, device, of_tables, warn_of_shortages};
-use crate::daemon::reach::Reach;
+use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
 use crate::log::OPERATOR;
-use crate::netns;
 use crate::program::text;
 
 impl Control {
@@ -126,44 +115,6 @@ fn not_now(step: &ChangeStep) -> String {
     let ChangeStep { name, keys, reason, .. } = step;
     let what = if keys.is_empty() { "it" } else { &*keys.join(", ") };
     format!("{name}: {what} cannot be changed now: {}", reason.as_deref().unwrap_or_default())
-}
-
-/// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
-pub(in crate::daemon) fn request(
-    request: ChangeRequest,
-    file: &ConfigFile,
-    events: &mpsc::Sender<Event>,
-) -> Result<ChangeReport, String> {
-    let ChangeRequest { change, dry_run, reconnect } = request;
-    let source = match change {
-        Change::Reload { candidate: true } if !dry_run => {
-            return Err(
-                "a configuration that the daemon has not read yet can only be tried".to_owned()
-            );
-        }
-        Change::Reload { candidate } => {
-            let loaded = match candidate {
-                true => file.candidate().and_then(|file| file.read()),
-                false => file.read_again(),
-            };
-            Source::File(Box::new(loaded.map_err(|error| error.to_string())?))
-        }
-        change => Source::Command(change),
-    };
-    let change = Box::new(NewConfig { source, dry_run, reconnect });
-    event::request(events, CHANGE_TIMEOUT, |answer| Event::Change { change, answer })
-}
-
-/// Reads the file again, and logs what that did.
-pub(in crate::daemon) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
-    match request(ChangeRequest::new(Change::Reload { candidate: false }), file, events) {
-        Ok(report) if report.steps.is_empty() => {
-            info!(target: OPERATOR, "reloaded: nothing has changed");
-        }
-        // The control thread has logged each step.
-        Ok(report) => info!(target: OPERATOR, steps = report.steps.len(), "reloaded"),
-        Err(error) => warn!(target: OPERATOR, error, "not reloaded: nothing was changed"),
-    }
 }
 
 /// What was opened before anything changed.
@@ -382,83 +333,5 @@ impl Control {
             self.ports.iter().filter(|(_, port)| is_its(port)).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.unplug(id));
         self.host.platform.end_guest(name);
-    }
-}
-
-impl Control {
-    /// Marks the steps that would fail, and says why. What shows only by opening it is not found.
-    pub(super) fn foresee(&self, config: &Config, steps: &mut [ChangeStep]) {
-        for step in steps.iter_mut().filter(|step| step.action == ChangeAction::Add) {
-            if let Err(reason) = self.can_open(config, step.table, &step.name) {
-                (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
-            }
-        }
-    }
-
-    fn can_open(&self, config: &Config, table: TableKind, name: &str) -> Result<(), String> {
-        let mirror =
-            config.mirrors.iter().find(|mirror| table == TableKind::Mirror && mirror.name == name);
-        if mirror.is_some_and(|mirror| mirror.to.is_none()) {
-            // In the folder of now, which a change leaves as it is.
-            return on(&self.disk, &self.host.config.daemon.recordings, &self.host.reach);
-        }
-        let ports = of_tables(config, table, Some(name)).map_err(text)?;
-        let mut new = ports.into_iter().filter(|port| !self.has_place_of(port));
-        new.try_for_each(|port| self.has_what_it_needs(&port.source.needs()))
-    }
-
-    fn has_what_it_needs(&self, needs: &Needs) -> Result<(), String> {
-        if let Some(folder) = &needs.folder {
-            return on(&self.sockets_disk, folder, &self.host.reach)
-                .map_err(|error| self.with_socket_hint(&error));
-        }
-        // A socket that others make may come later.
-        if needs.connects {
-            return self.may_connect();
-        }
-        if needs.device && self.host.config.daemon.sandbox == Sandbox::Full {
-            return Err(self.with_hint(&"its device cannot be opened"));
-        }
-        if !needs.device {
-            return Ok(());
-        }
-        let Needs { namespace, interface, .. } = needs;
-        let read = || InterfaceFile::open().and_then(|file| file.read()).map_err(text);
-        let interfaces = netns::inside(namespace.as_deref(), read)?;
-        match interface.as_ref().filter(|name| !interfaces.has(name)) {
-            Some(name) => {
-                let place = namespace.as_ref().map(|name| format!(" in namespace {name}"));
-                Err(format!("there is no interface {name}{}", place.unwrap_or_default()))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// As [`writable`], for the control thread, which must not wait for a disk.
-fn on(disk: &Disk, folder: &Path, reach: &Reach) -> Result<(), String> {
-    let (asked, reach) = (folder.to_owned(), reach.clone());
-    let answer = disk.ask(move || writable(&asked, &reach));
-    answer.map_err(|error| format!("{}: {error}", folder.display()))
-}
-
-/// Whether files and sockets can be made in a folder. What the sandbox refuses does not show in its permissions.
-fn writable(folder: &Path, reach: &Reach) -> io::Result<()> {
-    access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
-    if reach.has(folder) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_need_a_folder_in_reach() {
-        let folder = host::TempDir::new().unwrap();
-        assert!(writable(folder.path(), &Reach::everywhere()).is_ok());
-        let error = writable(&folder.path().join("missing"), &Reach::everywhere()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        let error = writable(folder.path(), &Reach::within(&[])).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

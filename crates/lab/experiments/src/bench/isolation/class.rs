@@ -118,9 +118,12 @@ impl Class {
         matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles | Self::VirtioForkedHoles)
     }
 
-    /// Whether the first attack gives its process away, which is refused at all ports from then on.
+    /// Whether the first attack gives its process or its name away, which is refused from then on.
     pub fn attacks_once(self) -> bool {
-        matches!(self, Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles)
+        matches!(
+            self,
+            Self::Holes | Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles
+        )
     }
 
     /// Whether an uplink sends to the hostile guest, which takes nothing.

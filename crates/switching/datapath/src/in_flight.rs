@@ -59,29 +59,29 @@ impl Deliveries {
             return 0;
         }
         let mut start = 0;
-        while let Some(first) = self.list.get(start) {
-            let (port, queue) = (first.port.clone(), first.queue);
-            let same = |d: &&Delivery| Arc::ptr_eq(&d.port, &port) && d.queue == queue;
-            let run = self.list[start..].iter().take_while(same).take(WINDOW);
-            let mut asked: ArrayVec<InFlight, WINDOW> =
-                run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
-            port.reap(queue, &mut asked, worker);
-            start = self.record(start, (&port, worker), &asked, window, outcomes);
+        while start < self.list.len() {
+            start = self.reap_run(start, window, outcomes, worker);
         }
         before
     }
 
-    /// Records the results for the deliveries from `start` on. Returns where the next ones begin.
-    fn record(
+    /// Asks one queue which of the deliveries to it from `start` on have ended. Returns where those to others begin.
+    fn reap_run(
         &mut self,
         start: usize,
-        (port, worker): (&Port, usize),
-        results: &[InFlight],
         window: &Window,
         outcomes: &mut Outcomes,
+        worker: usize,
     ) -> usize {
+        let Delivery { port, queue, .. } = &self.list[start];
+        let (port, queue) = (port.clone(), *queue);
+        let same = |d: &&Delivery| Arc::ptr_eq(&d.port, &port) && d.queue == queue;
+        let run = self.list[start..].iter().take_while(same).take(WINDOW);
+        let mut asked: ArrayVec<InFlight, WINDOW> =
+            run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
+        port.reap(queue, &mut asked, worker);
         let mut at = start;
-        for result in results {
+        for result in asked {
             let Some(outcome) = result.outcome else {
                 at += 1;
                 continue;

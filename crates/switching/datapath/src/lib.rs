@@ -104,6 +104,19 @@ use work::Work;
 use worker::Worker;
 use worker_state::WorkerHandle;
 
+/// What a port consists of when it is attached.
+#[derive(Default)]
+pub struct PortParts {
+    /// Its queues.
+    pub queues: Vec<Queue>,
+    /// Its other work.
+    pub tasks: Vec<Box<dyn Task>>,
+    /// When a worker that sleeps is woken up for frames from the port; by default each frame wakes it.
+    pub coalescing: Option<Coalescing>,
+    /// How its frames get to and from ports beside which a thread must not sleep.
+    pub memory: PortMemory,
+}
+
 /// The workers, the ports and the switch between them.
 pub struct Datapath {
     shared: Arc<Shared>,
@@ -239,34 +252,17 @@ impl Datapath {
     /// Adds a port. Its ingress queues are spread over the workers so that each has as many as the others; its tasks too.
     /// A worker that is within a round learns of the port in the next one: see [`synchronise`](Self::synchronise).
     pub fn attach(&self, name: &str, queues: Vec<Queue>, tasks: Vec<Box<dyn Task>>) -> Arc<Port> {
-        self.attach_coalesced(name, queues, tasks, None)
+        self.attach_member(name, PortParts { queues, tasks, ..PortParts::default() }, None)
     }
 
-    /// As [`attach`](Self::attach). `coalescing` says when a worker that sleeps is woken up for frames from the port; by default each
-    /// frame wakes it.
-    pub fn attach_coalesced(
-        &self,
-        name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
-    ) -> Arc<Port> {
-        let memory = PortMemory::default();
-        self.attach_member(name, queues, tasks, coalescing, None, memory)
-    }
-
-    /// As [`attach_coalesced`](Self::attach_coalesced). `membership` says in which VLANs the port is, and whether it is isolated;
-    /// `memory`, how its frames get to and from ports beside which a thread must not sleep.
+    /// As [`attach`](Self::attach). `membership` says in which VLANs the port is, and whether it is isolated.
     pub fn attach_member(
         &self,
         name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
+        parts: PortParts,
         membership: Option<Membership>,
-        memory: PortMemory,
     ) -> Arc<Port> {
-        self.add(name, queues, tasks, coalescing, Attachment::Switch(membership), memory)
+        self.add(name, parts, Attachment::Switch(membership))
     }
 
     /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
@@ -283,8 +279,8 @@ impl Datapath {
         if let Some(peer) = peer {
             own.set(peer.id(), peer.serial());
         }
-        let memory = PortMemory::default();
-        let port = self.add(name, queues, tasks, None, Attachment::Pair(own), memory);
+        let parts = PortParts { queues, tasks, ..PortParts::default() };
+        let port = self.add(name, parts, Attachment::Pair(own));
         if let Some(peer) = peer {
             self.pair(&port, peer);
         }
@@ -299,15 +295,8 @@ impl Datapath {
         }
     }
 
-    fn add(
-        &self,
-        name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
-        attachment: Attachment,
-        memory: PortMemory,
-    ) -> Arc<Port> {
+    fn add(&self, name: &str, parts: PortParts, attachment: Attachment) -> Arc<Port> {
+        let PortParts { queues, tasks, coalescing, memory } = parts;
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
         let port = self.shared.add(name, egress, attachment, memory);
@@ -324,7 +313,7 @@ impl Datapath {
     }
 
     /// Adds an ingress queue to a port that is attached. Frames out of the port do not use it. `coalescing`: see
-    /// [`attach_coalesced`](Self::attach_coalesced).
+    /// [`PortParts`].
     pub fn add_ingress(
         &self,
         port: &Arc<Port>,
@@ -479,7 +468,7 @@ impl Datapath {
         self.ask_workers_of(id, |done| Command::Rewrap { port: id, rewrap: rewrap.clone(), done });
     }
 
-    /// Sets when a worker that sleeps is woken up for frames from a port; see [`attach_coalesced`](Self::attach_coalesced).
+    /// Sets when a worker that sleeps is woken up for frames from a port; see [`PortParts`].
     pub fn coalesce(&self, port: &Port, coalescing: Option<Coalescing>) {
         let port = port.id();
         self.ask_workers_of(port, |done| Command::Coalesce { port, coalescing, done });

@@ -2,26 +2,17 @@
 
 use std::sync::Arc;
 
-use port::{Coalescing, Queue, Task};
 use switch::{Membership, PortId};
 
-use crate::Datapath;
 use crate::command::Command;
 use crate::port::Port;
-use crate::port_memory::PortMemory;
 use crate::shared::Attachment;
+use crate::{Datapath, PortParts};
 
 impl Datapath {
     /// As [`attach_member`](Self::attach_member), for a port that is a mirror's [target](Self::set_target) from the beginning.
-    pub fn attach_target(
-        &self,
-        name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        coalescing: Option<Coalescing>,
-        memory: PortMemory,
-    ) -> Arc<Port> {
-        self.add(name, queues, tasks, coalescing, Attachment::Target, memory)
+    pub fn attach_target(&self, name: &str, parts: PortParts) -> Arc<Port> {
+        self.add(name, parts, Attachment::Target)
     }
 
     /// Takes a port out of the switch while it is in use: it gets what a [mirror's port sends to it](Self::aim) and nothing else, and its

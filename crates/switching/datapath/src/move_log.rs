@@ -94,15 +94,7 @@ mod tests {
 
     fn ports(names: [&str; 2]) -> Ports {
         let port = |(id, name)| {
-            Some(Arc::new(Port::new(
-                PortId(id),
-                0,
-                name,
-                Vec::new(),
-                false,
-                StormControl::new(0),
-                None,
-            )))
+            Some(Arc::new(Port::new(PortId(id), 0, name, Vec::new(), StormControl::new(0))))
         };
         Ports { list: (0..).zip(names).map(port).collect(), ..Ports::default() }
     }

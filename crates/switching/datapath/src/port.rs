@@ -62,9 +62,7 @@ impl Port {
         serial: u64,
         name: &str,
         egress: Vec<Box<dyn Egress>>,
-        hashes_macs: bool,
         storm_control: StormControl,
-        peer: Option<Peer>,
     ) -> Self {
         let steering = match &*egress {
             [first, _, ..] => first.steering(),
@@ -78,12 +76,12 @@ impl Port {
             gso_checksum_fixups: AtomicU64::new(0),
             batches: Box::default(),
             storm_control,
-            peer,
+            peer: None,
             egress: egress.into_iter().map(EgressQueue::new).collect(),
             memory: PortMemory::default(),
             inboxes: Box::default(),
             lender: None,
-            hashes_macs,
+            hashes_macs: false,
             steering,
             failed: AtomicBool::new(false),
         }
@@ -93,6 +91,16 @@ impl Port {
     pub(crate) fn with_workers(self, workers: usize) -> Self {
         let batches = (0..workers).map(|_| Batches::default()).collect();
         Self { batches, counters: PortCounters::new(workers), ..self }
+    }
+
+    /// The same with the other port of its pair, if it is not in the switch.
+    pub(crate) fn with_peer(self, peer: Option<Peer>) -> Self {
+        Self { peer, ..self }
+    }
+
+    /// The same with MAC addresses in the hash that spreads flows over its queues, or without.
+    pub(crate) fn with_hashed_macs(self, hashes_macs: bool) -> Self {
+        Self { hashes_macs, ..self }
     }
 
     /// The same with such memory. None of its queues may be used before.
@@ -466,7 +474,7 @@ mod tests {
     fn a_frame_that_was_delivered_behind_one_that_waits_is_not_offered_again() {
         let calls = Arc::default();
         let egress: Vec<Box<dyn Egress>> = vec![Box::new(Merging(Arc::clone(&calls)))];
-        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0), None);
+        let port = Port::new(PortId(0), 0, "red", egress, StormControl::new(0));
         let frames = [60, 61, 62].map(|len| Frame { len, ..Frame::empty() });
         let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
         let regions = Arc::default();
@@ -478,8 +486,7 @@ mod tests {
     #[test]
     fn a_notification_in_a_queue_that_is_away_is_tried_again() {
         let side = || Box::new(Merging(Arc::default()));
-        let storm_control = StormControl::new(0);
-        let port = Port::new(PortId(0), 1, "red", vec![side()], false, storm_control, None);
+        let port = Port::new(PortId(0), 1, "red", vec![side()], StormControl::new(0));
         let frame = Frame::empty();
         let now = Duration::from_secs(1);
         port.suspend();
@@ -507,9 +514,7 @@ mod tests {
 
     #[test]
     fn frames_in_its_own_buffers_need_no_inbox_and_overtake_none_there() {
-        let storm_control = StormControl::new(0);
-        let port =
-            Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], false, storm_control, None);
+        let port = Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], StormControl::new(0));
         let port =
             port.with_memory(PortMemory { can_sleep: true, is_replaceable: false, borrows: false });
         let inbox = port.inbox(0).unwrap();

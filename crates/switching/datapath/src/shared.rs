@@ -237,9 +237,11 @@ impl Shared {
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
             let storm_control = StormControl::new(self.flood_copies.load(Ordering::Relaxed));
-            let hash_macs = self.hash_macs;
-            let port = Port::new(id, serial, name, egress, hash_macs, storm_control, peer);
-            let port = port.with_workers(self.doorbells.len()).with_memory(memory);
+            let port = Port::new(id, serial, name, egress, storm_control)
+                .with_peer(peer)
+                .with_hashed_macs(self.hash_macs)
+                .with_workers(self.doorbells.len())
+                .with_memory(memory);
             let port = Arc::new(port);
             if number == list.len() {
                 list.push(None);

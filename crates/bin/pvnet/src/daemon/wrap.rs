@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
 use control_socket::{PortKind, PortState, PortStatus, Reason, VlanStatus};
-use datapath::{Datapath, Port, PortMemory};
+use datapath::{Datapath, Port, PortMemory, PortParts};
 use gate::GateLayer;
 use gro::{Counters, GroLayer};
 use guard::{GuardLayer, GuardStatus};
@@ -143,13 +143,10 @@ impl Wrappers {
         tasks: Vec<Box<dyn Task>>,
         (coalescing, memory): (Option<Coalescing>, PortMemory),
     ) -> Arc<Port> {
-        let name = &self.name;
+        let parts = PortParts { queues, tasks, coalescing, memory };
         let port = match &self.role.target_of {
-            Some(_) => datapath.attach_target(name, queues, tasks, coalescing, memory),
-            None => {
-                let membership = self.membership();
-                datapath.attach_member(name, queues, tasks, coalescing, membership, memory)
-            }
+            Some(_) => datapath.attach_target(&self.name, parts),
+            None => datapath.attach_member(&self.name, parts, self.membership()),
         };
         self.attached(datapath, &port);
         port

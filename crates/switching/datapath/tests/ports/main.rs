@@ -36,7 +36,7 @@ mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use datapath::{Config, Datapath, Failure, LockstepWorker, Port, PortMemory};
+use datapath::{Config, Datapath, Failure, LockstepWorker, Port, PortMemory, PortParts};
 use port::{Egress, Ingress, Queue};
 use port_testing::Sender;
 use switch::MacAddr;
@@ -115,7 +115,8 @@ fn attach<E>(
 ) -> Plugged<E> {
     let queues = vec![Queue { ingress, egress }];
     let name = format!("port{n}");
-    let port = datapath.attach_member(&name, queues, Vec::new(), None, None, memory);
+    let parts = PortParts { queues, memory, ..PortParts::default() };
+    let port = datapath.attach_member(&name, parts, None);
     datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
     Plugged { port, mac: mac(n), sender, egress: handle }
 }

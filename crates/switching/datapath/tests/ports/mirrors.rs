@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapath::{Port, PortMemory};
+use datapath::{Port, PortParts};
 use mirror::{COPIES_MAX, COPY_BYTES, Mirror, MirrorLayer};
 use port::{Budget, DropReason, Egress, Layer, Layers, Outcome, Queue, Received, Rewrap, WINDOW};
 use port_testing::Sender;
@@ -31,8 +31,8 @@ pub fn watch(switch: &Switch, port: &Plugged<Receiver>, mirrors: &[&Mirror]) {
 pub fn target(switch: &Switch, n: u8, receiver: (Receiver, Box<dyn Egress>)) -> Plugged<Receiver> {
     let ((sender, ingress), (egress, side)) = (Sender::new(), receiver);
     let queues = vec![Queue { ingress, egress: side }];
-    let port =
-        switch.datapath.attach_target("target", queues, Vec::new(), None, PortMemory::default());
+    let parts = PortParts { queues, ..PortParts::default() };
+    let port = switch.datapath.attach_target("target", parts);
     switch.datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
     refresh(&switch.datapath);
     Plugged { port, mac: mac(n), sender, egress }

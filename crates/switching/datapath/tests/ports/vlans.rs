@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use datapath::PortMemory;
+use datapath::PortParts;
 use port::{DropReason, Queue};
 use proptest::prelude::*;
 use switch::{MacAddr, Membership, Tagging, VlanId};
@@ -43,14 +43,8 @@ fn attach(switch: &Switch, memberships: &[Membership]) -> Vec<Member> {
         let ((sender, ingress), (receiver, egress)) = (Sender::new(), Receiver::new());
         let given = (*membership != Membership::default()).then(|| membership.clone());
         let queues = vec![Queue { ingress, egress }];
-        let port = switch.datapath.attach_member(
-            &format!("port{n}"),
-            queues,
-            Vec::new(),
-            None,
-            given,
-            PortMemory::default(),
-        );
+        let parts = PortParts { queues, ..PortParts::default() };
+        let port = switch.datapath.attach_member(&format!("port{n}"), parts, given);
         switch.datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
         Member { port, sender, receiver, membership: membership.clone() }
     };

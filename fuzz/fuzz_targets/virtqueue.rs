@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use shm::Region;
-use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, Single};
+use virtqueue::{
+    Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, RingSetup, Single,
+};
 
 /// Entries of the ring.
 const SIZE: u16 = 8;
@@ -34,7 +36,8 @@ fuzz_target!(|input: &[u8]| {
     let position = u16::from_le_bytes([*low, *high]).into();
     let is_in_order = options & 8 != 0;
     let options = Options { layout, event_idx: options & 2 != 0, indirect: options & 4 != 0 };
-    let Ok(queue) = Queue::new(memory.clone(), at, SIZE.into(), position, options) else { return };
+    let setup = RingSetup { at, size: SIZE.into(), position, options };
+    let Ok(queue) = Queue::new(memory.clone(), setup) else { return };
     let mut queue = queue.in_order(is_in_order);
     let (mut chain, mut held) = (Chain::new(), Vec::new());
     for step in steps.chunks_exact(4) {

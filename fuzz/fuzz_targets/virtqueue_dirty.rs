@@ -10,7 +10,9 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use shm::Region;
 use virtqueue::driver::{Driver, Offered};
-use virtqueue::{Chain, DirtyLog, GuestMemory, Layout, Options, Queue, Range, RingAddresses};
+use virtqueue::{
+    Chain, DirtyLog, GuestMemory, Layout, Options, Queue, Range, RingAddresses, RingSetup,
+};
 
 const PAGES: usize = 64;
 const LEN: usize = PAGES * 4096;
@@ -34,8 +36,9 @@ fuzz_target!(|input: &[u8]| {
     let layout = if options & 1 == 0 { Layout::Split } else { Layout::Packed };
     let options = Options { layout, event_idx: options & 2 != 0, indirect: false };
     let mut driver = Driver::new(&region, AT, 8, options);
-    let start = if layout == Layout::Packed { 0x8000 } else { 0 };
-    let Ok(mut queue) = Queue::new(Arc::new(memory), AT, 8, start, options) else { return };
+    let position = if layout == Layout::Packed { 0x8000 } else { 0 };
+    let setup = RingSetup { at: AT, size: 8, position, options };
+    let Ok(mut queue) = Queue::new(Arc::new(memory), setup) else { return };
     let mut chain = Chain::new();
     for step in steps.chunks_exact(4) {
         let address = u64::from(step[0]) * 4096 + u64::from(step[1]) * 16;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use shm::Region;
-use virtqueue::{Chain, GuestMemory, InflightLog, Layout, Options, Queue, Range, RingAddresses};
+use virtqueue::{
+    Chain, GuestMemory, InflightLog, Layout, Options, Queue, Range, RingAddresses, RingSetup,
+};
 
 /// Entries of the ring.
 const SIZE: u16 = 8;
@@ -33,8 +35,9 @@ fuzz_target!(|input: &[u8]| {
     let options = Options { layout: Layout::Packed, event_idx: false, indirect: true };
     let log = || InflightLog::new(logs.slice(0..LOG_LEN).unwrap(), SIZE);
     let memory = Arc::new(memory);
+    let setup = RingSetup { at: AT, size: SIZE.into(), position: 0x8000, options };
     for _ in 0..2 {
-        let queue = Queue::with_log(memory.clone(), AT, SIZE.into(), 0x8000, options, log());
+        let queue = Queue::with_log(memory.clone(), setup, log());
         let Ok(mut queue) = queue else { break };
         let (mut chain, mut held) = (Chain::new(), Vec::new());
         while let Ok(true) = queue.pop(&mut chain) {
@@ -46,7 +49,7 @@ fuzz_target!(|input: &[u8]| {
         // The next device has nothing to do again.
         let position = queue.position();
         drop(queue);
-        let next = Queue::with_log(memory.clone(), AT, SIZE.into(), 0x8000, options, log());
+        let next = Queue::with_log(memory.clone(), setup, log());
         assert_eq!(next.unwrap().position(), position);
     }
     let mut bytes = vec![0; LEN];

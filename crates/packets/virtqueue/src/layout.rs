@@ -39,6 +39,39 @@ pub struct RingAddresses {
     pub device: u64,
 }
 
+/// How a device attaches to a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Where it lies.
+    pub at: RingAddresses,
+    /// How many entries it has.
+    pub size: u32,
+    /// Where an earlier device stopped, see [`Queue::position`](crate::Queue::position). A split ring knows that itself.
+    pub position: u32,
+    /// What the driver has agreed to.
+    pub options: Options,
+}
+
+impl RingSetup {
+    pub(crate) fn split_size(&self) -> Result<u16, SetupError> {
+        self.size_if("split", u16::is_power_of_two)
+    }
+
+    pub(crate) fn packed_size(&self) -> Result<u16, SetupError> {
+        self.size_if("packed", |size| size > 0)
+    }
+
+    fn size_if(
+        &self,
+        layout: &'static str,
+        is_possible: impl FnOnce(u16) -> bool,
+    ) -> Result<u16, SetupError> {
+        let size = u16::try_from(self.size).ok().filter(|size| *size <= SIZE_MAX);
+        let bad = SetupError::Size { layout, size: self.size };
+        size.filter(|size| is_possible(*size)).ok_or(bad)
+    }
+}
+
 impl RingAddresses {
     /// Whether the ring is as in zeroed memory: as far as the memory shows, no driver has ever made a chain available. One that
     /// is not in the memory is not.

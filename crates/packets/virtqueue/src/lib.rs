@@ -48,7 +48,7 @@ pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
 pub use events::must_notify;
 pub use inflight::InflightLog;
-pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
+pub use layout::{Layout, Options, RingAddresses, RingSetup, SIZE_MAX};
 pub use memory::{Buffer, GuestMemory, MemoryError, Range};
 pub use queue::{Mark, Queue, Shown};
 pub use ring_memory::RingMemory;

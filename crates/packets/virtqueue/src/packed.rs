@@ -11,9 +11,7 @@ use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Taken, TakenChain};
 use crate::words::PackedWords;
-use crate::{
-    Broken, Chain, GuestMemory, Options, RingAddresses, RingMemory, SIZE_MAX, SetupError, Single,
-};
+use crate::{Broken, Chain, GuestMemory, Options, RingMemory, RingSetup, SetupError, Single};
 
 /// `RING_EVENT_FLAGS_*`.
 mod event {
@@ -55,19 +53,12 @@ impl PackedQueue<Region> {
     /// A ring in the guest's memory.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
-        at: RingAddresses,
-        size: u32,
-        position: u32,
-        options: Options,
+        setup: RingSetup,
         log: Option<InflightLog>,
     ) -> Result<Self, SetupError> {
-        let bad = SetupError::Size { layout: "packed", size };
-        let size = u16::try_from(size).map_err(|_| bad.clone())?;
-        if !(1..=SIZE_MAX).contains(&size) {
-            return Err(bad);
-        }
-        let words = PackedWords::find(&memory, at, size)?;
-        Self::over(words, memory, size, position, options, log)
+        let size = setup.packed_size()?;
+        let words = PackedWords::find(&memory, setup.at, size)?;
+        Self::over(words, memory, setup, log)
     }
 }
 
@@ -78,11 +69,11 @@ impl<M: RingMemory> PackedQueue<M> {
     pub(crate) fn over(
         words: PackedWords<M>,
         memory: Arc<GuestMemory>,
-        size: u16,
-        position: u32,
-        options: Options,
+        setup: RingSetup,
         log: Option<InflightLog>,
     ) -> Result<Self, SetupError> {
+        let RingSetup { position, options, .. } = setup;
+        let size = setup.packed_size()?;
         let [available, used] = zerocopy::transmute!(position.to_le());
         // A front-end that knows of one position only leaves the other one zero.
         let bits: u16 = if used == 0 { available } else { used };

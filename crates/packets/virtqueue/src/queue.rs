@@ -11,7 +11,7 @@ use crate::position::Position;
 use crate::split::SplitQueue;
 use crate::words::PackedWords;
 use crate::{
-    Broken, Chain, GuestMemory, Layout, Options, RingAddresses, RingMemory, SetupError, Single,
+    Broken, Chain, GuestMemory, Layout, RingAddresses, RingMemory, RingSetup, SetupError, Single,
 };
 
 /// The device's end of a ring, which lies in memory of type `M`.
@@ -41,21 +41,13 @@ pub struct Mark {
 pub struct Shown(u16);
 
 impl Queue {
-    /// Attaches to a ring of `size` entries, with all its parts in one region each.
-    ///
-    /// `position` is where an earlier device stopped, see [`position`](Self::position). A split ring knows that
-    /// itself. The driver is asked for no notifications until the first [`arm`](Self::arm).
+    /// Attaches to a ring with all its parts in one region each. The driver is asked for no notifications until the first
+    /// [`arm`](Self::arm).
     ///
     /// # Errors
     /// See [`SetupError`].
-    pub fn new(
-        memory: Arc<GuestMemory>,
-        at: RingAddresses,
-        size: u32,
-        position: u32,
-        options: Options,
-    ) -> Result<Self, SetupError> {
-        Self::with_log(memory, at, size, position, options, None)
+    pub fn new(memory: Arc<GuestMemory>, setup: RingSetup) -> Result<Self, SetupError> {
+        Self::with_log(memory, setup, None)
     }
 
     /// The same with a log for the next device, if this one is killed. A log that another one left behind has the position.
@@ -64,46 +56,34 @@ impl Queue {
     /// See [`SetupError`].
     pub fn with_log(
         memory: Arc<GuestMemory>,
-        at: RingAddresses,
-        size: u32,
-        position: u32,
-        options: Options,
+        setup: RingSetup,
         log: Option<InflightLog>,
     ) -> Result<Self, SetupError> {
-        let ring = match options.layout {
-            Layout::Split => Ring::Split(SplitQueue::new(memory, at, size, options)?),
-            Layout::Packed => {
-                Ring::Packed(PackedQueue::new(memory, at, size, position, options, log)?)
-            }
+        let ring = match setup.options.layout {
+            Layout::Split => Ring::Split(SplitQueue::new(memory, setup)?),
+            Layout::Packed => Ring::Packed(PackedQueue::new(memory, setup, log)?),
         };
         Ok(Self { ring, notifies_once: true })
     }
 }
 
 impl<M: RingMemory> Queue<M> {
-    /// Attaches to a ring whose parts lie at these offsets of other memory than the `guest`'s, such as loom's model of one. The
+    /// Attaches to a ring whose parts lie at offsets of other memory than the `guest`'s, such as loom's model of one. The
     /// size is one that the layout can have.
     ///
     /// # Errors
     /// The position is not in the ring, or the index of a split ring cannot be.
-    pub fn over(
-        memory: &M,
-        at: RingAddresses,
-        guest: Arc<GuestMemory>,
-        size: u16,
-        position: u32,
-        options: Options,
-    ) -> Result<Self, SetupError>
+    pub fn over(memory: &M, guest: Arc<GuestMemory>, setup: RingSetup) -> Result<Self, SetupError>
     where
         M: Clone,
     {
-        let parts = [at.descriptors, at.driver, at.device];
+        let RingAddresses { descriptors, driver, device } = setup.at;
+        let parts = [descriptors, driver, device];
         let parts = parts.map(|start| Area::over(memory.clone(), start));
-        let ring = match options.layout {
-            Layout::Split => Ring::Split(SplitQueue::over(parts, guest, size, options)?),
+        let ring = match setup.options.layout {
+            Layout::Split => Ring::Split(SplitQueue::over(parts, guest, setup)?),
             Layout::Packed => {
-                let words = PackedWords::over(parts);
-                Ring::Packed(PackedQueue::over(words, guest, size, position, options, None)?)
+                Ring::Packed(PackedQueue::over(PackedWords::over(parts), guest, setup, None)?)
             }
         };
         Ok(Self { ring, notifies_once: true })

@@ -12,7 +12,7 @@ use crate::layout::Parts;
 use crate::memory::Area;
 use crate::taken::Taken;
 use crate::{
-    Broken, Chain, GuestMemory, Options, RingAddresses, RingMemory, SIZE_MAX, SetupError, Single,
+    Broken, Chain, GuestMemory, Options, RingMemory, RingSetup, SIZE_MAX, SetupError, Single,
 };
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
@@ -147,19 +147,9 @@ impl<M: RingMemory> Words<M> {
 
 impl SplitQueue<Region> {
     /// A ring in the guest's memory.
-    pub(crate) fn new(
-        memory: Arc<GuestMemory>,
-        at: RingAddresses,
-        size: u32,
-        options: Options,
-    ) -> Result<Self, SetupError> {
-        let bad = SetupError::Size { layout: "split", size };
-        let size = u16::try_from(size).map_err(|_| bad.clone())?;
-        if !size.is_power_of_two() || size > SIZE_MAX {
-            return Err(bad);
-        }
-        let parts = Parts::split(size).find(&memory, at)?;
-        Self::over(parts, memory, size, options)
+    pub(crate) fn new(memory: Arc<GuestMemory>, setup: RingSetup) -> Result<Self, SetupError> {
+        let parts = Parts::split(setup.split_size()?).find(&memory, setup.at)?;
+        Self::over(parts, memory, setup)
     }
 }
 
@@ -169,9 +159,9 @@ impl<M: RingMemory> SplitQueue<M> {
     pub(crate) fn over(
         [descriptors, driver, device]: [Area<M>; 3],
         memory: Arc<GuestMemory>,
-        size: u16,
-        options: Options,
+        setup: RingSetup,
     ) -> Result<Self, SetupError> {
+        let size = setup.split_size()?;
         let words = Words { driver, device, size };
         let used = words.used();
         let mut queue = Self {
@@ -179,7 +169,7 @@ impl<M: RingMemory> SplitQueue<M> {
             words,
             descriptors,
             size,
-            options,
+            options: setup.options,
             available: used,
             taken: Taken::new(size, used),
             last: 0,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::burst::{BadReturn, Buffers, BurstDriver, Returned};
-use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, Single};
+use virtqueue::{
+    Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, RingSetup, Single,
+};
 
 const LEN: usize = 1 << 20;
 const SIZE: u16 = 64;
@@ -31,7 +33,8 @@ fn ends_with(layout: Layout, buffers: Buffers) -> (BurstDriver, Queue) {
     };
     let options = Options { layout, event_idx: false, indirect: false };
     let position = if layout == Layout::Packed { 0x8000 } else { 0 };
-    (driver, Queue::new(memory, at, SIZE.into(), position, options).unwrap())
+    let setup = RingSetup { at, size: SIZE.into(), position, options };
+    (driver, Queue::new(memory, setup).unwrap())
 }
 
 #[test]

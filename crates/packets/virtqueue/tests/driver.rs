@@ -5,10 +5,10 @@ mod common;
 
 use std::collections::VecDeque;
 
-use common::{DATA, LEN, TABLES, USER, World, addresses, options, start, world};
+use common::{DATA, LEN, TABLES, USER, World, addresses, options, setup, start, world};
 use proptest::prelude::*;
 use virtqueue::driver::{Offered, Table, Used};
-use virtqueue::{Buffer, Chain, Layout, Queue, SetupError, Single};
+use virtqueue::{Buffer, Chain, Layout, Queue, RingSetup, SetupError, Single};
 
 /// What a test does next.
 #[derive(Clone, Debug)]
@@ -207,9 +207,8 @@ impl Run {
 
     fn restart(&mut self) {
         let position = self.world.queue.position();
-        let memory = self.world.memory.clone();
-        self.world.queue =
-            Queue::new(memory, addresses(USER), self.size.into(), position, self.options).unwrap();
+        let setup = RingSetup { position, ..setup(self.size, self.options) };
+        self.world.queue = Queue::new(self.world.memory.clone(), setup).unwrap();
         // What was taken and is not published is taken again.
         let again: Vec<_> = self.taken.drain(..).map(|(_, id, buffers, _)| (id, buffers)).collect();
         self.published += again.len();
@@ -317,7 +316,8 @@ fn a_device_asks_to_be_notified_of_more_than_it_has_seen() {
 fn a_ring_that_cannot_be_is_refused() {
     let memory = common::memory();
     let queue = |layout, size, at: virtqueue::RingAddresses, position| {
-        Queue::new(memory.clone(), at, size, position, options(layout, true)).map(drop)
+        let setup = RingSetup { at, size, position, options: options(layout, true) };
+        Queue::new(memory.clone(), setup).map(drop)
     };
     let good = addresses(USER);
     for layout in [Layout::Split, Layout::Packed] {

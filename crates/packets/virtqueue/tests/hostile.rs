@@ -3,15 +3,13 @@
 
 mod common;
 
-use common::{
-    DATA, DESCRIPTORS, DEVICE, DRIVER, LEN, TABLES, USER, World, addresses, options, world,
-};
+use common::{DATA, DESCRIPTORS, DEVICE, DRIVER, LEN, TABLES, World, options, setup, world};
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
 use virtqueue::{
-    Broken, Buffer, CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Layout, Options, Queue, SetupError,
-    Single,
+    Broken, Buffer, CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Layout, Options, Queue, RingSetup,
+    SetupError, Single,
 };
 
 const NEXT: u16 = 1;
@@ -50,13 +48,8 @@ fn packed() -> World {
     world(8, options(Layout::Packed, false))
 }
 
-/// Flags of a packed descriptor that is available in the first lap.
+/// Flags of a packed descriptor that is available in the first lap. They come behind the id, where a split one has the next index.
 const FRESH: u16 = 1 << 7;
-
-/// A packed descriptor: the id comes before the flags.
-fn describe_packed(world: &World, index: u16, address: u64, len: u32, id: u16, flags: u16) {
-    describe(world, DESCRIPTORS, index, (address, len, id, flags));
-}
 
 fn pop(world: &mut World) -> Result<Option<Chain>, Broken> {
     let mut chain = Chain::new();
@@ -100,9 +93,9 @@ fn an_available_index_that_takes_back_what_is_known_ends_the_ring() {
 #[test]
 fn a_packed_chain_that_runs_into_what_is_in_use_ends_the_ring() {
     let mut world = packed();
-    describe_packed(&world, 0, DATA, 64, 0, FRESH);
+    describe(&world, DESCRIPTORS, 0, (DATA, 64, 0, FRESH));
     assert!(pop(&mut world).unwrap().is_some());
-    (1..8).for_each(|n| describe_packed(&world, n, DATA, 64, 1, FRESH | NEXT));
+    (1..8).for_each(|n| describe(&world, DESCRIPTORS, n, (DATA, 64, 1, FRESH | NEXT)));
     assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(7));
 }
 
@@ -122,7 +115,7 @@ fn a_loop_of_descriptors_ends_the_ring() {
     assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(2));
     // A packed chain that never ends goes round the ring.
     let mut world = packed();
-    (0..8).for_each(|n| describe_packed(&world, n, DATA, 64, 0, FRESH | NEXT));
+    (0..8).for_each(|n| describe(&world, DESCRIPTORS, n, (DATA, 64, 0, FRESH | NEXT)));
     assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(8));
 }
 
@@ -141,7 +134,7 @@ fn a_descriptor_that_does_not_exist_ends_the_ring() {
     available(&world, 1, 0);
     assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 2, size: 2 });
     let mut world = packed();
-    describe_packed(&world, 0, DATA, 64, 8, FRESH);
+    describe(&world, DESCRIPTORS, 0, (DATA, 64, 8, FRESH));
     assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchId { id: 8, size: 8 });
 }
 
@@ -166,7 +159,7 @@ fn indirect_tables_that_cannot_be_end_the_ring() {
     let without = Options { indirect: false, ..options(Layout::Split, false) };
     assert_eq!(with(common::world(8, without), INDIRECT, 32), Broken::Indirect);
     let mut world = common::world(8, Options { layout: Layout::Packed, ..without });
-    describe_packed(&world, 0, TABLES, 32, 0, FRESH | INDIRECT);
+    describe(&world, DESCRIPTORS, 0, (TABLES, 32, 0, FRESH | INDIRECT));
     assert_eq!(pop(&mut world).unwrap_err(), Broken::Indirect);
 }
 
@@ -309,11 +302,11 @@ fn a_chain_of_countless_empty_descriptors_ends_the_ring() {
 fn wrap_counters_that_lie_give_no_descriptor_twice() {
     let mut world = packed();
     // All eight descriptors are available, and those of the next lap too, though none was returned.
-    (0..8).for_each(|n| describe_packed(&world, n, DATA, 64, n, FRESH));
+    (0..8).for_each(|n| describe(&world, DESCRIPTORS, n, (DATA, 64, n, FRESH)));
     let mut taken = Vec::new();
     for n in 0..8 {
         taken.push(pop(&mut world).unwrap().unwrap());
-        describe_packed(&world, n, DATA, 64, n, 1 << 15);
+        describe(&world, DESCRIPTORS, n, (DATA, 64, n, 1 << 15));
     }
     assert!(pop(&mut world).unwrap().is_none(), "the ring has eight descriptors");
     assert!(!world.queue.has_waiting().unwrap());
@@ -332,7 +325,7 @@ fn a_descriptor_that_was_returned_is_not_available() {
         [(0, false), (FRESH, true), (1 << 15, false), (FRESH | 1 << 15, false)]
     {
         let mut world = packed();
-        describe_packed(&world, 0, DATA, 64, 0, flags);
+        describe(&world, DESCRIPTORS, 0, (DATA, 64, 0, flags));
         assert_eq!(world.queue.has_waiting(), Ok(is_available), "{flags:#x}");
         let mut singles = [Single::default(); 2];
         let taken = world.queue.pop_singles(false, &mut singles).unwrap();
@@ -346,7 +339,7 @@ fn a_descriptor_that_was_returned_is_not_available() {
 fn a_used_index_that_was_tampered_with_is_seen_at_the_start() {
     let memory = common::memory();
     memory.regions()[0].write(usize::try_from(DEVICE).unwrap() + 2, 77u16).unwrap();
-    let new = Queue::new(memory, addresses(USER), 8, 0, options(Layout::Split, true)).map(drop);
+    let new = Queue::new(memory, setup(8, options(Layout::Split, true))).map(drop);
     let error = Broken::AvailableOverflow { available: 0, used: 77, size: 8 };
     assert_eq!(new, Err(SetupError::Broken(error)));
 }
@@ -366,7 +359,8 @@ proptest! {
         let memory = common::memory();
         let ring = usize::try_from(DESCRIPTORS).unwrap();
         let position = if packed { position & 0x8007 } else { position };
-        let queue = Queue::new(memory.clone(), addresses(USER), 8, position, options(layout, event_idx));
+        let setup = RingSetup { position, ..setup(8, options(layout, event_idx)) };
+        let queue = Queue::new(memory.clone(), setup);
         let Ok(queue) = queue else { return Ok(()) };
         let mut queue = queue.in_order(event_idx);
         let mut chain = Chain::new();

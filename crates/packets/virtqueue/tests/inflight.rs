@@ -6,11 +6,11 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{DATA, LEN, USER, addresses, memory, options, start};
+use common::{DATA, LEN, addresses, memory, options, setup};
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Driver, Offered};
-use virtqueue::{Chain, GuestMemory, InflightLog, Layout, Options, Queue, SetupError};
+use virtqueue::{Chain, GuestMemory, InflightLog, Layout, Options, Queue, RingSetup, SetupError};
 
 const SIZE: u16 = 8;
 /// Bytes of the memory that the ring lies in.
@@ -79,9 +79,8 @@ struct Run {
 
 fn queue(memory: &Arc<GuestMemory>, log: &Arc<Region>, options: Options) -> Queue {
     let log = InflightLog::new(log.slice(0..InflightLog::bytes(SIZE)).unwrap(), SIZE);
-    let at = addresses(USER);
     // A front-end that was not told where its ring is repeats the beginning.
-    Queue::with_log(memory.clone(), at, SIZE.into(), start(options.layout), options, log).unwrap()
+    Queue::with_log(memory.clone(), setup(SIZE, options), log).unwrap()
 }
 
 impl Run {
@@ -232,10 +231,7 @@ proptest! {
         let outside = run.memory.regions()[1].share().unwrap();
         run.log.copy_in(16 + at, &bytes).unwrap();
         let log = InflightLog::new(run.log.slice(0..InflightLog::bytes(SIZE)).unwrap(), SIZE);
-        let (at, options) = (addresses(USER), run.options);
-        if let Ok(mut queue) =
-            Queue::with_log(run.memory.clone(), at, SIZE.into(), 0x8000, options, log)
-        {
+        if let Ok(mut queue) = Queue::with_log(run.memory.clone(), setup(SIZE, run.options), log) {
             let mut chain = Chain::new();
             while let Ok(true) = queue.pop(&mut chain) {}
         }
@@ -254,8 +250,7 @@ fn the_log_of_a_smaller_ring_is_refused() {
     let memory = memory();
     let log = Arc::new(Region::anonymous(4096).unwrap());
     let log = InflightLog::new(log.slice(0..InflightLog::bytes(4)).unwrap(), 4);
-    let options = options(Layout::Packed, false);
-    let made = Queue::with_log(memory, addresses(USER), SIZE.into(), 0x8000, options, log);
+    let made = Queue::with_log(memory, setup(SIZE, options(Layout::Packed, false)), log);
     assert_eq!(made.map(drop), Err(SetupError::Inflight));
 }
 
@@ -264,7 +259,7 @@ fn a_ring_that_was_stopped_starts_where_it_is_told_to() {
     let run = Run::new(options(Layout::Packed, false));
     let log = || InflightLog::new(run.log.slice(0..InflightLog::bytes(SIZE)).unwrap(), SIZE);
     log().unwrap().stop();
-    let at = addresses(USER);
-    let queue = Queue::with_log(run.memory.clone(), at, SIZE.into(), 3, run.options, log());
+    let setup = RingSetup { position: 3, ..setup(SIZE, run.options) };
+    let queue = Queue::with_log(run.memory.clone(), setup, log());
     assert_eq!(queue.unwrap().position(), 3 | 3 << 16);
 }

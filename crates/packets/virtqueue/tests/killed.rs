@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{DATA, LEN, USER, addresses, options, start};
+use common::{DATA, LEN, USER, addresses, options, setup};
 use shm::{PageSize, Region};
 use virtqueue::driver::{Driver, Offered};
 use virtqueue::{Chain, GuestMemory, InflightLog, Layout, Queue, Range};
@@ -36,9 +36,7 @@ fn device() {
     let (layout, path) = variable.split_once(' ').unwrap();
     let layout = if layout == "packed" { Layout::Packed } else { Layout::Split };
     let (memory, log) = map(&File::options().read(true).write(true).open(path).unwrap());
-    let at = addresses(USER);
-    let options = options(layout, false);
-    let queue = Queue::with_log(memory, at, SIZE.into(), start(layout), options, Some(log));
+    let queue = Queue::with_log(memory, setup(SIZE, options(layout, false)), Some(log));
     let (mut queue, mut chain) = (queue.unwrap(), Chain::new());
     let mut held = Vec::new();
     loop {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use virtqueue::{GuestMemory, InflightLog, Options, Queue, RingAddresses, SetupError};
+use virtqueue::{GuestMemory, InflightLog, Options, Queue, RingAddresses, RingSetup, SetupError};
 
 use crate::doorbells::{Call, DoorbellError, Kick};
 use crate::position::Position;
@@ -63,7 +63,8 @@ impl Vring {
         options: Options,
         log: Option<InflightLog>,
     ) -> Result<Queue, SetupError> {
-        let at = self.at.unwrap_or_default();
-        Queue::with_log(memory.clone(), at, self.size, self.position.get(), options, log)
+        let (at, size) = (self.at.unwrap_or_default(), self.size);
+        let setup = RingSetup { at, size, position: self.position.get(), options };
+        Queue::with_log(memory.clone(), setup, log)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shm::Region;
 use virtqueue::driver::Driver;
-use virtqueue::{GuestMemory, Layout, Options, Queue, Range, RingAddresses};
+use virtqueue::{GuestMemory, Layout, Options, Queue, Range, RingAddresses, RingSetup};
 
 /// Where the front-end has the memory.
 pub const USER: u64 = 0x7f00_0000_0000;
@@ -51,10 +51,14 @@ pub fn start(layout: Layout) -> u32 {
 pub fn world(size: u16, options: Options) -> World {
     let memory = memory();
     let driver = Driver::new(&memory.regions()[0], addresses(0), size, options);
-    let position = start(options.layout);
-    let queue =
-        Queue::new(memory.clone(), addresses(USER), size.into(), position, options).unwrap();
+    let queue = Queue::new(memory.clone(), setup(size, options)).unwrap();
     World { memory, driver, queue }
+}
+
+/// A ring that no device has served.
+pub fn setup(size: u16, options: Options) -> RingSetup {
+    let position = start(options.layout);
+    RingSetup { at: addresses(USER), size: size.into(), position, options }
 }
 
 pub fn options(layout: Layout, event_idx: bool) -> Options {

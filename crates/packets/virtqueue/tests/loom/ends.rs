@@ -6,7 +6,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 use shm::Region;
-use virtqueue::{Buffer, Chain, GuestMemory, Layout, Options, Queue, Range, Single};
+use virtqueue::{Buffer, Chain, GuestMemory, Layout, Options, Queue, Range, RingSetup, Single};
 
 use crate::memory::{AT, Memory, SIZE};
 
@@ -149,8 +149,9 @@ impl Device {
         let Case { layout, event_idx, is_in_order, .. } = case;
         let options = Options { layout, event_idx, indirect: false };
         // The first descriptor of an even lap, twice. A split ring knows its position.
-        let start = 0x8000_8000;
-        let queue = Queue::over(&memory, AT, guest.clone(), SIZE, start, options).unwrap();
+        let position = 0x8000_8000;
+        let setup = RingSetup { at: AT, size: SIZE.into(), position, options };
+        let queue = Queue::over(&memory, guest.clone(), setup).unwrap();
         Self { queue: queue.in_order(is_in_order), memory, returned: 0, case }
     }
 

@@ -17,8 +17,9 @@ use zerocopy::IntoBytes;
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::HeaderForm;
-use crate::position::{Continued, Position};
+use crate::position::Continued;
 use crate::singles::{self, Singles};
+use crate::vring::Vring;
 use crate::writer::{NoPlace, Writer};
 
 /// The most chains of one frame. Sixteen of the size that Linux posts hold the longest one; a guest that posts smaller
@@ -109,23 +110,20 @@ impl From<NoPlace> for Refused {
 }
 
 impl GuestRx {
-    /// Serves a ring of `size` entries until it is dropped; `position` then says where to continue.
-    #[must_use]
-    pub fn new(
+    /// Serves the queue of a ring until it is dropped; the ring's position then says where to continue.
+    pub(crate) fn new(
         meter: Arc<Meter>,
-        (queue, size): (Queue, u32),
+        ring: &Vring,
+        queue: Queue,
         negotiated: Negotiated,
-        kick: Arc<Kick>,
-        call: Arc<Call>,
-        position: Position,
     ) -> Self {
         let note = move |what, n| meter.note(what, n);
         Self {
             regions: queue.memory().regions().clone(),
             logged: queue.memory().is_logged().then(|| queue.memory().clone()),
-            ring: Continued::new(queue, position),
-            kick,
-            call,
+            ring: Continued::new(queue, ring.position.clone()),
+            kick: ring.kick.clone(),
+            call: ring.call.clone(),
             finisher: Finisher::new(negotiated.receives(), note),
             form: HeaderForm::new(negotiated),
             is_mergeable: negotiated.has_mergeable_buffers(),
@@ -133,7 +131,7 @@ impl GuestRx {
             singles: Singles::default(),
             single_len: u32::MAX,
             used: 0,
-            size,
+            size: ring.size,
             most: 0,
             room: Room::default(),
             is_armed: false,

@@ -16,7 +16,8 @@ use crate::announcement::{self, Announcement};
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::{HEADER_LEN_MAX, accept_from_driver};
-use crate::position::{Continued, Position};
+use crate::position::Continued;
+use crate::vring::Vring;
 
 /// Chains that are taken before the first of them is read, so that their headers are on the way.
 const AHEAD: usize = 16;
@@ -47,20 +48,13 @@ pub struct GuestTx {
 }
 
 impl GuestTx {
-    /// Serves a ring until it is dropped; `position` then says where to continue.
-    #[must_use]
-    pub fn new(
-        queue: Queue,
-        negotiated: Negotiated,
-        kick: Arc<Kick>,
-        call: Arc<Call>,
-        position: Position,
-    ) -> Self {
+    /// Serves the queue of a ring until it is dropped; the ring's position then says where to continue.
+    pub(crate) fn new(ring: &Vring, queue: Queue, negotiated: Negotiated) -> Self {
         Self {
             regions: queue.memory().regions().clone(),
-            ring: Continued::new(queue, position),
-            kick,
-            call,
+            ring: Continued::new(queue, ring.position.clone()),
+            kick: ring.kick.clone(),
+            call: ring.call.clone(),
             header_len: negotiated.header_len(),
             window: Window::new(),
             chains: [0; WINDOW],

@@ -157,7 +157,12 @@ impl Alarm {
         let Some((processes, port)) = &self.context else { return };
         let (process, user) =
             (self.certain(), lock(&self.speaker).as_ref().map(|one| one.sender.user));
-        processes.proven(process.as_ref(), user, port, what, Instant::now());
+        if let Some(user) = user {
+            lock(&processes.0).be_wary(user, Instant::now());
+        }
+        if let Some(process) = process {
+            processes.refuse(&process, port, what);
+        }
     }
 
     /// Ends the session. The first reason stays.
@@ -288,21 +293,9 @@ impl Processes {
         }
     }
 
-    /// A process has proven hostile at this port: its sessions end, and it is refused. One that nobody is certain of costs its user a
-    /// pace.
-    fn proven(
-        &self,
-        process: Option<&Arc<Process>>,
-        user: Option<u32>,
-        port: &str,
-        what: &str,
-        now: Instant,
-    ) {
+    /// A process has proven hostile at this port: its sessions end, and it is refused.
+    fn refuse(&self, process: &Arc<Process>, port: &str, what: &str) {
         let mut state = lock(&self.0);
-        if let Some(user) = user {
-            state.be_wary(user, now);
-        }
-        let Some(process) = process else { return };
         let why = format!(
             "its process ({}) is refused as long as it lives: at port {port:?} {what}",
             process.number.as_raw_nonzero()
@@ -322,7 +315,8 @@ impl Processes {
 }
 
 impl State {
-    /// New sessions of a user begin at a pace for a while.
+    /// A process of a user has proven hostile, perhaps one that nobody is certain of: new sessions of the user begin at a pace for
+    /// a while.
     fn be_wary(&mut self, user: u32, now: Instant) {
         self.wary.retain(|wary| wary.until > now);
         let until = now + WARY;

@@ -244,21 +244,8 @@ impl Session {
             queue.map(|queue| (ring, queue)).map_err(|error| format!("ring {index}: {error}"))
         });
         let ((rx, rx_queue), (tx, tx_queue)) = (rx?, tx?);
-        let egress = GuestRx::new(
-            self.meter.clone(),
-            (rx_queue, rx.size),
-            negotiated,
-            rx.kick.clone(),
-            rx.call.clone(),
-            rx.position.clone(),
-        );
-        let ingress = GuestTx::new(
-            tx_queue,
-            negotiated,
-            tx.kick.clone(),
-            tx.call.clone(),
-            tx.position.clone(),
-        );
+        let egress = GuestRx::new(self.meter.clone(), rx, rx_queue, negotiated);
+        let ingress = GuestTx::new(tx, tx_queue, negotiated);
         // A guest announces itself once, whichever queues it has.
         let ingress = match pair {
             0 => ingress.announcing(self.announcement.clone()),

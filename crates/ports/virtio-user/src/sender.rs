@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypervisor::Meter;
-use offload::{Checksum, Features, Gso, Need};
+use offload::{Checksum, Gso, Need};
 use port::{
     Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame,
     Merging, Offer, Outcome, SEGMENTS_MAX,
@@ -119,12 +119,11 @@ impl Buffers {
 }
 
 impl Sender {
-    /// Sends by a new ring to a back-end that takes frames with these `features`.
+    /// Sends by a new ring to a back-end with which this is agreed.
     pub(crate) fn new(
         driver: BurstDriver,
         region: Region,
         Notifier { kick, call }: Notifier,
-        features: Features,
         agreed: Agreed,
         meter: &Arc<Meter>,
     ) -> Self {
@@ -134,7 +133,7 @@ impl Sender {
             ring: Buffers { driver, regions: [region].into(), header_len },
             kick,
             room: call,
-            finisher: Finisher::new(features, move |what, n| meter.note(what, n)),
+            finisher: Finisher::new(agreed.sends(), move |what, n| meter.note(what, n)),
             supply: BufferSupply::default(),
             taken: 0,
             is_armed: false,

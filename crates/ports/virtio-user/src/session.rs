@@ -81,7 +81,7 @@ pub fn connect(
         let ((received, of_received), (sent, of_sent)) = (open(&pair[0])?, open(&pair[1])?);
         let share = || memory.region.share().ok_or_else(|| io::Error::other("no slice"));
         let ingress = Receiver::new(received, share()?, of_received, agreed);
-        let egress = Sender::new(sent, share()?, of_sent, agreed.sends(), agreed, meter);
+        let egress = Sender::new(sent, share()?, of_sent, agreed, meter);
         queues.push(Queue { ingress: Box::new(ingress), egress: Box::new(egress) });
     }
     if agreed.has(bit::PROTOCOL_FEATURES) {

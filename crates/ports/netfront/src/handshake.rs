@@ -161,9 +161,9 @@ impl<G: Guest> Frontend<G> {
         let backend_id = DomId(backend_id);
         // Read once: a backend that says otherwise later is held to what was agreed.
         let copies = frontend.copies(guest, config)?;
-        let mut queues = frontend.make_queues(guest, backend_id, config, copies, pool)?;
+        let mut queues = frontend.make_queues(backend_id, config, copies, pool)?;
         frontend.tx_pages = queues.iter().map(TxPages::of).collect();
-        frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
+        frontend.control = frontend.make_control_ring(backend_id, config)?;
         if config.multicast_control && frontend.number(keys::FEATURE_MULTICAST_CONTROL)? != 0 {
             frontend.write(keys::REQUEST_MULTICAST_CONTROL, 1)?;
         } else {

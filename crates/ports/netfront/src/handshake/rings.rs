@@ -28,7 +28,6 @@ impl<G: Guest> Frontend<G> {
     /// Makes the rings of all queues, and writes what the frontend wants.
     pub(super) fn make_queues(
         &self,
-        guest: &G,
         backend: DomId,
         config: &Config,
         copies: bool,
@@ -59,22 +58,22 @@ impl<G: Guest> Frontend<G> {
         self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;
         self.write(keys::FEATURE_NO_CSUM_OFFLOAD, u32::from(!csum_v4))?;
         self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
-        (0..count).map(|n| self.make_queue(guest, &prefix(n, count), agreed, pool)).collect()
+        (0..count).map(|n| self.make_queue(&prefix(n, count), agreed, pool)).collect()
     }
 
     fn make_queue(
         &self,
-        guest: &G,
         prefix: &str,
         agreed: Negotiated,
         pool: Option<&CopyPool<G>>,
     ) -> Result<Queue<G>, ConnectError> {
         let Negotiated { backend, split, headers, flip, copies, any_order } = agreed;
+        let guest = &self.guest;
         // A part of the pool is not a page for each slot.
         let pool = pool.filter(|_| !(flip || copies || any_order));
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
-        let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
-        let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
+        let tx_ring = self.make_ring(backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
+        let rx_ring = self.make_ring(backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
         for key in [keys::EVENT_CHANNEL, keys::EVENT_CHANNEL_TX, keys::EVENT_CHANNEL_RX] {
             self.remove(&format!("{prefix}{key}"))?;
         }
@@ -90,7 +89,7 @@ impl<G: Guest> Frontend<G> {
             let event = Arc::new(event);
             (event.clone(), event)
         };
-        let headers = self.make_header_channel(guest, prefix, backend, headers)?;
+        let headers = self.make_header_channel(prefix, backend, headers)?;
         let tx = TxQueue::new(tx_ring, tx_event, headers, guest.share(backend, RING_LEN)?);
         let buffers = match (flip, pool.and_then(|pool| pool.take(backend))) {
             (true, _) => Buffers::flipped(guest, backend)?,
@@ -106,7 +105,6 @@ impl<G: Guest> Frontend<G> {
     /// Makes a control ring, if the configuration uses it and the backend offers it.
     pub(super) fn make_control_ring(
         &self,
-        guest: &G,
         backend: DomId,
         config: &Config,
     ) -> Result<Option<ControlRing<G>>, ConnectError> {
@@ -116,16 +114,15 @@ impl<G: Guest> Frontend<G> {
             self.remove(keys::EVENT_CHANNEL_CTRL)?;
             return Ok(None);
         }
-        let ring: FrontRing<Ctrl, _> = self.make_ring(guest, backend, keys::CTRL_RING_REF)?;
-        let (event, port) = guest.alloc_unbound(backend)?;
+        let ring: FrontRing<Ctrl, _> = self.make_ring(backend, keys::CTRL_RING_REF)?;
+        let (event, port) = self.guest.alloc_unbound(backend)?;
         self.write(keys::EVENT_CHANNEL_CTRL, port.0)?;
-        Ok(Some(ControlRing::new(guest, backend, ring, event, config.timeout)?))
+        Ok(Some(ControlRing::new(&self.guest, backend, ring, event, config.timeout)?))
     }
 
     /// Grants the pages of the header channel, if it is `wanted`.
     fn make_header_channel(
         &self,
-        guest: &G,
         prefix: &str,
         backend: DomId,
         wanted: bool,
@@ -135,7 +132,7 @@ impl<G: Guest> Frontend<G> {
             self.remove(&key)?;
             return Ok(None);
         }
-        let (pages, grefs) = guest.share(backend, header_channel::PAGES)?;
+        let (pages, grefs) = self.guest.share(backend, header_channel::PAGES)?;
         let grefs: Vec<_> = grefs.iter().map(GrantRef::to_string).collect();
         self.store.write(None, &format!("{}/{key}", self.device), &grefs.join(" "))?;
         Ok(Some(pages))
@@ -143,11 +140,10 @@ impl<G: Guest> Frontend<G> {
 
     fn make_ring<S: Slots>(
         &self,
-        guest: &G,
         backend: DomId,
         key: &str,
     ) -> Result<FrontRing<S, RegionPage<G::Pages>>, ConnectError> {
-        let (page, grefs) = guest.share(backend, 1)?;
+        let (page, grefs) = self.guest.share(backend, 1)?;
         let page = RegionPage::new(page).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
         self.write(key, grefs[0].0)?;
         Ok(FrontRing::init(page))

@@ -7,13 +7,13 @@ use std::sync::{Arc, Weak};
 use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
 use port::{SteeringCell, Task};
-use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
 use crate::buffers::Destination;
 use crate::completions::Completions;
+use crate::event_ring::EventRing;
 use crate::expiry::Expiry;
 use crate::grant_cache::{Direction, GrantCache};
 use crate::hash::Hashing;
@@ -171,11 +171,11 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
     fn ring<S: Slots>(
         &self,
         gref: GrantRef,
-        event: &H::Event,
+        event: Arc<H::Event>,
         (queue, kind): (u32, RingKind),
-    ) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
+    ) -> Result<EventRing<S, H>, ConnectError> {
         let mapping = self.hypervisor.map(self.peer, &[gref])?;
-        self.hypervisor.notify_on_unmap(&mapping, event);
+        self.hypervisor.notify_on_unmap(&mapping, &event);
         let page = RegionPage::new(mapping).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
         let ledger = self.rings.ledgers.ledger(queue, kind);
         let ledger = ledger.and_then(|region| Ledger::new(region).map_err(io::Error::other));
@@ -184,7 +184,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             true => BackRing::resume(page, ledger),
             false => BackRing::attach(page, ledger),
         };
-        Ok(ring.map_err(Fault::from)?)
+        Ok(EventRing { ring: ring.map_err(Fault::from)?, event })
     }
 
     fn bind(&self, port: u32) -> Result<H::Event, ConnectError> {
@@ -212,8 +212,8 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
                 (event.clone(), event)
             }
         };
-        let tx = self.ring(tx, &tx_event, (queue, RingKind::Tx))?;
-        let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
+        let tx = self.ring(tx, tx_event, (queue, RingKind::Tx))?;
+        let rx = self.ring(rx, rx_event, (queue, RingKind::Rx))?;
         let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
         let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
         let cache = |direction, places| match places {
@@ -233,14 +233,14 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             }
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
-        let tx = TxQueue::new(tx, tx_event, access, Completions::new(offered.completion_delay));
+        let tx = TxQueue::new(tx, access, Completions::new(offered.completion_delay));
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
         let offsets = keys.flag(keys::FEATURE_RX_OFFSET)?;
         let (features, coalescing) = (*features, offered.coalescing);
         let headroom = headroom.clone();
-        let options = RxOptions { features, coalescing, steering, offsets, headroom };
-        let rx = RxQueue::new(hypervisor, to, rx, rx_event, options, mode, rx_cache);
+        let options = RxOptions { features, coalescing, steering, offsets, headroom, mode };
+        let rx = RxQueue::new(hypervisor, to, rx, options, rx_cache);
         Ok(Queue { tx, rx })
     }
 
@@ -279,7 +279,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queues, steering): (u32, Arc<SteeringCell>),
     ) -> Result<ControlRing<H>, ConnectError> {
         let event = Arc::new(self.bind(port)?);
-        let ring = self.ring::<Ctrl>(gref, &event, (0, RingKind::Ctrl))?;
+        let ring = self.ring(gref, event, (0, RingKind::Ctrl))?;
         let Rings { ledgers, resumes, .. } = self.rings;
         let queues = u16::try_from(queues).unwrap_or(u16::MAX);
         let hashing = ledgers.ledger(0, RingKind::Hash).and_then(|kept| {
@@ -287,14 +287,15 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         });
         let hashing = Box::new(hashing.map_err(ConnectError::Ledger)?);
         let (hypervisor, peer) = (self.hypervisor.clone(), self.peer.clone());
-        Ok(ControlRing::new(hypervisor, peer, ring, event, grants, hashing))
+        Ok(ControlRing::new(hypervisor, peer, ring, grants, hashing))
     }
 }
 
 /// A frontend's keys.
-struct Keys<'a> {
-    store: &'a dyn Store,
-    path: &'a str,
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) path: &'a str,
 }
 
 impl Keys<'_> {
@@ -312,6 +313,12 @@ impl Keys<'_> {
 
     fn need(&self, key: &str) -> Result<u32, ConnectError> {
         self.number(key)?.ok_or_else(|| ConnectError::Key(key.to_owned()))
+    }
+
+    /// The bytes that a frontend wants before each frame.
+    pub(crate) fn xdp_headroom(&self) -> Result<u16, StoreError> {
+        let wanted = self.number(keys::XDP_HEADROOM)?.unwrap_or(0);
+        Ok(u16::try_from(wanted).unwrap_or(u16::MAX).min(HEADROOM_MAX))
     }
 
     fn flag(&self, key: &str) -> Result<bool, StoreError> {
@@ -335,13 +342,11 @@ impl Keys<'_> {
 /// Connects all rings of a frontend, or none.
 pub(crate) fn connect<H: Hypervisor>(
     hypervisor: &H,
-    store: &dyn Store,
     peer: &H::Peer,
-    frontend: &str,
+    keys: Keys<'_>,
     offered: &Offered,
     rings: Rings<'_>,
 ) -> Result<Connection<H>, ConnectError> {
-    let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
     if keys.flag(keys::REQUEST_RX_COPY)? != rx.is_copy() {
         return Err(ConnectError::RxChannel { offered: rx });
@@ -357,7 +362,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let bound = offered.persistent_pages();
     let control = control_keys(&keys)?;
     let steering = control.map(|_| Arc::<SteeringCell>::default());
-    let headroom = Arc::new(AtomicU16::new(xdp_headroom(store, frontend)?));
+    let headroom = Arc::new(AtomicU16::new(keys.xdp_headroom()?));
     let shared = headroom.clone();
     let context =
         ConnectContext { hypervisor, peer, keys, features, offered, rings, headroom: shared };
@@ -397,12 +402,6 @@ pub(crate) fn connect<H: Hypervisor>(
 
 /// The most bytes that are left before a frame. A frontend finds in an extra of each frame how many those are.
 const HEADROOM_MAX: u16 = 2048;
-
-/// The bytes that a frontend wants before each frame.
-pub(crate) fn xdp_headroom(store: &dyn Store, frontend: &str) -> Result<u16, StoreError> {
-    let wanted = Keys { store, path: frontend }.number(keys::XDP_HEADROOM)?.unwrap_or(0);
-    Ok(u16::try_from(wanted).unwrap_or(u16::MAX).min(HEADROOM_MAX))
-}
 
 /// The directory of a queue's keys: a single queue has them beside those of the vif.
 pub(crate) fn queue_prefix(queue: u32, queues: u32) -> String {

@@ -18,6 +18,7 @@ use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, CtrlRequest, GrefMapping};
 use zerocopy::IntoBytes;
 
+use crate::event_ring::EventRing;
 use crate::hash::Hashing;
 use crate::{Fault, PersistentGrants};
 
@@ -86,8 +87,7 @@ impl<H: Hypervisor> ControlRing<H> {
     pub(crate) fn new(
         hypervisor: H,
         peer: H::Peer,
-        ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
-        event: Arc<H::Event>,
+        EventRing { ring, event }: EventRing<Ctrl, H>,
         grants: Vec<Arc<PersistentGrants<H>>>,
         hashing: Box<Hashing>,
     ) -> Self {

@@ -22,6 +22,7 @@ mod channel;
 mod completions;
 mod connect;
 mod control;
+mod event_ring;
 mod expiry;
 mod grant_cache;
 mod grant_use;

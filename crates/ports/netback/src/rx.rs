@@ -16,10 +16,10 @@ use port::{
     LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
-use ring::{BackRing, RegionPage};
 
 use crate::GrantUse;
 use crate::buffers::{Buffers, Destination};
+use crate::event_ring::EventRing;
 use crate::grant_cache::GrantCache;
 use crate::multicast::{MulticastList, WantedGroups};
 use crate::request::Fault;
@@ -65,7 +65,7 @@ pub struct RxQueue<H: Hypervisor> {
 }
 
 /// What a frontend wants of its queues.
-pub(crate) struct RxOptions {
+pub(crate) struct RxOptions<H: Hypervisor> {
     /// What it takes.
     pub(crate) features: Features,
     /// When it is notified.
@@ -76,6 +76,8 @@ pub(crate) struct RxOptions {
     pub(crate) offsets: bool,
     /// Bytes that it wants before each frame, which it may change.
     pub(crate) headroom: Arc<AtomicU16>,
+    /// How its frames get into its memory.
+    pub(crate) mode: RxMode<H>,
 }
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
@@ -147,13 +149,11 @@ impl<H: Hypervisor> RxQueue<H> {
     pub(crate) fn new(
         hypervisor: H,
         to: Destination<H>,
-        ring: BackRing<Rx, RegionPage<H::Mapping>>,
-        event: Arc<H::Event>,
-        options: RxOptions,
-        mode: RxMode<H>,
+        EventRing { ring, event }: EventRing<Rx, H>,
+        options: RxOptions<H>,
         cache: Option<GrantCache<H>>,
     ) -> Self {
-        let RxOptions { features, coalescing, steering, offsets, headroom } = options;
+        let RxOptions { features, coalescing, steering, offsets, headroom, mode } = options;
         // Frontends of our own, which take frames in other ways, run no XDP programs.
         let headroom = if mode.copies_all() { headroom } else { Arc::default() };
         let meter = hypervisor.clone();

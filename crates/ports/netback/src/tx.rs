@@ -21,6 +21,7 @@ use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::GrantUse;
 use crate::completions::Completions;
+use crate::event_ring::EventRing;
 use crate::headers::PacketAccess;
 use crate::multicast::{ListChange, MulticastList};
 use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
@@ -103,8 +104,7 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
 
 impl<H: Hypervisor> TxQueue<H> {
     pub(crate) fn new(
-        ring: BackRing<Tx, RegionPage<H::Mapping>>,
-        event: Arc<H::Event>,
+        EventRing { ring, event }: EventRing<Tx, H>,
         access: PacketAccess<H>,
         completions: Completions,
     ) -> Self {

@@ -10,7 +10,7 @@ use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
 use crate::channel::TxChannel;
-use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix, xdp_headroom};
+use crate::connect::{ConnectError, Connection, Keys, Rings, connect, queue_prefix};
 use crate::ledger::Ledgers;
 use crate::multicast::MulticastList;
 use crate::offered::Offered;
@@ -275,7 +275,7 @@ impl<H: Hypervisor> Vif<H> {
     fn headroom_changed(&mut self, frontend: XenbusState) -> Result<(), StoreError> {
         if let Some(headroom) = self.headroom.upgrade() {
             // A batch that is under way keeps to what was agreed before.
-            headroom.store(xdp_headroom(&*self.store, &self.frontend)?, Ordering::Relaxed);
+            headroom.store(self.frontend_keys().xdp_headroom()?, Ordering::Relaxed);
         }
         let reconfigures = frontend == XenbusState::Reconfiguring;
         if reconfigures != self.shows_reconfigured {
@@ -338,8 +338,11 @@ impl<H: Hypervisor> Vif<H> {
 
     fn open(&self, rings: Rings<'_>) -> Result<Connection<H>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
-        let (store, frontend) = (&*self.store, &self.frontend);
-        Ok(connect(&self.hypervisor, store, &peer, frontend, &self.offered, rings)?)
+        Ok(connect(&self.hypervisor, &peer, self.frontend_keys(), &self.offered, rings)?)
+    }
+
+    fn frontend_keys(&self) -> Keys<'_> {
+        Keys { store: &*self.store, path: &self.frontend }
     }
 
     fn header_channel(&self) -> String {

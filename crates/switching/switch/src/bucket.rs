@@ -22,6 +22,14 @@ pub(crate) struct Bucket {
     moved: [AtomicU64; SLOTS],
 }
 
+/// A slot, and what was found in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
+    pub(crate) bucket: &'a Bucket,
+    pub(crate) slot: usize,
+    pub(crate) word: Word,
+}
+
 impl Bucket {
     fn load(&self, slot: usize) -> Word {
         Word::from_raw(self.words[slot].load(Ordering::Relaxed))

@@ -32,7 +32,7 @@ pub use state::{CHANGES_PER_SECOND, GROUPS_MAX, GROUPS_PER_PORT, SnoopingCounts}
 use address::{family_of, family_of_message};
 use groups::Domain;
 use message::{Message, message};
-use state::State;
+use state::{Origin, State};
 
 /// The memberships of all ports, and the snapshot of them that workers use.
 #[derive(Debug, Default)]
@@ -162,7 +162,7 @@ impl Snooping {
         let asks_one =
             matches!(message, Message::Query { .. }) && !frame.destination().is_multicast();
         if is_fresh && !asks_one {
-            self.change(|state| state.note(domain, port, &message, ports, now));
+            self.change(|state| state.note(Origin { domain, port }, &message, ports, now));
         }
         Some(reach)
     }

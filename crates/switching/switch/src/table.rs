@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use wire::ethernet::MacAddr;
 
-use crate::bucket::{Bucket, Raced, SLOTS};
+use crate::bucket::{Bucket, Found, Raced, SLOTS};
 use crate::entry::{Word, is_station, key};
 use crate::hash::HashKey;
 use crate::learning::{LearningCounters, Shares};
@@ -174,17 +174,11 @@ impl MacTable {
     }
 
     /// Puts `new` where `old` was, and gives the old entry back to its port.
-    fn replace(
-        &self,
-        bucket: &Bucket,
-        slot: usize,
-        old: Word,
-        new: Word,
-        now: u32,
-    ) -> Result<(), Raced> {
-        bucket.swap(slot, old, new)?;
+    fn replace(&self, old: Found<'_>, new: Word, now: u32) -> Result<(), Raced> {
+        let Found { bucket, slot, word } = old;
+        bucket.swap(slot, word, new)?;
         bucket.set_seen(slot, now);
-        self.shares.release(old);
+        self.shares.release(word);
         Ok(())
     }
 
@@ -244,7 +238,8 @@ mod tests {
     fn insert(table: &MacTable, slot: usize, word: Word) {
         let bucket = &table.buckets[0];
         assert!(word.is_taught() || table.shares.reserve(word.port(), 9));
-        assert!(table.replace(bucket, slot, Word::EMPTY, word, 0).is_ok());
+        let empty = Found { bucket, slot, word: Word::EMPTY };
+        assert!(table.replace(empty, word, 0).is_ok());
         table.drop_duplicates(bucket, word.key());
     }
 

@@ -43,6 +43,13 @@ pub(super) struct State {
     refused: u64,
 }
 
+/// Where a message came from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) domain: Domain,
+    pub(super) port: PortId,
+}
+
 /// The memberships of a domain.
 #[derive(Debug, Default)]
 struct Members {
@@ -90,15 +97,15 @@ impl State {
         self.domains.clear();
     }
 
-    /// Notes a message that came from `port`. `asked` are the ports that it may go to. Returns whether any port gets other groups now.
+    /// Notes a message. `asked` are the ports that it may go to. Returns whether any port gets other groups now.
     pub(super) fn note(
         &mut self,
-        at: Domain,
-        port: PortId,
+        from: Origin,
         message: &Message,
         asked: &PortSet,
         now: u32,
     ) -> bool {
+        let Origin { domain: at, port } = from;
         let router = self.routers.get(&port).copied().unwrap_or_default();
         match message {
             Message::Query { general } => {
@@ -122,19 +129,20 @@ impl State {
                 let mut changed = false;
                 for (group, change) in changes {
                     match change {
-                        GroupChange::Join => changed |= self.join(at, port, *group, now),
-                        GroupChange::Leave => self.leave(at, port, *group, now),
+                        GroupChange::Join => changed |= self.join(from, *group, now),
+                        GroupChange::Leave => self.leave(from, *group, now),
                     }
                 }
                 if !is_complete {
-                    changed |= self.want_all(at, port);
+                    changed |= self.want_all(from);
                 }
                 changed
             }
         }
     }
 
-    fn join(&mut self, at: Domain, port: PortId, group: MacAddr, now: u32) -> bool {
+    fn join(&mut self, from: Origin, group: MacAddr, now: u32) -> bool {
+        let Origin { domain: at, port } = from;
         let members = self.domains.get_mut(&at).and_then(|domain| domain.groups.get_mut(&group));
         let is_new_group = members.is_none();
         if let Some(age) = members.and_then(|members| members.get_mut(&port)) {
@@ -148,7 +156,7 @@ impl State {
             || is_new_group && self.counts().groups >= GROUPS_MAX
         {
             self.refused += 1;
-            return self.want_all(at, port);
+            return self.want_all(from);
         }
         let domain = self.domains.entry(at).or_default();
         domain.groups.entry(group).or_default().insert(port, Age::default());
@@ -156,16 +164,17 @@ impl State {
     }
 
     /// A host behind a port has left a group. Others behind it may answer the querier.
-    fn leave(&mut self, at: Domain, port: PortId, group: MacAddr, now: u32) {
-        let members = self.domains.get_mut(&at).and_then(|domain| domain.groups.get_mut(&group));
+    fn leave(&mut self, Origin { domain, port }: Origin, group: MacAddr, now: u32) {
+        let members =
+            self.domains.get_mut(&domain).and_then(|domain| domain.groups.get_mut(&group));
         if let Some(age) = members.and_then(|members| members.get_mut(&port)) {
             age.leave(now);
         }
     }
 
     /// A port needs groups that are not known. It gets all, until it is asked again.
-    fn want_all(&mut self, at: Domain, port: PortId) -> bool {
-        let Some(domain) = self.domains.get_mut(&at) else { return false };
+    fn want_all(&mut self, Origin { domain, port }: Origin) -> bool {
+        let Some(domain) = self.domains.get_mut(&domain) else { return false };
         domain.ports.remove(&port);
         let was_pruned = domain.pruned.contains(port);
         domain.pruned.remove(port);

@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use super::address::Family;
 use super::groups::Domain;
 use super::message::{GroupChange, Message, message};
-use super::state::State;
+use super::state::{Origin, State};
 use super::*;
 
 const V4: Domain = Domain { vlan: 0, family: Family::V4 };
@@ -209,13 +209,17 @@ fn asked() -> (State, PortSet) {
     (state, ports)
 }
 
+fn origin(port: PortId) -> Origin {
+    Origin { domain: V4, port }
+}
+
 fn query(state: &mut State, from: PortId, ports: &PortSet, now: u32) {
-    state.note(V4, from, &Message::Query { general: Some(10) }, ports, now);
+    state.note(origin(from), &Message::Query { general: Some(10) }, ports, now);
 }
 
 fn say(state: &mut State, from: u16, changes: &[(MacAddr, GroupChange)], now: u32) -> bool {
     let message = report(changes, true).unwrap();
-    state.note(V4, PortId(from), &message, &PortSet::default(), now)
+    state.note(origin(PortId(from)), &message, &PortSet::default(), now)
 }
 
 #[test]
@@ -314,7 +318,7 @@ fn who_exceeds_a_limit_gets_everything_and_takes_nothing() {
 fn a_report_that_goes_on_behind_the_header_has_its_port_get_everything() {
     let (mut state, ports) = asked();
     let message = report(&[(group(1), GroupChange::Join)], false).unwrap();
-    assert!(state.note(V4, PortId(2), &message, &ports, 300));
+    assert!(state.note(origin(PortId(2)), &message, &ports, 300));
     assert_eq!(reached(&state, group(7), &ports), [0, 2].into());
     for now in [400, 500] {
         query(&mut state, ROUTER, &ports, now);
@@ -372,7 +376,7 @@ fn run(steps: &[Step], takes_part: impl Fn(u16) -> bool) -> Vec<Vec<BTreeSet<u16
             }
             Step::Truncated(port) if takes_part(*port) => {
                 let message = report(&[], false).unwrap();
-                state.note(V4, PortId(*port), &message, &ports, now);
+                state.note(origin(PortId(*port)), &message, &ports, now);
             }
             Step::Query(port) if takes_part(*port) => query(&mut state, PortId(*port), &ports, now),
             Step::Pause(seconds) => now += seconds,

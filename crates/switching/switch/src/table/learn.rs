@@ -3,7 +3,7 @@
 use wire::ethernet::MacAddr;
 
 use super::MacTable;
-use crate::bucket::{Bucket, Raced};
+use crate::bucket::{Bucket, Found, Raced};
 use crate::entry::{Word, is_station};
 use crate::moves::Record;
 use crate::{Learning, PortId};
@@ -53,12 +53,12 @@ impl MacTable {
                 Ok(Learning::Unchanged)
             }
             Some((slot, found)) if self.is_aged(found, bucket.last_seen(slot), now) => {
-                self.take(bucket, slot, found, wanted, now)
+                self.take(Found { bucket, slot, word: found }, wanted, now)
             }
-            Some((slot, found)) => self.relocate(bucket, slot, found, wanted, now),
+            Some((slot, word)) => self.relocate(Found { bucket, slot, word }, wanted, now),
             None => match self.vacancy(bucket, now) {
-                Some((slot, old)) => {
-                    let learning = self.take(bucket, slot, old, wanted, now)?;
+                Some((slot, word)) => {
+                    let learning = self.take(Found { bucket, slot, word }, wanted, now)?;
                     self.drop_duplicates(bucket, wanted.key());
                     Ok(learning)
                 }
@@ -78,32 +78,19 @@ impl MacTable {
     }
 
     /// Puts an address where `old` was, at its port's expense.
-    fn take(
-        &self,
-        bucket: &Bucket,
-        slot: usize,
-        old: Word,
-        new: Word,
-        now: u32,
-    ) -> Result<Learning, Raced> {
+    fn take(&self, old: Found<'_>, new: Word, now: u32) -> Result<Learning, Raced> {
         if !self.shares.reserve(new.port(), self.limits.per_port) {
             return Ok(Learning::Refused);
         }
-        self.replace(bucket, slot, old, new, now).inspect_err(|_| self.shares.release(new))?;
+        self.replace(old, new, now).inspect_err(|_| self.shares.release(new))?;
         Ok(Learning::Added)
     }
 
     /// Moves a station to the port it was seen on, if it may.
-    fn relocate(
-        &self,
-        bucket: &Bucket,
-        slot: usize,
-        old: Word,
-        new: Word,
-        now: u32,
-    ) -> Result<Learning, Raced> {
+    fn relocate(&self, old: Found<'_>, new: Word, now: u32) -> Result<Learning, Raced> {
+        let Found { bucket, slot, word } = old;
         let last = bucket.last_move(slot);
-        if old.is_taught() || last.forbids(old, now) {
+        if word.is_taught() || last.forbids(word, now) {
             return Ok(Learning::RefusedMove);
         }
         if !self.shares.reserve(new.port(), self.limits.per_port) {
@@ -111,12 +98,12 @@ impl MacTable {
         }
         let may_move = self.shares.take_move(new.port(), self.limits.moves_per_second, now)
             // Of several workers that move the station in one second, one gets through.
-            && bucket.set_move(slot, last, Record::new(old, now)).is_ok();
+            && bucket.set_move(slot, last, Record::new(word, now)).is_ok();
         if !may_move {
             self.shares.release(new);
             return Ok(Learning::RefusedMove);
         }
-        self.replace(bucket, slot, old, new, now).inspect_err(|_| self.shares.release(new))?;
+        self.replace(old, new, now).inspect_err(|_| self.shares.release(new))?;
         Ok(Learning::Moved)
     }
 }
@@ -164,7 +151,7 @@ impl MacTable {
         wanted: Word,
         now: u32,
     ) -> Result<Result<(), TeachError>, Raced> {
-        let (slot, old) = match bucket.holders(wanted.key()).next() {
+        let (slot, word) = match bucket.holders(wanted.key()).next() {
             Some((slot, found)) if found == wanted => {
                 bucket.refresh(slot, now);
                 return Ok(Ok(()));
@@ -178,7 +165,7 @@ impl MacTable {
                 None => return Ok(Err(TeachError::Full)),
             },
         };
-        self.replace(bucket, slot, old, wanted, now)?;
+        self.replace(Found { bucket, slot, word }, wanted, now)?;
         self.drop_duplicates(bucket, wanted.key());
         Ok(Ok(()))
     }

@@ -118,14 +118,13 @@ impl<O: PageOwner> Context<O> {
         }
         let Self { owner, memory, rings, .. } = self;
         let ring = &mut rings[direction as usize];
-        let mut references = owner.references().lock();
-        if let Err(BadConsumer(consumer)) = ring.reap(&mut references, &memory.completions) {
-            drop(references);
-            self.stop(Reason::BadConsumer { ring: direction, consumer });
-            return Err(Refusal::Stopped);
-        }
-        let producer = ring.enqueue(&**owner, &mut references, &memory.rings, writer, batch)?;
-        drop(references);
+        let producer = match ring.enqueue(&**owner, memory, writer, batch) {
+            Ok(enqueued) => enqueued?,
+            Err(BadConsumer(consumer)) => {
+                self.stop(Reason::BadConsumer { ring: direction, consumer });
+                return Err(Refusal::Stopped);
+            }
+        };
         self.count.calls += 1;
         self.count.descriptors += batch.len() as u64;
         Ok(producer)

@@ -7,6 +7,7 @@ use cdna::{Descriptor, Direction, address, completion, ring};
 use hypervisor::{LockedReferences, PageOwner};
 use shm::Region;
 
+use crate::assign::ContextMemory;
 use crate::refusal::{EntryError, Refusal};
 use crate::writer::Writer;
 
@@ -86,20 +87,21 @@ impl Ring {
         self.consumer = self.producer;
     }
 
-    /// Checks descriptors, takes references and writes them: all, or on an error none. Returns the
-    /// new producer index.
+    /// Releases the references of descriptors that the card has consumed. Then checks descriptors, takes references and
+    /// writes them: all, or on a refusal none. Returns the new producer index.
     #[inline]
     pub(crate) fn enqueue<O: PageOwner + ?Sized>(
         &mut self,
         owner: &O,
-        references: &mut LockedReferences<'_>,
-        memory: &Region,
+        memory: &ContextMemory,
         writer: Writer,
         batch: &[Descriptor],
-    ) -> Result<u32, Refusal> {
+    ) -> Result<Result<u32, Refusal>, BadConsumer> {
+        let mut references = owner.references().lock();
+        self.reap(&mut references, &memory.completions)?;
         let free = ring::SLOTS - self.pending();
         if batch.len() > free as usize {
-            return Err(Refusal::Full { free });
+            return Ok(Err(Refusal::Full { free }));
         }
         let producer = self.producer;
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring holds")]
@@ -126,15 +128,15 @@ impl Ring {
             .map(|n| Refusal::entry(n, EntryError::GivenUp));
         if let Some(refusal) = given_up.or(refusal) {
             (0..taken).for_each(|n| references.release(self.held[slot(n)].range()));
-            return Err(refusal);
+            return Ok(Err(refusal));
         }
         let mut index = producer;
         for descriptor in batch {
-            writer.write(memory, self.direction, index, *descriptor);
+            writer.write(&memory.rings, self.direction, index, *descriptor);
             index = index.wrapping_add(1);
         }
         self.producer = index;
-        Ok(index)
+        Ok(Ok(index))
     }
 }
 

@@ -6,9 +6,9 @@
 //! | protection | who writes descriptors | who keeps the card from other memory | calls |
 //! | --- | --- | --- | --- |
 //! | none | the guest | nobody | none |
-//! | hypervisor | [`Contexts::enqueue`], after checks | the checks, and a reference to each page | per batch of descriptors |
+//! | hypervisor | [`Caller::enqueue`], after checks | the checks, and a reference to each page | per batch of descriptors |
 //! | IOMMU, static | the guest | the context's table, filled once | none |
-//! | IOMMU, strict or deferred | the guest | the context's table | [`map`](Contexts::map) and [`unmap`](Contexts::unmap) per batch of buffers |
+//! | IOMMU, strict or deferred | the guest | the context's table | [`map`](Caller::map) and [`unmap`](Caller::unmap) per batch of buffers |
 //!
 //! Whatever the protection, the domain keeps a page while there are
 //! [references](hypervisor::PageReferences) to it. A descriptor holds one to each page that it touches, until
@@ -37,7 +37,7 @@ pub use assign::{AssignError, Assignment, ContextMemory, Unsupported};
 pub use call::{Call, MalformedCall, write_answer};
 pub use contexts::Contexts;
 pub use contexts::{FAULTS_KEPT, FaultRecord};
-pub use hypercalls::Performed;
+pub use hypercalls::{Caller, Performed};
 pub use mapping::{CALL_PAGES, Unmapping};
 pub use refusal::{EntryError, Refusal};
 pub use state::{ContextStatus, Ended, Reason, State};

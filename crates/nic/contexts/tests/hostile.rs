@@ -32,7 +32,7 @@ fn pages_of_others_and_impossible_ranges_are_refused() {
     assign(&contexts, &owner, Protection::Hypervisor, 0);
     let enqueue = |descriptor| {
         let good = buffer(owner.address(0), 1);
-        contexts.enqueue(CONTEXT, owner.id(), Direction::Tx, &[good, descriptor])
+        contexts.caller(CONTEXT, owner.id()).enqueue(Direction::Tx, &[good, descriptor])
     };
     let foreign = Err(entry(1, EntryError::Foreign));
     assert_eq!(enqueue(buffer(other.address(0), 1)), foreign);
@@ -59,10 +59,10 @@ fn a_page_that_was_given_up_is_refused_also_in_the_middle_of_a_buffer() {
     assign(&contexts, &owner, Protection::Hypervisor, 0);
     assert!(owner.give_up(5));
     let batch = [buffer(owner.address(4), 4096), buffer(owner.address(4), 4097)];
-    let enqueued = contexts.enqueue(CONTEXT, owner.id(), Direction::Rx, &batch);
+    let enqueued = contexts.caller(CONTEXT, owner.id()).enqueue(Direction::Rx, &batch);
     assert_eq!(enqueued, Err(entry(1, EntryError::GivenUp)));
     let batch = [buffer(owner.address(3), 9000), buffer(u64::MAX, 9)];
-    let enqueued = contexts.enqueue(CONTEXT, owner.id(), Direction::Rx, &batch);
+    let enqueued = contexts.caller(CONTEXT, owner.id()).enqueue(Direction::Rx, &batch);
     assert_eq!(enqueued, Err(entry(0, EntryError::GivenUp)), "the first bad one is named");
     assert_eq!(owner.references().pages(), 0);
 }
@@ -73,12 +73,12 @@ fn only_the_owner_of_a_context_calls_and_only_as_its_protection_says() {
     let (now, call) = (Duration::ZERO, [buffer(0, 60)]);
     let other = ContextId::new(4);
     assign(&contexts, &owner, Protection::Hypervisor, 0);
-    let enqueue = |context, caller| contexts.enqueue(context, caller, Direction::Tx, &call);
+    let enqueue = |context, caller| contexts.caller(context, caller).enqueue(Direction::Tx, &call);
     assert_eq!(enqueue(CONTEXT, DomId(2)), Err(Refusal::NotYours));
     assert_eq!(enqueue(other, DomId(1)), Err(Refusal::NotYours));
     assert_eq!(enqueue(ContextId::new(255), DomId(1)), Err(Refusal::NotYours));
     let map = [MapEntry { machine_page: 0, page: 0, pages: 1, permission: 3 }];
-    let refused = contexts.map(CONTEXT, DomId(1), &map, now);
+    let refused = contexts.caller(CONTEXT, DomId(1)).map(&map, now);
     assert_eq!(refused, Err(Refusal::WrongProtection));
     assert_eq!(enqueue(CONTEXT, DomId(1)), Ok(1));
     let modes = [Protection::None, Protection::Iommu(IommuMode::Static)];
@@ -89,7 +89,7 @@ fn only_the_owner_of_a_context_calls_and_only_as_its_protection_says() {
         let assignment = Assignment { owner: &owner, protection, memory, start: 0, io_pages };
         contexts.assign(context, assignment).unwrap();
         assert_eq!(enqueue(context, DomId(1)), Err(Refusal::WrongProtection));
-        let refused = contexts.unmap(context, DomId(1), &map, now);
+        let refused = contexts.caller(context, DomId(1)).unmap(&map, now);
         assert_eq!(refused, Err(Refusal::WrongProtection));
     }
     owner.kill();
@@ -111,7 +111,7 @@ fn perform(page: &[(usize, &[u8])], header: Header) -> Answer {
     }
     // The guest changes the page after the copy: that changes nothing.
     memory.copy_in(0, &[0xff; 4096]).unwrap();
-    match contexts.perform(CONTEXT, owner.id(), &call, Duration::ZERO) {
+    match contexts.caller(CONTEXT, owner.id()).perform(&call, Duration::ZERO) {
         Performed::Answered(answer) => answer,
         Performed::Waits(..) => panic!("nothing to wait for"),
     }
@@ -145,7 +145,7 @@ fn a_mapping_twice_in_one_call_maps_nothing() {
     assign(&contexts, &owner, Protection::Iommu(IommuMode::Strict), 0);
     let map = |page, pages| MapEntry { machine_page: 100, page, pages, permission: 1 };
     let now = Duration::ZERO;
-    let call = |entries: &[MapEntry]| contexts.map(CONTEXT, DomId(1), entries, now);
+    let call = |entries: &[MapEntry]| contexts.caller(CONTEXT, DomId(1)).map(entries, now);
     let twice = call(&[map(0, 4), map(6, 1), map(2, 4)]);
     assert_eq!(twice, Err(entry(2, EntryError::Mapping(MapError::Mapped(2)))));
     assert_eq!(call(&[map(0, 65)]), Err(entry(0, EntryError::Foreign)));
@@ -172,10 +172,11 @@ fn pages_that_are_not_given_back_are_mapped_when_the_card_has_confirmed() {
             let entry = MapEntry { machine_page: 100, page: 7, pages: 3, permission: 3 };
             page.write(ENTRIES, entry).unwrap();
             call.copy(&page).unwrap();
-            let answer = contexts.serve(CONTEXT, owner.id(), &call, Duration::ZERO, |unmapping| {
-                card.serve();
-                contexts.is_unmapped(unmapping)
-            });
+            let answer =
+                contexts.caller(CONTEXT, owner.id()).serve(&call, Duration::ZERO, |unmapping| {
+                    card.serve();
+                    contexts.is_unmapped(unmapping)
+                });
             answer.status
         };
         let late = Refusal::Stopped.status();
@@ -228,7 +229,7 @@ fn an_assignment_takes_what_it_needs_and_a_free_context() {
 fn an_impossible_consumer_index_stops_the_context_and_drops_nothing() {
     let (contexts, owner) = (card(), Owner::new(1, 0, PAGES));
     let (memory, generation) = assign(&contexts, &owner, Protection::Hypervisor, 0);
-    let enqueue = || contexts.enqueue(CONTEXT, DomId(1), Direction::Tx, &[buffer(0, 60)]);
+    let enqueue = || contexts.caller(CONTEXT, DomId(1)).enqueue(Direction::Tx, &[buffer(0, 60)]);
     enqueue().unwrap();
     memory.completions.write(completion::consumer(Direction::Tx), 2u32).unwrap();
     assert_eq!(enqueue(), Err(Refusal::Stopped));
@@ -301,7 +302,7 @@ fn a_balloon_and_an_enqueue_never_both_have_a_page() {
         });
         while !balloon.is_finished() {
             let batch = [buffer(owner.address(0), 4097)];
-            match contexts.enqueue(CONTEXT, DomId(1), Direction::Tx, &batch) {
+            match contexts.caller(CONTEXT, DomId(1)).enqueue(Direction::Tx, &batch) {
                 Ok(producer) => {
                     let at = completion::consumer(Direction::Tx);
                     let consumer = memory.completions.atomic_u32(at).unwrap();

@@ -145,7 +145,7 @@ impl World {
             permission,
         };
         let entries: Vec<_> = entries.iter().map(entry).collect();
-        let mapped = self.contexts.map(CONTEXT, self.owner.id(), &entries, self.now);
+        let mapped = self.contexts.caller(CONTEXT, self.owner.id()).map(&entries, self.now);
         let expected = self.judge(&entries);
         match mapped {
             // Pages that were unmapped may not be given back yet.
@@ -191,7 +191,7 @@ impl World {
     fn unmap(&mut self, runs: &[(u32, u16)]) {
         let entry = |&(page, pages): &(u32, u16)| MapEntry { page, pages, ..MapEntry::default() };
         let entries: Vec<_> = runs.iter().map(entry).collect();
-        let unmapped = self.contexts.unmap(CONTEXT, self.owner.id(), &entries, self.now);
+        let unmapped = self.contexts.caller(CONTEXT, self.owner.id()).unmap(&entries, self.now);
         let mut pages = BTreeSet::new();
         let mut all = runs.iter().flat_map(|&(page, pages)| page..page + u32::from(pages));
         let sound = all.all(|page| self.mapped.contains_key(&page) && pages.insert(page))
@@ -381,10 +381,14 @@ fn a_page_is_mapped_again_once_the_card_has_confirmed_its_unmapping() {
     let entry = MapEntry { machine_page: FIRST + 3, page: 3, pages: 1, permission: 3 };
     let contexts = world.contexts.clone();
     let map = |wait: &mut dyn FnMut(Unmapping) -> bool| {
-        contexts.map_when_confirmed(CONTEXT, world.owner.id(), &[entry], Duration::ZERO, wait)
+        contexts.caller(CONTEXT, world.owner.id()).map_when_confirmed(
+            &[entry],
+            Duration::ZERO,
+            wait,
+        )
     };
     assert!(matches!(
-        contexts.map(CONTEXT, world.owner.id(), &[entry], Duration::ZERO),
+        contexts.caller(CONTEXT, world.owner.id()).map(&[entry], Duration::ZERO),
         Err(Refusal::Entry { index: 0, why: EntryError::Mapping(_) })
     ));
     assert_eq!(map(&mut |_| false), Err(Refusal::Stopped), "a card that hangs");

@@ -140,7 +140,7 @@ impl World {
         };
         let batch: Vec<_> = batch.iter().map(descriptor).collect();
         let expected = self.judge(direction, &batch);
-        let enqueued = self.contexts.enqueue(CONTEXT, self.owner.id(), direction, &batch);
+        let enqueued = self.contexts.caller(CONTEXT, self.owner.id()).enqueue(direction, &batch);
         if self.assigned.as_ref().is_some_and(|assigned| assigned.jumped) {
             assert!(enqueued.is_err());
             return;

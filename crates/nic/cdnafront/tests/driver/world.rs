@@ -159,16 +159,17 @@ impl CallEvents for Caller {
         call.copy(&self.page).unwrap();
         let world = self.world.upgrade().ok_or(CallError::Gone)?;
         let Self { contexts, context, domain, .. } = &*self;
-        let answer = contexts.serve(*context, *domain, &call, self.began.elapsed(), |unmapping| {
-            while !contexts.is_unmapped(unmapping) {
-                if self.has_thread.load(Ordering::Relaxed) {
-                    std::thread::yield_now();
-                } else {
-                    world.lock().unwrap().step();
+        let answer =
+            contexts.caller(*context, *domain).serve(&call, self.began.elapsed(), |unmapping| {
+                while !contexts.is_unmapped(unmapping) {
+                    if self.has_thread.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    } else {
+                        world.lock().unwrap().step();
+                    }
                 }
-            }
-            true
-        });
+                true
+            });
         self.answer(answer);
         Ok(())
     }
@@ -176,6 +177,11 @@ impl CallEvents for Caller {
     fn wait(&mut self) -> Result<(), CallError> {
         unreachable!("every call is answered at once")
     }
+}
+
+/// The machine address of a guest's memory.
+fn base(guest: u8) -> u64 {
+    u64::from(guest) * 0x1000_0000
 }
 
 impl World {
@@ -189,7 +195,6 @@ impl World {
         let page = region(vectors::PAGE_LEN);
         let mut bus = CardBus::new();
         let memory: Vec<_> = (0..guests).map(|_| region(PAGES * PAGE)).collect();
-        let base = |guest: u8| u64::from(guest) * 0x1000_0000;
         for (guest, memory) in (1..).zip(&memory) {
             bus.memory().insert(base(guest), memory.clone());
         }
@@ -210,7 +215,7 @@ impl World {
         let world = Arc::new(Mutex::new(world));
         let all = (1..).zip(&memory).map(|(guest, memory)| {
             let permissions = if guest == 1 { first } else { Permissions::default() };
-            Self::assign(&world, guest, base(guest), memory, protection, permissions)
+            Self::assign(&world, guest, memory, protection, permissions)
         });
         let all = all.collect();
         (world, all)
@@ -219,13 +224,13 @@ impl World {
     fn assign(
         this: &Arc<Mutex<Self>>,
         guest: u8,
-        base: u64,
         memory: &Shared,
         protection: Protection,
         permissions: Permissions,
     ) -> Context {
         let mut world = this.lock().unwrap();
         let (context, domain) = (ContextId::new(guest), DomId(guest.into()));
+        let base = base(guest);
         let first = base / PAGE as u64;
         let references = PageReferences::new(PAGES);
         let owner = Arc::new(Owner { id: domain, first, references });

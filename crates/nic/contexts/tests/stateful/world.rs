@@ -60,7 +60,8 @@ impl World {
         if copied.is_err() {
             return;
         }
-        let performed = self.contexts.perform(id(context), self.owner.id(), &self.call, self.now);
+        let performed =
+            self.contexts.caller(id(context), self.owner.id()).perform(&self.call, self.now);
         if let Performed::Waits(unmapping, _) = performed {
             self.assigned[context].card.serve();
             assert!(self.contexts.is_unmapped(unmapping), "a quiet card confirms at once");

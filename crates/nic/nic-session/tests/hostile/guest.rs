@@ -37,6 +37,13 @@ struct Mapped {
     completion: Region,
 }
 
+/// A context that was assigned, before anybody maps it.
+pub struct Assigned {
+    pub files: Files,
+    pub generation: u32,
+    pub start: u32,
+}
+
 pub struct Guest {
     pub context: ContextId,
     pub domain: Arc<Domain>,
@@ -55,9 +62,7 @@ impl Guest {
         number: u8,
         domain: Arc<Domain>,
         inside: MachineGuest,
-        files: Files,
-        generation: u32,
-        start: u32,
+        Assigned { files, generation, start }: Assigned,
     ) -> Self {
         Self {
             context: ContextId::new(number),
@@ -72,7 +77,7 @@ impl Guest {
     }
 
     /// It has the context again, with fresh files.
-    pub fn replace(&mut self, files: Files, generation: u32, start: u32) {
+    pub fn replace(&mut self, Assigned { files, generation, start }: Assigned) {
         (self.files, self.generation, self.mapped) = (files, generation, None);
         (self.producers, self.consumed) = ([start; 2], start);
     }
@@ -171,7 +176,8 @@ impl Guest {
         let producer = &mut self.producers[direction as usize];
         if protection == Protection::Hypervisor {
             for batch in descriptors.chunks(ENTRIES_MAX) {
-                *producer = contexts.enqueue(self.context, self.domain.id(), direction, batch)?;
+                *producer =
+                    contexts.caller(self.context, self.domain.id()).enqueue(direction, batch)?;
             }
         } else {
             for descriptor in descriptors {
@@ -194,7 +200,7 @@ impl Guest {
             let permission = MapEntry::MAY_READ | MapEntry::MAY_WRITE;
             let entry = MapEntry { machine_page, page, pages: 1, permission };
             // It is mapped already, or not its own any more.
-            let _ = contexts.map(self.context, self.domain.id(), &[entry], Duration::ZERO);
+            let _ = contexts.caller(self.context, self.domain.id()).map(&[entry], Duration::ZERO);
         }
     }
 

@@ -75,7 +75,7 @@ pub fn maps_another_guests_page(world: &mut World) -> Outcome {
     let (guest, contexts, now) = world.caller(BAD);
     let permission = MapEntry::MAY_READ | MapEntry::MAY_WRITE;
     let entry = MapEntry { machine_page, page: 40, pages: 1, permission };
-    let mapped = contexts.map(guest.context, guest.domain.id(), &[entry], now);
+    let mapped = contexts.caller(guest.context, guest.domain.id()).map(&[entry], now);
     let address = guest.address(40);
     let stolen = steal(world, address, SECRET.len().try_into().unwrap(), SECRET);
     assert_ne!(stolen, Outcome::GuestWins);
@@ -147,7 +147,8 @@ pub fn gives_a_page_away_that_it_unmapped(world: &mut World) -> Outcome {
     world.guest(BAD).memory().zero((PAGES - 1) * PAGE, PAGE).unwrap();
     let (guest, contexts, _) = world.caller(BAD);
     let entry = MapEntry { page: (PAGES - 1).try_into().unwrap(), pages: 1, ..MapEntry::default() };
-    let unmapped = contexts.unmap(guest.context, guest.domain.id(), &[entry], Duration::ZERO);
+    let unmapped =
+        contexts.caller(guest.context, guest.domain.id()).unmap(&[entry], Duration::ZERO);
     let given = world.while_asleep(|world| world.guest(BAD).inside.set_reservation(PAGES - 1));
     assert_eq!(given.is_err(), world.guest(BAD).domain.owns(PAGES - 1), "{unmapped:?}");
     let wins = fill(world, &[PAGES - 1]);

@@ -18,7 +18,7 @@ use nic_bus::CardBus;
 use nic_session::files::{CardFiles, Files};
 use shm::Region;
 
-use crate::guest::{Guest, PAGE, mac};
+use crate::guest::{Assigned, Guest, PAGE, mac};
 
 /// The guest that means harm: the number in its address and of its context.
 pub const BAD: u8 = 1;
@@ -113,8 +113,8 @@ impl World {
         let domain = self.machine.create(size).unwrap();
         self.add_memory(&domain);
         let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
-        let (files, generation) = self.assign(number, &domain);
-        let guest = Guest::new(number, domain, inside, files, generation, self.setup.start);
+        let assigned = self.assign(number, &domain);
+        let guest = Guest::new(number, domain, inside, assigned);
         self.guests[index(number)] = Some(guest);
         self.serve(number);
     }
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Makes the files of an assignment.
-    fn assign(&mut self, number: u8, domain: &Arc<Domain>) -> (Files, u32) {
+    fn assign(&mut self, number: u8, domain: &Arc<Domain>) -> Assigned {
         let (protection, start) = (self.protection, self.setup.start);
         let io_pages = Assignment::pages_of(&**domain);
         let table_len = iommu::table_len(io_pages);
@@ -140,7 +140,7 @@ impl World {
         };
         let assignment = Assignment { owner: domain, protection, memory, start, io_pages };
         let generation = self.contexts.assign(ContextId::new(number), assignment).unwrap();
-        (files, generation)
+        Assigned { files, generation, start }
     }
 
     /// The card maps the files, the daemon seals them, and the card serves the context.
@@ -246,9 +246,8 @@ impl World {
         for number in [BAD, NEIGHBOUR] {
             let domain = self.guest(number).domain.clone();
             self.add_memory(&domain);
-            let (files, generation) = self.assign(number, &domain);
-            let start = self.setup.start;
-            self.guest(number).replace(files, generation, start);
+            let assigned = self.assign(number, &domain);
+            self.guest(number).replace(assigned);
             self.serve(number);
         }
         self.settle();

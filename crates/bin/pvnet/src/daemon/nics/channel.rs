@@ -157,7 +157,7 @@ impl Channel {
             (Ok(()), Some(contexts)) => {
                 let (context, now) = (card.context_of(*slot), card.now());
                 let wait = |unmapping| wait_for_card(&contexts, unmapping);
-                contexts.serve(context, self.domain, &self.call, now, wait)
+                contexts.caller(context, self.domain).serve(&self.call, now, wait)
             }
         };
         if answer.status == Refusal::Stopped.status() {

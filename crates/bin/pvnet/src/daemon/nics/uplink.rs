@@ -11,9 +11,9 @@ use std::time::Duration;
 use cdna::call::MapEntry;
 use cdna::{ContextId, Descriptor, Direction};
 use cdnafront::{CallError, Hypercalls, Interface};
-use contexts::{Contexts, Refusal};
+use contexts::{Caller, Contexts, Refusal};
 use control_socket::Reason;
-use hypervisor::{DomId, Meter, PageOwner};
+use hypervisor::{Meter, PageOwner};
 use machine::{Domain, MachineGuest, MemorySize};
 use netdev::Device;
 use nic_session::channel::GuestEnd;
@@ -150,8 +150,8 @@ impl DirectCalls {
         self.contexts.as_deref().ok_or(CallError::Gone)
     }
 
-    fn id(&self) -> DomId {
-        self.domain.id()
+    fn caller(&self) -> Result<Caller<'_, Domain>, CallError> {
+        Ok(self.contexts()?.caller(self.context, self.domain.id()))
     }
 
     fn entries(&self, pages: &[Range<u64>], permission: u16) -> Result<Vec<MapEntry>, CallError> {
@@ -168,7 +168,7 @@ impl DirectCalls {
 
 impl Hypercalls for DirectCalls {
     fn enqueue(&mut self, direction: Direction, batch: &[Descriptor]) -> Result<(), CallError> {
-        let enqueued = self.contexts()?.enqueue(self.context, self.id(), direction, batch);
+        let enqueued = self.caller()?.enqueue(direction, batch);
         enqueued.map(drop).map_err(refused)
     }
 
@@ -180,14 +180,14 @@ impl Hypercalls for DirectCalls {
         let (entries, now) = (self.entries(pages, permission)?, self.card.now());
         let contexts = self.contexts()?;
         let wait = |unmapping| wait_for_card(contexts, unmapping);
-        let mapped = contexts.map_when_confirmed(self.context, self.id(), &entries, now, wait);
+        let mapped = self.caller()?.map_when_confirmed(&entries, now, wait);
         mapped.map(drop).map_err(refused)
     }
 
     fn unmap(&mut self, pages: &[Range<u64>]) -> Result<(), CallError> {
         let (entries, now) = (self.entries(pages, 0)?, self.card.now());
         let contexts = self.contexts()?;
-        let unmapping = contexts.unmap(self.context, self.id(), &entries, now).map_err(refused)?;
+        let unmapping = self.caller()?.unmap(&entries, now).map_err(refused)?;
         match unmapping.is_none_or(|unmapping| wait_for_card(contexts, unmapping)) {
             true => Ok(()),
             false => Err(CallError::Gone),

@@ -47,13 +47,14 @@ impl CallEvents for Calls {
         let mut call = Call::default();
         call.copy(&self.page).map_err(|_| CallError::Gone)?;
         let now = self.begin.elapsed();
-        let answer = self.contexts.serve(self.context, self.domain, &call, now, |unmapping| {
-            let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
-            while !self.contexts.is_unmapped(unmapping) {
-                card.bus().serve();
-            }
-            true
-        });
+        let answer =
+            self.contexts.caller(self.context, self.domain).serve(&call, now, |unmapping| {
+                let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+                while !self.contexts.is_unmapped(unmapping) {
+                    card.bus().serve();
+                }
+                true
+            });
         self.answer(answer)
     }
 

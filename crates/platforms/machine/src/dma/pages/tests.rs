@@ -156,7 +156,7 @@ fn an_enqueued_page_is_kept_until_the_card_has_consumed_it() {
     let (contexts, memory, _) = assigned(&domain, Protection::Hypervisor);
     let enqueue = |page| {
         let batch = [buffer(&domain, page)];
-        contexts.enqueue(CONTEXT, Domain::id(&domain), Direction::Rx, &batch)
+        contexts.caller(CONTEXT, Domain::id(&domain)).enqueue(Direction::Rx, &batch)
     };
     enqueue(100).unwrap();
     assert!(domain.decrease_reservation(100..101).is_err());
@@ -197,11 +197,14 @@ fn a_domain_that_ended_is_freed_when_its_context_is_revoked() {
     let (id, weak) = (Domain::id(&domain), Arc::downgrade(&domain));
     let batch: Vec<_> = (100..164).map(|page| buffer(&domain, page)).collect();
     for _ in 0..4 {
-        contexts.enqueue(CONTEXT, id, Direction::Tx, &batch).unwrap();
+        contexts.caller(CONTEXT, id).enqueue(Direction::Tx, &batch).unwrap();
     }
     machine.destroy(id);
     drop(domain);
-    assert_eq!(contexts.enqueue(CONTEXT, id, Direction::Rx, &batch), Err(Refusal::OwnerEnded));
+    assert_eq!(
+        contexts.caller(CONTEXT, id).enqueue(Direction::Rx, &batch),
+        Err(Refusal::OwnerEnded)
+    );
     assert_eq!(contexts.owner_ended(id), [(CONTEXT, generation)]);
     assert!(weak.upgrade().is_some(), "the card has not confirmed");
     let ended = contexts.revoked(CONTEXT, generation).unwrap();

@@ -104,12 +104,11 @@ impl CardBus {
 /// Accesses bytes page by page through a translation. The transfer ends with the access: until then no
 /// page of it is given back.
 fn translated(
-    memory: &mut FlatBus,
     translator: &mut ContextTranslator,
     access: Access,
     address: u64,
     len: usize,
-    mut part: impl FnMut(&mut FlatBus, u64, std::ops::Range<usize>) -> Result<(), BusFault>,
+    mut part: impl FnMut(u64, std::ops::Range<usize>) -> Result<(), BusFault>,
 ) -> Result<(), BusFault> {
     let transfer = translator.begin();
     let mut done = 0;
@@ -121,7 +120,7 @@ fn translated(
         let range = done..len.min(done + to_page_end);
         done = range.end;
         result = match translator.translate(&transfer, at, access) {
-            Ok(machine) => part(memory, machine, range),
+            Ok(machine) => part(machine, range),
             Err(Fault { address, kind, .. }) => {
                 let reason = match kind {
                     FaultKind::Outside | FaultKind::NotMapped => Reason::Unmapped,
@@ -144,14 +143,12 @@ impl Bus for CardBus {
         let Self { memory, translators, .. } = self;
         match &mut translators[context.index()] {
             None => memory.read(context, address, dest),
-            Some(translator) => translated(
-                memory,
-                translator,
-                Access::Read,
-                address,
-                dest.len(),
-                |memory, at, range| memory.read(context, at, &mut dest[range]),
-            ),
+            Some(translator) => {
+                let len = dest.len();
+                translated(translator, Access::Read, address, len, |at, range| {
+                    memory.read(context, at, &mut dest[range])
+                })
+            }
         }
     }
 
@@ -162,7 +159,7 @@ impl Bus for CardBus {
             None => memory.write(context, address, source),
             Some(translator) => {
                 let len = source.len();
-                translated(memory, translator, Access::Write, address, len, |memory, at, range| {
+                translated(translator, Access::Write, address, len, |at, range| {
                     memory.write(context, at, &source[range])
                 })
             }

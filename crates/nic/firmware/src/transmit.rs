@@ -36,6 +36,8 @@ struct Staged {
     context: ContextId,
     len: usize,
     metadata: Metadata,
+    /// What a copy of it costs its context.
+    cost: i64,
     /// So many of its segments were sent.
     sent: usize,
 }
@@ -105,9 +107,9 @@ impl Transmitter {
         while frames < BUDGET {
             let Some(context) = self.schedule.turn() else { break };
             match self.next_frame(context, contexts, now) {
-                Next::Frame(mut staged, cost) => {
+                Next::Frame(mut staged) => {
                     frames += 1;
-                    let blocked = self.forward(&mut staged, cost, contexts, wire, now);
+                    let blocked = self.forward(&mut staged, contexts, wire, now);
                     if blocked.is_some() {
                         self.staged = Some(staged);
                         return Progress { frames, blocked };
@@ -150,7 +152,7 @@ impl Transmitter {
         context.statistics.tx_bytes += chain.len as u64;
         contexts.note_sent(id);
         let metadata = metadata_of(&chain);
-        Next::Frame(Staged { context: id, len: chain.len, metadata, sent: 0 }, cost)
+        Next::Frame(Staged { context: id, len: chain.len, metadata, cost, sent: 0 })
     }
 
     /// Delivers the frame in the buffer within the card and sends it, as its destination says.
@@ -158,7 +160,6 @@ impl Transmitter {
     fn forward<B: Bus>(
         &mut self,
         staged: &mut Staged,
-        cost: i64,
         contexts: &mut Contexts<B>,
         wire: &mut impl Wire,
         now: u64,
@@ -197,7 +198,7 @@ impl Transmitter {
             (Route::Group(_) | Route::Beyond, Ok(copies)) => {
                 // A flooded frame costs what all of its copies cost.
                 if copies > 0 {
-                    self.schedule.charge(id, i64::from(copies) * cost);
+                    self.schedule.charge(id, i64::from(copies) * staged.cost);
                 }
                 self.send(staged, contexts, wire, now)
             }
@@ -267,8 +268,8 @@ impl Transmitter {
 
 /// What a context has to send.
 enum Next {
-    /// A frame, which is in the buffer, and its cost.
-    Frame(Staged, i64),
+    /// A frame, which is in the buffer.
+    Frame(Staged),
     /// A frame that its deficit does not cover.
     LaterTurn,
     Nothing,

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::ops::Range;
+
 use common::{Network, Tcp, network, parse, payload, tcp, transport_checksums};
 use etherparse::{LinkExtHeader, NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
 use offload::{Error, Gso, GsoKind, MAX_HEADER, Segmenter, complete_checksum};
@@ -45,6 +47,19 @@ fn finish_partial(segment: &mut [u8]) {
 
 fn kind(network: &Network) -> GsoKind {
     if network.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 }
+}
+
+/// A frame of TCP with so many bytes of payload, and what its network header is.
+fn frame(payload_len: Range<usize>) -> impl Strategy<Value = (Network, Vec<u8>)> {
+    (network(), tcp(), payload_len).prop_map(|(network, tcp, payload_len)| {
+        let frame = network.tcp_frame(&tcp, &payload(payload_len));
+        (network, frame)
+    })
+}
+
+fn gso() -> impl Strategy<Value = Gso> {
+    let kind = prop_oneof![Just(GsoKind::TcpV4), Just(GsoKind::TcpV6)];
+    (kind, any::<u16>()).prop_map(|(kind, size)| Gso { kind, size })
 }
 
 fn tcp_of<'a>(headers: &'a PacketHeaders<'_>) -> &'a TcpHeader {
@@ -127,13 +142,10 @@ proptest! {
 
     #[test]
     fn headers_are_enough(
-        network in network(),
-        tcp in tcp(),
-        payload_len in 0usize..6000,
+        (network, mut frame) in frame(0..6000),
         size in 60u16..3000,
         padding in 0usize..8,
     ) {
-        let mut frame = network.tcp_frame(&tcp, &payload(payload_len));
         frame.extend(vec![0xff; padding]);
         let gso = Gso { kind: kind(&network), size };
         let mut segments_of_header = segments_of_header(&frame, gso).expect("a good frame");
@@ -146,15 +158,12 @@ proptest! {
     /// Frames too long for IP's length field carry zero in it; what they say of themselves is then the frame's end.
     #[test]
     fn a_part_is_what_is_left_after_the_segments_before_it(
-        network in network(),
-        tcp in tcp(),
-        payload_len in 0usize..12_000,
+        (network, frame) in frame(0..12_000),
         size in 100u16..3000,
         start in 0usize..130,
         len in 0usize..130,
         inner in 0usize..130,
     ) {
-        let frame = network.tcp_frame(&tcp, &payload(payload_len));
         let gso = Gso { kind: kind(&network), size };
         let headers = Headers::parse(&frame).expect("whole headers");
         let header = &frame[..headers.payload_offset.into()];
@@ -178,8 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn a_zero_ip_length_means_the_whole_frame(network in network(), tcp in tcp(), payload_len in 0usize..5000) {
-        let mut frame = network.tcp_frame(&tcp, &payload(payload_len));
+    fn a_zero_ip_length_means_the_whole_frame((network, mut frame) in frame(0..5000)) {
         let gso = Gso { kind: kind(&network), size: 1000 };
         let with_length = segments(&frame, gso);
         let field = common::l3_offset(&network) + if network.v6 { 4 } else { 2 };
@@ -190,15 +198,12 @@ proptest! {
     /// Any bytes with any metadata: an error or segments of the frame's own payload.
     #[test]
     fn nothing_panics(
-        network in network(),
-        tcp in tcp(),
+        (_, mut frame) in frame(300..301),
         noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
         parsed_from in any::<prop::sample::Index>(),
-        v6 in any::<bool>(),
-        size in any::<u16>(),
+        gso in gso(),
     ) {
-        let mut frame = network.tcp_frame(&tcp, &payload(300));
         let other = Headers::parse(&frame);
         for (at, byte) in noise {
             let at = at.index(120.min(frame.len()));
@@ -206,10 +211,9 @@ proptest! {
         }
         let own = Headers::parse(&frame);
         frame.truncate(cut.index(frame.len() + 1));
-        let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         for headers in [other, own, Headers::parse(&frame[parsed_from.index(frame.len() + 1)..])] {
             let Ok(headers) = headers else { continue };
-            exhaust(&frame, &headers, Gso { kind, size });
+            exhaust(&frame, &headers, gso);
             let _ = complete_checksum(&mut frame.clone(), &headers);
         }
     }

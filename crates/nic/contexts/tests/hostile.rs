@@ -68,6 +68,24 @@ fn a_page_that_was_given_up_is_refused_also_in_the_middle_of_a_buffer() {
 }
 
 #[test]
+fn more_than_the_ring_holds_is_refused() {
+    let (contexts, owner) = (card(), Owner::new(1, 0, PAGES));
+    assign(&contexts, &owner, Protection::Hypervisor, 0);
+    let batch = [buffer(owner.address(0), 60); 64];
+    let enqueue = || contexts.enqueue(CONTEXT, owner.id(), Direction::Tx, &batch);
+    for producer in [64, 128, 192, 256] {
+        assert_eq!(enqueue(), Ok(producer));
+    }
+    let status = || {
+        let status = contexts.status(CONTEXT).unwrap();
+        (status.state, status.references)
+    };
+    assert_eq!(status(), (State::Active, 256));
+    assert_eq!(enqueue(), Err(Refusal::Full { free: 0 }));
+    assert_eq!(status(), (State::Active, 256));
+}
+
+#[test]
 fn only_the_owner_of_a_context_calls_and_only_as_its_protection_says() {
     let (contexts, owner) = (card(), Owner::new(1, 0, PAGES));
     let (now, call) = (Duration::ZERO, [buffer(0, 60)]);

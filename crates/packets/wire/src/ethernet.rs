@@ -15,9 +15,23 @@ pub const HEADER_LEN: usize = 14;
 pub const VLAN_TAG_LEN: usize = 4;
 
 /// A 48-bit MAC address, in the order of the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(transparent)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct MacAddr(pub [u8; 6]);
 
 field_types! {

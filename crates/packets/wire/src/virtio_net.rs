@@ -32,9 +32,20 @@ pub mod gso {
 
 /// The 10-byte header, of a device without mergeable buffers that is not "modern", and of a tap
 /// device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(C)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct VirtioNetHdr {
     /// [`flags`].
     pub flags: u8,
@@ -56,9 +67,20 @@ impl VirtioNetHdr {
 }
 
 /// The 12-byte header, of every modern device and of those with mergeable buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(C)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct VirtioNetHdrMrgRxbuf {
     /// The 10-byte header.
     pub hdr: VirtioNetHdr,

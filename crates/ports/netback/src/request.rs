@@ -274,6 +274,11 @@ mod tests {
             parse(&[slot(60, 0, tx_flags::EXTRA_INFO), unknown]).unwrap_err(),
             Fault::Extra(ExtraError::Kind(9))
         ));
+        let headroom = extra(Extra::Xdp { headroom: 256 }, false);
+        assert!(matches!(
+            parse(&[slot(60, 0, tx_flags::EXTRA_INFO), headroom]).unwrap_err(),
+            Fault::Extra(ExtraError::Kind(5))
+        ));
     }
 
     proptest! {

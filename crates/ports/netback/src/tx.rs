@@ -396,3 +396,23 @@ fn answer<P: SharedPage>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_packet_has_an_ethernet_header_and_stays_in_its_page() {
+        let whole = |offset, size, flags, header| {
+            is_whole(TxRequest { gref: 0, offset, flags, id: 0, size }, header)
+        };
+        assert_eq!([13, 14].map(|size| whole(0, size, 0, 0)), [false, true]);
+        assert_eq!([4037, 4036, u16::MAX].map(|at| whole(at, 60, 0, 0)), [false, true, false]);
+        assert_eq!([4097, 4096].map(|size| whole(0, size, 0, 0)), [false, true]);
+        assert!(whole(4000, 100 + 96, 0, 100), "the supplied header is not in the page");
+        assert!(!whole(4000, 100 + 97, 0, 100));
+        for flag in [tx_flags::MORE_DATA, tx_flags::EXTRA_INFO] {
+            assert!(!whole(0, 60, flag, 0));
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Fake ports for tests of the datapath and of wrappers.
+//! Fake ports, packets and a worker's calls, for tests of the datapath, of ports and of wrappers.
 //!
 //! A test sends frames through a [`Sender`], and the ingress queue behind it takes them as a real port does: a private
 //! header, and a body in mapped memory. [`supply`] is an ingress queue whose frames come from an iterator. A
@@ -14,7 +14,7 @@ mod ingress;
 mod packets;
 mod turn;
 
-pub use egress::{FakeEgress, Log, Sent, frame, segments};
+pub use egress::{FakeEgress, Log};
 pub use ingress::{Layout, Sender, supply};
-pub use packets::{merged, tcp, tcp_v6, transport_sum, udp, udp_v6};
+pub use packets::{Sent, frame, merged, segments, tcp, tcp_v6, transport_sum, udp, udp_v6};
 pub use turn::{deliver, offer, pass, receive, whole, with_body};

@@ -1,13 +1,13 @@
-//! TCP segments and UDP datagrams, whole, with a partial transport checksum: the pseudo-header's sum.
+//! Packets: TCP segments and UDP datagrams, whole, with a partial transport checksum (the pseudo-header's sum), and frames of any
+//! bytes.
 
 use std::sync::Arc;
 
-use offload::{Gso, GsoKind};
-use port::{Frame, Piece};
+use offload::{Gso, GsoKind, MAX_HEADER, Segmenter};
+use port::{DropReason, Frame, HEADER_MAX, Piece};
 use shm::Region;
 use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
-
-use crate::frame;
+use wire::headers::Headers;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -88,6 +88,59 @@ pub fn transport_sum(bytes: &[u8]) -> u16 {
     };
     sum.add_bytes(&bytes[start..]);
     sum.fold()
+}
+
+/// A frame with the first of these bytes as its private header, and a body of which only the length is known.
+pub fn frame(bytes: &[u8]) -> Frame {
+    let mut frame = Frame::empty();
+    let header = &bytes[..bytes.len().min(HEADER_MAX)];
+    frame.bytes[..header.len()].copy_from_slice(header);
+    frame.header_len = u8::try_from(header.len()).expect("at most HEADER_MAX");
+    frame.headers = Headers::parse_start(header, bytes.len()).expect("well-formed headers");
+    frame.len = u32::try_from(bytes.len()).expect("a frame's length");
+    frame
+}
+
+/// A frame on its way into a port.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The frame, without pieces. A length of 0 makes it a malformed packet.
+    pub frame: Frame,
+    /// The bytes behind its private header. May be empty where a test needs no body.
+    pub body: Vec<u8>,
+    /// Why the port itself refuses the frame, if it does.
+    pub refused: Option<DropReason>,
+}
+
+impl Sent {
+    /// The frame's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.frame.header(), &self.body].concat()
+    }
+}
+
+impl<T: AsRef<[u8]>> From<T> for Sent {
+    fn from(bytes: T) -> Self {
+        let frame = frame(bytes.as_ref());
+        let body = bytes.as_ref()[frame.header().len()..].to_vec();
+        Self { frame, body, refused: None }
+    }
+}
+
+/// The segments of a frame, whole and with complete checksums.
+///
+/// # Panics
+/// The frame is malformed, or cannot be cut so.
+#[must_use]
+pub fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
+    let headers = Headers::parse(bytes).unwrap();
+    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
+    let mut header = [0; MAX_HEADER];
+    let next = || {
+        let segment = segmenter.next(&mut header)?;
+        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// A frame that was merged from `count` TCP segments of `size` bytes, each with a private header and a body in the regions, and its

@@ -12,7 +12,7 @@ use lab::FuzzRounds;
 use world::World;
 
 /// Inputs that once were, or easily could be, a problem.
-const CORPUS: [&[u8]; 5] = [
+const CORPUS: [&[u8]; 6] = [
     &[],
     // Frames between honest guests and to the wire, which is busy meanwhile.
     &[93, 1, 60, 200, 5, 63, 232, 35, 62, 60, 0, 100, 93, 255, 100, 101],
@@ -22,6 +22,8 @@ const CORPUS: [&[u8]; 5] = [
     &[33, 1, 255, 0, 34, 0, 60, 0, 34, 4, 60, 0, 34, 0, 60, 0, 100],
     // It enables everything, produces what it has not written, and is replaced.
     &[0, 2, 255, 1, 0, 0, 4, 9, 0, 100, 90, 0, 255, 255, 255, 0, 2, 255, 1, 0, 0, 4, 1, 0, 102],
+    // It sends what is at the last address of all and behind it.
+    &[50, 0, 0, 0, 0, 0, 64, 61, 0, 1, 0, 4, 1, 0, 0, 0, 1, 0, 0, 0, 102],
 ];
 #[test]
 fn any_steps_leave_the_other_contexts_alone() {

@@ -173,9 +173,11 @@ impl Hostile {
                 guest.write(mailbox, index.wrapping_add(1));
             }
             Write::Descriptor { direction, slot, ahead, addr, len, flags } => {
-                // Most addresses are in its own memory, and most numbers right in the first rounds.
+                // Most numbers are right in the first rounds. Half of the addresses are in its own memory, and a quarter in
+                // the last 64 KiB that there are: buffers there may wrap.
                 let addr = match addr >> 30 {
                     0 => u64::from(addr) << 3,
+                    1 => !u64::from(addr % 0x1_0000),
                     _ => guest.base + u64::from(addr) % (MEMORY_LEN as u64 + 64),
                 };
                 let round = u32::from(ahead % 8) * 256;

@@ -22,9 +22,20 @@ mod kind {
 pub const MAX_XDP_HEADROOM: u16 = 0x7fff;
 
 /// `netif_extra_info`, undecoded: 8 bytes, which fit both kinds of slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
 #[repr(C)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct ExtraInfo {
     /// `XEN_NETIF_EXTRA_TYPE_*`.
     pub kind: u8,

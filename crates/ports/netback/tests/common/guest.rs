@@ -5,11 +5,14 @@ use std::fmt::Display;
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hypervisor::{EventChannel, Guest, Hypervisor};
 use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
 use netback::{Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif, VifChange};
 use offload::Features;
+use port::{Body, Egress, Outcome};
+use port_testing::{frame, offer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shm::Region;
 use wire::netif::{RxRequest, RxResponse};
@@ -130,6 +133,17 @@ impl Raw {
         let at = page as usize * PAGE + usize::from(response.offset);
         self.memory.copy_out(at, &mut bytes).unwrap();
         bytes
+    }
+
+    /// Delivers a frame of `len` bytes, all header, in a buffer granted by `gref`.
+    pub fn deliver(&self, rx: &mut dyn Egress, gref: u32, len: usize) -> Outcome {
+        let n = self.read::<u32>(RX_RING, RSP_PROD);
+        self.write(RX_RING, Self::slot::<RxRequest>(n), RxRequest { id: 7, pad: 0, gref });
+        self.write(RX_RING, REQ_PROD, n + 1);
+        let mut bytes = vec![0xc3; len];
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        let regions = [Region::anonymous(PAGE).unwrap()].into();
+        offer(rx, Body::Regions(&regions), &frame(&bytes), Duration::ZERO).unwrap()
     }
 
     /// A copy of all its memory.

@@ -1,22 +1,19 @@
 //! The control ring: its messages, and the lists of grants that they name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hypervisor::Hypervisor;
 use machine::Machine;
 use netback::{ControlRing, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
-use port::{Body, Egress, Outcome, Task};
-use port_testing::{frame, offer};
+use port::{Outcome, Task};
 use wire::netif::ctrl::status;
 use wire::netif::{
-    CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping, RxRequest, RxResponse, TxRequest,
-    TxResponse,
+    CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping, RxResponse, TxRequest, TxResponse,
 };
 
 use crate::common::guest::{
-    CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
+    CTRL_RING, DATA, LIST, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
 };
 use crate::common::tampered::Tampered;
 
@@ -154,24 +151,13 @@ impl<H: Hypervisor> World<H> {
 
     /// Delivers a frame of `len` bytes to the guest, in a buffer granted by `gref`.
     pub fn deliver(&mut self, gref: u32, len: usize) -> Outcome {
-        deliver_to(&self.raw, &mut self.queue.rx, gref, len)
+        self.raw.deliver(&mut self.queue.rx, gref, len)
     }
 
     /// The response to the buffer that was used last.
     pub fn response(&self) -> RxResponse {
         self.raw.response(self.raw.read::<u32>(RX_RING, RSP_PROD) - 1)
     }
-}
-
-/// Delivers a frame of `len` bytes, all header, to a guest, in a buffer granted by `gref`.
-pub fn deliver_to(raw: &Raw, rx: &mut dyn Egress, gref: u32, len: usize) -> Outcome {
-    let n = raw.read::<u32>(RX_RING, RSP_PROD);
-    raw.write(RX_RING, Raw::slot::<RxRequest>(n), RxRequest { id: 7, pad: 0, gref });
-    raw.write(RX_RING, REQ_PROD, n + 1);
-    let mut bytes = vec![0xc3; len];
-    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-    let regions = [shm::Region::anonymous(PAGE).unwrap()].into();
-    offer(rx, Body::Regions(&regions), &frame(&bytes), Duration::ZERO).unwrap()
 }
 
 #[test]

@@ -17,7 +17,7 @@ use shm::Region;
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags};
 
-use crate::common::guest::{DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{BUFFERS, DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::common::random::Random;
 
 /// Bytes of a buffer, and where a body begins in it.
@@ -199,7 +199,7 @@ fn what_is_not_granted_is_copied() {
     assert_eq!(guest.deliver_at(&exhausted, &frame, Duration::ZERO), Ok(Outcome::Delivered));
     assert_eq!(guest.deliver(100, 4).0, Outcome::Delivered);
     for (len, fill) in [(1514, 3), (100, 4)] {
-        let page = DATA + guest.taken % 16;
+        let page = DATA + guest.taken % BUFFERS;
         let response = guest.take();
         assert_eq!((response.flags & GUEST_COPY, response.status), (0, len));
         assert!(is_frame(&guest.raw.received(page, response), fill));

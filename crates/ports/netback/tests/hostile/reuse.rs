@@ -19,7 +19,6 @@ use crate::common::device::OFFERED;
 use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING};
 use crate::common::taker::{Taker, pass};
 use crate::common::tampered::Tampered;
-use crate::control::deliver_to;
 
 /// `GTF_permit_access`, and with `GTF_readonly`.
 const PERMIT: u16 = 1;
@@ -89,7 +88,7 @@ impl<H: Hypervisor> World<H> {
 
     /// Delivers a frame of 100 bytes to a buffer.
     fn deliver(&mut self, gref: u32) -> Outcome {
-        deliver_to(&self.raw, &mut self.queue.rx, gref, 100)
+        self.raw.deliver(&mut self.queue.rx, gref, 100)
     }
 
     /// The page into which the last frame was written, found by its bytes.

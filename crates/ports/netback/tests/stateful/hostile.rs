@@ -7,6 +7,7 @@ use machine::{Machine, toolstack};
 use netback::{Vif, VifChange};
 use offload::Features;
 use wire::netif::{CtrlRequest, GrefMapping, RxRequest, TxRequest, keys};
+use xenstore::XenbusState;
 
 use crate::common::guest::{
     CTRL_RING, DATA, HEADERS, LIST, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
@@ -16,8 +17,8 @@ use crate::friend::{Backend, SECRET};
 
 /// Its rings, and the bytes of a slot of each.
 const RINGS: [(u32, usize); 3] = [(TX_RING, 12), (RX_RING, 8), (CTRL_RING, 16)];
-/// The first half of its data pages is sent from, the second received into.
-const BUFFERS: u32 = DATA + (PAGES - DATA) / 2;
+/// The first of the data pages that are received into; those before it are sent from.
+const RX_DATA: u32 = DATA + (PAGES - DATA) / 2;
 
 /// Keys that it writes.
 const KEYS: [&str; 12] = [
@@ -75,7 +76,7 @@ impl Inside {
         let raw = &self.raw;
         match write {
             Write::Frame { to, page, size } => {
-                let gref = DATA + u32::from(*page) % (BUFFERS - DATA);
+                let gref = DATA + u32::from(*page) % (RX_DATA - DATA);
                 let header = [*to, [2, 0, 0, 0, 0, 0x66]].concat();
                 raw.memory.copy_in(gref as usize * PAGE, &header).unwrap();
                 let next = self.next(0);
@@ -91,7 +92,7 @@ impl Inside {
                 for n in 0..end.wrapping_sub(first) {
                     let n = first.wrapping_add(n);
                     let request =
-                        RxRequest { id: 1, pad: 0, gref: BUFFERS + n % (PAGES - BUFFERS) };
+                        RxRequest { id: 1, pad: 0, gref: RX_DATA + n % (PAGES - RX_DATA) };
                     raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
                 }
                 self.publish(1, end);
@@ -217,11 +218,9 @@ impl Hostile {
     pub fn start_over(&mut self, headers: bool, control: bool) {
         self.backend = None;
         // Like the toolstack for a new device.
-        let raw = &self.inside.raw;
-        let path = format!("{}/online", toolstack::backend_path(raw.domain.id(), 0));
-        raw.driver_store.write(None, &path, "1").unwrap();
-        raw.key("state", 1);
-        self.restart();
+        self.set_online(true);
+        self.inside.raw.key("state", 1);
+        self.announce();
         self.drive();
         let raw = &self.inside.raw;
         raw.reset();
@@ -261,6 +260,7 @@ impl Hostile {
                 }
                 Ok(VifChange::Disconnect) | Err(_) => self.disable(),
             }
+            self.check_state();
         }
         panic!("it never comes to rest");
     }
@@ -274,11 +274,37 @@ impl Hostile {
         }
     }
 
-    /// The daemon was killed, and another one starts.
+    /// The daemon was killed, and another one starts. Of a removed vif it finds nothing.
     pub fn restart(&mut self) {
+        if self.vif.is_some() {
+            self.announce();
+        }
+    }
+
+    fn announce(&mut self) {
         self.backend = None;
         self.check_unmapped();
         self.vif = Some(self.inside.raw.announce(self.hypervisor.clone()));
+    }
+
+    /// Writes what only the toolstack may: whether the interface is to stay.
+    pub fn set_online(&self, is_online: bool) {
+        let path = format!("{}/online", self.backend_path());
+        let online = u8::from(is_online).to_string();
+        self.inside.raw.driver_store.write(None, &path, &online).unwrap();
+    }
+
+    fn backend_path(&self) -> String {
+        toolstack::backend_path(self.inside.raw.domain.id(), 0)
+    }
+
+    /// Asserts that the store says that it is connected exactly when it is.
+    fn check_state(&self) {
+        let path = format!("{}/state", self.backend_path());
+        let state = XenbusState::parse(&self.inside.raw.store.read(None, &path).unwrap());
+        // A frontend that reconfigures is connected.
+        let says = [XenbusState::Connected, XenbusState::Reconfigured].map(Some).contains(&state);
+        assert_eq!(says, self.backend.is_some(), "the store says {state:?}");
     }
 
     /// Asserts that no page of it stays mapped without a connection.

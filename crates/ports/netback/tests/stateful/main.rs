@@ -15,7 +15,7 @@ use lab::FuzzRounds;
 use world::World;
 
 /// Inputs that once were, or easily could be, a problem.
-const CORPUS: [&[u8]; 6] = [
+const CORPUS: [&[u8]; 7] = [
     &[],
     &[3],
     // Frames between honest guests, a restart in their midst.
@@ -26,6 +26,8 @@ const CORPUS: [&[u8]; 6] = [
     &[1, 0, 0, 0, 200, 0, 105, 64, 0, 2, 200, 0, 0, 0, 94, 105, 74, 1, 105],
     // Pages that stay mapped, and a daemon that is killed meanwhile.
     &[2, 36, 0, 3, 1, 0, 2, 0, 3, 0, 20, 9, 3, 0, 105, 0, 0, 1, 200, 0, 98, 2, 20, 10, 3, 0, 105],
+    // An interface that the toolstack takes away, and a guest that closes.
+    &[0, 97, 0, 74, 6, 105, 94, 105],
 ];
 #[test]
 fn any_steps_leave_the_other_guests_alone() {

@@ -31,6 +31,8 @@ enum Step {
     Meanwhile(Write),
     /// An honest guest sends a frame.
     Send { from: u8, to: u8, len: u16 },
+    /// The toolstack says whether the hostile guest's interface is to stay.
+    Online(bool),
     /// The daemon is killed, and another one starts.
     Restart,
     /// A worker takes and delivers the frames of a port, and the daemon is killed before it answers.
@@ -91,6 +93,10 @@ impl World {
                 let (to, is_secret) =
                     [(other, true), (HOSTILE_MAC, false), (ALL, false)][usize::from(to % 3)];
                 self.friends[from].send(to, len, is_secret);
+            }
+            Step::Online(is_online) => {
+                self.hostile.set_online(is_online);
+                self.hostile.drive();
             }
             Step::Restart => self.restart(),
             Step::Killed { port } => {
@@ -294,7 +300,8 @@ fn step(input: &mut &[u8]) -> Option<Step> {
             let [from, to] = take(input)?;
             return Some(Step::Send { from, to, len: u16::from_le_bytes(take(input)?) });
         }
-        94..98 => return Some(Step::Restart),
+        94..97 => return Some(Step::Restart),
+        97 => return Some(Step::Online(take::<1>(input)?[0] % 8 > 0)),
         98..101 => return Some(Step::Killed { port: take::<1>(input)?[0] }),
         _ => return Some(Step::Pass),
     };

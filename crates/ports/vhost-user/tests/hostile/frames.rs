@@ -1,9 +1,9 @@
-//! Frames, rings and buffers to receive into that cannot be: what becomes of each, and what it costs the neighbours on the worker.
+//! Frames and buffers to receive into that cannot be: what becomes of each, and what it costs the neighbours on the worker.
 
 use crate::bed::{Bed, dropped, wait};
 use crate::common::{
-    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RINGS, RX_DATA, SIZE, TX_DATA, Vm, pass, plain,
-    table_at, tcp, tso,
+    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, table_at, tcp,
+    tso,
 };
 use port::{Budget, DropReason, Outcome, Received};
 use virtqueue::driver::Offered;
@@ -125,23 +125,6 @@ fn a_flood_of_refused_frames_costs_nobody_a_frame() {
         while green.tx.take().is_some() {}
     }
     assert!(bed.is_whole());
-}
-
-/// What breaks a ring is tested where rings are read.
-#[test]
-fn a_ring_that_cannot_be_ends_the_guests_own_port() {
-    let bed = &mut Bed::new();
-    let green = bed.green(LINUX);
-    // The index and the first entry of what is available.
-    green.memory.write(RINGS[1] + 0x4000 + 2, [1, SIZE]).unwrap();
-    green.kick();
-    assert_eq!(bed.failure(), "descriptor 256 of a table of 256");
-    green.front.end();
-    let green = bed.green(LINUX | RING_PACKED);
-    // Available in the first lap.
-    green.memory.write(RINGS[1] + 12, [SIZE, 1 << 7]).unwrap();
-    green.kick();
-    assert_eq!(bed.failure(), "buffer id 256 in a ring of 256");
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod eventfds;
 mod frames;
 mod messages;
 mod pace;
+mod rings;
 mod sparse;
 mod udp;

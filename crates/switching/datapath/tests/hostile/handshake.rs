@@ -1,4 +1,4 @@
-//! A frontend that writes wrong values into the store, and jumps between states.
+//! A frontend that writes wrong values into the store.
 
 use hypervisor::EventChannel;
 use machine::toolstack;

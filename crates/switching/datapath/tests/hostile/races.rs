@@ -170,6 +170,48 @@ fn everything_rewritten_at_random_harms_no_other_guest_xsa_155() {
 }
 
 #[test]
+fn live_rings_that_are_rewritten_while_another_daemon_adopts_them_harm_no_other_guest() {
+    let mut world = World::unconnected();
+    let mut adopted = 0;
+    for round in 1..=6u64 {
+        world.h.connect(&world.host);
+        let memory = world.h.memory.clone();
+        let mut random = Random(round);
+        while_doing(
+            || {
+                let ring = [TX_RING, raw::RX_RING][random.below(2) as usize];
+                let at = 64 + random.below(496) as usize * 8;
+                memory.write(ring, at, &random.next().to_le_bytes());
+                // Most indices can be.
+                let most = if random.below(4) == 0 { 600 } else { 257 };
+                let ahead = random.below(most);
+                memory.set_req_prod(ring, memory.rsp_prod(ring).wrapping_add(ahead));
+            },
+            || {
+                for _ in 0..5 {
+                    let World { host, h, .. } = &mut world;
+                    h.ring();
+                    // The daemon is killed, and another one takes over what it left.
+                    h.port.take().iter().for_each(|port| host.datapath.detach(port.id()));
+                    h.vif = host.adopt(h.domain.id());
+                    // An index that cannot be ends it, as in the daemon.
+                    let _ = h.drive(host);
+                    let is_live = h.port.is_some();
+                    adopted += u32::from(is_live);
+                    world.traffic_flows();
+                    if !is_live {
+                        break;
+                    }
+                }
+            },
+        );
+        world.h.detach(&world.host);
+        world.h = raw::Hostile::new(&world.host);
+    }
+    assert!(adopted > 0, "no rings were adopted");
+}
+
+#[test]
 fn a_storm_of_events_leaves_others_served_xsa_332() {
     let mut world = World::new();
     let event = world.h.event.take().unwrap();

@@ -1,8 +1,9 @@
 //! Ports that break.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use port::{DropReason, Outcome};
+use port::{Armed, Broken, Doorbell, DropReason, Event, Outcome, Task};
 
 use crate::common::{frame, wait_for, wait_until};
 use crate::{Switch, plain};
@@ -53,6 +54,47 @@ fn an_ingress_that_breaks_disables_its_own_port_only() {
     assert_eq!(bad.sender.turns(), turns, "nobody asks it for frames");
     assert!(failures.try_recv().is_err());
     assert_eq!([&a, &b].map(|port| port.port.has_failed()), [false, false]);
+}
+
+/// A control ring whose guest breaks it.
+struct BrokenRing {
+    doorbell: Arc<Doorbell>,
+    steps: Arc<AtomicUsize>,
+}
+
+impl Task for BrokenRing {
+    fn event(&self) -> Arc<dyn Event> {
+        self.doorbell.clone()
+    }
+
+    fn step(&mut self) -> Result<bool, Broken> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        Err(Broken::new("the ring broke down"))
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        Ok(Armed::Asleep)
+    }
+}
+
+#[test]
+fn a_task_that_breaks_disables_its_own_port_only() {
+    let switch = Switch::new(1);
+    let [a, b] = [0, 1].map(|n| plain(&switch.datapath, n));
+    let (doorbell, steps) = (Arc::new(Doorbell::new().unwrap()), Arc::<AtomicUsize>::default());
+    let task = BrokenRing { doorbell: doorbell.clone(), steps: steps.clone() };
+    let bad = switch.datapath.attach("bad", Vec::new(), vec![Box::new(task)]);
+    doorbell.ring();
+    let failures = switch.failures.lock().unwrap();
+    let failure = wait_for("the failure", || failures.try_recv().ok());
+    assert!(Arc::ptr_eq(&failure.port, &bad));
+    assert_eq!(failure.reason, "the ring broke down");
+    doorbell.ring();
+    a.sender.send(frame(b.mac, a.mac, 2000, 0));
+    wait_until("a frame of another port", || b.egress.count() == 1);
+    assert_eq!(steps.load(Ordering::Relaxed), 1, "it has no further step");
+    assert!(failures.try_recv().is_err(), "it is reported once");
+    assert_eq!([&a.port, &b.port, &bad].map(|port| port.has_failed()), [false, false, true]);
 }
 
 #[test]

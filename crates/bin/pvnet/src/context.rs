@@ -15,8 +15,7 @@ use machine::MachineGuest;
 use nic_session::channel::{Assigned, GuestEnd, Mappings, Opened};
 use nic_session::files::GuestFiles;
 use offload::Features;
-use port::Event;
-use shm::Region;
+use port::{Event, LentMemory};
 use wire::ethernet::MacAddr;
 
 use crate::program::text;
@@ -102,19 +101,19 @@ impl ContextDevice {
         }))
     }
 
-    /// Its device and its receiving side, if a card serves it. Its buffers are lent in `region`, which is all memory
-    /// of the context's domain. `calls` as above.
+    /// Its device and its receiving side, if a card serves it. Its buffers are lent in all `memory` of the context's
+    /// domain. `calls` as above.
     pub fn connect_lent(
         &self,
-        region: Region,
-        receive: Features,
+        memory: &LentMemory,
         loan: Loan,
         leftover: &Arc<Leftover>,
         calls: &dyn Fn() -> Box<dyn Hypercalls>,
     ) -> Result<Option<(Interface, LentIngress)>, String> {
+        let config = self.config(memory.features, false);
+        let region = memory.region.share().ok_or("the guest's memory cannot be shared")?;
         let pages = region.len() / PAGE_SIZE;
         let memory = Memory::new(region, pages, self.opened.base, ()).map_err(text)?;
-        let config = self.config(receive, false);
         let context = self.context_with(calls, &|_| Ok(memory.clone()))?;
         Ok(context.map(|context| cdnafront::open_lent(context, &config, loan, leftover.clone())))
     }

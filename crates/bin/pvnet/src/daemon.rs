@@ -97,12 +97,8 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
     watch_signals(file.clone(), events.clone())?;
     let limit = log.limit.clone();
     spawn("log", move || limit.keep_summarising())?;
-    let platform: Arc<dyn Platform> = match config.daemon.platform {
-        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
-        config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
-    };
     let start = Start { cpus, prepared, sandbox, readiness, log: log.recent.clone() };
-    serve(file, loaded, &platform, start, events, &inbox)?;
+    serve(file, loaded, start, events, &inbox)?;
     info!("stopped");
     Ok(())
 }
@@ -117,16 +113,19 @@ struct Start {
     log: Recent,
 }
 
-/// Serves the guests of a platform until a signal stops it.
+/// Serves the guests of its platform until a signal stops it.
 fn serve(
     file: &ConfigFile,
     loaded: Loaded,
-    platform: &Arc<dyn Platform>,
     start: Start,
     events: mpsc::Sender<Event>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
     let Loaded { config, text } = loaded;
+    let platform: Arc<dyn Platform> = match config.daemon.platform {
+        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
+        config::Platform::Xen => Arc::new(xen::XenPlatform::open(&config)?),
+    };
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());

@@ -10,7 +10,6 @@ mod vif;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,8 +27,7 @@ use xenstore::{Client, Store, StoreError};
 
 use crate::context::ContextDevice;
 use crate::netns;
-use crate::program::text;
-use crate::program::{report_signal, stop_signal};
+use crate::program::{Signals, text};
 use crate::start;
 use link::{Link, StackEnd};
 use links::Follow;
@@ -61,9 +59,10 @@ impl Identity {
 pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), String> {
     let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
-    let (signals, asked) = (stop_signal()?, report_signal()?);
+    let signals = Signals::watch()?;
     let join = || Session::join(socket, name, token.as_ref());
-    let Some(mut session) = start::retry(&signals, join, JoinError::is_early).map_err(text)? else {
+    let Some(mut session) = start::retry(&signals.stop, join, JoinError::is_early).map_err(text)?
+    else {
         return Ok(());
     };
     let namespace = Namespace::ensure(name).map_err(text)?;
@@ -72,17 +71,17 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let mut kept = Vec::new();
     let result = loop {
         let store = session.store.clone();
-        let result = match serve(name, session, options, &mut kept, &signals, &asked) {
+        let result = match serve(name, session, options, &mut kept, &signals) {
             Ok(result) => result,
             // It went before the interfaces were up.
             Err(error) if !kept.is_empty() && is_gone(&*store) => Err(error),
             Err(error) => break Err(error),
         };
-        if kept.is_empty() || is_readable(&signals) {
+        if kept.is_empty() || is_readable(&signals.stop) {
             break result;
         }
         warn!(guest = name, reason = result.err(), "the daemon has gone; waiting for the next one");
-        match rejoin(&signals, options.rejoin, join)? {
+        match rejoin(&signals.stop, options.rejoin, join)? {
             Some(next) => session = next,
             None => break Ok(()),
         }
@@ -98,8 +97,7 @@ fn serve(
     Session { guest, store }: Session,
     options: &Options,
     kept: &mut Vec<Vec<StackQueue>>,
-    signals: &UnixStream,
-    asked: &UnixStream,
+    signals: &Signals,
 ) -> Result<Result<(), String>, String> {
     let mut links = open_links(&guest, &store, name, options, kept)?;
     links.iter_mut().for_each(Link::keep_mapped);
@@ -109,7 +107,7 @@ fn serve(
         *kept = links.iter().map(Link::keep_queues).collect::<Result<_, _>>()?;
     }
     let balloon = Balloon::watch(guest, store).map_err(text)?;
-    Ok(links::run(links, signals, asked, balloon))
+    Ok(links::run(links, signals, balloon))
 }
 
 /// Whether a store's daemon has gone.
@@ -197,23 +195,22 @@ fn open_links(
     let mut kept = kept.iter().map(again);
     let mut links = Vec::with_capacity(names.len());
     let pool = vif::copy_pool(guest, &**store, vifs, options)?;
-    let may_rejoin = !options.rejoin.is_zero();
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
         let offloads = vif::features(&**store, handle).without(options.without());
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
-        let (namespace, polling) = (Some(namespace), options.polling());
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
-        links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
+        let namespace = Some(namespace);
+        let stack = StackEnd { name, namespace, offloads, addresses, options, kept };
+        links.push(vif::open(guest, store, handle, stack, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
         let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
         let offloads = Features::ALL.without(options.without());
-        let (namespace, polling) = (Some(namespace), options.polling());
         let kept = kept.next().transpose().map_err(|error: io::Error| text(error))?;
-        let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
+        let namespace = Some(namespace);
+        let stack = StackEnd { name, namespace, offloads, addresses, options, kept };
         links.push(Link::open_context(context, stack)?);
     }
     Ok(links)
@@ -247,7 +244,7 @@ impl Follow for Nothing {
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
 /// signal or until the backend closes. Prints a line when it is up.
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
-    let (signals, asked) = (stop_signal()?, report_signal()?);
+    let signals = Signals::watch()?;
     let connection = xen::store::connect().map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(connection).map_err(text)?);
     let own = store.read(None, "domid").map_err(text)?;
@@ -257,11 +254,9 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let offloads = Features::ALL.without(options.without());
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
-    let polling = options.polling();
-    let (namespace, kept, may_rejoin) = (None, None, false);
-    let stack = StackEnd { name, namespace, offloads, addresses, polling, kept, may_rejoin };
-    let mut link = vif::open(&guest, &store, handle, stack, options, None)?;
+    let stack = StackEnd { name, namespace: None, offloads, addresses, options, kept: None };
+    let mut link = vif::open(&guest, &store, handle, stack, None)?;
     link.keep_mapped();
     println!("vif {handle} is up: {}", link.name());
-    links::run(vec![link], &signals, &asked, Nothing)
+    links::run(vec![link], &signals, Nothing)
 }

@@ -1,6 +1,7 @@
 //! What every command does as a program: errors as text, signals, and an output that nobody reads.
 
 use std::fmt::Display;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::{panic, process};
 
@@ -54,9 +55,19 @@ pub fn stop_signal() -> Result<UnixStream, String> {
     Ok(reader)
 }
 
-/// A descriptor that becomes readable at SIGUSR1, by which `dd` and others are asked for a report.
-pub fn report_signal() -> Result<UnixStream, String> {
-    let (reader, writer) = UnixStream::pair().map_err(text)?;
-    signal_hook::low_level::pipe::register(SIGUSR1, writer).map_err(text)?;
-    Ok(reader)
+/// Descriptors that become readable at signals.
+pub struct Signals {
+    /// At those of [`stop_signal`].
+    pub stop: OwnedFd,
+    /// At SIGUSR1, by which `dd` and others are asked for a report.
+    pub report: OwnedFd,
+}
+
+impl Signals {
+    /// From here on, these signals only make them readable.
+    pub fn watch() -> Result<Self, String> {
+        let (report, writer) = UnixStream::pair().map_err(text)?;
+        signal_hook::low_level::pipe::register(SIGUSR1, writer).map_err(text)?;
+        Ok(Self { stop: stop_signal()?.into(), report: report.into() })
+    }
 }

@@ -65,11 +65,10 @@ impl Bed {
         Self { testbed: Testbed::start(0, &format!("workers = 1\n{ports}")), sockets }
     }
 
-    /// Starts testpmd with these ports, whose frames go to `peers`.
+    /// Starts testpmd with the first port of each direction, whose frames go to the second.
     fn testpmd(
         &self,
-        ports: &[u8],
-        peers: &[u8],
+        directions: &[(u8, u8)],
         mode: Mode,
         layout: Layout,
         forward: &str,
@@ -80,7 +79,7 @@ impl Bed {
         // The vectorised driver of packed rings needs AVX-512, where the CPU has it.
         command.args(["--no-telemetry", "-m", "192", "--force-max-simd-bitwidth=512"]);
         let server = u8::from(mode == Mode::TestpmdListens);
-        for (n, port) in ports.iter().enumerate() {
+        for (n, (port, _)) in directions.iter().enumerate() {
             let socket = self.sockets.path().join(port.to_string());
             if mode == Mode::TestpmdListens {
                 // A testpmd that was killed has left it, and the next one does not replace it.
@@ -97,7 +96,7 @@ impl Bed {
         let queues = queues.to_string();
         command.args(["--", "--nb-cores=1", "--total-num-mbufs=8192", "--stats-period=1"]);
         command.args(forward.split(' ')).args(["--rxq", &queues, "--txq", &queues]);
-        for (n, peer) in peers.iter().enumerate() {
+        for (n, (_, peer)) in directions.iter().enumerate() {
             command.arg(format!("--eth-peer={n},{}", mac(*peer)));
         }
         Process::interactive(command).unwrap()
@@ -167,16 +166,16 @@ impl Bed {
     /// Carries frames in both directions with this layout, and ends the session.
     fn drive(&self, pair: u8, mode: Mode, layout: Layout) {
         let [one, other] = [2 * pair, 2 * pair + 1];
-        let mut testpmd = self.testpmd(&[one, other], &[other, one], mode, layout, FORWARD);
+        let directions = [(one, other), (other, one)];
+        let mut testpmd = self.testpmd(&directions, mode, layout, FORWARD);
         [one, other].iter().for_each(|port| self.until_up(&format!("vm{port}")));
         let mut tries = 0;
         loop {
             // A burst in each direction, which then goes round.
             testpmd.write_line("start tx_first").unwrap();
-            let mut directions = [(one, other), (other, one)].into_iter();
             let is_silent =
                 |(from, to): &(u8, u8)| !self.carries_within(&mut [&mut testpmd], *from, *to, TRY);
-            let Some((from, _)) = directions.find(is_silent) else { break };
+            let Some((from, _)) = directions.into_iter().find(is_silent) else { break };
             // What came before the worker served the port that it is for is lost.
             assert!(!self.has_forgotten(from), "vm{from}: {layout:?}, {:?}", self.ports());
             tries += 1;
@@ -259,8 +258,8 @@ fn reconnects(packed: u8, times: u32) {
     let mut bed = Bed::start(&[mode]);
     // One sends and one receives, without an end: frames that go round would end with the first that is lost, and of
     // packed rings testpmd drops all that are on their way when a back-end comes back.
-    let mut sender = bed.testpmd(&[0], &[1], mode, layout, SEND);
-    let mut receiver = bed.testpmd(&[1], &[0], mode, layout, RECEIVE);
+    let mut sender = bed.testpmd(&[(0, 1)], mode, layout, SEND);
+    let mut receiver = bed.testpmd(&[(1, 0)], mode, layout, RECEIVE);
     bed.carries(&mut [&mut sender, &mut receiver], 0, 1);
     for _ in 0..times {
         // The back-end. DPDK's front-ends come back only where they listen.
@@ -269,15 +268,15 @@ fn reconnects(packed: u8, times: u32) {
         bed.carries(&mut [&mut sender, &mut receiver], 0, 1);
         // Each front-end, and then both.
         kill(&mut sender);
-        sender = bed.testpmd(&[0], &[1], mode, layout, SEND);
+        sender = bed.testpmd(&[(0, 1)], mode, layout, SEND);
         bed.carries(&mut [&mut sender, &mut receiver], 0, 1);
         kill(&mut receiver);
-        receiver = bed.testpmd(&[1], &[0], mode, layout, RECEIVE);
+        receiver = bed.testpmd(&[(1, 0)], mode, layout, RECEIVE);
         bed.carries(&mut [&mut sender, &mut receiver], 0, 1);
         kill(&mut receiver);
         kill(&mut sender);
-        receiver = bed.testpmd(&[1], &[0], mode, layout, RECEIVE);
-        sender = bed.testpmd(&[0], &[1], mode, layout, SEND);
+        receiver = bed.testpmd(&[(1, 0)], mode, layout, RECEIVE);
+        sender = bed.testpmd(&[(0, 1)], mode, layout, SEND);
         bed.carries(&mut [&mut sender, &mut receiver], 0, 1);
     }
 }

@@ -96,20 +96,21 @@ impl Plan {
         outputs.clear();
         output_of.clear();
         merged.count = 0;
+        let mut batch = Batch { offers, body, longest: merging.longest };
         // Outputs that the next segments of their flows may be added to, the oldest first.
         let mut open = ArrayVec::<u8, FLOWS>::new();
-        for n in 0..offers.len() {
-            let frame = offers[n].frame;
+        for n in 0..batch.offers.len() {
+            let frame = batch.offers[n].frame;
             let mergeable = mergeable(frame);
             let is_its = |output: &u8| {
-                let first = offers[outputs[usize::from(*output)].first].frame;
+                let first = batch.offers[outputs[usize::from(*output)].first].frame;
                 is_one_flow((&first.headers, first.header()), (&frame.headers, frame.header()))
             };
             let place = open.iter().position(is_its);
             if let (Some(place), Some(next)) = (place, mergeable) {
                 let output = open[place];
                 let to = &mut outputs[usize::from(output)];
-                if add(to, offers, (n, next), merging.longest, body, merged) {
+                if batch.add(to, n, next, merged) {
                     output_of.push(output);
                     continue;
                 }
@@ -177,38 +178,40 @@ fn takes(merging: &Merging, frame: &Frame, gso: Gso) -> bool {
     need == Need::Nothing
 }
 
-/// Adds the frame at place `n` to an output, if it may follow there and both have the right checksums. With the second one, a merged
-/// frame begins.
-fn add(
-    to: &mut Output,
-    offers: &mut [Offer<'_>],
-    (n, next): (usize, Mergeable),
+/// Frames that the port is offered, and the longest merged one that it takes.
+struct Batch<'a, 'f> {
+    offers: &'a mut [Offer<'f>],
+    body: Body<'a>,
     longest: usize,
-    body: Body<'_>,
-    merged: &mut Merged,
-) -> bool {
-    let Some(merge) = &mut to.merge else { return false };
-    let (first, frame) = (offers[to.first].frame, offers[n].frame);
-    let mut longer = *merge;
-    let follows = longer.add([first.header(), frame.header()], next, longest)
-        && (to.merged.is_some() || is_right(&mut offers[to.first], merge.first(), body))
-        && is_right(&mut offers[n], &next, body);
-    if !follows {
-        return false;
-    }
-    let place = *to.merged.get_or_insert_with(|| merged.begin(first));
-    let is_added = merged.frames[place].append(frame);
-    if is_added {
-        *merge = longer;
-    }
-    is_added
 }
 
-/// Whether the frame's checksum is right. It is summed once, however often it is offered.
-fn is_right(offer: &mut Offer<'_>, mergeable: &Mergeable, body: Body<'_>) -> bool {
-    let frame = offer.frame;
-    let sum = || sum_of_payload(frame, mergeable.payload_offset(), body);
-    *offer.is_right.get_or_insert_with(|| mergeable.is_right(frame.header(), sum))
+impl Batch<'_, '_> {
+    /// Adds the frame at place `n` to an output, if it may follow there and both have the right checksums. With the second one, a
+    /// merged frame begins.
+    fn add(&mut self, to: &mut Output, n: usize, next: Mergeable, merged: &mut Merged) -> bool {
+        let Some(merge) = &mut to.merge else { return false };
+        let (first, frame) = (self.offers[to.first].frame, self.offers[n].frame);
+        let mut longer = *merge;
+        let follows = longer.add([first.header(), frame.header()], next, self.longest)
+            && (to.merged.is_some() || self.is_right(to.first, merge.first()))
+            && self.is_right(n, &next);
+        if !follows {
+            return false;
+        }
+        let place = *to.merged.get_or_insert_with(|| merged.begin(first));
+        let is_added = merged.frames[place].append(frame);
+        if is_added {
+            *merge = longer;
+        }
+        is_added
+    }
+
+    /// Whether the frame's checksum is right. It is summed once, however often it is offered.
+    fn is_right(&mut self, place: usize, mergeable: &Mergeable) -> bool {
+        let offer = &mut self.offers[place];
+        let sum = || sum_of_payload(offer.frame, mergeable.payload_offset(), self.body);
+        *offer.is_right.get_or_insert_with(|| mergeable.is_right(offer.frame.header(), sum))
+    }
 }
 
 /// Sums the bytes of a frame from `start` on, which is within its private header. None if they are not mapped here.

@@ -130,7 +130,7 @@ fn start(
     let socket = Arc::new(socket);
     let (ours, machine, toolstack) = (socket.clone(), machine.clone(), toolstack.clone());
     let session = move || {
-        if let Err(error) = session(&ours, &machine, &*toolstack, (process, user), counted) {
+        if let Err(error) = session(&ours, &machine, &*toolstack, process, counted) {
             debug!(%error, "guest session");
         }
     };
@@ -158,12 +158,13 @@ fn session<T: Toolstack>(
     socket: &Arc<OwnedFd>,
     machine: &Machine,
     toolstack: &T,
-    (process, user): (u32, u32),
+    process: u32,
     silent: Counted,
 ) -> io::Result<()> {
     set_socket_timeout(socket, Timeout::Recv, Some(HELLO_LIMIT))?;
     let Some((hello, _)) = receive(socket)? else { return Ok(()) };
     set_socket_timeout(socket, Timeout::Recv, None)?;
+    let user = silent.user;
     drop(silent);
     let refuse = |name: &str, why: &str| {
         warn!(user, process, name = ?name, why, "a guest is refused");

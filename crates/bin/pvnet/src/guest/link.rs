@@ -10,6 +10,7 @@ use poller::Polling;
 use uplink::tap::{Tap, TapOffload};
 use wire::ethernet::MacAddr;
 
+use super::options::Options;
 use super::pump::QueueThread;
 use super::stack_queue::StackQueue;
 use crate::context::ContextDevice;
@@ -31,12 +32,9 @@ pub(super) struct StackEnd<'a> {
     /// The offloads that the stack may leave to the device.
     pub(super) offloads: Features,
     pub(super) addresses: Vec<String>,
-    /// How the threads wait for frames.
-    pub(super) polling: Polling,
+    pub(super) options: &'a Options,
     /// Those queues of an earlier session whose tap the stack has configured.
     pub(super) kept: Option<Vec<StackQueue>>,
-    /// Whether there may be a later session, with another number of queues.
-    pub(super) may_rejoin: bool,
 }
 
 /// An interface. Its frames are carried while its device is open and until it is dropped or
@@ -116,7 +114,7 @@ impl Link {
     ) -> Result<Self, String> {
         let offload = tap_offload(stack.offloads, device.features());
         let own = stack_queues(device.mac(), queues.len(), offload, &mut stack)?;
-        let StackEnd { name, polling, .. } = stack;
+        let (name, polling) = (stack.name, stack.options.polling());
         let running = Running::start(&name, device, queues, &own, polling)?;
         Ok(Self { name, stack: own, polling, running: Some(running), context: None })
     }
@@ -127,8 +125,8 @@ impl Link {
         mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
         let own = stack_queues(context.mac(), 1, TapOffload::NONE, &mut stack)?;
-        let StackEnd { name, offloads, polling, .. } = stack;
-        let context = Some((context, offloads));
+        let (name, polling) = (stack.name, stack.options.polling());
+        let context = Some((context, stack.offloads));
         let mut this = Self { name, stack: own, polling, running: None, context };
         this.set_carrier(false)?;
         this.reopen()?;
@@ -283,10 +281,11 @@ fn open_taps(
     offload: TapOffload,
     stack: &StackEnd<'_>,
 ) -> Result<Vec<StackQueue>, String> {
-    let StackEnd { name, namespace, addresses, may_rejoin, .. } = stack;
-    let taps = match may_rejoin {
-        true => Tap::open_multi_queue(name, queues, offload),
-        false => Tap::open(name, queues, offload),
+    let StackEnd { name, namespace, addresses, options, .. } = stack;
+    // A later session may have another number of queues.
+    let taps = match options.rejoin.is_zero() {
+        true => Tap::open(name, queues, offload),
+        false => Tap::open_multi_queue(name, queues, offload),
     };
     let taps = taps.map_err(text)?;
     netns::set_mac(*namespace, name, &mac.to_string())?;

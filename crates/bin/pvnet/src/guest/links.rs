@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 
 use super::link::Link;
-use crate::program::text;
+use crate::program::{Signals, text};
 
 /// What a process follows beside its interfaces.
 pub(super) trait Follow {
@@ -19,12 +19,11 @@ pub(super) trait Follow {
 }
 
 /// Waits until there is a signal, no interface is left or `follow` ends it, and closes what is open then. An interface
-/// that ends earlier is closed, or waits until its device comes back, and the others go on. When `asked` is readable, it
-/// prints a report. The error is why an interface ended early.
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. When a report is asked for, it
+/// prints one. The error is why an interface ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
-    signals: impl AsFd,
-    asked: impl AsFd,
+    signals: &Signals,
     mut follow: impl Follow,
 ) -> Result<(), String> {
     let mut result = Ok(());
@@ -36,7 +35,7 @@ pub(super) fn run(
         }
         let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
         let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
-        let ends = !goes_on || (closing.is_empty() && wait(&links, &signals, &asked, &follow)?);
+        let ends = !goes_on || (closing.is_empty() && wait(&links, signals, &follow)?);
         if ends {
             closing.append(&mut links);
         }
@@ -71,14 +70,10 @@ fn reopen(link: &mut Link) {
 }
 
 /// Waits for a signal or a change, and prints a report if one was asked for. Returns whether it is a signal.
-fn wait(
-    links: &[Link],
-    signals: &impl AsFd,
-    asked: &impl AsFd,
-    follow: &impl Follow,
-) -> Result<bool, String> {
+fn wait(links: &[Link], signals: &Signals, follow: &impl Follow) -> Result<bool, String> {
+    let Signals { stop, report: asked } = signals;
     let changes = links.iter().flat_map(Link::changes).chain(follow.changes());
-    let fds = [signals.as_fd(), asked.as_fd()].into_iter().chain(changes);
+    let fds = [stop.as_fd(), asked.as_fd()].into_iter().chain(changes);
     let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
     if !fds[1].revents().is_empty() {
@@ -192,12 +187,12 @@ mod tests {
         end: usize,
         follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
     ) -> Vec<&'static str> {
-        run_and_ask(&event(), end, follow)
+        run_two_with(&Signals { stop: event(), report: event() }, end, follow)
     }
 
-    /// The same with the descriptor by which reports are asked for.
-    fn run_and_ask(
-        asked: &OwnedFd,
+    /// The same with these signals.
+    fn run_two_with(
+        signals: &Signals,
         end: usize,
         follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
     ) -> Vec<&'static str> {
@@ -208,13 +203,12 @@ mod tests {
             ends_late: Mutex::default(),
         });
         let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
-        let signals = event();
         let turns = Turns(0, |turn| {
             let closed = shared.closed.lock().unwrap().clone();
-            follow(turn, &shared, &signals, &closed);
+            follow(turn, &shared, &signals.stop, &closed);
             turn != end
         });
-        let result = run(vec![device("a"), device("b")], &signals, asked, turns);
+        let result = run(vec![device("a"), device("b")], signals, turns);
         assert_eq!(result, Ok(()));
         let closed = shared.closed.lock().unwrap();
         closed.clone()
@@ -235,12 +229,12 @@ mod tests {
 
     #[test]
     fn a_report_ends_nothing() {
-        let asked = event();
-        ring(&asked);
-        let closed = run_and_ask(&asked, usize::MAX, |turn, _, signals, closed| {
+        let signals = Signals { stop: event(), report: event() };
+        ring(&signals.report);
+        let closed = run_two_with(&signals, usize::MAX, |turn, _, stop, closed| {
             assert_eq!(closed, [""; 0]);
             if turn == 1 {
-                ring(signals);
+                ring(stop);
             }
         });
         assert_eq!(closed, ["a", "b"]);

@@ -26,9 +26,9 @@ pub(super) fn open<G: Guest>(
     store: &Arc<dyn Store>,
     handle: u32,
     stack: StackEnd<'_>,
-    options: &Options,
     pool: Option<&CopyPool<G>>,
 ) -> Result<Link, String> {
+    let options = stack.options;
     let config = netfront::Config {
         queues: queues(options),
         features: stack.offloads,

@@ -276,7 +276,6 @@ impl ServedQueue {
         leftover: &Arc<Leftover>,
     ) -> Result<Option<(Interface, LentIngress)>, String> {
         let Self { lender, memory, counts, .. } = self;
-        let region = memory.region.share().ok_or("the guest's memory cannot be shared")?;
         let loan = Loan {
             lender: lender.clone(),
             id: memory.lender,
@@ -285,7 +284,7 @@ impl ServedQueue {
         };
         let calls =
             || -> Box<dyn Hypercalls> { Box::new(DirectCalls::new(&self.place, &self.domain)) };
-        device.connect_lent(region, memory.features, loan, leftover, &calls)
+        device.connect_lent(memory, loan, leftover, &calls)
     }
 
     /// Has the receiving side dropped. Who stops the queue has done it already, and waits for this thread.

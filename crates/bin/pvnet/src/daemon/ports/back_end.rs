@@ -30,6 +30,11 @@ pub(super) struct BackEnds {
 }
 
 struct Shared {
+    /// The uplink's name.
+    name: String,
+    options: Options,
+    meter: Arc<Meter>,
+    events: PortEvents,
     connections: Connections,
     /// Whether the present back-end broke its rings.
     is_broken: AtomicBool,
@@ -47,14 +52,19 @@ impl BackEnds {
         meter: &Arc<Meter>,
         events: PortEvents,
     ) -> io::Result<Self> {
-        let connections = Connections::new()?;
-        let shared = Arc::new(Shared { connections, is_broken: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            name: uplink.name.clone(),
+            options,
+            meter: meter.clone(),
+            events,
+            connections: Connections::new()?,
+            is_broken: AtomicBool::new(false),
+        });
         let file =
             (uplink.settings.socket_side() == Mode::Server).then(|| uplink.settings.socket.clone());
         // From here on it goes with the uplink.
         let this = Self { shared: shared.clone(), file };
-        let (name, meter) = (uplink.name.clone(), meter.clone());
-        let serve = move || shared.serve(&name, &socket, &options, &meter, &events);
+        let serve = move || shared.serve(&socket);
         spawn_for_client("virtio-user", serve).map_err(io::Error::other)?;
         Ok(this)
     }
@@ -83,14 +93,8 @@ impl Drop for BackEnds {
 
 impl Shared {
     /// Serves connections until the uplink goes, or until a back-end shows itself hostile.
-    fn serve(
-        &self,
-        name: &str,
-        socket: &Socket,
-        options: &Options,
-        meter: &Arc<Meter>,
-        events: &PortEvents,
-    ) {
+    fn serve(&self, socket: &Socket) {
+        let Self { name, options, meter, events, .. } = self;
         let stopped = self.connections.stopped();
         let mut pace = session_pace(Instant::now());
         while let Some(stream) = self.connections.next(socket) {

@@ -58,19 +58,20 @@ pub fn run(args: &OvnArgs) -> Result<ExitCode> {
     let cache =
         std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
     // Programs of another release would need its C library.
-    let programs = Programs::prepare(Suite::of_this_machine(), &cache, Form::Whole, args.quiet)?;
+    let suite = Suite::of_this_machine();
+    let programs = Programs::prepare(pvnet, suite, &cache, Form::Whole, args.quiet)?;
     let json = args.json.as_deref();
     if let Some(What::Cost { rounds, seconds }) = args.what {
         lab::preflight(&["iperf3"])?;
         let progress = Progress::new(cost::steps(rounds), args.quiet);
-        let benchmark = cost::measure(&programs, &pvnet, (rounds, seconds), &progress)?;
+        let benchmark = cost::measure(&programs, rounds, seconds, &progress)?;
         progress.finish();
         cost::show(&benchmark, json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let programs = programs.with_machines(Suite::of_this_machine(), &cache, args.quiet)?;
+    let programs = programs.with_machines(suite, &cache, args.quiet)?;
     let progress = Progress::new(STEPS, args.quiet);
-    let steps = run_steps(&programs, &pvnet, Form::Whole, &progress)?;
+    let steps = run_steps(&programs, Form::Whole, &progress)?;
     progress.finish();
     let passed = scenario::report("ovn", &steps, json)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

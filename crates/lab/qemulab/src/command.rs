@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
+use crate::{Day, Error, Firmware, Inputs, Result, ZeroCopy, pvnet};
 use clap::Args;
 use lab::{Interrupt, Progress};
 use xenlab::{Edition, Emulator, Images, Suite, default_cache, scenario};
@@ -84,7 +84,10 @@ pub fn run(args: &QemuArgs) -> Result<ExitCode> {
     for (version, emulator) in &emulators {
         let done = match args.zero_copy {
             true => ZeroCopy::run(&images, emulator, &pvnet, &progress)?,
-            false => day.run(&images, emulator, &firmware, &pvnet, &progress)?,
+            false => {
+                let (images, firmware, pvnet) = (&images, &firmware, pvnet.as_path());
+                day.run(Inputs { images, emulator, firmware, pvnet }, &progress)?
+            }
         };
         for mut step in done {
             step.what = format!("QEMU {version}: {}", step.what);

@@ -104,21 +104,21 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         "a program of dom0 beside a flood: {share:.2} of its time and pvnet's, of at least {SHARE_MIN}"
     );
     let passed = leaks.is_empty() && rows.iter().all(Row::passed) && share >= SHARE_MIN;
-    let document = document((&*rows, &baseline), held, &leaks, share);
+    let document = document(&rows, &baseline, held, &leaks, share);
     scenario::write_json(args.lab.json.as_deref(), &document)?;
     Ok(passed)
 }
 
 fn document<'a>(
-    (rows, baseline): (&'a [Row], &'a Baseline),
+    rows: &'a [Row],
+    baseline: &'a Baseline,
     held: [Resources; 3],
     leaks: &'a [String],
     share_beside_flood: f64,
 ) -> HostileDocument<'a> {
-    let machine = Machine::detect();
     HostileDocument {
         bench: "xen-hostile",
-        machine,
+        machine: Machine::detect(),
         rows,
         baseline,
         held,
@@ -196,7 +196,7 @@ mod tests {
             complaints: vec!["late".to_owned()],
         };
         let (rows, baseline) = ([row], Baseline::new(vec![victim]));
-        let document = document((&rows, &baseline), Default::default(), &[], 0.25);
+        let document = document(&rows, &baseline, Default::default(), &[], 0.25);
         document::checked(&document);
     }
 }

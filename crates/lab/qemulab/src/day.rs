@@ -60,7 +60,8 @@ impl Day {
     pub fn choose(texts: &[String]) -> Result<Self> {
         let names = || ALL.iter().map(|(what, _)| *what);
         if let Some(text) = texts.iter().find(|text| !names().any(|what| what.contains(*text))) {
-            return Err(Error::parse("the choice of steps", "no step's name has it", text));
+            let cause = "no step's name contains this".to_owned();
+            return Err(Error::Content { what: format!("--step {text}"), cause });
         }
         let is_chosen =
             |what: &str| texts.is_empty() || texts.iter().any(|text| what.contains(text));

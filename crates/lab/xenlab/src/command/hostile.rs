@@ -16,13 +16,13 @@ use super::args::{LabArgs, built};
 /// Its arguments.
 #[derive(Args)]
 pub struct HostileArgs {
-    /// Only this attack; repeatable. `hostile --list` names them.
+    /// Run only this attack; repeatable [default: all]. The program hostile lists them with `--list`.
     #[arg(long, value_name = "CLASS", hide_possible_values = true)]
     only: Vec<Class>,
-    /// How long an attack that repeats runs, in seconds.
+    /// Duration of each repeating attack, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
-    /// How many connections are opened and closed, and interfaces plugged and unplugged, to find leaks.
+    /// How often the tests for leaks open and close a connection, and plug and unplug an interface.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
     /// The program hostile [default: the one beside this program].

@@ -254,7 +254,7 @@ impl<'a> Machine<'a> {
         let files = self.consoles.iter().map(|file| std::fs::read(file).unwrap_or_default());
         let files = files.map(|text| String::from_utf8_lossy(&text).into_owned());
         let printed = std::iter::once(qemu.stdout()).chain(files).collect();
-        let saved = store.add((name, &self.identity), printed, |state| {
+        let saved = store.add(name, &self.identity, printed, |state| {
             let uri = format!("file:{}", state.display());
             monitor.execute("migrate", json!({ "uri": uri }))?;
             wait_for_migration(&mut monitor, &mut qemu)?;

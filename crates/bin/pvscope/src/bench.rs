@@ -88,7 +88,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let words = |mode: Mode| mode.words(&plugin, &out, &calls);
     let boots = SnapshotArgs { fresh: args.fresh, ..SnapshotArgs::default() };
     let waiting = words(Mode::Waiting).unwrap_or_default();
-    let snapshot = machine.saved(&waiting, boots, (&watch, &progress))?;
+    let snapshot = machine.saved(&waiting, boots, &watch)?;
     for round in 1..=args.rounds {
         let mut measured = Vec::new();
         for mode in modes.iter().copied() {

@@ -169,7 +169,7 @@ impl Machine {
         let machine = self.machine(&self.emulator.version_line()?)?;
         let progress = Progress::new(snapshot::STEPS, record.is_quiet());
         let watch = Watch::new(&self.consoles, &progress, record.limit());
-        let mut running = machine.start(&argument, snapshot, (&watch, &progress))?;
+        let mut running = machine.start(&argument, snapshot, &watch)?;
         watch.record(&mut running.qemu)?;
         progress.step("wait for the guest's report");
         self.wait_for_report(&mut running, args, record.limit())?;

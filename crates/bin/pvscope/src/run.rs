@@ -114,7 +114,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let printed = host.printed();
     let consoles = [("the console", host.log()), ("the script", printed.clone())];
     let watch = Watch::new(&consoles, &progress, record.limit());
-    let mut running = machine.start(&argument, args.snapshot, (&watch, &progress))?;
+    let mut running = machine.start(&argument, args.snapshot, &watch)?;
     watch.record(&mut running.qemu)?;
     // The machine ends after its script.
     watch.end(&mut running.qemu)?;

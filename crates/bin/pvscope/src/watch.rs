@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// A running machine.
 pub struct Watch<'a> {
     consoles: &'a [(&'static str, PathBuf)],
-    progress: &'a Progress,
+    pub progress: &'a Progress,
     limit: u64,
     since: SystemTime,
 }

@@ -286,8 +286,7 @@ impl Workload {
     ) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
         let programs = mark::programs();
-        let Variation { xen_append, guest_config, iperf, pause, script, guest_script } = variation;
-        let changes = (&**script, &**iperf);
+        let Variation { xen_append, guest_config, pause, script, guest_script, .. } = variation;
         let xen_arguments = xen_append.clone();
         let batch =
             Batch { xen: self.has_xen(), files, programs, xen_arguments, ..Batch::default() };
@@ -295,7 +294,7 @@ impl Workload {
         Ok(match self.kind {
             Kind::Xen(backend, traffic) => {
                 let batch = Batch {
-                    script: scripts::xen((backend, traffic), milliseconds, changes),
+                    script: scripts::xen(backend, traffic, milliseconds, variation),
                     guest_script: scripts::guest(backend, traffic, guest_script),
                     guests: vec![backend.guest(GUEST, MAC, guest_config)],
                     ..batch
@@ -328,15 +327,16 @@ impl Workload {
             },
             Kind::Loopback => {
                 let address = "127.0.0.1";
-                let script = scripts::linux("", (self.interface(), address), milliseconds, changes);
+                let script = scripts::linux("", self.interface(), address, milliseconds, variation);
                 Batch { script, ..batch }
             }
             Kind::Virtio | Kind::Dom0 => Batch {
                 script: scripts::linux(
                     NAMESPACES,
-                    (self.interface(), "10.0.0.2"),
+                    self.interface(),
+                    "10.0.0.2",
                     milliseconds,
-                    changes,
+                    variation,
                 ),
                 devices: cards(CARDS),
                 ..batch

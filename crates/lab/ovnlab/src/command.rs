@@ -9,11 +9,7 @@ use lab::{Interrupt, Progress};
 use qemulab::pvnet;
 use xenlab::{Suite, default_cache, scenario};
 
-/// Starts OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and does
-/// with them what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed. A
-/// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
-///
-/// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
+/// The arguments of `pvnet-lab ovn`.
 #[derive(Args)]
 pub struct OvnArgs {
     #[command(subcommand)]
@@ -24,7 +20,7 @@ pub struct OvnArgs {
     /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
-    /// Where the packages are kept [default: xenlab in cargo's target folder].
+    /// Where packages are kept [default: xenlab in cargo's target folder].
     #[arg(long, value_name = "DIR", global = true)]
     cache: Option<PathBuf>,
     /// Show no progress on standard error.
@@ -34,13 +30,15 @@ pub struct OvnArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Measure what a TCP stream costs between guests, through OVN and in one pvnet's switch: throughput, and processor time per gigabyte of
-    /// the whole machine, of pvnet, and of Open vSwitch. A busy machine falsifies the first two.
+    /// Measure a TCP stream between guests, through OVN and within one pvnet's switch: throughput, and processor time per gigabyte of
+    /// the machine, of pvnet, and of Open vSwitch.
+    ///
+    /// Other load distorts the throughput and the machine's processor time.
     Cost {
-        /// The number of rounds; rows are medians, with minimum and maximum.
+        /// Number of rounds; results are medians, with minimum and maximum.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
-        /// Seconds of each measurement.
+        /// Duration of each measurement, in seconds.
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
         seconds: u32,
     },
@@ -58,19 +56,20 @@ pub fn run(args: &OvnArgs) -> Result<ExitCode> {
     let cache =
         std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
     // Programs of another release would need its C library.
-    let programs = Programs::prepare(Suite::of_this_machine(), &cache, Form::Whole, args.quiet)?;
+    let suite = Suite::of_this_machine();
+    let programs = Programs::prepare(pvnet, suite, &cache, Form::Whole, args.quiet)?;
     let json = args.json.as_deref();
     if let Some(What::Cost { rounds, seconds }) = args.what {
         lab::preflight(&["iperf3"])?;
         let progress = Progress::new(cost::steps(rounds), args.quiet);
-        let benchmark = cost::measure(&programs, &pvnet, (rounds, seconds), &progress)?;
+        let benchmark = cost::measure(&programs, rounds, seconds, &progress)?;
         progress.finish();
         cost::show(&benchmark, json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let programs = programs.with_machines(Suite::of_this_machine(), &cache, args.quiet)?;
+    let programs = programs.with_machines(suite, &cache, args.quiet)?;
     let progress = Progress::new(STEPS, args.quiet);
-    let steps = run_steps(&programs, &pvnet, Form::Whole, &progress)?;
+    let steps = run_steps(&programs, Form::Whole, &progress)?;
     progress.finish();
     let passed = scenario::report("ovn", &steps, json)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

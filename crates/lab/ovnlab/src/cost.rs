@@ -66,12 +66,12 @@ const QUANTITIES: [(&str, &str); 4] =
 /// and for the processor time per gigabyte of the machine, of pvnet, and of Open vSwitch.
 pub fn measure(
     programs: &Programs,
-    pvnet: &Path,
-    (rounds, seconds): (u32, u32),
+    rounds: u32,
+    seconds: u32,
     progress: &Progress,
 ) -> Result<Benchmark> {
     progress.step("start OVN, three hosts and a pvnet without OVN");
-    let bed = Bed::start(programs, pvnet)?;
+    let bed = Bed::start(programs)?;
     let mut samples = WAYS.map(|_| QUANTITIES.map(|_| Samples::new()));
     for round in 0..rounds as usize {
         // Each round begins with another one.
@@ -139,7 +139,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn start(programs: &Programs, pvnet: &Path) -> Result<Self> {
+    fn start(programs: &Programs) -> Result<Self> {
         use Attachment::{Device, PlainSwitch, Switch, VhostUser};
         let central = Central::start(programs)?;
         let kinds = [Switch, Switch, PlainSwitch, PlainSwitch, Device, Device, Device, VhostUser];
@@ -147,6 +147,7 @@ impl Bed {
         let mut guests = (11..).zip(kinds).map(guest).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = guests.iter().map(|guest| guest.plan.clone()).collect();
         let namespace = Namespace::create("ovnlab")?;
+        let pvnet = &programs.pvnet;
         let alone =
             Daemon::start(pvnet, &namespace, |folder| plan::configuration(folder, &plans[..4]))?;
         for guest in &mut guests[..4] {
@@ -158,11 +159,11 @@ impl Bed {
         for (name, address, own) in of_hosts {
             let address = format!("172.31.0.{address}");
             let plans = &plans[own.clone()];
-            let host = Host::start(programs, pvnet, &central, name, &address, plans)?;
+            let host = Host::start(&central, name, &address, plans)?;
             central.until_known(name)?;
             for guest in &mut guests[own] {
                 central.add_port(&guest.plan)?;
-                guest.join(pvnet, &host)?;
+                guest.join(&host)?;
                 central.until_bound(&guest.plan, name)?;
             }
             hosts.push(host);

@@ -51,7 +51,7 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     testbed.central.offer(&testbed.guests[P14].plan)?;
     testbed.join(P14, B)?;
     let guest = &testbed.guests[P14];
-    ask(&testbed.programs, &guest.namespace)?;
+    ask(&testbed.central.node.programs, &guest.namespace)?;
     let shown = guest.namespace.ip(&["address", "show", "dev", "eth0"])?;
     let routes = guest.namespace.ip(&["route", "show"])?;
     let has_lease = has_lease(&guest.plan, &(shown + &routes));

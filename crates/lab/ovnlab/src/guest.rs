@@ -40,9 +40,9 @@ impl Guest {
     }
 
     /// Joins the pvnet of a host, whose place of its device is set first.
-    pub(crate) fn join(&mut self, pvnet: &Path, host: &Host) -> Result<()> {
+    pub(crate) fn join(&mut self, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
-        self.start(pvnet, host.daemon.folder())?;
+        self.start(&host.node.programs.pvnet, host.daemon.folder())?;
         if self.plan.asks {
             return Ok(());
         }

@@ -1,64 +1,56 @@
 //! A host: Open vSwitch, OVN's controller and pvnet.
 
-use std::path::{Path, PathBuf};
-
-use lab::{Namespace, Process, TempDir};
+use lab::Process;
 use qemulab::Daemon;
 use xenlab::Result;
 
 use crate::central::{self, Central};
+use crate::node::Node;
 use crate::plan::{self, Attachment, Plan};
-use crate::programs::{LIMIT, Programs};
+use crate::programs::LIMIT;
 
 /// What Open vSwitch with DPDK needs where nothing is set up for it: no large pages, and no NIC.
 const DPDK: &str = "--no-huge --legacy-mem -m 512 --no-pci";
 
+/// The name of the switch's database.
+const DATABASE: &str = "db";
+
 /// A host with its guests' daemon.
 pub(crate) struct Host {
     pub(crate) name: &'static str,
-    programs: Programs,
     // Dropped in this order: those that use others first.
     pub(crate) daemon: Daemon,
     _controller: Process,
     /// Open vSwitch's daemon.
     pub(crate) switch: Process,
     _database: Process,
-    folder: TempDir,
-    pub(crate) namespace: Namespace,
+    pub(crate) node: Node,
 }
 
 impl Host {
     /// Starts a host with this address on the network between hosts, whose pvnet has the ports of all these guests. They
     /// come to Open vSwitch in the same way.
     pub(crate) fn start(
-        programs: &Programs,
-        pvnet: &Path,
         central: &Central,
         name: &'static str,
         address: &str,
         guests: &[Plan],
     ) -> Result<Self> {
-        let (namespace, folder) = (Namespace::create("ovnlab")?, TempDir::new()?);
-        let under = &central.namespace;
+        let node = Node::create(&central.node.programs)?;
+        let (namespace, under) = (&node.namespace, &central.node.namespace);
         let (port, own) = (format!("u{name}"), namespace.name());
         under.ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", own])?;
         under.ip(&["link", "set", &port, "master", "u", "up"])?;
         namespace.ip(&["link", "set", "eth0", "up"])?;
         // Open vSwitch writes frames with finished checksums only, and takes no others from a veth.
-        for (namespace, device) in [(&namespace, "eth0"), (under, port.as_str())] {
+        for (namespace, device) in [(namespace, "eth0"), (under, port.as_str())] {
             let mut ethtool = namespace.exec("ethtool")?;
             ethtool.args(["-K", device, "tx", "off"]);
             lab::run(ethtool, LIMIT)?;
         }
-        let database = programs.database(
-            &namespace,
-            folder.path(),
-            "db",
-            "usr/share/openvswitch/vswitch.ovsschema",
-            &[],
-        )?;
-        let socket = format!("unix:{}", folder.path().join("db.sock").display());
-        vsctl(programs, &socket, "--no-wait init")?;
+        let schema = "usr/share/openvswitch/vswitch.ovsschema";
+        let database = node.database(DATABASE, schema, &[])?;
+        vsctl(&node, "--no-wait init")?;
         let ids = format!(
             "external_ids:system-id={name} external_ids:hostname={name} external_ids:ovn-remote=tcp:{}:{} \
              external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip={address} \
@@ -67,7 +59,7 @@ impl Host {
             central::PORT,
             central::PHYSICAL
         );
-        vsctl(programs, &socket, &format!("--no-wait set open . {ids}"))?;
+        vsctl(&node, &format!("--no-wait set open . {ids}"))?;
         let attachment = guests.first().map_or(Attachment::Device, |plan| plan.attachment);
         let program = match attachment {
             Attachment::VhostUser => {
@@ -82,45 +74,31 @@ impl Host {
                     "other_config:pmd-cpu-mask=1",
                     &options,
                 ];
-                vsctl_words(programs, &socket, &words)?;
+                vsctl_words(&node, &words)?;
                 "ovs-vswitchd-dpdk"
             }
             _ => "ovs-vswitchd",
         };
-        let control = format!("--unixctl={}", folder.path().join("vswitchd.ctl").display());
+        let (socket, control) = (node.remote(DATABASE), node.control("vswitchd"));
         let arguments = [socket.as_str(), &control, "-vconsole:warn"];
-        let switch = programs.daemon(&namespace, folder.path(), program, &arguments)?;
+        let switch = node.daemon(program, &arguments)?;
         // The tunnels' address sits on the bridge with the uplink: userspace tunnels need that.
         let bridge =
             "-- add-br br-phy -- set br br-phy datapath_type=netdev -- add-port br-phy eth0";
-        vsctl(programs, &socket, bridge)?;
+        vsctl(&node, bridge)?;
         namespace.ip(&["address", "add", &format!("{address}/24"), "dev", "br-phy"])?;
         namespace.ip(&["link", "set", "br-phy", "up"])?;
         let arguments = [socket.as_str(), "-vconsole:warn"];
-        let controller =
-            programs.daemon(&namespace, folder.path(), "ovn-controller", &arguments)?;
-        let daemon =
-            Daemon::start(pvnet, &namespace, |folder| plan::configuration(folder, guests))?;
-        Ok(Self {
-            name,
-            programs: programs.clone(),
-            daemon,
-            _controller: controller,
-            switch,
-            _database: database,
-            folder,
-            namespace,
-        })
-    }
-
-    /// The socket of the switch's database.
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.path().join("db.sock")
+        let controller = node.daemon("ovn-controller", &arguments)?;
+        let daemon = Daemon::start(&node.programs.pvnet, namespace, |folder| {
+            plan::configuration(folder, guests)
+        })?;
+        Ok(Self { name, daemon, _controller: controller, switch, _database: database, node })
     }
 
     /// Runs a command on the switch's database.
     pub(crate) fn vsctl(&self, words: &str) -> Result<String> {
-        vsctl(&self.programs, &format!("unix:{}", self.socket().display()), words)
+        vsctl(&self.node, words)
     }
 
     /// Makes a guest's device, or the port that it is behind, the logical port of its name.
@@ -139,7 +117,7 @@ impl Host {
             "-- --may-exist add-port br-int {device} -- set interface {device} external_ids:iface-id={port}"
         );
         self.vsctl(&add)?;
-        self.namespace.ip(&["link", "set", device, "up"]).map(drop).map_err(Into::into)
+        self.node.namespace.ip(&["link", "set", device, "up"]).map(drop).map_err(Into::into)
     }
 
     /// The logical port is not here any more.
@@ -148,12 +126,10 @@ impl Host {
     }
 }
 
-fn vsctl(programs: &Programs, socket: &str, words: &str) -> Result<String> {
-    vsctl_words(programs, socket, &words.split(' ').collect::<Vec<_>>())
+fn vsctl(node: &Node, words: &str) -> Result<String> {
+    vsctl_words(node, &words.split(' ').collect::<Vec<_>>())
 }
 
-fn vsctl_words(programs: &Programs, socket: &str, words: &[&str]) -> Result<String> {
-    let mut command = programs.client("ovs-vsctl")?;
-    command.arg(format!("--db={socket}")).arg("--timeout=30").args(words);
-    Ok(lab::run(command, LIMIT)?)
+fn vsctl_words(node: &Node, words: &[&str]) -> Result<String> {
+    node.client("ovs-vsctl", DATABASE, words)
 }

@@ -1,7 +1,6 @@
 //! Guests of other kinds as logical ports: a virtual machine, and a context of a card.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use control_socket::PortState;
 use lab::Process;
@@ -14,7 +13,7 @@ use crate::dhcp;
 use crate::guest::{self, Guest};
 use crate::host::Host;
 use crate::plan::{Attachment, MTU, Plan};
-use crate::programs::{LIMIT, Programs};
+use crate::programs::LIMIT;
 use crate::testbed::{P11, Testbed};
 
 /// The size of files, in MiB.
@@ -35,9 +34,9 @@ impl Kinds {
     fn start(testbed: &Testbed) -> Result<Self> {
         let vm = Plan::new(2, 22, "p22", None).attached(Attachment::Machine).asking();
         let mut guest = Guest::new(2, 23, None)?.attached(Attachment::Card).asking();
-        let Testbed { programs, pvnet, central, .. } = testbed;
+        let central = &testbed.central;
         let plans = [vm.clone(), guest.plan.clone()];
-        let host = Host::start(programs, pvnet, central, "d", "172.31.0.14", &plans)?;
+        let host = Host::start(central, "d", "172.31.0.14", &plans)?;
         central.until_known(host.name)?;
         for plan in &plans {
             central.add_port(plan)?;
@@ -45,12 +44,12 @@ impl Kinds {
         }
         // The wire is there before the card and stays after it, so that Open vSwitch keeps its port.
         let wire = guest.plan.device.as_str();
-        host.namespace.ip(&["tuntap", "add", "dev", wire, "mode", "tap", "vnet_hdr"])?;
-        let card = start_card(pvnet, &host, &guest.plan)?;
-        guest.join(pvnet, &host)?;
+        host.node.namespace.ip(&["tuntap", "add", "dev", wire, "mode", "tap", "vnet_hdr"])?;
+        let card = start_card(&host, &guest.plan)?;
+        guest.join(&host)?;
         host.bind(&vm)?;
-        let machine = boot(programs, &host, &vm)?;
-        dhcp::ask(programs, &guest.namespace)?;
+        let machine = boot(&host, &vm)?;
+        dhcp::ask(&host.node.programs, &guest.namespace)?;
         for plan in &plans {
             central.until_bound(plan, host.name)?;
         }
@@ -93,9 +92,9 @@ impl Kinds {
     }
 
     /// Whether the card's guest is reached again when the card was killed, and then the machine when pvnet was.
-    fn outlive(&mut self, pvnet: &Path, other: &Guest) -> Result<[bool; 2]> {
+    fn outlive(&mut self, other: &Guest) -> Result<[bool; 2]> {
         self.card.kill()?;
-        self.card = start_card(pvnet, &self.host, &self.guest.plan)?;
+        self.card = start_card(&self.host, &self.guest.plan)?;
         let card = self.guest.reaches(other, &[])?;
         self.host.daemon.kill()?;
         self.host.daemon.restart()?;
@@ -104,8 +103,8 @@ impl Kinds {
     }
 }
 
-fn start_card(pvnet: &Path, host: &Host, plan: &Plan) -> Result<Process> {
-    let mut command = host.namespace.exec(&pvnet.to_string_lossy())?;
+fn start_card(host: &Host, plan: &Plan) -> Result<Process> {
+    let mut command = host.node.namespace.exec(&host.node.programs.pvnet.to_string_lossy())?;
     command.args(["nic", "--directory"]).arg(host.daemon.folder()).arg(&plan.port);
     let mut card = Process::capture(command)?;
     card.says("is up", LIMIT)?;
@@ -113,8 +112,8 @@ fn start_card(pvnet: &Path, host: &Host, plan: &Plan) -> Result<Process> {
 }
 
 /// Boots a virtual machine, which asks OVN for its address.
-fn boot(programs: &Programs, host: &Host, plan: &Plan) -> Result<Machine> {
-    let (images, emulator) = programs.machines()?;
+fn boot(host: &Host, plan: &Plan) -> Result<Machine> {
+    let (images, emulator) = host.node.programs.machines()?;
     let config = MachineConfig::new(&plan.name);
     let config = plan.vhost_user().plug(config, emulator, host.daemon.folder())?;
     let machine = Machine::boot(images, emulator, &config)?;
@@ -137,7 +136,7 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     let other = &testbed.guests[P11];
     let carries = kinds.carry(other)?;
     let protected = kinds.are_protected(&testbed.central, other)?;
-    let [card, machine] = kinds.outlive(&testbed.pvnet, other)?;
+    let [card, machine] = kinds.outlive(other)?;
     let name = kinds.host.name;
     drop(kinds);
     testbed.central.forget(name)?;

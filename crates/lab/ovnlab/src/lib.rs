@@ -29,6 +29,7 @@ mod guest;
 mod host;
 mod kinds;
 mod network;
+mod node;
 mod plan;
 mod programs;
 mod scripts;

@@ -93,8 +93,8 @@ impl Central {
         let outside = Namespace::create("ovnlab")?;
         let own = outside.name();
         let peer = ["type", "veth", "peer", "name", "eth0", "netns", own];
-        self.namespace.ip(&[&["link", "add", "uo"][..], &peer].concat())?;
-        self.namespace.ip(&["link", "set", "uo", "master", "u", "up"])?;
+        self.node.namespace.ip(&[&["link", "add", "uo"][..], &peer].concat())?;
+        self.node.namespace.ip(&["link", "set", "uo", "master", "u", "up"])?;
         // Open vSwitch takes no frames with unfinished checksums.
         let mut ethtool = outside.exec("ethtool")?;
         ethtool.args(["-K", "eth0", "tx", "off"]);

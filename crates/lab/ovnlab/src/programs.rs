@@ -1,10 +1,9 @@
-//! OVN's and Open vSwitch's programs, and Xen's hotplug scripts.
+//! OVN's and Open vSwitch's programs, Xen's hotplug scripts, and pvnet.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lab::{Namespace, Process};
 use xenlab::{Emulator, Error, Images, Result, Suite};
 
 /// The packages whose programs are used.
@@ -35,17 +34,25 @@ pub enum Form {
     Whole,
 }
 
-/// The unpacked packages.
+/// The unpacked packages, and pvnet.
 #[derive(Clone, Debug)]
 pub struct Programs {
     root: PathBuf,
+    /// The program pvnet.
+    pub(crate) pvnet: PathBuf,
     machines: Option<(Images, Emulator)>,
 }
 
 impl Programs {
     /// Fetches the packages of a suite that a form needs, unless an earlier call has done so. They are unpacked and not installed: no script
     /// of theirs runs, and no service is started.
-    pub fn prepare(suite: Suite, cache: &Path, form: Form, quiet: bool) -> Result<Self> {
+    pub fn prepare(
+        pvnet: PathBuf,
+        suite: Suite,
+        cache: &Path,
+        form: Form,
+        quiet: bool,
+    ) -> Result<Self> {
         const WHOLE: &str = "ovn-whole";
         let has_all = cache.join(WHOLE).join(suite.name()).is_dir();
         let (name, packages) = match form {
@@ -53,7 +60,7 @@ impl Programs {
             _ => (WHOLE, &PACKAGES[..]),
         };
         let root = xenlab::unpacked_packages(suite, cache, name, packages, quiet)?;
-        Ok(Self { root, machines: None })
+        Ok(Self { root, pvnet, machines: None })
     }
 
     /// The same with what a virtual machine boots from, which the whole form needs. Made of packages too, unless an earlier call has
@@ -74,7 +81,7 @@ impl Programs {
         self.root.join(path)
     }
 
-    fn path(&self, program: &str) -> Result<PathBuf> {
+    pub(crate) fn path(&self, program: &str) -> Result<PathBuf> {
         let mut files = FOLDERS.iter().map(|folder| self.root.join(folder).join(program));
         let missing = || lab::Error::MissingTool { tool: program.to_owned() };
         Ok(files.find(|file| file.is_file()).ok_or_else(missing)?)
@@ -93,56 +100,8 @@ impl Programs {
         Ok(self.with_libraries(command))
     }
 
-    /// Starts a daemon in a namespace, with all its files in a folder.
-    pub(crate) fn daemon(
-        &self,
-        namespace: &Namespace,
-        folder: &Path,
-        program: &str,
-        arguments: &[&str],
-    ) -> Result<Process> {
-        let command = namespace.exec(&self.path(program)?.to_string_lossy())?;
-        let mut command = self.with_libraries(command);
-        for suite in ["OVS", "OVN"] {
-            for kind in ["RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"] {
-                command.env(format!("{suite}_{kind}"), folder);
-            }
-        }
-        // DPDK's.
-        command.env("RUNTIME_DIRECTORY", folder);
-        command.args(arguments);
-        Ok(Process::capture(command)?)
-    }
-
-    /// Starts the server of a new database. `remotes` are where it listens.
-    pub(crate) fn database(
-        &self,
-        namespace: &Namespace,
-        folder: &Path,
-        name: &str,
-        schema: &str,
-        remotes: &[&str],
-    ) -> Result<Process> {
-        let file = folder.join(format!("{name}.db")).display().to_string();
-        let schema = self.file(schema).display().to_string();
-        let mut create = self.client("ovsdb-tool")?;
-        create.args(["create", &file, &schema]);
-        lab::run(create, LIMIT)?;
-        let socket = folder.join(format!("{name}.sock"));
-        let unix = format!("--remote=punix:{}", socket.display());
-        let control = format!("--unixctl={}", folder.join(format!("{name}.ctl")).display());
-        let mut arguments = vec![file.as_str(), &unix, &control, "-vconsole:warn"];
-        arguments.extend(remotes);
-        let mut server = self.daemon(namespace, folder, "ovsdb-server", &arguments)?;
-        until(&format!("the database {name}"), || match server.ended()? {
-            Some(status) => Err(content("ovsdb-server", &format!("{status}: {}", server.stderr()))),
-            None => Ok(socket.exists()),
-        })?;
-        Ok(server)
-    }
-
     /// The packages' libraries may be newer than the machine's, or not be there.
-    fn with_libraries(&self, mut command: Command) -> Command {
+    pub(crate) fn with_libraries(&self, mut command: Command) -> Command {
         command.env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"));
         command
     }

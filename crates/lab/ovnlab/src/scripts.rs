@@ -7,7 +7,7 @@ use lab::TempDir;
 use xenlab::{Error, Result};
 
 use crate::host::Host;
-use crate::programs::{LIMIT, Programs};
+use crate::programs::LIMIT;
 use crate::testbed::Testbed;
 
 /// The backend's folder in the store.
@@ -48,19 +48,14 @@ impl Store {
     }
 
     /// Runs a script for a device. Returns what it says of its success.
-    fn script(
-        &self,
-        programs: &Programs,
-        host: &Host,
-        name: &str,
-        command: &str,
-    ) -> Result<String> {
+    fn script(&self, host: &Host, name: &str, command: &str) -> Result<String> {
         self.write(&format!("{BACKEND}/hotplug-status"), "none")?;
-        let mut run = host.namespace.exec("unshare")?;
+        let mut run = host.node.namespace.exec("unshare")?;
         run.args(["--mount", "sh", "-c", INSIDE, "sh", "bash"]);
+        let programs = &host.node.programs;
         run.arg(programs.file("etc/xen/scripts").join(name)).args([command, "type_if=vif"]);
         run.env("STORE", self.folder.path()).env("XENBUS_PATH", BACKEND).env("vif", DEVICE);
-        run.env("OVS_RUNDIR", host.socket().parent().unwrap_or(Path::new("/")));
+        run.env("OVS_RUNDIR", host.node.folder.path());
         let own = self.folder.path().display();
         run.env("PATH", format!("{own}:{}", programs.search_path()));
         lab::run(run, LIMIT)?;
@@ -73,7 +68,7 @@ const DEVICE: &str = "vif21.0";
 
 /// `vif-openvswitch` puts the device into the integration bridge and `vif-bridge` into a bridge of Linux.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
-    let (programs, host) = (&testbed.programs, &testbed.hosts[1]);
+    let host = &testbed.hosts[1];
     let store = Store::make()?;
     for (key, value) in [
         (format!("{BACKEND}/frontend-id"), "21"),
@@ -85,22 +80,22 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     ] {
         store.write(&key, value)?;
     }
-    let switch = store.script(programs, host, "vif-openvswitch", "online")?;
+    let switch = store.script(host, "vif-openvswitch", "online")?;
     let ids = host.vsctl(&format!("get interface {DEVICE} external_ids"))?;
     let is_port = ids.contains("attached-mac") && ids.contains("xen-vm-uuid");
-    store.script(programs, host, "vif-openvswitch", "offline")?;
+    store.script(host, "vif-openvswitch", "offline")?;
     let left = host.vsctl("list-ports br-int")?.lines().any(|port| port == DEVICE);
 
-    host.namespace.ip(&["link", "add", "xenbr0", "type", "bridge"])?;
-    host.namespace.ip(&["link", "set", "xenbr0", "mtu", "1400", "up"])?;
+    host.node.namespace.ip(&["link", "add", "xenbr0", "type", "bridge"])?;
+    host.node.namespace.ip(&["link", "set", "xenbr0", "mtu", "1400", "up"])?;
     store.write(&format!("{BACKEND}/bridge"), "xenbr0")?;
-    let bridge = store.script(programs, host, "vif-bridge", "online")?;
-    let link = host.namespace.ip(&["-d", "link", "show", "dev", DEVICE])?;
+    let bridge = store.script(host, "vif-bridge", "online")?;
+    let link = host.node.namespace.ip(&["-d", "link", "show", "dev", DEVICE])?;
     let in_bridge = ["master xenbr0", "mtu 1400", "fe:ff:ff:ff:ff:ff", ",UP"];
     let in_bridge = in_bridge.iter().all(|word| link.contains(word));
     let told = store.read("/local/domain/21/device/vif/0/mtu");
-    store.script(programs, host, "vif-bridge", "offline")?;
-    let out = !host.namespace.ip(&["link", "show", "dev", DEVICE])?.contains("master xenbr0");
+    store.script(host, "vif-bridge", "offline")?;
+    let out = !host.node.namespace.ip(&["link", "show", "dev", DEVICE])?.contains("master xenbr0");
     let seen = format!("vif-openvswitch {switch}, vif-bridge {bridge}, MTU {told}");
     let both = switch == "connected" && bridge == "connected";
     Ok((seen, both && is_port && !left && in_bridge && told == "1400" && out))

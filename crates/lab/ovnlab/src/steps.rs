@@ -1,7 +1,6 @@
 //! What is tried, in order.
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,14 +48,9 @@ const STREAM: u64 = 32 << 20;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs the steps of a form. Stops at the first one that fails to run.
-pub fn run(
-    programs: &Programs,
-    pvnet: &Path,
-    form: Form,
-    progress: &Progress,
-) -> Result<Vec<Step>> {
+pub fn run(programs: &Programs, form: Form, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start OVN, Open vSwitch and pvnet");
-    let mut testbed = Testbed::start(programs, pvnet)?;
+    let mut testbed = Testbed::start(programs)?;
     let steps = ALL.iter().filter(|(_, _, shortest)| *shortest <= form);
     let steps: Vec<_> = steps.map(|(what, step, _)| (*what, *step)).collect();
     scenario::run_all(&steps, progress, |act| {
@@ -209,7 +203,7 @@ fn kill(testbed: &mut Testbed) -> Result<(String, bool)> {
     let host = &mut testbed.hosts[B];
     host.daemon.kill()?;
     let carrier = |host: &crate::host::Host| -> Result<bool> {
-        Ok(!host.namespace.ip(&["link", "show", "dev", &device])?.contains("NO-CARRIER"))
+        Ok(!host.node.namespace.ip(&["link", "show", "dev", &device])?.contains("NO-CARRIER"))
     };
     let while_dead = carrier(host)?;
     let port = host.vsctl(&format!("get interface {device} ofport"))?;

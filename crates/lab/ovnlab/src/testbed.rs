@@ -1,7 +1,5 @@
 //! All that runs.
 
-use std::path::{Path, PathBuf};
-
 use lab::Namespace;
 use xenlab::Result;
 
@@ -24,8 +22,6 @@ pub(crate) const B: usize = 1;
 
 /// One central host, two others, and four guests.
 pub struct Testbed {
-    pub(crate) programs: Programs,
-    pub(crate) pvnet: PathBuf,
     // Dropped in this order: guests before their hosts, and these before what they talk to.
     pub(crate) guests: [Guest; 4],
     pub(crate) hosts: [Host; 2],
@@ -36,16 +32,15 @@ pub struct Testbed {
 
 impl Testbed {
     /// Starts everything but the guests.
-    pub fn start(programs: &Programs, pvnet: &Path) -> Result<Self> {
+    pub fn start(programs: &Programs) -> Result<Self> {
         let central = Central::start(programs)?;
         let new = |switch, number| Guest::new(switch, number, None);
         let first = Guest::new(1, 11, Some(SLOW))?;
         let guests = [first, new(1, 12)?, new(2, 21)?, new(1, 14)?.asking()];
         let plans: Vec<_> = guests.iter().map(|guest| guest.plan.clone()).collect();
-        let host = |name, address| Host::start(programs, pvnet, &central, name, address, &plans);
+        let host = |name, address| Host::start(&central, name, address, &plans);
         let hosts = [host("a", "172.31.0.11")?, host("b", "172.31.0.12")?];
-        let (programs, pvnet) = (programs.clone(), pvnet.to_owned());
-        Ok(Self { programs, pvnet, guests, hosts, outside: None, central })
+        Ok(Self { guests, hosts, outside: None, central })
     }
 
     /// Makes the logical network: two switches, a router, and a port for each guest.
@@ -58,7 +53,7 @@ impl Testbed {
 
     /// A guest joins the pvnet of a host.
     pub(crate) fn join(&mut self, guest: usize, host: usize) -> Result<()> {
-        self.guests[guest].join(&self.pvnet, &self.hosts[host])?;
+        self.guests[guest].join(&self.hosts[host])?;
         self.central.until_bound(&self.guests[guest].plan, self.hosts[host].name)
     }
 }

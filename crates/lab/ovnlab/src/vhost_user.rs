@@ -14,12 +14,11 @@ const FILE: u64 = 4 << 20;
 /// Open vSwitch polls, so it is not there longer.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     let mut guest = Guest::new(1, 13, None)?.attached(Attachment::VhostUser);
-    let Testbed { programs, pvnet, central, .. } = &*testbed;
     let plans = [guest.plan.clone()];
-    let mut host = Host::start(programs, pvnet, central, "c", "172.31.0.13", &plans)?;
+    let mut host = Host::start(&testbed.central, "c", "172.31.0.13", &plans)?;
     testbed.central.until_known(host.name)?;
     testbed.central.add_port(&guest.plan)?;
-    guest.join(pvnet, &host)?;
+    guest.join(&host)?;
     testbed.central.until_bound(&guest.plan, host.name)?;
     let other = &testbed.guests[0];
     // Without the headers of IPv4 and ICMP.

@@ -12,8 +12,9 @@ fn steps() -> Result<Vec<Step>> {
     let cache = default_cache();
     let cache = std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache, cause })?;
     // Programs of another release would need its C library.
-    let programs = Programs::prepare(Suite::of_this_machine(), &cache, Form::Short, true)?;
-    run(&programs, &qemulab::pvnet(None)?, Form::Short, &Progress::new(1, true))
+    let (pvnet, suite) = (qemulab::pvnet(None)?, Suite::of_this_machine());
+    let programs = Programs::prepare(pvnet, suite, &cache, Form::Short, true)?;
+    run(&programs, Form::Short, &Progress::new(1, true))
 }
 
 #[test]

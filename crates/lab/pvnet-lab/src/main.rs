@@ -52,15 +52,18 @@ enum Command {
     #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Xen(xenlab::command::Command),
-    /// Boot virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and do with them
-    /// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
+    /// Test pvnet with virtual machines, which QEMU boots under software emulation and connects by vhost-user.
+    ///
+    /// Does what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
     ///
     /// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
     #[cfg(feature = "hosts")]
     Qemu(qemulab::command::QemuArgs),
-    /// Start OVN with two hosts in network namespaces, each with a pvnet whose guests have a device in the integration bridge, and do
-    /// with them what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed. A
-    /// third host has a vhost-user port of an Open vSwitch with DPDK in place of devices, and a fourth one a virtual machine in QEMU and a card.
+    /// Test pvnet's guests as ports of OVN's logical switches, on hosts that are network namespaces.
+    ///
+    /// Does what operators do: switches, routes, access rules, DHCP, NAT, a port that moves to the other host, a pvnet that is killed.
+    /// On the first two hosts each guest has a device in the integration bridge. The third has a vhost-user port of Open vSwitch with
+    /// DPDK instead. The fourth has a virtual machine in QEMU and a card.
     ///
     /// Needs root, for namespaces. The first run fetches OVN and Open vSwitch from Debian; nothing is installed.
     #[cfg(feature = "hosts")]

@@ -121,9 +121,9 @@ pub(crate) fn suspend(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 /// Another kernel is fetched over the interface, and started by the running one (`kexec`) without a word to the device.
 pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (kernel, root) =
-        (setup.images.boot_image(), setup.testbed.daemon.folder().join("root.cpio"));
-    let config = setup.testbed.config(setup.emulator, 0)?;
-    config.write_root(setup.images, &root)?;
+        (setup.inputs.images.boot_image(), setup.testbed.daemon.folder().join("root.cpio"));
+    let config = setup.testbed.config(setup.inputs.emulator, 0)?;
+    config.write_root(setup.inputs.images, &root)?;
     for (file, name) in [(kernel.as_path(), "vmlinuz"), (&root, "root.cpio")] {
         let (from, to) = (&setup.testbed.wire_namespace, setup.shell(0)?);
         traffic::upload(from, to, &Testbed::address(0), file, name)?;
@@ -144,7 +144,7 @@ pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 /// An XDP program in a machine whose port keeps offloads to it off: QEMU does not pass on that the guest switches them off itself.
 pub(crate) fn xdp(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const ECHOES: u32 = 5;
-    let machine = setup.testbed.boot(setup.images, setup.emulator, BOOTED)?;
+    let machine = setup.boot(BOOTED)?;
     let (shell, address) = (machine.shell(), Testbed::address(BOOTED));
     let guest = &setup.testbed.guest_namespace;
     let load = format!(

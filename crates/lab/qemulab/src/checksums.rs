@@ -131,7 +131,7 @@ fn untag(setup: &Setup<'_>) -> Result<()> {
 /// Sets a key of both machines' ports.
 fn set_ports(setup: &Setup<'_>, key: &[&str]) -> Result<()> {
     for number in [0, 1] {
-        let mut command = lab::command(&setup.pvnet.to_string_lossy())?;
+        let mut command = lab::command(&setup.inputs.pvnet.to_string_lossy())?;
         command.args(["port", "set", "--directory"]).arg(setup.testbed.daemon.folder());
         command.arg(&setup.testbed.device(number).name).args(key);
         lab::run(command, COMMAND)?;

@@ -3,22 +3,19 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::{Day, Error, Firmware, Result, ZeroCopy, pvnet};
+use crate::{Day, Error, Firmware, Inputs, Result, ZeroCopy, pvnet};
 use clap::Args;
 use lab::{Interrupt, Progress};
 use xenlab::{Edition, Emulator, Images, Suite, default_cache, scenario};
 
-/// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
-/// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
-///
-/// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
+/// The arguments of `pvnet-lab qemu`.
 #[derive(Args)]
 pub struct QemuArgs {
-    /// Instead, run pvnet inside a machine, with the machine's card as its uplink by AF_XDP with zero copy.
+    /// Run pvnet inside a virtual machine instead, with the machine's card as its uplink by AF_XDP with zero copy.
     #[arg(long, conflicts_with_all = ["suite", "step"])]
     zero_copy: bool,
-    /// A QEMU: `installed`, `5` or `10` (fetched from Debian if the installed one is another) or a path; repeatable
-    /// [default: installed, 5 and 10].
+    /// The QEMU to use: `installed`, `5`, `10` or a path; repeatable [default: installed, 5 and 10]. Versions 5 and 10 are
+    /// fetched from Debian unless they are the installed one.
     #[arg(long, value_name = "WHICH")]
     qemu: Vec<String>,
     /// The program pvnet [default: the one beside this program].
@@ -50,6 +47,7 @@ const EMULATORS: [&str; 3] = ["installed", "5", "10"];
 /// Something is missing, or a machine fails.
 pub fn run(args: &QemuArgs) -> Result<ExitCode> {
     Interrupt::install()?;
+    let day = Day::choose(&args.step)?;
     lab::preflight(&["tshark", "iperf3"])?;
     let suite = args.suite.unwrap_or_else(Suite::of_this_machine);
     let cache = args.cache.clone().unwrap_or_else(default_cache);
@@ -77,14 +75,16 @@ pub fn run(args: &QemuArgs) -> Result<ExitCode> {
             emulators.push((version, emulator));
         }
     }
-    let day = Day::choose(&args.step)?;
     let each = if args.zero_copy { ZeroCopy::STEPS } else { day.steps() };
     let progress = Progress::new(each * emulators.len(), args.quiet);
     let mut steps = Vec::new();
     for (version, emulator) in &emulators {
         let done = match args.zero_copy {
             true => ZeroCopy::run(&images, emulator, &pvnet, &progress)?,
-            false => day.run(&images, emulator, &firmware, &pvnet, &progress)?,
+            false => {
+                let (images, firmware, pvnet) = (&images, &firmware, pvnet.as_path());
+                day.run(Inputs { images, emulator, firmware, pvnet }, &progress)?
+            }
         };
         for mut step in done {
             step.what = format!("QEMU {version}: {}", step.what);

@@ -12,9 +12,12 @@ use xenlab::{Error, Result, scenario};
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The program `pvnet`: the one given, or the one beside this program.
+/// The program `pvnet`: the one given, which must exist, or the one beside this program.
 pub fn pvnet(given: Option<&Path>) -> Result<PathBuf> {
-    given.map(Path::to_owned).or_else(|| scenario::program("pvnet")).ok_or(Error::NotBuilt("pvnet"))
+    let Some(path) = given else {
+        return scenario::program("pvnet").ok_or(Error::NotBuilt("pvnet"));
+    };
+    path.canonicalize().map_err(|cause| Error::Path { path: path.to_owned(), cause })
 }
 
 /// A daemon, which may run or not. Dropping it stops it and removes its files.

@@ -1,18 +1,17 @@
 //! An operator's day with two virtual machines.
 
-use std::path::Path;
 use std::time::Duration;
 
 use control_socket::PortState;
 use lab::{Interrupt, Process, Progress};
 use xenlab::scenario::{self, Step};
-use xenlab::{Emulator, Error, Images, Result};
+use xenlab::{Error, Result};
 
 use crate::COMMAND;
-use crate::setup::{Setup, gone};
+use crate::setup::{Inputs, Setup, gone};
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
-use crate::{Firmware, administrator, checksums, migration, mistakes, mixed, network_boot};
+use crate::{administrator, checksums, migration, mistakes, mixed, network_boot};
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
@@ -61,7 +60,8 @@ impl Day {
     pub fn choose(texts: &[String]) -> Result<Self> {
         let names = || ALL.iter().map(|(what, _)| *what);
         if let Some(text) = texts.iter().find(|text| !names().any(|what| what.contains(*text))) {
-            return Err(Error::parse("the choice of steps", "no step's name has it", text));
+            let cause = "no step's name contains this".to_owned();
+            return Err(Error::Content { what: format!("--step {text}"), cause });
         }
         let is_chosen =
             |what: &str| texts.is_empty() || texts.iter().any(|text| what.contains(text));
@@ -75,16 +75,9 @@ impl Day {
     }
 
     /// Runs it. Stops at the first step that fails to run.
-    pub fn run(
-        &self,
-        images: &Images,
-        emulator: &Emulator,
-        firmware: &Firmware,
-        pvnet: &Path,
-        progress: &Progress,
-    ) -> Result<Vec<Step>> {
+    pub fn run(&self, inputs: Inputs<'_>, progress: &Progress) -> Result<Vec<Step>> {
         progress.step("start pvnet, a process guest, and two machines");
-        let mut setup = Setup::begin(images, emulator, firmware, pvnet)?;
+        let mut setup = Setup::begin(inputs)?;
         scenario::run_all(&self.0, progress, |act| {
             act(&mut setup).and_then(|outcome| unharmed(&setup, outcome)).map_err(|cause| {
                 let mut log = setup.testbed.daemon.said();
@@ -230,12 +223,12 @@ fn end(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.testbed.daemon.until_port("vm2", PortState::Down)?;
     let left = setup.testbed.daemon.settled_holdings()?;
     // Another one comes and is killed, and leaves as little.
-    let machine = setup.testbed.boot(setup.images, setup.emulator, 0)?;
+    let machine = setup.boot(0)?;
     let again = traffic::ping(Peer::Machine(machine.shell()), WIRE, 3)?;
     machine.kill()?;
     setup.testbed.daemon.until_port("vm1", PortState::Down)?;
     let later = setup.testbed.daemon.settled_holdings()?;
-    let machine = setup.testbed.boot(setup.images, setup.emulator, 0)?;
+    let machine = setup.boot(0)?;
     setup.machines[0] = Some(machine);
     let seen = format!(
         "{} of {} echoes of the other machine; without both {left}; {} of {} echoes of a new machine; without it {later}",

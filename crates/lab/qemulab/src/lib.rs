@@ -40,6 +40,7 @@ pub use daemon::{Daemon, Holdings, pvnet};
 pub use day::Day;
 pub use device::{Device, Side};
 pub use firmware::Firmware;
+pub use setup::Inputs;
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};
 pub use xenlab::{Error, Result};

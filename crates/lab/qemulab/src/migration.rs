@@ -25,7 +25,7 @@ const NO_LOG: &str = "LOG_SHMFD";
 pub(crate) fn step(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let namespace = &setup.testbed.wire_namespace;
     let device = setup.testbed.device(0).clone();
-    let mut other = Daemon::start(setup.pvnet, namespace, |folder| {
+    let mut other = Daemon::start(setup.inputs.pvnet, namespace, |folder| {
         format!(
             "[daemon]\ndirectory = {folder:?}\n\n[[uplink]]\nname = \"wire\"\ntap = \"{OTHER}\"\n{}",
             device.table(folder)
@@ -43,9 +43,9 @@ pub(crate) fn step(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         namespace.ip(&command.split(' ').collect::<Vec<_>>())?;
     }
     let receiver = traffic::receiver(namespace)?;
-    let config = Testbed::machine(&device, setup.emulator, &other)?;
+    let config = Testbed::machine(&device, setup.inputs.emulator, &other)?;
     let config = MachineConfig { is_incoming: true, ..config };
-    let mut target = Machine::boot(setup.images, setup.emulator, &config)?;
+    let mut target = Machine::boot(setup.inputs.images, setup.inputs.emulator, &config)?;
     let script = format!(
         "set -e\ndd if=/dev/urandom of=/run/part bs=64k count=4 2>/dev/null\n\
          send() {{ n=0; while [ $n -lt 100 ]; do cat /run/part; $1; n=$((n + 1)); done; }}\n\

@@ -24,12 +24,12 @@ fn qemu(setup: &Setup<'_>, port: usize, memory: &[&str], queues: u32) -> Result<
     device.queues = queues;
     let config = device.plug(
         MachineConfig::new("mistaken"),
-        setup.emulator,
+        setup.inputs.emulator,
         setup.testbed.daemon.folder(),
     )?;
-    let mut command = setup.emulator.command()?;
+    let mut command = setup.inputs.emulator.command()?;
     command.args(["-accel", "tcg", "-cpu", "max", "-m", "128", "-nodefaults", "-display", "none"]);
-    command.args(memory).args(setup.firmware.ipxe()).args(&config.devices);
+    command.args(memory).args(setup.inputs.firmware.ipxe()).args(&config.devices);
     Ok(Process::capture(command)?)
 }
 

@@ -127,7 +127,7 @@ pub(crate) fn wire(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 pub(crate) fn card(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const MIB: u32 = 8;
     let testbed = &mut setup.testbed;
-    let _card = testbed.card.start(setup.pvnet, &mut testbed.daemon)?;
+    let _card = testbed.card.start(setup.inputs.pvnet, &mut testbed.daemon)?;
     let testbed = &setup.testbed;
     let (one, two) = (setup.shell(0)?, setup.shell(1)?);
     let guest = Peer::Namespace(&testbed.card.guest_namespace);

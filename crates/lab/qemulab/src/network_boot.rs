@@ -19,12 +19,12 @@ pub(crate) const BOOTED: usize = 2;
 /// iPXE boots a machine, first alone, then from UEFI.
 pub(crate) fn run(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let folder = lab::TempDir::new()?;
-    let server = setup.firmware.serve(&setup.testbed.wire_namespace, folder.path())?;
+    let server = setup.inputs.firmware.serve(&setup.testbed.wire_namespace, folder.path())?;
     let mut seen = Vec::new();
     let mut passed = true;
     for (kind, name) in [(Kind::Ipxe, "iPXE"), (Kind::Ovmf, "OVMF and iPXE")] {
         let config = prepare(setup, kind, folder.path())?;
-        let booted = Machine::boot(setup.images, setup.emulator, &config);
+        let booted = Machine::boot(setup.inputs.images, setup.inputs.emulator, &config);
         let mut machine = booted.map_err(|cause| Error::Explained {
             cause: Box::new(cause),
             log: format!("{name}; the server said: {}", server.stderr()),
@@ -48,15 +48,15 @@ pub(crate) fn run(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 /// Puts into a folder what a machine with this firmware asks for.
 fn prepare(setup: &Setup<'_>, kind: Kind, folder: &Path) -> Result<MachineConfig> {
     let device = setup.testbed.device(BOOTED);
-    let config = Testbed::machine(device, setup.emulator, &setup.testbed.daemon)?;
-    let config = MachineConfig { firmware: Some(setup.firmware.arguments(kind)), ..config };
-    config.write_root(setup.images, &folder.join("root.cpio"))?;
+    let config = Testbed::machine(device, setup.inputs.emulator, &setup.testbed.daemon)?;
+    let config = MachineConfig { firmware: Some(setup.inputs.firmware.arguments(kind)), ..config };
+    config.write_root(setup.inputs.images, &folder.join("root.cpio"))?;
     let copy = |from: PathBuf, name: &str| {
         let copied = std::fs::copy(&from, folder.join(name));
         copied.map(drop).map_err(|cause| Error::Path { path: from, cause })
     };
-    copy(setup.images.boot_image(), "vmlinuz")?;
-    copy(setup.firmware.ipxe_for_efi(), "ipxe.efi")?;
+    copy(setup.inputs.images.boot_image(), "vmlinuz")?;
+    copy(setup.inputs.firmware.ipxe_for_efi(), "ipxe.efi")?;
     let script = format!(
         "#!ipxe\nkernel vmlinuz {} initrd=root.cpio\ninitrd root.cpio\nboot\n",
         config.command_line()
@@ -69,9 +69,9 @@ fn prepare(setup: &Setup<'_>, kind: Kind, folder: &Path) -> Result<MachineConfig
 /// U-Boot gets an address and fetches a file.
 pub(crate) fn u_boot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let folder = lab::TempDir::new()?;
-    let mut server = setup.firmware.serve(&setup.testbed.wire_namespace, folder.path())?;
+    let mut server = setup.inputs.firmware.serve(&setup.testbed.wire_namespace, folder.path())?;
     let config = prepare(setup, Kind::UBoot, folder.path())?;
-    let machine = Machine::start(setup.images, setup.emulator, &config)?;
+    let machine = Machine::start(setup.inputs.images, setup.inputs.emulator, &config)?;
     server.says("/ipxe.efi to", FETCH)?;
     machine.kill()?;
     Ok(("it fetched 1 MB".to_owned(), true))

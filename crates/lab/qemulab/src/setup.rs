@@ -34,34 +34,43 @@ fn devices() -> Vec<Device> {
     ]
 }
 
+/// What machines boot from, and the program pvnet.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Debian's kernel and programs.
+    pub images: &'a Images,
+    /// QEMU.
+    pub emulator: &'a Emulator,
+    /// For machines that boot over the network.
+    pub firmware: &'a Firmware,
+    /// The program pvnet.
+    pub pvnet: &'a Path,
+}
+
 /// Everything that runs.
 pub(crate) struct Setup<'a> {
-    pub(crate) images: &'a Images,
-    pub(crate) emulator: &'a Emulator,
-    pub(crate) firmware: &'a Firmware,
-    pub(crate) pvnet: &'a Path,
+    pub(crate) inputs: Inputs<'a>,
     // Dropped in this order: machines before their daemon.
     pub(crate) machines: Vec<Option<Machine>>,
     pub(crate) testbed: Testbed,
 }
 
 impl<'a> Setup<'a> {
-    pub(crate) fn begin(
-        images: &'a Images,
-        emulator: &'a Emulator,
-        firmware: &'a Firmware,
-        pvnet: &'a Path,
-    ) -> Result<Self> {
-        let mut testbed = Testbed::start(pvnet, devices())?;
-        testbed.programs.push(firmware.kexec()?);
-        testbed.join(pvnet)?;
-        let machines = Vec::new();
-        let mut setup = Self { images, emulator, firmware, pvnet, machines, testbed };
+    pub(crate) fn begin(inputs: Inputs<'a>) -> Result<Self> {
+        let mut testbed = Testbed::start(inputs.pvnet, devices())?;
+        testbed.programs.push(inputs.firmware.kexec()?);
+        testbed.join(inputs.pvnet)?;
+        let mut setup = Self { inputs, machines: Vec::new(), testbed };
         for number in 0..MACHINES {
-            let machine = setup.testbed.boot(images, emulator, number)?;
+            let machine = setup.boot(number)?;
             setup.machines.push(Some(machine));
         }
         Ok(setup)
+    }
+
+    /// Boots the machine with device `number`.
+    pub(crate) fn boot(&mut self, number: usize) -> Result<Machine> {
+        self.testbed.boot(self.inputs.images, self.inputs.emulator, number)
     }
 
     pub(crate) fn machine(&mut self, number: usize) -> Result<&mut Machine> {
@@ -80,7 +89,7 @@ impl<'a> Setup<'a> {
     /// Takes a machine's device out and puts it in again.
     pub(crate) fn plug_again(&mut self, number: usize, properties: &[(&str, bool)]) -> Result<()> {
         let device = self.testbed.device(number).clone();
-        let again = device.again(self.emulator, properties)?;
+        let again = device.again(self.inputs.emulator, properties)?;
         let monitor = self.machine(number)?.monitor();
         monitor.execute("device_del", json!({ "id": "nic" }))?;
         // One more event is for the part of it that is on the virtio bus.

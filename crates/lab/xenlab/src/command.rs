@@ -28,46 +28,47 @@ use crate::{Error, Result};
 pub enum Command {
     /// Make the images, unless they exist.
     Build(BuildArgs),
-    /// Boot, and run a shell script in dom0; this program exits with its status.
+    /// Boot, run a shell script in dom0, and exit with the script's status.
     Run {
         /// The script, for busybox's sh.
         script: PathBuf,
-        /// How long the script may take, in seconds.
+        /// Time limit of the script, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         limit: u64,
         /// The host.
         #[command(flatten)]
         boot: BootArgs,
     },
-    /// Boot, and open a shell in dom0; `Ctrl-]` or `exit` leaves it and ends the host.
+    /// Boot, and open a shell in dom0. `Ctrl-]` or `exit` ends the shell and the host.
     Shell {
         /// The host.
         #[command(flatten)]
         boot: BootArgs,
     },
-    /// Connect each frontend with each backend, the kernel's and pvnet's, every pair on a fresh host:
-    /// ping, compare a file, measure TCP, and show the negotiated features.
+    /// Test every pair of frontend and backend, the kernel's and pvnet's, on a fresh host each: ping, a file,
+    /// TCP throughput, and the negotiated features.
     Matrix(MatrixArgs),
-    /// Connect guests with 1, 2 and 4 virtual CPUs to a dom0 with 1 and 2, with the kernel's backend and with pvnet: how
-    /// many queues they agree on.
+    /// Check how many queues guest and backend agree on, for guests with 1, 2 and 4 virtual CPUs, a dom0 with 1 and 2, the
+    /// kernel's backend and pvnet.
     Queues(LabArgs),
-    /// Do with two guests on pvnet what operators do: connect them, plug and unplug
-    /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all under traffic.
+    /// Do what operators do with two guests on pvnet, under traffic: connect them, plug and unplug interfaces, restart
+    /// pvnet, and reboot, save, restore and destroy guests.
     Domains(LabArgs),
-    /// Let a guest copy an uplink's frames out of pages that pvnet grants it: a file, a restart of pvnet, guests that
-    /// are destroyed, and guests with the kernel's frontend.
+    /// Test guests that copy an uplink's frames themselves, out of pages that pvnet grants: file transfers, a restart of
+    /// pvnet, guests that are destroyed, and guests with the kernel's frontend.
     GuestCopy(LabArgs),
-    /// Give each interface of a guest a device in the backend's domain, which the toolstack's own scripts put into a Linux bridge or
-    /// Open vSwitch: an operator's tools act on it, it outlives pvnet, and it goes with its guest. Also in a driver domain, beside the
-    /// kernel's backend, for PVH and HVM guests, and under libvirt.
+    /// Test interfaces with a device in the backend's domain, which the toolstack's scripts add to a Linux bridge or Open vSwitch.
+    ///
+    /// Operators' tools work on the device. It outlives pvnet, and is removed with its guest. The parts repeat this in a driver
+    /// domain, for PVH and HVM guests, beside the kernel's backend, with OVN, and under libvirt.
     Device(DeviceArgs),
-    /// Connect frontends that have the habits of Unikraft's, iPXE's, OpenBSD's and others, and the kernel's with XDP, to the kernel's backend
-    /// and to pvnet in turn: what the kernel's does is the measure.
+    /// Compare pvnet with the kernel's backend, for frontends that behave like those of Unikraft, iPXE, OpenBSD and others, and for
+    /// the kernel's frontend with XDP.
     Clients(ClientsArgs),
-    /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
-    /// that it uses, in dom0 alone and between dom0 and a guest.
+    /// Check pvnet's messages when something that it needs is missing; then test every service of Xen that it uses, in dom0
+    /// alone and between dom0 and a guest.
     Platform(PlatformArgs),
-    /// Attack pvnet from a guest, one rule after another, and check that no other guest suffers.
+    /// Attack pvnet from a guest, in one way after another, and check that no other guest suffers.
     Hostile(HostileArgs),
 }
 

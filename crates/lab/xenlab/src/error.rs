@@ -44,9 +44,9 @@ pub enum Error {
     },
     /// A QEMU that cannot load the plugin.
     #[error(
-        "{} says that it is {found:?}, but pvscope needs QEMU {needed}, whose plugin interface is number 4: give the name alone, \
-         qemu-system-x86_64, to fetch Debian's where the system has another, or a path to a QEMU {needed} \
-         (Debian trixie has it, and bookworm-backports)",
+        "{} is {found:?}, but pvscope needs QEMU {needed}, which has its plugin interface. Give qemu-system-x86_64 without a folder, \
+         and Debian's QEMU {needed} is fetched if the installed one is another; or give the path of a QEMU {needed} (Debian trixie \
+         and bookworm-backports have it)",
         program.display()
     )]
     Emulator {

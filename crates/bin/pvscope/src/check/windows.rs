@@ -160,7 +160,7 @@ impl Machine {
         std::fs::write(&plan, text).map_err(Error::path(&plan))?;
         let plan = escaped(&plan.display().to_string());
         let argument = format!("{argument},windows=on,layouts={plan}");
-        let mut running = machine.start(&argument, args.snapshot, (&watch, &progress))?;
+        let mut running = machine.start(&argument, args.snapshot, &watch)?;
         watch.record(&mut running.qemu)?;
         watch.end(&mut running.qemu)?;
         running.complete_consoles()?;

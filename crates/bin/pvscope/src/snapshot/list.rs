@@ -144,7 +144,7 @@ mod tests {
         let save = |state: &std::path::Path| {
             std::fs::write(state, vec![0; 3 << 20]).map_err(Error::path(state))
         };
-        store.add((name, &identity), Vec::new(), save).unwrap();
+        store.add(name, &identity, Vec::new(), save).unwrap();
     }
 
     #[test]

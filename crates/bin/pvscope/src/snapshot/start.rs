@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lab::{Interrupt, Process, Progress};
+use lab::{Interrupt, Process};
 use serde_json::{Value, json};
 use xenlab::{BatchHost, Emulator, Images, Monitor};
 
@@ -127,25 +127,20 @@ impl<'a> Machine<'a> {
     }
 
     /// Starts the machine with the plugin, whose argument is `plugin`: from a snapshot, unless `args` or the machine forbid it.
-    pub fn start(
-        &self,
-        plugin: &str,
-        args: SnapshotArgs,
-        (watch, progress): (&Watch<'_>, &Progress),
-    ) -> Result<Running> {
+    pub fn start(&self, plugin: &str, args: SnapshotArgs, watch: &Watch<'_>) -> Result<Running> {
         if let Some(problem) = self.problem.as_ref().filter(|_| !args.no_snapshot) {
-            progress.note(&format!("no snapshot: {problem}"));
+            watch.progress.note(&format!("no snapshot: {problem}"));
         }
         if args.no_snapshot || self.problem.is_some() {
-            progress.step(BOOT);
+            watch.progress.step(BOOT);
             return Ok(Running::booted(Process::capture(self.with_plugin(plugin)?)?));
         }
         let store = Store::of_this_machine()?;
-        let snapshot = match self.snapshot(&store, plugin, args, (watch, progress))? {
+        let snapshot = match self.snapshot(&store, plugin, args, watch)? {
             Booted::Saved(snapshot) => snapshot,
             Booted::Runs(qemu) => return Ok(Running::booted(qemu)),
         };
-        progress.step("load the snapshot");
+        watch.progress.step("load the snapshot");
         match self.load(&snapshot, Some(plugin)).and_then(Loaded::resume) {
             Ok(qemu) => {
                 let mut printed = snapshot.printed().iter().cloned();
@@ -159,23 +154,20 @@ impl<'a> Machine<'a> {
             }
             Err(error) if error.is_interrupt() => Err(error),
             Err(error) => {
-                progress.note(&format!("the snapshot cannot be loaded, and is removed: {error}"));
+                watch
+                    .progress
+                    .note(&format!("the snapshot cannot be loaded, and is removed: {error}"));
                 snapshot.remove()?;
-                progress.step(BOOT);
+                watch.progress.step(BOOT);
                 Ok(Running::booted(Process::capture(self.with_plugin(plugin)?)?))
             }
         }
     }
 
     /// The machine's snapshot, for those who start it without recording; it is made if there is none.
-    pub fn saved(
-        &self,
-        plugin: &str,
-        args: SnapshotArgs,
-        (watch, progress): (&Watch<'_>, &Progress),
-    ) -> Result<Snapshot> {
+    pub fn saved(&self, plugin: &str, args: SnapshotArgs, watch: &Watch<'_>) -> Result<Snapshot> {
         let store = Store::of_this_machine()?;
-        match self.snapshot(&store, plugin, args, (watch, progress))? {
+        match self.snapshot(&store, plugin, args, watch)? {
             Booted::Saved(snapshot) => Ok(snapshot),
             Booted::Runs(_) => {
                 Err(Error::Usage("the machine could not be saved: try again".to_owned()))
@@ -188,7 +180,7 @@ impl<'a> Machine<'a> {
         store: &Store,
         plugin: &str,
         args: SnapshotArgs,
-        (watch, progress): (&Watch<'_>, &Progress),
+        watch: &Watch<'_>,
     ) -> Result<Booted> {
         let name = self.identity.digest()?;
         let known = store.find(&name).filter(|_| !args.fresh);
@@ -197,12 +189,12 @@ impl<'a> Machine<'a> {
                 snapshot.touch();
                 Booted::Saved(snapshot)
             }
-            None => self.boot(store, &name, plugin, (watch, progress))?,
+            None => self.boot(store, &name, plugin, watch)?,
         };
         if let Booted::Saved(snapshot) = &booted {
             let sizes = sizes(store, &store.all());
             let megabytes = megabytes(snapshot.bytes());
-            progress.note(&format!("from the snapshot {name} of {megabytes} MB ({sizes})"));
+            watch.progress.note(&format!("from the snapshot {name} of {megabytes} MB ({sizes})"));
         }
         Ok(booted)
     }
@@ -241,13 +233,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Boots the machine to its first mark, and saves it there.
-    fn boot(
-        &self,
-        store: &Store,
-        name: &str,
-        plugin: &str,
-        (watch, progress): (&Watch<'_>, &Progress),
-    ) -> Result<Booted> {
+    fn boot(&self, store: &Store, name: &str, plugin: &str, watch: &Watch<'_>) -> Result<Booted> {
         let hold = self.folder.join("hold");
         std::fs::write(&hold, "").map_err(Error::path(&hold))?;
         let held = format!("{plugin},hold={}", escaped(&hold.display().to_string()));
@@ -255,10 +241,10 @@ impl<'a> Machine<'a> {
         command.args(BY_PAGE);
         let _ = std::fs::remove_file(self.socket());
         command.args(arguments(&self.socket()));
-        progress.step(BOOT);
+        watch.progress.step(BOOT);
         let mut qemu = Process::capture(command)?;
         watch.hold(&mut qemu)?;
-        progress.step("save a snapshot");
+        watch.progress.step("save a snapshot");
         let mut monitor = connect(&self.socket(), &mut qemu)?;
         // QEMU answers when the machine has stopped, which it cannot while the plugin holds it.
         monitor.send("stop", json!({}))?;
@@ -268,7 +254,7 @@ impl<'a> Machine<'a> {
         let files = self.consoles.iter().map(|file| std::fs::read(file).unwrap_or_default());
         let files = files.map(|text| String::from_utf8_lossy(&text).into_owned());
         let printed = std::iter::once(qemu.stdout()).chain(files).collect();
-        let saved = store.add((name, &self.identity), printed, |state| {
+        let saved = store.add(name, &self.identity, printed, |state| {
             let uri = format!("file:{}", state.display());
             monitor.execute("migrate", json!({ "uri": uri }))?;
             wait_for_migration(&mut monitor, &mut qemu)?;
@@ -286,7 +272,7 @@ impl<'a> Machine<'a> {
             }
             Err(error) if error.is_interrupt() => Err(error),
             Err(error) => {
-                progress.note(&format!("no snapshot: {error}"));
+                watch.progress.note(&format!("no snapshot: {error}"));
                 monitor.execute("cont", json!({}))?;
                 Ok(Booted::Runs(qemu))
             }

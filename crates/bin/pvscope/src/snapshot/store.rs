@@ -79,7 +79,8 @@ impl Store {
     /// kept are removed.
     pub fn add(
         &self,
-        (name, identity): (&str, &Identity),
+        name: &str,
+        identity: &Identity,
         printed: Vec<String>,
         save: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Snapshot> {
@@ -203,7 +204,7 @@ mod tests {
 
     fn add(store: &Store, name: &str, bytes: usize) -> Snapshot {
         let save = |state: &Path| fs::write(state, vec![7; bytes]).map_err(Error::path(state));
-        store.add((name, &Identity::named(name)), vec!["booted\n".to_owned()], save).unwrap()
+        store.add(name, &Identity::named(name), vec!["booted\n".to_owned()], save).unwrap()
     }
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
         assert!(store.find("one").is_none(), "it is cut short");
         // A failure leaves nothing behind.
         let fails = |_: &Path| Err(Error::Usage("full".to_owned()));
-        assert!(store.add(("two", &Identity::named("two")), Vec::new(), fails).is_err());
+        assert!(store.add("two", &Identity::named("two"), Vec::new(), fails).is_err());
         assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1);
     }
 

@@ -2,14 +2,15 @@
 //!
 //! Every byte of them is part of what the machine executes, so any change of them changes recordings.
 
-use super::{Backend, Channel, GUEST, Traffic, Uplink};
+use super::{Backend, Channel, GUEST, Traffic, Uplink, Variation};
 use crate::mark::TELL;
 
-/// The script of dom0. `line` comes before its traffic, and `iperf` has more options of the program that makes TCP's traffic.
+/// The script of dom0.
 pub fn xen(
-    (backend, traffic): (Backend, Traffic),
+    backend: Backend,
+    traffic: Traffic,
     milliseconds: u32,
-    (line, iperf): (&str, &str),
+    Variation { script, iperf, .. }: &Variation,
 ) -> String {
     let start = match backend {
         Backend::Stock | Backend::Basic => STOCK.to_owned(),
@@ -41,7 +42,7 @@ pub fn xen(
         "set -e\n{start}{more}\nxl create -q /lab/{GUEST}.cfg\n\
          log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done{offloads}\n{}{}\n\
          echo '@log'; cat $log\necho '@end'\n",
-        own(line),
+        own(script),
         told("", &client, interface, milliseconds)
     )
 }
@@ -69,18 +70,18 @@ pub fn guest(backend: Backend, traffic: Traffic, line: &str) -> String {
     )
 }
 
-/// The script of a machine whose programs send to each other, over an interface to an address; the last arguments as for
-/// [`xen`].
+/// The script of a machine whose programs send to each other, over an interface to an address.
 pub fn linux(
     start: &str,
-    (interface, address): (&str, &str),
+    interface: &str,
+    address: &str,
     milliseconds: u32,
-    (line, iperf): (&str, &str),
+    Variation { script, iperf, .. }: &Variation,
 ) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
     let traffic = told(&server, &client(address, "", iperf), interface, milliseconds);
-    format!("set -e\n{start}\n{}{traffic}\necho '@end'\n", own(line))
+    format!("set -e\n{start}\n{}{traffic}\necho '@end'\n", own(script))
 }
 
 /// Lines that start endless TCP traffic, once the other end listens.

@@ -126,7 +126,8 @@ impl Testbed {
         let Self { cpus, subjects, netif, rounds, discarded, neighbours, .. } = self;
         let distance = cpus.distance()?;
         *neighbours += u32::from(cpus::are_neighbours(distance));
-        rounds.push(round, "one cache line, one way", "ns", "machine", distance);
+        rounds.round = round;
+        rounds.push("one cache line, one way", "ns", "machine", distance);
         // Each round begins with another subject, and every second one goes backwards.
         let count = subjects.len();
         let order = (0..count).map(|n| match round % 2 {
@@ -141,7 +142,7 @@ impl Testbed {
                 let sample = subjects[*n].sample(request)?;
                 *discarded += sample.discarded;
                 if let Some(Reply::Throughput(rate)) = sample.value {
-                    rounds.push(round, &case, "Mpps", subjects[*n].name, rate / 1e6);
+                    rounds.push(&case, "Mpps", subjects[*n].name, rate / 1e6);
                 }
             }
             // This process has the generator guests.
@@ -151,7 +152,7 @@ impl Testbed {
             let sample = Sample::take(processes, || netif.slice(*len, slice))?;
             *discarded += sample.discarded;
             if let Some(rate) = sample.value {
-                rounds.push(round, &case, "Mpps", NETIF, rate);
+                rounds.push(&case, "Mpps", NETIF, rate);
             }
         }
         if args.rate_only {
@@ -177,11 +178,11 @@ impl Testbed {
                 if let Some(Reply::Times(times)) = sample.value {
                     for (percentile, time) in percentiles.into_iter().zip(times) {
                         let case = format!("{case}, {percentile}");
-                        rounds.push(round, &case, "µs", name, time as f64 / 1e3);
+                        rounds.push(&case, "µs", name, time as f64 / 1e3);
                     }
                 }
             }
-            rounds.push(round, "idle", "% of a CPU", name, 100.0 * subject.idle(IDLE)?);
+            rounds.push("idle", "% of a CPU", name, 100.0 * subject.idle(IDLE)?);
         }
         Ok(())
     }

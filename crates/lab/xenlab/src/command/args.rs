@@ -55,7 +55,7 @@ pub struct BuildArgs {
     /// Where images are kept [default: xenlab in cargo's target folder].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Take images that also have the toolstack's hotplug scripts, Open vSwitch, nftables and an emulator for HVM guests.
+    /// Use images that also contain the toolstack's hotplug scripts, Open vSwitch, nftables and an emulator for HVM guests.
     #[arg(long)]
     network: bool,
     /// Show no progress on standard error.
@@ -72,22 +72,34 @@ pub struct BootArgs {
     /// the libraries they need, other files to /lab.
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
-    /// Give dom0 a network card on a network that QEMU emulates: 10.0.2.2 answers.
+    /// Give dom0 a network card on QEMU's emulated network, where 10.0.2.2 answers.
     #[arg(long)]
     outside: bool,
-    /// Offer virtualisation to the hypervisor, for PVH and HVM guests.
+    /// Emulate a processor with virtualisation, which PVH and HVM guests need.
     #[arg(long)]
     nested: bool,
-    /// The machine's memory.
+    /// Memory of the host, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2048)]
     memory: u32,
-    /// More words for the hypervisor's command line.
-    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    /// Arguments to add to the hypervisor's command line.
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     xen: String,
-    /// More words for the command line of dom0's kernel.
-    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    /// Arguments to add to the command line of dom0's kernel.
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     kernel: String,
-    /// Keep the console's log in this file.
+    /// Write the console's log to this file.
     #[arg(long, value_name = "FILE")]
     keep_log: Option<PathBuf>,
 }

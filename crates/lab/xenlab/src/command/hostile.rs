@@ -16,13 +16,13 @@ use super::args::{LabArgs, built};
 /// Its arguments.
 #[derive(Args)]
 pub struct HostileArgs {
-    /// Only this attack; repeatable. `hostile --list` names them.
+    /// Run only this attack; repeatable [default: all]. The program hostile lists them with `--list`.
     #[arg(long, value_name = "CLASS", hide_possible_values = true)]
     only: Vec<Class>,
-    /// How long an attack that repeats runs, in seconds.
+    /// Duration of each repeating attack, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
-    /// How many connections are opened and closed, and interfaces plugged and unplugged, to find leaks.
+    /// How often the tests for leaks open and close a connection, and plug and unplug an interface.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
     /// The program hostile [default: the one beside this program].
@@ -104,21 +104,21 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         "a program of dom0 beside a flood: {share:.2} of its time and pvnet's, of at least {SHARE_MIN}"
     );
     let passed = leaks.is_empty() && rows.iter().all(Row::passed) && share >= SHARE_MIN;
-    let document = document((&*rows, &baseline), held, &leaks, share);
+    let document = document(&rows, &baseline, held, &leaks, share);
     scenario::write_json(args.lab.json.as_deref(), &document)?;
     Ok(passed)
 }
 
 fn document<'a>(
-    (rows, baseline): (&'a [Row], &'a Baseline),
+    rows: &'a [Row],
+    baseline: &'a Baseline,
     held: [Resources; 3],
     leaks: &'a [String],
     share_beside_flood: f64,
 ) -> HostileDocument<'a> {
-    let machine = Machine::detect();
     HostileDocument {
         bench: "xen-hostile",
-        machine,
+        machine: Machine::detect(),
         rows,
         baseline,
         held,
@@ -196,7 +196,7 @@ mod tests {
             complaints: vec!["late".to_owned()],
         };
         let (rows, baseline) = ([row], Baseline::new(vec![victim]));
-        let document = document((&rows, &baseline), Default::default(), &[], 0.25);
+        let document = document(&rows, &baseline, Default::default(), &[], 0.25);
         document::checked(&document);
     }
 }

@@ -13,10 +13,10 @@ use super::args::LabArgs;
 /// Its arguments.
 #[derive(Args)]
 pub struct MatrixArgs {
-    /// Only this pair, FRONTEND-BACKEND; repeatable [default: all].
+    /// Test only this pair, FRONTEND-BACKEND; repeatable [default: all].
     #[arg(long, value_name = "PAIR")]
     only: Vec<Pair>,
-    /// How long TCP is measured in each direction, in seconds.
+    /// Duration of the TCP measurement in each direction, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     #[command(flatten)]

@@ -92,7 +92,7 @@ pub fn guest_copy(args: &LabArgs) -> Result<bool> {
 /// The arguments of `pvnet-lab xen device`.
 #[derive(Args)]
 pub struct DeviceArgs {
-    /// Only this part; repeatable [default: all].
+    /// Run only this part; repeatable [default: all].
     #[arg(long, value_name = "PART")]
     only: Vec<DevicePart>,
     #[command(flatten)]

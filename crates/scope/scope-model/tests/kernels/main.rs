@@ -74,7 +74,7 @@ fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
 fn large_pages_are_found_as_they_are_mapped() {
     let mut memory = Memory::default();
     for block in 0..8 {
-        memory.map(ROOT, FIRST + (block << 21), block << 21, PageSize::Large, 0);
+        memory.map(ROOT, FIRST + (block << 21), block << 21, PageSize::Large);
     }
     let mut world = world(memory, preset());
     for _ in 0..2 {
@@ -91,8 +91,13 @@ fn a_switch_flushes_what_the_policy_says() {
     for page in 0..4 {
         for root in [ROOT, OTHER] {
             let at = page * PAGE;
-            memory.map(root, 0xffff_ffff_8100_0000 + at, 0x6000_0000 + at, PageSize::Small, GLOBAL);
-            memory.map(root, hypervisor + at, 0x7000_0000 + at, PageSize::Small, 0);
+            memory.map(
+                root,
+                0xffff_ffff_8100_0000 + at,
+                (0x6000_0000 + at) | GLOBAL,
+                PageSize::Small,
+            );
+            memory.map(root, hypervisor + at, 0x7000_0000 + at, PageSize::Small);
         }
     }
     let mut world = world(memory, preset());
@@ -163,7 +168,12 @@ fn superpages_need_uniform_blocks() {
     for page in 0..1024 {
         // One page of the second block may not be written to, as a page table.
         let flags = 0;
-        memory.map(ROOT, linear + page * PAGE, 0x4000_0000 + page * PAGE, PageSize::Small, flags);
+        memory.map(
+            ROOT,
+            linear + page * PAGE,
+            (0x4000_0000 + page * PAGE) | flags,
+            PageSize::Small,
+        );
     }
     let table = walk(&memory, Paging { root: ROOT, ..Paging::default() }, linear + (600 << 12));
     let entry = table.unwrap().table + 88 * 8;

@@ -41,15 +41,15 @@ fn memory() -> Memory {
         for (number, (first, flags)) in (0..).zip(SMALL_REGIONS) {
             for page in 0..COUNT {
                 let physical = (number << 28) + page * PAGE;
-                memory.map(root, first + page * PAGE, physical, PageSize::Small, flags);
+                memory.map(root, first + page * PAGE, physical | flags, PageSize::Small);
             }
         }
         for page in 0..1024 {
-            memory.map(root, LINEAR + page * PAGE, page * PAGE, PageSize::Small, 0);
+            memory.map(root, LINEAR + page * PAGE, page * PAGE, PageSize::Small);
         }
         for page in 0..COUNT {
-            memory.map(root, LARGE_PAGES + (page << 21), page << 21, PageSize::Large, 0);
-            memory.map(root, HUGE_PAGES + (page << 30), 0, PageSize::Huge, GLOBAL);
+            memory.map(root, LARGE_PAGES + (page << 21), page << 21, PageSize::Large);
+            memory.map(root, HUGE_PAGES + (page << 30), GLOBAL, PageSize::Huge);
         }
         let broken = LINEAR_BROKEN + 3 * PAGE;
         let table = walk(&memory, Paging { root, ..Paging::default() }, broken);

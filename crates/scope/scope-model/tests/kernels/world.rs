@@ -32,13 +32,14 @@ impl Memory {
         TABLES + self.tables * PAGE
     }
 
-    pub fn map(&mut self, root: u64, address: u64, physical: u64, size: PageSize, flags: u64) {
+    /// Maps a page of this size. `entry` is its physical address, and flags.
+    pub fn map(&mut self, root: u64, address: u64, entry: u64, size: PageSize) {
         let mut table = root;
         for shift in [39, 30, 21, 12] {
             let slot = table + ((address >> shift) & 511) * 8;
             if shift == size.bits() {
                 let large = if shift == 12 { 0 } else { 1 << 7 };
-                self.words.insert(slot, physical | 3 | large | flags);
+                self.words.insert(slot, entry | 3 | large);
                 return;
             }
             let next = self.words.get(&slot).copied().unwrap_or(0) & !0xfff;
@@ -85,7 +86,7 @@ pub fn pages(count: u64, first: u64, flags: u64) -> Memory {
     for page in 0..count {
         let address = first + page * PAGE;
         for root in [ROOT, OTHER] {
-            memory.map(root, address, 0x4000_0000 + page * PAGE, PageSize::Small, flags);
+            memory.map(root, address, (0x4000_0000 + page * PAGE) | flags, PageSize::Small);
         }
     }
     memory

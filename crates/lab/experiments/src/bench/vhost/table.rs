@@ -7,26 +7,21 @@ use report::{Benchmark, Row, Samples, Table};
 /// Samples of all rounds, in the order of their first values.
 #[derive(Default)]
 pub struct Rounds {
+    /// The present round.
+    pub round: u32,
     /// Case, unit, subject, and the value of each round that has one.
     rows: Vec<(String, &'static str, &'static str, BTreeMap<u32, f64>)>,
 }
 
 impl Rounds {
-    /// Adds the value of a round.
-    pub fn push(
-        &mut self,
-        round: u32,
-        case: &str,
-        unit: &'static str,
-        subject: &'static str,
-        value: f64,
-    ) {
+    /// Adds a value of the present round.
+    pub fn push(&mut self, case: &str, unit: &'static str, subject: &'static str, value: f64) {
         let known = self.rows.iter().position(|row| row.0 == case && row.2 == subject);
         let index = known.unwrap_or_else(|| {
             self.rows.push((case.to_owned(), unit, subject, BTreeMap::new()));
             self.rows.len() - 1
         });
-        self.rows[index].3.insert(round, value);
+        self.rows[index].3.insert(self.round, value);
     }
 
     /// The document: a row `case/subject` for each, and `case ÷ rival/subject` with the ratios of the rounds in which
@@ -88,9 +83,10 @@ mod tests {
     fn ratios_are_of_the_same_round() {
         let mut rounds = Rounds::default();
         for (round, ours, theirs) in [(0, 2.0, 1.0), (1, 9.0, 3.0), (2, 8.0, 2.0)] {
-            rounds.push(round, "64 B", "Mpps", "ours", ours);
+            rounds.round = round;
+            rounds.push("64 B", "Mpps", "ours", ours);
             if round > 0 {
-                rounds.push(round, "64 B", "Mpps", "theirs", theirs);
+                rounds.push("64 B", "Mpps", "theirs", theirs);
             }
         }
         let benchmark = rounds.finish("vhost", &[("ours", "theirs"), ("ours", "absent")]);

@@ -24,8 +24,7 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
         let says =
             "with a NIC that offers nothing, the high-level interface nearly doubles the rate";
         let what = "high over a NIC that offers nothing ÷ none";
-        let compared = (TRANSMIT, what, at_least(1.9));
-        claims.push(over_none(rows, (Figure::Seven, "high/none"), says, compared));
+        claims.push(over_none(rows, Figure::Seven, says, what, at_least(1.9)));
     }
     if has(Figure::Eight) {
         claims.push(channel(rows));
@@ -33,13 +32,11 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
     if has(Figure::Eleven) {
         let says = "in the driver domain, buffers of the MTU are faster than zeroed pages";
         let what = "MTU buffers ÷ zeroed pages, in the driver domain";
-        let compared = (RECEIVE, what, Rule::Above(1.0));
-        claims.push(over_none(rows, (Figure::Eleven, "Driver-MTU"), says, compared));
+        claims.push(over_none(rows, Figure::Eleven, says, what, Rule::Above(1.0)));
     }
     if has(Figure::Thirteen) {
         let says = "a guest receives more by copies than by page flips";
-        let compared = (RECEIVE, "copy ÷ flip", at_least(1.18));
-        claims.push(over_none(rows, (Figure::Thirteen, "Guest-copy"), says, compared));
+        claims.push(over_none(rows, Figure::Thirteen, says, "copy ÷ flip", at_least(1.18)));
         claims.push(pool(rows));
     }
     claims
@@ -57,17 +54,12 @@ fn ratio(rows: &[Row], figure: Figure, config: &str, to: &str) -> Option<f64> {
     Some(rate(config)? / rate(to).filter(|rate| *rate > 0.0)?)
 }
 
-/// A configuration's rate over that of the figure's unoptimised one.
-fn over_none(
-    rows: &[Row],
-    (figure, config): (Figure, &str),
-    says: &'static str,
-    (workload, what, rule): (&'static str, &str, Rule),
-) -> Claim {
-    let source = match figure {
-        Figure::Seven => "Figure 7",
-        Figure::Eleven => "Figure 11",
-        _ => "Figure 13",
+/// A figure's rate with its optimisation over that without.
+fn over_none(rows: &[Row], figure: Figure, says: &'static str, what: &str, rule: Rule) -> Claim {
+    let (source, config, workload) = match figure {
+        Figure::Seven => ("Figure 7", "high/none", TRANSMIT),
+        Figure::Eleven => ("Figure 11", "Driver-MTU", RECEIVE),
+        _ => ("Figure 13", "Guest-copy", RECEIVE),
     };
     let number = find(rows, figure, config).and_then(|row| row.paper_ratio_to_none);
     let here = ratio(rows, figure, config, figure.none());

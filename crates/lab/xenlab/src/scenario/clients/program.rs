@@ -1,5 +1,7 @@
 //! An XDP program as an object file, which `ip link` loads: it drops ICMP, and passes all else.
 
+use std::ops::Range;
+
 /// An instruction of `linux/bpf.h`: its code, its destination's register and its source's, an offset and an immediate.
 type Instruction = (u8, u8, u8, i16, i32);
 
@@ -43,15 +45,17 @@ const EM_BPF: u16 = 247;
 pub fn drop_icmp() -> Vec<u8> {
     let text: Vec<u8> = PROGRAM.into_iter().flat_map(instruction).collect();
     let symbols = [vec![0; SYMBOL], symbol(text.len())].concat();
-    let starts = [HEADER, HEADER + text.len(), HEADER + text.len() + symbols.len()];
-    let table = (starts[2] + NAMES.len()).next_multiple_of(8);
+    let (symtab, strtab) = (HEADER + text.len(), HEADER + text.len() + symbols.len());
+    let end = strtab + NAMES.len();
+    let table = end.next_multiple_of(8);
+    let section = |name, kind, place| Section { name, kind, place, ..Section::default() };
     let sections = [
         vec![0; SECTION_HEADER.into()],
         // PROGBITS, to be executed.
-        section([XDP, 1], 6, starts[0], text.len(), [0, 0], 0),
+        Section { flags: 6, ..section(XDP, 1, HEADER..symtab) }.bytes(),
         // SYMTAB: its names are in section 3, and its first global symbol is number 1.
-        section([SYMTAB, 2], 0, starts[1], symbols.len(), [3, 1], SYMBOL),
-        section([STRTAB, 3], 0, starts[2], NAMES.len(), [0, 0], 0),
+        Section { link: 3, info: 1, entry: SYMBOL, ..section(SYMTAB, 2, symtab..strtab) }.bytes(),
+        section(STRTAB, 3, strtab..end).bytes(),
     ];
     let mut file = header(table);
     file.extend([&text, &symbols, NAMES].concat());
@@ -86,31 +90,28 @@ fn header(table: usize) -> Vec<u8> {
     .concat()
 }
 
-/// `Elf64_Shdr`.
-fn section(
-    [name, kind]: [u32; 2],
+/// `Elf64_Shdr`, which tells where in the file a section is.
+#[derive(Default)]
+struct Section {
+    name: u32,
+    kind: u32,
     flags: u64,
-    start: usize,
-    len: usize,
-    [link, info]: [u32; 2],
+    place: Range<usize>,
+    link: u32,
+    info: u32,
     entry: usize,
-) -> Vec<u8> {
-    let word = |value: u32| value.to_le_bytes().to_vec();
-    let long = |value: u64| value.to_le_bytes().to_vec();
-    let [start, len, entry] = [start, len, entry].map(|value| long(value as u64));
-    [
-        word(name),
-        word(kind),
-        long(flags),
-        long(0),
-        start,
-        len,
-        word(link),
-        word(info),
-        long(1),
-        entry,
-    ]
-    .concat()
+}
+
+impl Section {
+    fn bytes(self) -> Vec<u8> {
+        let word = |value: u32| value.to_le_bytes().to_vec();
+        let long = |value: u64| value.to_le_bytes().to_vec();
+        let [start, len, entry] =
+            [self.place.start, self.place.len(), self.entry].map(|value| long(value as u64));
+        let (kind, place) = ([word(self.name), word(self.kind)], [long(0), start, len]);
+        let rest = [word(self.link), word(self.info), long(1), entry];
+        [kind.concat(), long(self.flags), place.concat(), rest.concat()].concat()
+    }
 }
 
 /// `Elf64_Sym` of the program: a global function in section 1.

@@ -72,7 +72,7 @@ fn more_than_the_ring_holds_is_refused() {
     let (contexts, owner) = (card(), Owner::new(1, 0, PAGES));
     assign(&contexts, &owner, Protection::Hypervisor, 0);
     let batch = [buffer(owner.address(0), 60); 64];
-    let enqueue = || contexts.enqueue(CONTEXT, owner.id(), Direction::Tx, &batch);
+    let enqueue = || contexts.caller(CONTEXT, owner.id()).enqueue(Direction::Tx, &batch);
     for producer in [64, 128, 192, 256] {
         assert_eq!(enqueue(), Ok(producer));
     }

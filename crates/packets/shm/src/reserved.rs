@@ -78,7 +78,7 @@ impl Reserved {
         access: ProtFlags,
     ) -> io::Result<()> {
         let start = self.start(place)?;
-        let filled = self.region.fill(start..start + self.page_size, access, fd, offset);
+        let filled = self.region.fill(start, self.page_size, access, fd, offset);
         self.keep(place, start, filled)
     }
 

@@ -67,7 +67,7 @@ impl Region {
     /// Private zeroed memory of `len` bytes, as [`anonymous`](Self::anonymous), whose first `mapped` bytes are those of `fd` from `offset`.
     pub fn map_first(fd: impl AsFd, offset: u64, mapped: usize, len: usize) -> io::Result<Self> {
         let mut region = Self::anonymous(len)?;
-        if let Err(error) = region.fill(0..mapped, ProtFlags::READ | ProtFlags::WRITE, fd, offset) {
+        if let Err(error) = region.fill(0, mapped, ProtFlags::READ | ProtFlags::WRITE, fd, offset) {
             if !region.reserve_again(0, mapped) {
                 // Another mapping may be there, which must not be unmapped.
                 std::mem::forget(region);
@@ -154,17 +154,17 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// Maps the bytes of `fd` from byte `from` on at this range of the region, replacing the mapping there. The
+    /// Maps `len` bytes of `fd` from byte `from` at `offset`, replacing the mapping there. The
     /// borrow is exclusive, so that no system call uses these bytes meanwhile.
     pub(crate) fn fill(
         &mut self,
-        range: Range<usize>,
+        offset: usize,
+        len: usize,
         access: ProtFlags,
         fd: impl AsFd,
         from: u64,
     ) -> io::Result<()> {
-        let len = range.len();
-        let place = self.at(range.start, len)?;
+        let place = self.at(offset, len)?;
         // SAFETY: the target lies wholly inside this region's own range, which is borrowed for this
         // call alone: its bytes are not read, written or lent meanwhile.
         unsafe {

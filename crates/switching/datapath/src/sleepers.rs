@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{error, warn};
 
@@ -21,10 +21,6 @@ use crate::worker_state::WorkerState;
 const TICK: Duration = Duration::from_millis(3);
 /// How often it checks them while one sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// For how long after one has slept the next one is expected. Who makes them sleep comes back at the pace of new sessions, once a second.
-const ALERT: Duration = Duration::from_secs(30);
-/// How often it checks them then.
-const ALERT_TICK: Duration = Duration::from_micros(500);
 /// A worker that sleeps at this many checks in a row, in one round, is replaced.
 const ASLEEP: u32 = 3;
 /// After this many checks without a busy worker it sleeps until one wakes it.
@@ -65,8 +61,8 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
     let is_over = || is_over.load(Ordering::SeqCst);
     let mut idle = 0;
     while !is_over() {
-        let tick = workers.iter().map(Looks::tick).min();
-        std::thread::park_timeout(tick.unwrap_or(TICK));
+        let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
+        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
@@ -86,8 +82,6 @@ struct Looks {
     /// The round in which it was last found asleep, and at how many checks.
     round: u64,
     asleep: u32,
-    /// When it was last reported.
-    reported: Option<Instant>,
     /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.
     looks: u32,
     short: u32,
@@ -96,16 +90,7 @@ struct Looks {
 
 impl Looks {
     fn new(worker: Arc<WorkerState>) -> Self {
-        Self { worker, round: 0, asleep: 0, reported: None, looks: 0, short: 0, ports: [None; 2] }
-    }
-
-    /// The time until the next look at it.
-    fn tick(&self) -> Duration {
-        match self.reported {
-            _ if self.asleep > 0 => SHORT_TICK,
-            Some(reported) if reported.elapsed() < ALERT => ALERT_TICK,
-            _ => TICK,
-        }
+        Self { worker, round: 0, asleep: 0, looks: 0, short: 0, ports: [None; 2] }
     }
 
     fn round(&self) -> Option<u64> {
@@ -162,8 +147,7 @@ impl Looks {
         self.report(shared, ports, true);
     }
 
-    fn report(&mut self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
-        self.reported = Some(Instant::now());
+    fn report(&self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
         let queue = ports[0].and_then(|from| self.worker.queue_in_turn(from));
         let has_left = ports.into_iter().flatten().any(|serial| !is_attached(shared, serial));
         let [from, to] = ports.map(|serial| find(shared, serial?));

@@ -69,7 +69,7 @@ mod worker_state;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
@@ -99,6 +99,7 @@ use peer::Peer;
 use placement::{Owners, Placement};
 use shared::{Attachment, Shared};
 use sleepers::SleeperWatch;
+use slot::Entry;
 use wake_ups::WakeUps;
 use work::Work;
 use worker::Worker;
@@ -474,11 +475,13 @@ impl Datapath {
         self.ask_workers_of(port, |done| Command::Coalesce { port, coalescing, done });
     }
 
-    /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
+    /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped, unless a thread sleeps there.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
-        self.ask(&owners.workers(), |done| Command::Remove { port: id, done });
+        let removed = self.send_all(&owners.workers(), |done| Command::Remove { port: id, done });
+        let by = Instant::now() + WAKING;
+        removed.into_iter().flatten().for_each(|queue| let_go(queue, by));
         self.placement().release(id, &owners);
         port.close();
         self.shared.release(&port);
@@ -526,6 +529,21 @@ impl Datapath {
 
     fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a thread that was replaced and is awake may take to end.
+const WAKING: Duration = Duration::from_millis(5);
+
+/// Drops a queue or a task that no worker serves any more, as the last to have it: a thread that was replaced has it until it ends. One that
+/// still sleeps then is not waited for.
+fn let_go(queue: Arc<Entry>, by: Instant) {
+    let mut queue = Some(queue);
+    while let Some(shared) = queue.take() {
+        queue = Arc::try_unwrap(shared).err().filter(|_| Instant::now() < by);
+        if queue.is_some() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 

@@ -142,7 +142,10 @@ mod tests {
         for text in ["QEMU emulator version 7.2.0", "QEMU emulator version 11.0.0", "busybox"] {
             let message = given(text).expect_err(text).to_string();
             assert!(message.contains(text), "{message}");
-            assert!(message.contains("QEMU 10") && message.contains("name alone"), "{message}");
+            assert!(
+                message.contains("QEMU 10") && message.contains("without a folder"),
+                "{message}"
+            );
         }
         assert!(Emulator::given(Path::new("/no/such/qemu")).expect_err("none").is_missing_tool());
     }

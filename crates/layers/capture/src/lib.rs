@@ -54,16 +54,20 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod current;
 mod files;
 mod filter;
+mod merge;
 mod packet;
 mod pcapng;
 mod point;
+mod preamble;
 mod reader;
 mod recorder;
 mod recording;
 mod request;
 mod sink;
+mod sinks;
 mod wrapper;
 
 pub use blocks::{Block, Blocks, CapturedFrame, Content};
@@ -74,4 +78,5 @@ pub use point::{CaptureLayer, CapturePoint, StartError};
 pub use reader::{Capture, Totals};
 pub use recording::{Place, Recording};
 pub use request::{Options, Request};
-pub use sink::{BUFFER_BYTES, CAPTURES_MAX};
+pub use sink::BUFFER_BYTES;
+pub use sinks::CAPTURES_MAX;

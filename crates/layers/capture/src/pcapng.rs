@@ -1,8 +1,6 @@
 //! Capture files in pcapng (draft-ietf-opsawg-pcapng), little-endian, with an interface for each port and
 //! timestamps in nanoseconds.
 
-use crate::request::Options;
-
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 pub(crate) const INTERFACE_STATISTICS: u32 = 5;
@@ -232,29 +230,6 @@ impl<'a> Block<'a> {
         self.out[self.start + 4..self.start + 8].copy_from_slice(&len.to_le_bytes());
         self.u32(len);
     }
-}
-
-/// The program that writes the stream.
-const APPLICATION: &str = concat!("pvnet ", env!("CARGO_PKG_VERSION"));
-
-/// The blocks before the first packet, with an interface for each of these ports.
-pub(crate) fn preamble(ports: &[String], options: &Options) -> Vec<u8> {
-    let mut blocks = Vec::new();
-    let preamble = Preamble {
-        application: APPLICATION,
-        os: &os(),
-        interfaces: ports,
-        snaplen: u32::try_from(options.snaplen()).unwrap_or(u32::MAX),
-        filter: &options.filter,
-    };
-    append_preamble(&mut blocks, &preamble);
-    blocks
-}
-
-/// The operating system's name and release.
-fn os() -> String {
-    let uname = rustix::system::uname();
-    format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use port::{Egress, Ingress, Layer, Queue};
 
 use crate::filter::{Filter, FilterError};
-use crate::pcapng::preamble;
+use crate::preamble::preamble;
 use crate::reader::Capture;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::request::Options;
-use crate::sink::{CAPTURES_MAX, PortSink, Sink, Sinks};
+use crate::sink::Sink;
+use crate::sinks::{CAPTURES_MAX, PortSink, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has

@@ -5,8 +5,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use crate::merge::Merge;
 use crate::pcapng::{self, Statistics};
-use crate::sink::{Merge, Sink, Sinks};
+use crate::sink::Sink;
+use crate::sinks::Sinks;
 
 /// How often the buffers are emptied: at 10 Gbit/s they fill up in 6 ms. A live viewer sees each
 /// packet within this time.

@@ -7,7 +7,8 @@ use port::{ALL_SEGMENTS, Body, DropReason, Finisher, Frame};
 
 use crate::packet::{Direction, Packet};
 use crate::pcapng::flag;
-use crate::sink::{Batch, PortSink, Sinks};
+use crate::sink::Batch;
+use crate::sinks::{PortSink, Sinks};
 
 /// The most bytes that are copied at a time, for all captures of a port: a worker has other queues.
 pub(crate) const COPY_BYTES: usize = 2 << 20;

@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use crate::files::{Current, Files};
+use crate::current::Current;
+use crate::files::Files;
 use crate::filter::{Filter, FilterError};
-use crate::pcapng::{self, Statistics, preamble};
+use crate::merge::Merge;
+use crate::pcapng::{self, Statistics};
+use crate::preamble::preamble;
 use crate::reader::INTERVAL;
 use crate::request::Options;
-use crate::sink::{Merge, Sink};
+use crate::sink::Sink;
 
 /// The packets of some ports on their way to files. A [`CapturePoint`](crate::CapturePoint) of each port
 /// [gives](crate::CapturePoint::record) it the port's packets.

@@ -1,8 +1,7 @@
-//! What lies between the workers and the reader of one capture or recording, and the sinks of a port.
+//! What lies between the workers and the reader of one capture or recording.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::filter::Filter;
@@ -162,110 +161,5 @@ impl Clock {
     fn now(&self) -> u64 {
         // Until the year 2554.
         u64::try_from((self.epoch + self.start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
-    }
-}
-
-/// What the reader has taken out of a sink.
-#[derive(Default)]
-pub(crate) struct Merge {
-    /// The buffers last emptied.
-    taken: [Vec<u8>; BUFFERS],
-    /// Packets from after the last call's `before`: earlier ones may still come.
-    held: Vec<u8>,
-}
-
-impl Merge {
-    /// Hands over the blocks of the packets from before the time `before`, which must not be later than the sink's
-    /// clock while workers record; at most `most` of them. Returns how many.
-    pub(crate) fn write_before(
-        &mut self,
-        before: u64,
-        most: u64,
-        sink: &Sink,
-        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<u64> {
-        for (buffer, taken) in self.taken.iter_mut().enumerate() {
-            sink.exchange(buffer, taken);
-        }
-        let sources = std::iter::once(&self.held).chain(&self.taken);
-        let mut blocks: Vec<_> = sources.flat_map(|blocks| pcapng::packets(blocks)).collect();
-        // Stable: what has the same time stays in the order of its side.
-        blocks.sort_by_key(|(timestamp, _)| *timestamp);
-        let ready = blocks.partition_point(|(timestamp, _)| *timestamp < before);
-        let (ready, held) = blocks.split_at(ready);
-        let mut written = 0;
-        for (_, block) in ready.iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
-            write(block)?;
-            sink.written(block.len());
-            written += 1;
-        }
-        self.held = held.iter().flat_map(|(_, block)| *block).copied().collect();
-        Ok(written)
-    }
-}
-
-/// Most captures that run at one port at the same time. Recordings do not count.
-pub const CAPTURES_MAX: usize = 4;
-
-/// A sink of a port's packets.
-pub(crate) struct PortSink {
-    pub(crate) sink: Arc<Sink>,
-    /// The port's number in the sink.
-    pub(crate) interface: u32,
-}
-
-/// The sinks of a port's captures.
-#[derive(Default)]
-pub(crate) struct Sinks {
-    /// Whether there are any. While there are none, a batch looks at nothing else.
-    active: AtomicBool,
-    list: RwLock<Vec<PortSink>>,
-    /// How many sides have a buffer's number.
-    sides: AtomicUsize,
-}
-
-impl Sinks {
-    #[inline]
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
-    /// missing where another capture starts or ends.
-    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<PortSink>>> {
-        match self.list.try_read() {
-            Ok(list) => Some(list),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Adds a sink. Returns false if it is a capture's, and the port has [`CAPTURES_MAX`] already.
-    pub(crate) fn add(&self, entry: PortSink) -> bool {
-        self.change(|list| {
-            let captures = list.iter().filter(|other| !other.sink.is_recording).count();
-            let has_place = entry.sink.is_recording || captures < CAPTURES_MAX;
-            if has_place {
-                list.push(entry);
-            }
-            has_place
-        })
-    }
-
-    /// Removes a sink. No worker uses it after this call.
-    pub(crate) fn remove(&self, sink: &Arc<Sink>) {
-        self.change(|list| list.retain(|other| !Arc::ptr_eq(&other.sink, sink)));
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<PortSink>) -> T) -> T {
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        let result = change(&mut list);
-        self.active.store(!list.is_empty(), Ordering::Relaxed);
-        result
-    }
-
-    /// Which of each sink's buffers the next side of a queue fills.
-    pub(crate) fn next_buffer(&self) -> usize {
-        self.sides.fetch_add(1, Ordering::Relaxed)
     }
 }

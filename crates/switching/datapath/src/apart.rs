@@ -80,7 +80,9 @@ impl Carrier {
             let sleeping = inbox.put(body, offers, self.worker);
             self.wake(sleeping.map_or(0, |worker| 1 << worker));
         };
-        match memory.can_sleep {
+        // The port's own buffers are such memory too.
+        let is_lent = offers.iter().any(|offer| offer.frame.lent.is_any());
+        match memory.can_sleep || is_lent {
             false => put(body, offers),
             // Not while the inbox is locked.
             true => self.copy_first(body, offers, put),

@@ -98,6 +98,11 @@ impl EgressQueue {
         self.is_marked(SUSPENDED) && !self.is_marked(CLOSED)
     }
 
+    /// Whether its side, which somebody else has locked, may hold a notification back. One that is suspended has gone with its notification.
+    pub(crate) fn may_hold_notification(&self) -> bool {
+        self.coalesces() && !self.is_marked(SUSPENDED) && !self.is_marked(CLOSED)
+    }
+
     /// Locks it, unless its holder sleeps.
     pub(crate) fn lock(&self) -> Option<Locked<'_>> {
         let end = Instant::now() + PATIENCE;

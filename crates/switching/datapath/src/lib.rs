@@ -69,7 +69,7 @@ mod worker_state;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
@@ -343,7 +343,8 @@ impl Datapath {
             self.owners().get_mut(&id.port).and_then(|owners| owners.added.remove(&id.serial));
         // Otherwise its port is detached, and it is dropped.
         if let Some(worker) = removed {
-            self.ask(&[worker], |done| Command::RemoveIngress { id, done });
+            let removed = self.send_all(&[worker], |done| Command::RemoveIngress { id, done });
+            Entry::let_go(removed.into_iter().flatten().collect());
             self.placement().release_queue(worker);
         }
     }
@@ -480,8 +481,7 @@ impl Datapath {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
         let removed = self.send_all(&owners.workers(), |done| Command::Remove { port: id, done });
-        let by = Instant::now() + WAKING;
-        removed.into_iter().flatten().for_each(|queue| let_go(queue, by));
+        Entry::let_go(removed.into_iter().flatten().collect());
         self.placement().release(id, &owners);
         port.close();
         self.shared.release(&port);
@@ -529,21 +529,6 @@ impl Datapath {
 
     fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How long a thread that was replaced and is awake may take to end.
-const WAKING: Duration = Duration::from_millis(5);
-
-/// Drops a queue or a task that no worker serves any more, as the last to have it: a thread that was replaced has it until it ends. One that
-/// still sleeps then is not waited for.
-fn let_go(queue: Arc<Entry>, by: Instant) {
-    let mut queue = Some(queue);
-    while let Some(shared) = queue.take() {
-        queue = Arc::try_unwrap(shared).err().filter(|_| Instant::now() < by);
-        if queue.is_some() {
-            std::thread::sleep(Duration::from_micros(100));
-        }
     }
 }
 

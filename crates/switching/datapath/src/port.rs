@@ -47,7 +47,7 @@ pub struct Port {
     memory: PortMemory,
     /// By egress queue: the frames of ports that must not wait for its memory. Empty if nobody sleeps there.
     inboxes: Box<[Inbox]>,
-    /// The number of the first egress queue, if it lends buffers and has an inbox.
+    /// The number of the first egress queue, if it lends buffers.
     lender: Option<u64>,
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     hashes_macs: bool,
@@ -279,7 +279,7 @@ impl Port {
         let Some(mut locked) = queue.lock_in_turn() else {
             // They wait as for room, and as long. So does a notification that may be held back there.
             queue.wait(worker);
-            return Ok(Some(now + LOCKED));
+            return Ok(queue.may_hold_notification().then(|| now + LOCKED));
         };
         let Some(egress) = locked.side.as_mut() else {
             for offer in offers {
@@ -311,7 +311,10 @@ impl Port {
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        let Some(mut locked) = self.egress[queue].lock_in_turn() else { return Some(now + LOCKED) };
+        let queue = &self.egress[queue];
+        let Some(mut locked) = queue.lock_in_turn() else {
+            return queue.may_hold_notification().then(|| now + LOCKED);
+        };
         locked.side.as_mut()?.flush(now, is_idle)
     }
 
@@ -483,18 +486,39 @@ mod tests {
         assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
     }
 
+    /// Holds notifications back.
+    struct Coalescing;
+
+    impl Egress for Coalescing {
+        fn deliver(&mut self, _: Body<'_>, _: &mut [Offer<'_>], _: Duration) -> Result<(), Broken> {
+            Ok(())
+        }
+
+        fn coalesces(&self) -> bool {
+            true
+        }
+    }
+
     #[test]
-    fn a_notification_in_a_queue_that_is_away_is_tried_again() {
-        let side = || Box::new(Merging(Arc::default()));
-        let port = Port::new(PortId(0), 1, "red", vec![side()], StormControl::new(0));
+    fn a_notification_behind_a_sleeper_is_tried_again_and_one_that_went_with_its_queue_is_not() {
+        let storm_control = StormControl::new(0);
+        let port = Port::new(PortId(0), 1, "red", vec![Box::new(Coalescing)], storm_control);
         let frame = Frame::empty();
         let now = Duration::from_secs(1);
+        let due = |port: &Port| {
+            let mut offers = [Offer::new(&frame)];
+            let due = port.deliver(0, Body::Regions(&Arc::default()), &mut offers, now, 0).unwrap();
+            assert_eq!((offers[0].outcome, port.flush(0, now, true)), (Outcome::Waiting, due));
+            due
+        };
+        let sleeper = port.egress[0].lock().unwrap();
+        port.note_sleeper();
+        assert_eq!(due(&port), Some(now + LOCKED));
+        drop(sleeper);
+        assert_eq!(port.flush(0, now, true), None);
         port.suspend();
-        let mut offers = [Offer::new(&frame)];
-        let due = port.deliver(0, Body::Regions(&Arc::default()), &mut offers, now, 0).unwrap();
-        assert_eq!((due, offers[0].outcome), (Some(now + LOCKED), Outcome::Waiting));
-        assert_eq!(port.flush(0, now, true), Some(now + LOCKED));
-        assert!(port.resume(vec![side()]));
+        assert_eq!(due(&port), None);
+        assert!(port.resume(vec![Box::new(Coalescing)]));
         assert_eq!(port.flush(0, now, true), None);
     }
 

@@ -22,6 +22,8 @@ use crate::work::Work;
 const EMPTY_EVENTS: u32 = 16;
 /// How long it rests after them.
 const REST: Duration = Duration::from_millis(1);
+/// How long a thread that was replaced, and is awake, may take to end.
+const WAKING: Duration = Duration::from_millis(5);
 /// An epoll token has the slot's number in the bits below, and in those above the number of the event of this slot.
 const EVENT_SHIFT: u32 = 32;
 
@@ -47,6 +49,21 @@ impl Entry {
         let number = ENTRIES.fetch_add(1, Ordering::Relaxed);
         let (events, room_of) = (work.events(&port), work.room_of());
         Self { number, port, id, room_of, work: Mutex::new(work), events, busy: Busy::default() }
+    }
+
+    /// Drops queues and tasks that no worker serves any more, as the last who has them: a thread that was replaced has them until it ends. One that
+    /// still sleeps then is not waited for.
+    pub(crate) fn let_go(entries: Vec<Arc<Self>>) {
+        let by = Instant::now() + WAKING;
+        for entry in entries {
+            let mut left = Some(entry);
+            while let Some(entry) = left.take() {
+                left = Arc::try_unwrap(entry).err().filter(|_| Instant::now() < by);
+                if left.is_some() {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        }
     }
 }
 
@@ -271,6 +288,28 @@ mod tests {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(8);
         epoll::wait(epoll, spare_capacity(&mut events), Some(&Timespec::default())).unwrap();
         events.iter().map(|event| event.data.u64()).collect()
+    }
+
+    #[test]
+    fn a_queue_is_dropped_when_the_last_thread_that_had_it_ends() {
+        let entry = || {
+            let storm_control = switch::StormControl::new(0);
+            let port = Port::new(switch::PortId(0), 1, "red", Vec::new(), storm_control);
+            Arc::new(Entry::new(Arc::new(port), Work::Nothing, None))
+        };
+        let (waking, sleeping) = (entry(), entry());
+        let (queues, kept) = ([&waking, &sleeping].map(Arc::downgrade), sleeping.clone());
+        let its = waking.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(WAKING / 5);
+            drop(its);
+        });
+        Entry::let_go(vec![waking, sleeping]);
+        // It waited for the first thread, unless that came late, and not for the second one.
+        thread.join().unwrap();
+        assert!(queues[0].upgrade().is_none() && queues[1].upgrade().is_some());
+        drop(kept);
+        assert!(queues[1].upgrade().is_none());
     }
 
     #[test]

@@ -74,8 +74,8 @@ pub(crate) struct Worker {
     looks: Looks,
     /// When frames that wait for room were last tried again.
     retried: Instant,
-    /// Nothing is carried until it is resumed.
-    is_paused: bool,
+    /// How many threads before this one had ended when it last looked.
+    earlier_ended: u64,
     /// The queue whose last turn ended after the last look at the clock.
     unended: Option<(usize, Instant)>,
     /// When the last turn of the last round ended, if the clock was read then: the next round begins.
@@ -112,6 +112,7 @@ impl Worker {
         let activity = Arc::<Activity>::default();
         Ok(Self {
             number,
+            earlier_ended: state.ended(),
             state,
             generation,
             rounds: 0,
@@ -128,7 +129,6 @@ impl Worker {
             looks: Looks::new(Instant::now()),
             shared,
             retried: Instant::now(),
-            is_paused: false,
             unended: None,
             ended: None,
             active: 0,
@@ -189,8 +189,16 @@ impl Worker {
         self.state.generation() != self.generation
     }
 
-    /// Serves the queues and tasks that no thread serves, unless one is still in a turn of them.
+    /// Serves the queues and tasks that no thread serves, unless an earlier thread is still in a turn of them.
     fn adopt(&mut self) {
+        if self.generation == 0 || self.is_replaced() {
+            return;
+        }
+        let ended = self.state.ended();
+        if std::mem::replace(&mut self.earlier_ended, ended) != ended {
+            // That thread may have taken events of queues that this one serves.
+            self.slots.iter_mut().flatten().for_each(|slot| slot.active = true);
+        }
         for index in 0..self.state.len() {
             if self.slots.len() <= index {
                 self.slots.push(None);
@@ -220,8 +228,11 @@ impl Worker {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
         if self.generation > 0 {
-            self.adopt();
             self.carrier.begin(now);
+            // It may be paused.
+            if !self.run_commands() {
+                return;
+            }
             self.carrier.flush_all();
         }
         while !self.is_replaced() {
@@ -240,6 +251,9 @@ impl Worker {
             if self.held.flush(&self.activity, self.carrier.now, !has_work) {
                 self.ended = None;
             }
+            if self.is_replaced() {
+                break;
+            }
             self.looks.round_ended(has_work);
             let timeout = match has_work || self.polls_on(now) {
                 true if !self.looks.is_due(now, self.sleeps) => continue,
@@ -255,6 +269,7 @@ impl Worker {
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         // The queue of its last turn is free.
+        self.state.note_end();
         self.shared.doorbells[self.number].ring();
     }
 

@@ -7,11 +7,11 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tracing::error;
 
 use crate::activity::Activity;
@@ -29,6 +29,10 @@ pub(crate) struct WorkerState {
     /// How many threads it has had before this one. A thread that finds another number than its own ends. Changes while `commands` is
     /// locked.
     replacements: AtomicU64,
+    /// How many threads in whose place another one is have ended.
+    ended: AtomicU64,
+    /// Whether it takes commands and does nothing else. Changes while `commands` is locked.
+    is_paused: AtomicBool,
     thread: Mutex<Option<WorkerThread>>,
     /// What became of its time.
     pub(crate) times: Times,
@@ -61,6 +65,8 @@ impl WorkerState {
             commands: Mutex::new(commands),
             entries: Mutex::default(),
             replacements: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            is_paused: AtomicBool::new(false),
             thread: Mutex::default(),
             times: Times::default(),
         }
@@ -72,7 +78,7 @@ impl WorkerState {
         self.replacements.load(Ordering::Relaxed)
     }
 
-    /// Has another thread, which `spawn` starts, take the place of this one. Returns false if a command is being taken just now: who takes it is
+    /// Has another thread, which `spawn` starts, take the place of this one. Returns false if a command is being taken or executed just now: who does that is
     /// awake.
     pub(crate) fn succeed(
         &self,
@@ -92,15 +98,40 @@ impl WorkerState {
         Ok(true)
     }
 
-    /// The next command for a thread of this generation, which may wait for it. None for a thread whose place another one has taken: what it
-    /// would do with its queues, and its end, are not that thread's.
-    pub(crate) fn next_command(&self, generation: u64, waits: bool) -> Option<Command> {
+    /// The next command for a thread of this generation, which waits for it if it is paused. None for a thread whose place another one has
+    /// taken: what it would do with its queues, and its end, are not that thread's. The guard is dropped when the command is executed: until
+    /// then nobody takes the thread's place.
+    pub(crate) fn next_command(
+        &self,
+        generation: u64,
+    ) -> Option<(Command, MutexGuard<'_, mpsc::Receiver<Command>>)> {
         let commands = self.commands.lock();
-        match waits {
+        let command = match self.is_paused() {
             _ if self.generation() != generation => None,
             true => commands.recv().ok(),
             false => commands.try_recv().ok(),
+        }?;
+        match command {
+            Command::Pause { .. } => self.is_paused.store(true, Ordering::Relaxed),
+            Command::Resume => self.is_paused.store(false, Ordering::Relaxed),
+            _ => {}
         }
+        Some((command, commands))
+    }
+
+    /// Whether it is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Relaxed)
+    }
+
+    /// A thread in whose place another one is has ended.
+    pub(crate) fn note_end(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many of them have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Adds a queue or a task. Returns its number.
@@ -221,9 +252,12 @@ mod tests {
     fn a_thread_takes_no_command_from_the_one_in_its_place() {
         let (sender, commands) = mpsc::channel();
         let state = WorkerState::new(0, commands);
-        sender.send(Command::Resume).unwrap();
-        sender.send(Command::Stop).unwrap();
-        assert!(matches!(state.next_command(0, false), Some(Command::Resume)));
+        let (done, _answers) = mpsc::channel();
+        for command in [Command::Pause { done }, Command::Resume, Command::Stop] {
+            sender.send(command).unwrap();
+        }
+        let next = |generation| state.next_command(generation).map(|(command, _)| command);
+        assert!(matches!(next(0), Some(Command::Pause { .. })) && state.is_paused());
         let failed = state.succeed(|| Err(io::ErrorKind::WouldBlock.into()));
         assert!(failed.is_err() && state.generation() == 0);
         let thread = || {
@@ -232,10 +266,12 @@ mod tests {
             Ok(WorkerThread { id: 0, stat, activity, join })
         };
         assert!(state.succeed(thread).unwrap());
-        assert!(state.next_command(0, false).is_none() && state.next_command(0, true).is_none());
-        assert!(matches!(state.next_command(1, true), Some(Command::Stop)));
-        // Nobody is replaced who waits for a command.
-        let _waits = state.commands.lock();
+        assert!(next(0).is_none());
+        assert!(matches!(next(1), Some(Command::Resume)) && !state.is_paused());
+        assert!(matches!(next(1), Some(Command::Stop)));
+        // Nobody is replaced who waits for a command, or executes one.
+        sender.send(Command::Stop).unwrap();
+        let _executes = state.next_command(1).unwrap();
         assert!(!state.succeed(thread).unwrap());
     }
 }

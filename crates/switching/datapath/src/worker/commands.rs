@@ -16,12 +16,9 @@ use crate::work::Work;
 impl Worker {
     /// Runs the commands that have come. Returns false when the worker must end.
     pub(super) fn run_commands(&mut self) -> bool {
-        // The thread before this one may have woken up.
-        if self.generation > 0 {
-            self.adopt();
-        }
-        // A worker that is paused waits for the next one.
-        while let Some(command) = self.state.next_command(self.generation, self.is_paused) {
+        self.adopt();
+        let state = self.state.clone();
+        while let Some((command, guard)) = state.next_command(self.generation) {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {
@@ -63,11 +60,12 @@ impl Worker {
                     let _ = done.send(removed);
                 }
                 Command::Pause { done } => {
+                    // In guests' memory, where it may sleep.
+                    drop(guard);
                     self.held.flush(&self.activity, self.carrier.now, true);
-                    self.is_paused = true;
                     let _ = done.send(());
                 }
-                Command::Resume => self.is_paused = false,
+                Command::Resume => {}
                 Command::Stop => return false,
             }
         }

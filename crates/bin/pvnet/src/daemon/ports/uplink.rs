@@ -126,8 +126,7 @@ impl Uplink {
         let (queues, watch, handles) =
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
-        let borrows = matches!(for_guests, ForGuests::Queues(..));
-        let memory = PortMemory { can_sleep: false, is_replaceable: true, borrows };
+        let memory = PortMemory { is_replaceable: true, ..self.memory() };
         let attached = port.attach(queues, Vec::new(), (self.coalescing(), memory), datapath);
         self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
@@ -258,6 +257,12 @@ impl Source for Uplink {
             // One of them is empty.
             _ => Place::Interface(namespace.clone(), format!("{tap}{device}")),
         }]
+    }
+
+    fn memory(&self) -> PortMemory {
+        // Its queues for single guests read into these guests' buffers.
+        let borrows = self.config.queues == Queues::PerGuest;
+        PortMemory { borrows, ..PortMemory::default() }
     }
 
     fn prepare(&mut self, config: &Config) -> Result<(), String> {

@@ -111,7 +111,7 @@ impl Bed {
         wait(name, || self.ports().iter().any(is_up));
     }
 
-    /// A port's frames in this direction. None while it is not there.
+    /// A port's frames in this direction; 0 while it is not there.
     fn frames(&self, port: u8, side: &str) -> u64 {
         let port = self.testbed.named(&format!("vm{port}"));
         port.and_then(|port| port[side]["frames"].as_u64()).unwrap_or(0)

@@ -62,7 +62,7 @@ trait Named {
     fn name(&self) -> &str;
 }
 
-macro_rules! named {
+macro_rules! tables_with_names {
     ($($table:ty),*) => {
         $(impl Named for $table {
             fn name(&self) -> &str {
@@ -72,7 +72,7 @@ macro_rules! named {
     };
 }
 
-named!(Nic, Guest, Uplink, Port, Mirror);
+tables_with_names!(Nic, Guest, Uplink, Port, Mirror);
 
 /// What differs between two tables of one port.
 fn whole<T: Named>(changes: impl Fn(&T, &T) -> Changes) -> impl Fn(&T, &T) -> ByPort {

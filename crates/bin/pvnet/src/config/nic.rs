@@ -82,7 +82,7 @@ impl CoalescingSettings {
     }
 }
 
-/// What is written out is as what is absent: a default in the file is no change.
+/// As they take effect: the default of sent frames, written out, is no change.
 impl PartialEq for CoalescingSettings {
     fn eq(&self, other: &Self) -> bool {
         Coalescing::from(*self) == Coalescing::from(*other)

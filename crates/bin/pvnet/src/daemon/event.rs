@@ -102,7 +102,7 @@ pub(super) fn request<T>(
         Err(match error {
             RecvTimeoutError::Timeout => {
                 format!(
-                    "the daemon was busy for {} s, and may do it yet: see `pvnet status`",
+                    "the daemon was busy for {} s; look at `pvnet status` before you try again",
                     limit.as_secs()
                 )
             }

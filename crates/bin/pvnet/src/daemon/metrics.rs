@@ -269,7 +269,10 @@ fn of_ports<'a, S: 'a>(
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let ports: Vec<_> = ports.iter().filter_map(|port| Some((&*port.name, of(port)?))).collect();
-    for Metric { name, help, is_counter, values } in metrics.iter().filter(|_| !ports.is_empty()) {
+    if ports.is_empty() {
+        return Ok(());
+    }
+    for Metric { name, help, is_counter, values } in metrics {
         let series = ports.iter().flat_map(|(port, status)| {
             values(status).into_iter().map(move |(direction, value)| {
                 let direction = Some(("direction", direction)).filter(|(_, name)| !name.is_empty());

@@ -129,7 +129,7 @@ impl Services {
         let nics = || self.platform.upgrade()?.nics().cloned();
         let done = match line.parse() {
             Ok(Request::Status) => match self.status.whole(BUSY) {
-                Ok(status) => return Ok(serde_json::to_writer(reply, &status)?),
+                Ok(status) => return respond(reply, Ok(status)),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     Err(format!("the daemon was busy for {} s; try later", BUSY.as_secs()))
                 }
@@ -167,13 +167,13 @@ impl Services {
     }
 }
 
-/// Answers with a report, or why there is none.
-fn respond(reply: impl Write, answer: Result<impl Serialize, String>) -> io::Result<()> {
-    match answer {
-        Ok(report) => serde_json::to_writer(reply, &report)?,
-        Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
-    }
-    Ok(())
+/// Answers with a report, or why there is none. At once: each write to a client has a limit of its own to be set.
+fn respond(mut reply: impl Write, answer: Result<impl Serialize, String>) -> io::Result<()> {
+    let answer = match answer {
+        Ok(report) => serde_json::to_vec(&report)?,
+        Err(why) => serde_json::to_vec(&Refusal::new(why))?,
+    };
+    reply.write_all(&answer)
 }
 
 /// Answers a client before its request is read. It has a fresh socket, so nothing waits.

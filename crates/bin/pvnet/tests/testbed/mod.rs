@@ -63,10 +63,7 @@ pub fn join(folder: &Path, name: &str, flags: &[&str]) -> Process {
 /// Starts a program, and waits until it says that it is up.
 pub fn started(command: Command) -> Process {
     let mut process = Process::capture(command).unwrap();
-    wait("the start", || {
-        assert!(process.ended().unwrap().is_none(), "{}", process.stderr());
-        process.stdout().contains("is up")
-    });
+    process.says("is up", LIMIT).unwrap();
     process
 }
 

@@ -89,7 +89,7 @@ impl FrontEnds {
 
     /// The present front-end has proven hostile: its session ends, no other begins, and its process is refused at all ports.
     pub(super) fn condemn(&self, what: &str) {
-        if let Some(alarm) = self.alarm.lock().as_ref() {
+        if let Some(alarm) = self.alarm() {
             alarm.prove(what);
         }
         self.stop();
@@ -97,7 +97,12 @@ impl FrontEnds {
 
     /// Why the present session must end, if it must.
     pub(super) fn condemned(&self) -> Option<String> {
-        self.alarm.lock().as_ref()?.why()
+        self.alarm()?.why()
+    }
+
+    /// The present session's alarm. What it is asked is asked without its lock, for which the session's thread waits.
+    fn alarm(&self) -> Option<Arc<Alarm>> {
+        self.alarm.lock().clone()
     }
 
     /// Ends the present session.

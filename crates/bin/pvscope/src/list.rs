@@ -72,6 +72,8 @@ pub fn run(args: &ListArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -83,6 +85,8 @@ mod tests {
             entries.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!(names("workloads"), Workload::ALL.map(|workload| workload.name));
+        let described: BTreeSet<_> = Workload::ALL.map(Workload::describe).into();
+        assert!(described.len() == Workload::ALL.len() && !described.contains(""), "{described:?}");
         assert_eq!(names("custom"), custom::FORMS.map(|(name, _)| name));
         let text = data.text();
         for name in names("workloads").iter().chain(&names("custom")) {

@@ -300,6 +300,8 @@ mod tests {
         assert_eq!(lines.len(), 4);
         let columns = |line: &str| line.split(',').count();
         assert!(lines.iter().all(|line| columns(line) == columns(lines[0])), "{csv}");
+        // Each column has a field of its name.
+        assert!(!csv.contains("null"), "{csv}");
         for name in lines[0].split(',').filter(|name| !name.is_empty()) {
             let row = &functions[0];
             assert!(!row[name].is_null() || !row["events"][name].is_null(), "{name}");

@@ -125,7 +125,8 @@ mod tests {
         for rule in all() {
             assert!(seen.insert((rule.workload, rule.what)), "{}", rule.what);
             assert!(Workload::named(rule.workload).is_ok(), "{}", rule.workload);
-            assert!(!rule.why.is_empty());
+            let said = [rule.source, rule.says, rule.what, rule.why];
+            assert!(said.iter().all(|text| !text.is_empty()), "{}: {said:?}", rule.workload);
         }
     }
 }

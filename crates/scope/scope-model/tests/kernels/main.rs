@@ -166,15 +166,9 @@ fn superpages_need_uniform_blocks() {
     let linear = 0xffff_8880_0000_0000;
     let mut memory = Memory::default();
     for page in 0..1024 {
-        // One page of the second block may not be written to, as a page table.
-        let flags = 0;
-        memory.map(
-            ROOT,
-            linear + page * PAGE,
-            (0x4000_0000 + page * PAGE) | flags,
-            PageSize::Small,
-        );
+        memory.map(ROOT, linear + page * PAGE, 0x4000_0000 + page * PAGE, PageSize::Small);
     }
+    // One page of the second block may not be written to, as a page table.
     let table = walk(&memory, Paging { root: ROOT, ..Paging::default() }, linear + (600 << 12));
     let entry = table.unwrap().table + 88 * 8;
     *memory.words.get_mut(&entry).unwrap() &= !2;

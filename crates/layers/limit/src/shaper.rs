@@ -81,7 +81,7 @@ impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
 
     fn arm(&mut self) -> Result<Armed, Broken> {
         let armed = self.inner.arm()?;
-        if armed == Armed::Asleep {
+        if matches!(armed, Armed::Asleep | Armed::AsleepPast(_)) {
             self.member.meter.leave(self.member.id);
             return Ok(armed);
         }
@@ -94,7 +94,7 @@ impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
         let turn = now + wait.min(LONGEST_WAIT);
         Ok(Armed::Until(match armed {
             Armed::Until(instant) => instant.max(turn),
-            Armed::Ready | Armed::Asleep => turn,
+            Armed::Ready | Armed::Asleep | Armed::AsleepPast(_) => turn,
         }))
     }
 }

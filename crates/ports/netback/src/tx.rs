@@ -98,7 +98,7 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
         if !self.window.is_full() && self.ring.arm().map_err(Broken::new)? {
             return Ok(Armed::Ready);
         }
-        Ok(self.announce_late().map_or(Armed::Asleep, Armed::Until))
+        Ok(self.announce_late().map_or(Armed::Asleep, Armed::AsleepPast))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a worker's thread is doing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a worker's thread is doing: the thread writes it, and the thread that looks for sleepers reads it.
 #[derive(Debug, Default)]
@@ -8,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Activity {
     /// Counts its rounds from 1 on; 0 while it waits for events.
     round: AtomicU64,
+    /// Nanoseconds since the start of the datapath after which it must not wait for events any more; 0 for no such time.
+    past: AtomicU64,
     /// The serial number, and one, of the port whose queue or task has its turn, and of the port to which frames are delivered.
     from: AtomicU64,
     to: AtomicU64,
@@ -21,10 +24,14 @@ impl Activity {
         self.round.store(number, Ordering::Relaxed);
     }
 
-    /// The thread waits for events.
+    /// The thread waits for events, and not long past this time since the start of the datapath. If there is one, [`Dozer::wake`](poller::Dozer::wake)
+    /// must follow.
     #[inline]
-    pub(crate) fn rest(&self) {
-        self.round.store(0, Ordering::Relaxed);
+    pub(crate) fn rest(&self, past: Option<Duration>) {
+        let past = past.map_or(0, |past| u64::try_from(past.as_nanos()).unwrap_or(u64::MAX));
+        self.past.store(past, Ordering::Relaxed);
+        // Whoever sees that it waits sees how long.
+        self.round.store(0, Ordering::Release);
     }
 
     /// The port whose queue or task has its turn.
@@ -41,7 +48,13 @@ impl Activity {
 
     /// The number of its round; none while it waits for events.
     pub(crate) fn round(&self) -> Option<u64> {
-        Some(self.round.load(Ordering::Relaxed)).filter(|round| *round != 0)
+        Some(self.round.load(Ordering::Acquire)).filter(|round| *round != 0)
+    }
+
+    /// Past when it must not wait for events, if it does.
+    pub(crate) fn past(&self) -> Option<Duration> {
+        let past = self.round().is_none().then(|| self.past.load(Ordering::Relaxed));
+        past.filter(|past| *past != 0).map(Duration::from_nanos)
     }
 
     /// The serial numbers of the ports whose memory it may touch: that from which frames come, and that to which they go.

@@ -3,6 +3,9 @@
 //! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
 //! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
 //! else waits longer than a [`TICK`] and the checks that follow it.
+//!
+//! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
+//! timer that is set and cancelled around each frame of a conversation costs more than these rare rings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +17,7 @@ use tracing::{error, warn};
 use crate::port::Port;
 use crate::shared::{Shared, Sleep};
 use crate::worker::Worker;
-use crate::worker_state::WorkerState;
+use crate::worker_state::{WorkerState, WorkerThread};
 
 /// How often it checks the workers while one does not wait for events. A check takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
 /// a worker that shares its CPU.
@@ -70,7 +73,7 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
         idle = if works { 0 } else { idle + 1 };
         if idle >= IDLE_LOOKS {
             idle = 0;
-            let works = || workers.iter().any(|worker| worker.round().is_some());
+            let works = || workers.iter().any(Looks::is_awaited);
             shared.sleepers.doze_until(|| works() || is_over());
         }
     }
@@ -93,11 +96,24 @@ impl Looks {
         Self { worker, round: 0, asleep: 0, looks: 0, short: 0, ports: [None; 2] }
     }
 
-    fn round(&self) -> Option<u64> {
-        self.worker.with_thread(|thread| thread.activity.round()).flatten()
+    /// Whether the worker works, or waits for a ring.
+    fn is_awaited(&self) -> bool {
+        let activity = |thread: &WorkerThread| thread.activity.clone();
+        let activity = self.worker.with_thread(activity);
+        activity.is_some_and(|activity| activity.round().is_some() || activity.past().is_some())
     }
 
-    /// Looks at the worker. Returns whether it works.
+    /// Rings the worker if it waits for that. Returns whether it does.
+    fn ring(&self, shared: &Shared) -> bool {
+        let past = self.worker.with_thread(|thread| thread.activity.past()).flatten();
+        let Some(past) = past else { return false };
+        if shared.started.elapsed() >= past {
+            shared.doorbells[self.worker.number].ring();
+        }
+        true
+    }
+
+    /// Looks at the worker. Returns whether it works, or waits for a ring.
     fn look(&mut self, shared: &Arc<Shared>) -> bool {
         let seen = self.worker.with_thread(|thread| {
             let round = thread.activity.round()?;
@@ -105,7 +121,7 @@ impl Looks {
         });
         let Some((round, is_asleep, ports)) = seen.flatten() else {
             self.asleep = 0;
-            return false;
+            return self.ring(shared);
         };
         self.looks += 1;
         if is_asleep {

@@ -80,7 +80,9 @@ pub(crate) struct Slot {
     has_inbox: bool,
     /// When it must be polled again, even without an event.
     due: Option<Instant>,
-    /// Whether its events are not heard before that.
+    /// When it must have been polled again soon after, without a timer for it.
+    past: Option<Instant>,
+    /// Whether its events are not heard before it is due.
     rests: bool,
     /// Events in a row that brought no work.
     empty_events: u32,
@@ -105,6 +107,7 @@ impl Slot {
             blocked: false,
             has_inbox,
             due: None,
+            past: None,
             rests: false,
             empty_events: 0,
             last_work: Instant::now(),
@@ -181,6 +184,7 @@ impl Slot {
 
     /// Becomes active if it is due.
     pub(crate) fn wake_if_due(&mut self, epoll: &OwnedFd, now: Instant) {
+        self.active |= self.past.take_if(|past| *past <= now).is_some();
         if self.due.take_if(|due| *due <= now).is_none() {
             return;
         }
@@ -194,8 +198,14 @@ impl Slot {
         self.due
     }
 
-    /// Sets when it must be polled again, even without an event.
-    pub(crate) fn set_due(&mut self, due: Option<Instant>, now: Instant) {
+    /// After when it must be polled soon, even without an event.
+    pub(crate) fn past(&self) -> Option<Instant> {
+        self.past
+    }
+
+    /// Sets when it must be polled again, even without an event: at `due`, for which a timer is set, and soon after `past`.
+    pub(crate) fn set_due(&mut self, due: Option<Instant>, past: Option<Instant>, now: Instant) {
+        self.past = past;
         let unheard = self.rests.then(|| now + REST);
         self.due = due.into_iter().chain(unheard).min();
     }

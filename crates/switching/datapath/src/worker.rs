@@ -85,8 +85,8 @@ pub(crate) struct Worker {
     least_debt: Duration,
     /// Whether a queue slept in that round, whose next frames are announced by an event.
     sleeps: bool,
-    /// When it last woke up.
-    woken: Instant,
+    /// When it had last waited, or looked, for events.
+    looked: Instant,
 }
 
 impl Worker {
@@ -134,7 +134,7 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
-            woken: Instant::now(),
+            looked: Instant::now(),
         })
     }
 
@@ -263,9 +263,7 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            // A sleep has read the clock already.
-            let looked = if timeout == Some(Duration::ZERO) { Instant::now() } else { self.woken };
-            (self.looks, self.ended) = (Looks::new(looked), None);
+            (self.looks, self.ended) = (Looks::new(self.looked), None);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         // The queue of its last turn is free.
@@ -466,10 +464,10 @@ impl Worker {
                 Some(end) => Ok((Armed::Until(end), true)),
                 None => Ok((Armed::Asleep, false)),
             },
-            Ok(Armed::Until(due)) if !slot.blocked => match work.pause(now) {
-                Some(end) => Ok((Armed::Until(end.min(due)), true)),
-                None => Ok((Armed::Until(due), false)),
-            },
+            Ok(armed @ (Armed::Until(due) | Armed::AsleepPast(due))) if !slot.blocked => {
+                let end = work.pause(now);
+                Ok(end.map_or((armed, false), |end| (Armed::Until(end.min(due)), true)))
+            }
             other => other.map(|armed| (armed, false)),
         };
         let due = work.due();
@@ -489,12 +487,13 @@ impl Worker {
     fn set_armed(&mut self, index: usize, armed: Armed, late: Option<Duration>, now: Instant) {
         let Some(slot) = self.slots[index].as_mut() else { return };
         slot.active = armed == Armed::Ready;
-        let until = match armed {
-            Armed::Until(due) => Some(due),
-            Armed::Ready | Armed::Asleep => None,
+        let (until, past) = match armed {
+            Armed::Until(due) => (Some(due), None),
+            Armed::AsleepPast(past) => (None, Some(past)),
+            Armed::Ready | Armed::Asleep => (None, None),
         };
         let late = late.map(|due| self.shared.started + due);
-        slot.set_due(until.into_iter().chain(late).min(), now);
+        slot.set_due(until.into_iter().chain(late).min(), past, now);
         if slot.entry.room_of.is_none() && matches!(armed, Armed::Until(_)) {
             slot.rest(&self.epoll);
         }
@@ -518,15 +517,22 @@ impl Worker {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.clear();
         if waits {
-            self.activity.rest();
+            let past = self.slots.iter().flatten().filter_map(Slot::past).min();
+            self.activity.rest(past.map(|past| past.duration_since(self.shared.started)));
+            if past.is_some() {
+                // It rings then, in place of a timer.
+                self.shared.sleepers.wake();
+            }
             self.state.times.falls_asleep(self.carrier.now);
         }
         let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        // Read once: each reading costs a lone frame a hundred instructions.
+        let now = Instant::now();
+        self.looked = now;
         if waits {
-            self.woken = Instant::now();
             self.activity.begin_round(self.rounds);
             self.shared.sleepers.wake();
-            self.state.times.wakes(self.woken.duration_since(self.shared.started));
+            self.state.times.wakes(now.duration_since(self.shared.started));
         }
         match waited {
             Ok(_) | Err(Errno::INTR) => {}
@@ -537,10 +543,10 @@ impl Worker {
         }
         // Also while events come: otherwise a guest that sends events without end (XSA-332) would
         // keep the stall of another guest unnoticed, and the frames for it waiting.
-        if events.is_empty() || self.retried.elapsed() >= RETRY {
+        if events.is_empty() || now.duration_since(self.retried) >= RETRY {
             self.unblock();
         }
-        self.wake_due();
+        self.wake_due(now);
         for event in events.drain(..) {
             match event.data.u64() {
                 DOORBELL => {
@@ -557,19 +563,16 @@ impl Worker {
 
     /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.
     fn unblock(&mut self) {
-        self.retried = Instant::now();
+        self.retried = self.looked;
         for slot in self.slots.iter_mut().flatten() {
             slot.active |= slot.blocked || slot.inbox().is_some_and(Inbox::has_work);
         }
     }
 
     /// Activates the queues that are due.
-    fn wake_due(&mut self) {
-        if self.slots.iter().flatten().any(|slot| slot.due().is_some()) {
-            let now = Instant::now();
-            for slot in self.slots.iter_mut().flatten() {
-                slot.wake_if_due(&self.epoll, now);
-            }
+    fn wake_due(&mut self, now: Instant) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.wake_if_due(&self.epoll, now);
         }
     }
 

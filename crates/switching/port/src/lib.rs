@@ -216,6 +216,9 @@ pub enum Armed {
     Ready,
     /// Its [event](Ingress::event) announces the next work.
     Asleep,
+    /// As [`Asleep`](Self::Asleep), and it has another turn some milliseconds after this instant at the latest. No timer is set for it: that
+    /// costs a system on Xen a hypercall for each sleep.
+    AsleepPast(Instant),
     /// There is work, but not before this instant. Its event may come earlier.
     Until(Instant),
 }

@@ -38,11 +38,11 @@ fn a_lone_frame_is_announced_late_unless_the_guest_looks() {
     };
     raw.write(TX_RING, RSP_EVENT, 1u32);
     let (sent, armed) = send(1);
-    assert!(matches!(armed, Armed::Until(_)) && !raw.is_notified());
+    assert!(matches!(armed, Armed::AsleepPast(_)) && !raw.is_notified());
     // It sends again, and asks for the next answer.
     raw.write(TX_RING, RSP_EVENT, sent + 1);
     let (_, armed) = send(1);
-    assert!(matches!(armed, Armed::Until(_)) && !raw.is_notified());
+    assert!(matches!(armed, Armed::AsleepPast(_)) && !raw.is_notified());
     // Many are announced at once, and so is what was held back.
     let (sent, armed) = send(10);
     assert!(armed == Armed::Asleep && raw.is_notified());

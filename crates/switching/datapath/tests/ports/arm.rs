@@ -20,6 +20,8 @@ struct Later {
     inner: Box<dyn Ingress>,
     /// How long after it is armed.
     delay: Arc<Mutex<Option<Duration>>>,
+    /// How it says so.
+    says: fn(Instant) -> Armed,
     log: Arc<Mutex<Log>>,
 }
 
@@ -51,17 +53,27 @@ impl IngressWrapper for Later {
         let Some(delay) = delay else { return Ok(Armed::Asleep) };
         let due = Instant::now() + delay;
         log.until.push(due);
-        Ok(Armed::Until(due))
+        Ok((self.says)(due))
     }
 }
 
 #[test]
 fn until_an_instant_and_no_earlier_unless_its_event_comes() {
+    waits_and_is_asked_again(Armed::Until, Duration::from_millis(200));
+}
+
+/// Longer than whoever rings a worker looks on after it has last seen it busy.
+#[test]
+fn past_an_instant_for_which_no_timer_is_set() {
+    waits_and_is_asked_again(Armed::AsleepPast, Duration::from_millis(600));
+}
+
+fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
     let switch = Switch::new(1);
     let delay = Arc::new(Mutex::new(None));
     let log = Arc::new(Mutex::new(Log::default()));
     let (sender, inner) = Sender::new();
-    let later = Later { inner, delay: delay.clone(), log: log.clone() };
+    let later = Later { inner, delay: delay.clone(), says, log: log.clone() };
     let a = plug(&switch.datapath, 0, (sender, Box::new(later)), Receiver::new());
     // Another port keeps the worker busy meanwhile, which changes nothing.
     let b = plain(&switch.datapath, 1);
@@ -77,7 +89,6 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
         log.asked.iter().copied().filter(|asked| *asked > instant).collect::<Vec<_>>()
     };
     for busy in [false, true] {
-        let length = Duration::from_millis(200);
         let due = arm(length);
         let armed = due - length;
         while Instant::now() < due {

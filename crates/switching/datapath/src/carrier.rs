@@ -69,7 +69,7 @@ impl Carrier {
         for port in self.ports.list.iter().flatten() {
             self.activity.serve(port.serial());
             for queue in 0..port.queues() {
-                port.flush(queue, self.now, true);
+                port.egress(queue).flush(self.now, true);
             }
         }
     }

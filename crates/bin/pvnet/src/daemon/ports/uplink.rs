@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
-use datapath::{Datapath, Port, PortMemory};
+use datapath::{Datapath, Port, PortMemory, PortParts};
 use netback::RxChannel;
 use port::Coalescing;
 use tracing::{info, warn};
@@ -127,7 +127,8 @@ impl Uplink {
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
         let memory = PortMemory { is_replaceable: true, ..self.memory() };
-        let attached = port.attach(queues, Vec::new(), (self.coalescing(), memory), datapath);
+        let (tasks, coalescing) = (Vec::new(), self.coalescing());
+        let attached = port.attach(PortParts { queues, tasks, coalescing, memory }, datapath);
         self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
             ForGuests::Nothing => None,

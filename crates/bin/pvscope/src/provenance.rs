@@ -64,7 +64,7 @@ pub fn profile(path: &Path) -> String {
 
 /// The first eight bytes of a digest.
 pub fn hex(digest: &[u8]) -> String {
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    lab::hexadecimal(&digest[..8])
 }
 
 /// The digest of bytes.

@@ -47,7 +47,7 @@ enum Kind {
 pub struct Workload {
     pub name: &'static str,
     /// What [`describe`](Self::describe) says, unless its kind says it.
-    about: &'static str,
+    about: Option<&'static str>,
     kind: Kind,
 }
 
@@ -61,12 +61,14 @@ impl Workload {
         Self::xen("rx-stock-basic", Backend::Basic, Traffic::Rx),
         Self {
             name: "tx-udp",
-            about: "a guest sends UDP through xen-netback, a bridge and a network card to nobody",
+            about: Some(
+                "a guest sends UDP through xen-netback, a bridge and a network card to nobody",
+            ),
             kind: Kind::Xen(Backend::Basic, Traffic::Udp),
         },
         Self {
             name: "tx-sendfile",
-            about: "a guest sends a file over TCP to dom0 through xen-netback and a bridge",
+            about: Some("a guest sends a file over TCP to dom0 through xen-netback and a bridge"),
             kind: Kind::Xen(Backend::Stock, Traffic::Sendfile),
         },
         Self::xen("tx-sendfile-basic", Backend::Basic, Traffic::Sendfile),
@@ -74,12 +76,14 @@ impl Workload {
         Self::xen("rx-frontend", Backend::Frontend(Channel::Reuse), Traffic::Rx),
         Self {
             name: "tx-frontend-header",
-            about: "as tx-frontend, without pages that stay mapped: with the header channel only",
+            about: Some(
+                "as tx-frontend, without pages that stay mapped: with the header channel only",
+            ),
             kind: Kind::Xen(Backend::Frontend(Channel::Header), Traffic::Tx),
         },
         Self {
             name: "tx-frontend-remap",
-            about: "as tx-frontend, with every page of a frame mapped and unmapped",
+            about: Some("as tx-frontend, with every page of a frame mapped and unmapped"),
             kind: Kind::Xen(Backend::Frontend(Channel::Remap), Traffic::Tx),
         },
         Self::xen("tx-device", Backend::Pvnet(Uplink::Device), Traffic::Tx),
@@ -112,86 +116,95 @@ impl Workload {
         Self::flow("small-rx-device", Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
         Self {
             name: "floor-tx",
-            about: "a program of dom0 carries frames of 64 KiB from granted pages to a tap, and does nothing else",
+            about: Some(
+                "a program of dom0 carries frames of 64 KiB from granted pages to a tap, and does nothing else",
+            ),
             kind: Kind::Floor(Floor::Tx),
         },
         Self {
             name: "floor-rx",
-            about: "as floor-tx, and the same frames from another tap, behind a bridge, to granted pages",
+            about: Some(
+                "as floor-tx, and the same frames from another tap, behind a bridge, to granted pages",
+            ),
             kind: Kind::Floor(Floor::Rx),
         },
         Self {
             name: "floor-guests",
-            about: "a program of dom0 copies frames of 64 KiB between granted pages, and does nothing else",
+            about: Some(
+                "a program of dom0 copies frames of 64 KiB between granted pages, and does nothing else",
+            ),
             kind: Kind::Floor(Floor::Guests),
         },
         Self {
             name: "floor-small-tx",
-            about: "as floor-tx, 32 frames of 64 bytes at a time",
+            about: Some("as floor-tx, 32 frames of 64 bytes at a time"),
             kind: Kind::Floor(Floor::SmallTx),
         },
         Self {
             name: "floor-small-rx",
-            about: "as floor-rx, 32 frames of 64 bytes at a time",
+            about: Some("as floor-rx, 32 frames of 64 bytes at a time"),
             kind: Kind::Floor(Floor::SmallRx),
         },
         Self {
             name: "floor-small-wire",
-            about: "as floor-small-tx, by a bridge to a network card",
+            about: Some("as floor-small-tx, by a bridge to a network card"),
             kind: Kind::Floor(Floor::SmallWire),
         },
         Self {
             name: "floor-lone-tx",
-            about: "as floor-tx, one frame of 64 bytes at a time",
+            about: Some("as floor-tx, one frame of 64 bytes at a time"),
             kind: Kind::Floor(Floor::LoneTx),
         },
         Self {
             name: "floor-lone-rx",
-            about: "as floor-rx, one frame of 64 bytes at a time",
+            about: Some("as floor-rx, one frame of 64 bytes at a time"),
             kind: Kind::Floor(Floor::LoneRx),
         },
         Self {
             name: "floor-rounds",
-            about: "two programs of dom0 wake each other by an event channel; each copies a frame of 166 bytes between granted pages, and does nothing else",
+            about: Some(
+                "two programs of dom0 wake each other by an event channel; each copies a frame of 166 bytes between granted pages, and does nothing else",
+            ),
             kind: Kind::Floor(Floor::Rounds),
         },
         Self {
             name: "floor-rounds-device",
-            about: "as floor-rounds, and the frame goes by two taps in a bridge",
+            about: Some("as floor-rounds, and the frame goes by two taps in a bridge"),
             kind: Kind::Floor(Floor::DeviceRounds),
         },
         Self {
             name: "virtio-dom0",
-            about: "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
+            about: Some(
+                "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
+            ),
             kind: Kind::Dom0,
         },
         Self {
             name: "virtio",
-            about: "a machine without Xen sends TCP from one virtio network card to another",
+            about: Some("a machine without Xen sends TCP from one virtio network card to another"),
             kind: Kind::Virtio,
         },
         Self {
             name: "loopback",
-            about: "a machine without Xen sends TCP to itself",
+            about: Some("a machine without Xen sends TCP to itself"),
             kind: Kind::Loopback,
         },
     ];
 
     const fn xen(name: &'static str, backend: Backend, traffic: Traffic) -> Self {
-        Self { name, about: "", kind: Kind::Xen(backend, traffic) }
+        Self { name, about: None, kind: Kind::Xen(backend, traffic) }
     }
 
     const fn flow(name: &'static str, backend: Backend, flow: Flow) -> Self {
-        Self { name, about: "", kind: Kind::Flow(backend, flow) }
+        Self { name, about: None, kind: Kind::Flow(backend, flow) }
     }
 
     /// Its description, which recordings contain.
     pub fn describe(self) -> String {
-        let (backend, does) = match self.kind {
-            _ if !self.about.is_empty() => return self.about.to_owned(),
-            Kind::Xen(backend, traffic) => (backend, traffic.does()),
-            Kind::Flow(backend, flow) => (backend, flow.does()),
-            Kind::Dom0 | Kind::Floor(_) | Kind::Loopback | Kind::Virtio => return String::new(),
+        let (backend, does) = match (self.about, self.kind) {
+            (None, Kind::Xen(backend, traffic)) => (backend, traffic.does()),
+            (None, Kind::Flow(backend, flow)) => (backend, flow.does()),
+            (about, _) => return about.unwrap_or_default().to_owned(),
         };
         let whose = if backend == Backend::Basic { " whose interface has no offloads" } else { "" };
         format!("a guest{whose} {does} through {}", backend.about())

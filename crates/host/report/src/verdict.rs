@@ -72,6 +72,18 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// It holds from this number on, and never weakly.
+    #[must_use]
+    pub const fn at_least(least: f64) -> Self {
+        Self::AtLeast(least, least)
+    }
+
+    /// It holds up to this number, and never weakly.
+    #[must_use]
+    pub const fn at_most(most: f64) -> Self {
+        Self::AtMost(most, most)
+    }
+
     /// The verdict on a number; there is none of what was not measured.
     #[must_use]
     pub fn of(self, here: Option<f64>) -> Verdict {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Error, Result, Suite, packages, tool};
+use crate::packages::{self, Wanted};
+use crate::{Error, Result, Suite, tool};
 
 /// The major version with plugin interface 4: a later one calls plugins differently.
 const MAJOR: u32 = 10;
@@ -49,9 +50,11 @@ impl Emulator {
             return Ok(installed);
         }
         let root = cache.join("qemu").join(format!("{suite}-{wanted}"));
-        let (what, from) = (format!("QEMU {wanted}"), (suite, pocket(wanted, suite)));
+        let what = &format!("QEMU {wanted}");
+        let pocket = pocket(wanted, suite);
+        let packages = Wanted { what, packages: &["qemu-system-x86"], suite, pocket };
         let check = |root: &Path| Self::unpacked(root.to_owned()).check(wanted, suite);
-        packages::fetch(&root, from, (&what, &["qemu-system-x86"]), quiet, check)?;
+        packages::fetch(&root, &packages, quiet, check)?;
         Ok(Self::unpacked(root))
     }
 

@@ -215,7 +215,7 @@ fn digest(edition: Edition, suite: Suite) -> String {
     for part in Kind::ALL.iter().flat_map(|kind| edition.parts(*kind)) {
         digest.update(part.describe());
     }
-    digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    lab::hexadecimal(&digest.finalize()[..6])
 }
 
 /// Removes images of other versions of this code, and the remains of builds that were killed.

@@ -20,16 +20,25 @@ pub fn unpacked_packages(
     quiet: bool,
 ) -> Result<PathBuf> {
     let root = cache.join(name).join(suite.name());
-    fetch(&root, (suite, None), (&packages.join(", "), packages), quiet, |_| Ok(()))?;
+    let what = &packages.join(", ");
+    fetch(&root, &Wanted { what, packages, suite, pocket: None }, quiet, |_| Ok(()))?;
     Ok(root)
 }
 
-/// Unpacks packages of a suite to `root`, unless an earlier call has done so. Those of a pocket, such as backports, are preferred.
-/// `check` gets the folder before it has its name: one that has it is used unchecked.
+/// Packages to be unpacked.
+pub(crate) struct Wanted<'a> {
+    /// What they are, for whoever waits.
+    pub(crate) what: &'a str,
+    pub(crate) packages: &'a [&'a str],
+    pub(crate) suite: Suite,
+    /// The part of the suite whose packages are preferred, such as backports.
+    pub(crate) pocket: Option<String>,
+}
+
+/// Unpacks packages to `root`, unless an earlier call has done so. `check` gets the folder before it has its name: one that has it is used unchecked.
 pub(crate) fn fetch(
     root: &Path,
-    (suite, pocket): (Suite, Option<String>),
-    (what, packages): (&str, &[&str]),
+    wanted: &Wanted<'_>,
     quiet: bool,
     check: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<()> {
@@ -44,9 +53,9 @@ pub(crate) fn fetch(
         let path = new.path().join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("look for {what} on the mirrors"));
-    let apt = Apt::update(suite, pocket, &inside("apt")?)?;
-    let names: Vec<_> = packages.iter().map(|package| (*package).to_owned()).collect();
+    progress.step(format!("look for {} on the mirrors", wanted.what));
+    let apt = Apt::update(wanted.suite, wanted.pocket.clone(), &inside("apt")?)?;
+    let names: Vec<_> = wanted.packages.iter().map(|package| (*package).to_owned()).collect();
     let mut closure = apt.closure(&names)?;
     closure.retain(|package| !LOADER_PACKAGES.contains(&package.name()));
     progress.step(format!("download {} packages", closure.len()));

@@ -91,7 +91,6 @@ impl Copier {
 
     /// Records the segments of a packet. Returns whether it is one that can be cut.
     fn segments(&mut self, packet: &Packet<'_>, body: Body<'_>, batch: &mut Batch<'_>) -> bool {
-        let Some(gso) = packet.frame.gso else { return false };
         let flags = direction_flags(packet.direction);
         let drop_reason = packet.drop_reason().map(DropReason::name);
         let push = |segment: &[u8]| {
@@ -99,9 +98,7 @@ impl Copier {
             batch.push(segment, len, flags, drop_reason);
             Ok(())
         };
-        let cut =
-            self.finisher.contiguous_segments(packet.frame, gso, body, false, ALL_SEGMENTS, push);
-        cut.is_ok()
+        self.finisher.contiguous_segments(packet.frame, body, ALL_SEGMENTS, push).is_ok()
     }
 
     /// The first `wanted` bytes of a frame; the private header alone if the body cannot be read.

@@ -62,10 +62,10 @@ impl ContextEgress {
             return Ok(self.without_room(now));
         }
         (self.full_since, self.is_stalled) = (None, false);
-        let sent = match (need, frame.gso) {
-            (Need::Nothing, _) => self.send(body, frame),
-            (Need::Segment, Some(gso)) => self.segment(body, frame, gso),
-            _ => self.complete(body, frame),
+        let sent = match need {
+            Need::Nothing => self.send(body, frame),
+            Need::Segment => self.segment(body, frame),
+            Need::Checksum => self.complete(body, frame),
         };
         Ok(sent.map_or_else(|outcome| outcome, |()| Outcome::Delivered))
     }
@@ -116,11 +116,9 @@ impl ContextEgress {
     }
 
     /// Sends a frame that the card does not segment. If the card sums, the payload is copied once.
-    fn segment(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Outcome> {
+    fn segment(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
         let Self { tx, finisher, meter, .. } = self;
-        let features = finisher.features();
-        let sums =
-            offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
+        let sums = finisher.sums(frame);
         let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
         let list = if sums { ScatterList::of(frame, body) } else { None };
         let Some(list) = list else {
@@ -128,12 +126,10 @@ impl ContextEgress {
                 let metadata = Metadata { len: segment.len(), checksum, gso: None };
                 put(tx, metadata, [Piece::Private(segment)])
             };
-            return finisher
-                .contiguous_segments(frame, gso, body, sums, ALL_SEGMENTS, put)
-                .map(drop);
+            return finisher.contiguous_segments(frame, body, ALL_SEGMENTS, put).map(drop);
         };
         meter.note(Counted::DriverBytes, u64::from(frame.len) - u64::from(frame.header_len));
-        let mut segments = finisher.headers(frame, gso, ALL_SEGMENTS)?;
+        let mut segments = finisher.headers(frame, ALL_SEGMENTS)?;
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segments.next(&mut header) {
             let len = segment.header_len + segment.payload.len();

@@ -126,17 +126,16 @@ impl<P: ContextPages> Context<P> {
         self.statistics.drops[reason as usize] += 1;
     }
 
-    /// Puts a frame, `head` and then `body`, into the next RX buffers. A frame for which there are too few is dropped.
+    /// Puts a frame into the next RX buffers. A frame for which there are too few is dropped.
     #[inline]
     pub(crate) fn deliver(
         &mut self,
         bus: &mut impl Bus,
-        head: &[u8],
-        body: &[u8],
+        mut frame: Parts<'_>,
         metadata: Metadata,
         now: u64,
     ) -> Result<(), Violation> {
-        let len = head.len() + body.len();
+        let len = frame.head.len() + frame.body.len();
         let Some(buffers) = self.buffers_for(len)? else {
             self.drop_frame(DropReason::NoDescriptors);
             return Ok(());
@@ -146,16 +145,15 @@ impl<P: ContextPages> Context<P> {
         }
         let flags = flags_of(metadata);
         let gso_size = metadata.gso.map_or(0, |gso| gso.size);
-        if buffers == 1 && body.is_empty() {
+        if buffers == 1 && frame.body.is_empty() {
             let address = self.rx.peek(0).addr;
-            let written = bus.write(self.assignment.context, address, head);
+            let written = bus.write(self.assignment.context, address, frame.head);
             written.map_err(|fault| self.bus_violation(0, fault))?;
             let flags = (flags | Flags::EOP).0;
             self.complete(RxCompletion { len: short(len), flags, gso_size, reserved: 0 });
         } else {
-            let mut parts = Parts { head, body };
             for ahead in 0..buffers {
-                let written = self.fill(bus, ahead, &mut parts)?;
+                let written = self.fill(bus, ahead, &mut frame)?;
                 let is_first = ahead == 0;
                 let end = if ahead + 1 == buffers { Flags::EOP } else { Flags::NONE };
                 let flags = if is_first { flags | end } else { end }.0;
@@ -256,10 +254,10 @@ fn slots_before_end(index: u32) -> usize {
     ring::contiguous(index, ring::SLOTS) as usize
 }
 
-/// A frame that is taken piece by piece.
-struct Parts<'a> {
-    head: &'a [u8],
-    body: &'a [u8],
+/// A frame, `head` and then `body`, that is taken piece by piece.
+pub(crate) struct Parts<'a> {
+    pub(crate) head: &'a [u8],
+    pub(crate) body: &'a [u8],
 }
 
 impl<'a> Parts<'a> {

@@ -8,7 +8,7 @@ use offload::{Checksum, MAX_HEADER};
 use wire::ethernet::MacAddr;
 
 use crate::bus::{Bus, ContextPages, VectorPage};
-use crate::context::Context;
+use crate::context::{Context, Parts};
 use crate::finish::{Form, finish};
 use crate::interrupts::EventVectors;
 use crate::interrupts::Interrupts;
@@ -278,14 +278,15 @@ impl<B: Bus> Contexts<B> {
         let bus = &mut self.bus;
         let form = finish(frame, metadata, context.features()).map_err(|_| BadOffload)?;
         let delivered = match form {
-            Form::Whole => context.deliver(bus, frame, &[], *metadata, now),
+            Form::Whole => context.deliver(bus, Parts { head: frame, body: &[] }, *metadata, now),
             Form::Segments(mut segmenter, frame) => {
                 let metadata = Metadata { checksum: Checksum::Validated, gso: None };
                 let mut header = [0; MAX_HEADER];
                 let mut delivered = Ok(());
                 while let (Ok(()), Some(segment)) = (delivered, segmenter.next(&mut header)) {
-                    let (head, payload) = (&header[..segment.header_len], &frame[segment.payload]);
-                    delivered = context.deliver(bus, head, payload, metadata, now);
+                    let head = &header[..segment.header_len];
+                    let parts = Parts { head, body: &frame[segment.payload] };
+                    delivered = context.deliver(bus, parts, metadata, now);
                 }
                 delivered
             }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hypervisor::{Counted, PAGE_SIZE};
-use offload::{Checksum, Features, Gso, MAX_HEADER, Need, Segmenter};
+use offload::{Checksum, Features, MAX_HEADER, Need, Segmenter};
 
 use crate::linear::start;
 use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
@@ -58,6 +58,13 @@ impl Finisher {
         frame.need(self.features)
     }
 
+    /// Whether the port completes the checksums of a frame's segments.
+    #[inline]
+    pub fn sums(&self, frame: &Frame) -> bool {
+        let need = offload::need(&frame.headers, Checksum::Partial, None, self.features);
+        need == Need::Nothing
+    }
+
     /// Copies a frame to private memory, whole.
     ///
     /// # Errors
@@ -94,11 +101,11 @@ impl Finisher {
     pub fn segments(
         &mut self,
         frame: &Frame,
-        gso: Gso,
         body: Body<'_>,
         part: Range<usize>,
     ) -> Result<Segments<'_>, Outcome> {
-        self.admit(frame, gso, part.clone())?;
+        self.admit(frame, part.clone())?;
+        let gso = frame.gso.ok_or(MALFORMED)?;
         let whole = &*self.whole(frame, body)?;
         let segmenter = Segmenter::new(whole, &frame.headers, gso).map_err(|_| MALFORMED)?;
         Ok(Segments { segmenter: segmenter.part(part), whole })
@@ -113,14 +120,13 @@ impl Finisher {
     pub fn headers<'a>(
         &self,
         frame: &'a Frame,
-        gso: Gso,
         part: Range<usize>,
     ) -> Result<Segmenter<'a>, Outcome> {
-        self.admit(frame, gso, part)
+        self.admit(frame, part)
     }
 
     /// Cuts a frame into contiguous segments and passes those of this `part` to `send` in order. Their
-    /// checksums are complete unless the port completes them (`sums`). Returns how many segments
+    /// checksums are complete unless the port [completes them](Self::sums). Returns how many segments
     /// follow the part.
     ///
     /// Each part reads the frame from the sender's memory anew: one of [`SEGMENTS_MAX`] segments in
@@ -132,13 +138,12 @@ impl Finisher {
     pub fn contiguous_segments(
         &mut self,
         frame: &Frame,
-        gso: Gso,
         body: Body<'_>,
-        sums: bool,
         part: Range<usize>,
         mut send: impl FnMut(&[u8]) -> Result<(), Outcome>,
     ) -> Result<usize, Outcome> {
-        let mut segmenter = self.admit(frame, gso, part)?;
+        let sums = self.sums(frame);
+        let mut segmenter = self.admit(frame, part)?;
         let whole = self.whole(frame, body)?;
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segmenter.next(&mut header) {
@@ -156,12 +161,8 @@ impl Finisher {
 
     /// Checks that a frame can be cut into no more than [`SEGMENTS_MAX`] segments, and counts those of
     /// this part.
-    fn admit<'a>(
-        &self,
-        frame: &'a Frame,
-        gso: Gso,
-        part: Range<usize>,
-    ) -> Result<Segmenter<'a>, Outcome> {
+    fn admit<'a>(&self, frame: &'a Frame, part: Range<usize>) -> Result<Segmenter<'a>, Outcome> {
+        let gso = frame.gso.ok_or(MALFORMED)?;
         let len = frame.len as usize;
         let segmenter = Segmenter::of_header(frame.header(), len, &frame.headers, gso);
         let segmenter = segmenter.map_err(|_| MALFORMED)?;

@@ -137,17 +137,18 @@ proptest! {
             let (mut finisher, counted) = finisher();
             let body = sender.body();
             prop_assert_eq!(finisher.need(&frame), Need::Segment);
-            let Segments { segmenter, whole } = finisher.segments(&frame, gso, body, ALL).unwrap();
+            let Segments { segmenter, whole } = finisher.segments(&frame, body, ALL).unwrap();
             prop_assert!(segments(segmenter, whole) == complete);
-            let headers = finisher.headers(&frame, gso, ALL).unwrap();
+            let headers = finisher.headers(&frame, ALL).unwrap();
             prop_assert!(segments(headers, &bytes) == partial);
-            for (sums, wanted) in [(false, &complete), (true, &partial)] {
+            for (features, wanted) in [(Features::NONE, &complete), (Features::ALL, &partial)] {
+                finisher.set_features(features);
                 let mut sent = Vec::new();
                 let send = |bytes: &[u8]| {
                     sent.push(bytes.to_vec());
                     Ok(())
                 };
-                let behind = finisher.contiguous_segments(&frame, gso, body, sums, ALL, send);
+                let behind = finisher.contiguous_segments(&frame, body, ALL, send);
                 prop_assert_eq!(behind, Ok(0));
                 prop_assert!(sent == *wanted);
             }
@@ -198,7 +199,7 @@ proptest! {
             for start in (0..complete.len()).step_by(most) {
                 let part = start..start + most;
                 let left = complete.len().saturating_sub(part.end);
-                let headers = finisher.headers(&frame, gso, part.clone()).unwrap();
+                let headers = finisher.headers(&frame, part.clone()).unwrap();
                 prop_assert_eq!(headers.behind(), left);
                 gathered.extend(segments(headers, &bytes));
                 let send = |bytes: &[u8]| {
@@ -206,7 +207,7 @@ proptest! {
                     Ok(())
                 };
                 let body = sender.body();
-                let behind = finisher.contiguous_segments(&frame, gso, body, false, part, send);
+                let behind = finisher.contiguous_segments(&frame, body, part, send);
                 prop_assert_eq!(behind, Ok(left));
             }
             prop_assert!(copied == complete && gathered == partial);
@@ -217,19 +218,20 @@ proptest! {
 
 #[test]
 fn a_frame_of_too_many_segments_is_dropped() {
-    let gso = |size| Gso { kind: GsoKind::TcpV4, size };
+    let gso = |size| Some(Gso { kind: GsoKind::TcpV4, size });
     let (bytes, _) = tcp(false, false, &noise(SEGMENTS_MAX * 100 + 1, 9));
-    for (frame, sender) in in_pieces(&bytes, Some(gso(100))) {
+    for (mut frame, sender) in in_pieces(&bytes, gso(100)) {
         let (mut finisher, counted) = finisher();
         let body = sender.body();
         let too_large = Outcome::Dropped(DropReason::TooLarge);
-        assert_eq!(finisher.segments(&frame, gso(100), body, ALL).err(), Some(too_large));
-        assert_eq!(finisher.headers(&frame, gso(100), ALL).err(), Some(too_large));
+        assert_eq!(finisher.segments(&frame, body, ALL).err(), Some(too_large));
+        assert_eq!(finisher.headers(&frame, ALL).err(), Some(too_large));
         let send = |_: &[u8]| panic!("nothing is sent");
-        let sent = finisher.contiguous_segments(&frame, gso(100), body, false, 0..1, send);
+        let sent = finisher.contiguous_segments(&frame, body, 0..1, send);
         assert_eq!(sent, Err(too_large));
         assert_eq!(counted.load(Ordering::Relaxed), 0);
-        assert!(finisher.segments(&frame, gso(101), body, ALL).is_ok());
+        frame.gso = gso(101);
+        assert!(finisher.segments(&frame, body, ALL).is_ok());
     }
 }
 
@@ -243,7 +245,7 @@ fn the_first_error_ends_the_segments() {
             calls += 1;
             if calls < 3 { Ok(()) } else { Err(Outcome::Dropped(DropReason::NoRoom)) }
         };
-        let sent = finisher().0.contiguous_segments(&frame, gso, sender.body(), false, ALL, send);
+        let sent = finisher().0.contiguous_segments(&frame, sender.body(), ALL, send);
         assert_eq!(sent, Err(Outcome::Dropped(DropReason::NoRoom)));
         assert_eq!(calls, 3);
     }

@@ -80,6 +80,13 @@ pub(crate) struct RxOptions<H: Hypervisor> {
     pub(crate) mode: RxMode<H>,
 }
 
+/// A delivery to the frontend: where the frames' bodies and the buffers for them lie, and when it is.
+struct Delivery<'a, H: Hypervisor> {
+    body: Body<'a>,
+    buffers: &'a Buffers<'a, H>,
+    now: Duration,
+}
+
 impl<H: Hypervisor> Egress for RxQueue<H> {
     /// Delivers frames, as many as there are buffers for. The frontend is notified once.
     fn deliver(
@@ -282,7 +289,7 @@ impl<H: Hypervisor> RxQueue<H> {
             cache.prepare(self.slots.next_buffers(offers)?);
         }
         let buffers = to.buffers(pages.as_ref(), cache.as_ref());
-        let delivered = self.deliver_into(&buffers, body, offers, now);
+        let delivered = self.deliver_into(&Delivery { body, buffers: &buffers, now }, offers);
         buffers.note(&self.slots.hypervisor);
         self.cache = cache;
         delivered?;
@@ -293,11 +300,10 @@ impl<H: Hypervisor> RxQueue<H> {
 
     fn deliver_into(
         &mut self,
-        buffers: &Buffers<'_, H>,
-        body: Body<'_>,
+        delivery: &Delivery<'_, H>,
         offers: &mut [Offer<'_>],
-        now: Duration,
     ) -> Result<(), Fault> {
+        let Delivery { body, buffers, now } = *delivery;
         let memory = body.local::<H>();
         let mut done = 0;
         // Usually nothing is lent, and no frame needs a look.
@@ -324,10 +330,10 @@ impl<H: Hypervisor> RxQueue<H> {
                     self.slots.deliver_as_is(memory, buffers, rest, now)?
                 }
                 (Need::Nothing, Some(memory)) => {
-                    self.slots.deliver_to_copier(body, memory, buffers, rest, now)?
+                    self.slots.deliver_to_copier(delivery, memory, rest)?
                 }
-                (Need::Nothing, None) => self.deliver_bounced(body, buffers, &mut rest[0], now)?,
-                (need, _) => self.deliver_in_software(body, buffers, &mut rest[0], need, now)?,
+                (Need::Nothing, None) => self.deliver_bounced(delivery, &mut rest[0])?,
+                (need, _) => self.deliver_in_software(delivery, &mut rest[0], need)?,
             };
             // The first of them waits for room.
             if delivered == 0 {
@@ -341,10 +347,8 @@ impl<H: Hypervisor> RxQueue<H> {
     /// Delivers a frame of another platform, whose grants this one cannot copy from.
     fn deliver_bounced(
         &mut self,
-        body: Body<'_>,
-        buffers: &Buffers<'_, H>,
+        &Delivery { body, buffers, now }: &Delivery<'_, H>,
         offer: &mut Offer<'_>,
-        now: Duration,
     ) -> Result<usize, Fault> {
         let slots = &mut self.slots;
         if !slots.has_room(slots.shape_of(offer.frame).slots())? {
@@ -369,11 +373,9 @@ impl<H: Hypervisor> RxQueue<H> {
     /// there, then delivered. Returns how many have an outcome that is final.
     fn deliver_in_software(
         &mut self,
-        body: Body<'_>,
-        buffers: &Buffers<'_, H>,
+        delivery: &Delivery<'_, H>,
         offer: &mut Offer<'_>,
         need: Need,
-        now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
         let needs = |asked| match (need, frame.gso) {
@@ -396,13 +398,14 @@ impl<H: Hypervisor> RxQueue<H> {
         offer.outcome = if counted as usize > SEGMENTS_MAX || scattered {
             Outcome::Dropped(DropReason::TooLarge)
         } else if let (Need::Segment, Some(gso)) = (need, frame.gso) {
-            self.deliver_segments(body, buffers, offer, (gso, asked), now)?
+            self.deliver_segments(delivery, offer, gso, asked)?
         } else if self.slots.has_room(needed)? {
-            let whole = self.finisher.complete(frame, body);
+            let whole = self.finisher.complete(frame, delivery.body);
+            let buffers = delivery.buffers;
             let delivered = whole.map(|whole| self.slots.deliver_finished(buffers, whole, asked));
             delivered.unwrap_or_else(|fault| fault)
         } else {
-            self.slots.without_room(now)
+            self.slots.without_room(delivery.now)
         };
         Ok(usize::from(offer.outcome.is_final()))
     }
@@ -410,11 +413,10 @@ impl<H: Hypervisor> RxQueue<H> {
     /// Delivers a frame's remaining segments: all at once, unless lent buffers leave never enough room for all.
     fn deliver_segments(
         &mut self,
-        body: Body<'_>,
-        buffers: &Buffers<'_, H>,
+        &Delivery { body, buffers, now }: &Delivery<'_, H>,
         offer: &Offer<'_>,
-        (gso, asked): (Gso, Asked),
-        now: Duration,
+        gso: Gso,
+        asked: Asked,
     ) -> Result<Outcome, Fault> {
         let Self { slots, finisher, .. } = self;
         let Offer { frame, sent, .. } = *offer;
@@ -424,7 +426,7 @@ impl<H: Hypervisor> RxQueue<H> {
             return Ok(slots.without_room(now));
         }
         let end = segments.end_of_part(sent, slots.ring.unconsumed()?);
-        let cut = match finisher.segments(frame, gso, body, sent.into()..end.into()) {
+        let cut = match finisher.segments(frame, body, sent.into()..end.into()) {
             Ok(cut) => cut,
             Err(fault) => return Ok(fault),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
-use offload::{Checksum, Features, Gso, MAX_HEADER, Need, vnet};
+use offload::{Checksum, Features, MAX_HEADER, Need, vnet};
 use port::{
     Allocate, Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, HEADER_ROOM, Linear,
     Merging, Offer, Outcome, PIECES_MAX, ScatterList, TAIL_MAX,
@@ -192,9 +192,10 @@ impl TapEgress {
     ) -> Result<Outcome, Outcome> {
         let offer = &offers[0];
         let frame = offer.frame;
+        // Comparisons, since of a `match` over all three the compiler makes a table of jumps.
         match (need, frame.gso) {
             (Need::Nothing, _) => self.send(body, offers)?,
-            (Need::Segment, Some(gso)) => return self.segment(body, offer, gso),
+            (Need::Segment, Some(_)) => return self.segment(body, offer),
             _ => self.complete(body, frame)?,
         }
         Ok(Outcome::Delivered)
@@ -243,19 +244,17 @@ impl TapEgress {
 
     /// Sends the next [`CALLS`] segments of a frame that the device does not segment. If the device
     /// sums and gathers, the payload is not touched here.
-    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>, gso: Gso) -> Result<Outcome, Outcome> {
+    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>) -> Result<Outcome, Outcome> {
         let Self { tap, finisher, .. } = self;
         let frame = offer.frame;
         let sent = offer.sent.saturating_add(CALLS);
         let part = usize::from(offer.sent)..usize::from(sent);
-        let features = finisher.features();
-        let sums =
-            offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
+        let sums = finisher.sums(frame);
         let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
         let metadata = vnet::encode(&frame.headers, checksum, None);
-        let list = if sums && features.sg { ScatterList::of(frame, body) } else { None };
+        let list = if sums && finisher.features().sg { ScatterList::of(frame, body) } else { None };
         let left = if let Some(list) = list {
-            let mut segments = finisher.headers(frame, gso, part)?;
+            let mut segments = finisher.headers(frame, part)?;
             let mut header = [0; MAX_HEADER];
             while let Some(segment) = segments.next(&mut header) {
                 let header = Piece::Private(&header[..segment.header_len]);
@@ -263,7 +262,7 @@ impl TapEgress {
             }
             segments.behind()
         } else {
-            finisher.contiguous_segments(frame, gso, body, sums, part, |segment| {
+            finisher.contiguous_segments(frame, body, part, |segment| {
                 write(tap, &metadata, [Piece::Private(segment)])
             })?
         };

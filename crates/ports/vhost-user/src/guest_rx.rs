@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
-use crate::header::HeaderForm;
+use crate::header::{FrameHeader, HeaderForm};
 use crate::position::Continued;
 use crate::singles::{self, Singles};
 use crate::vring::Vring;
@@ -97,8 +97,8 @@ impl From<Outcome> for Refused {
     }
 }
 
-impl From<virtqueue::Broken> for Refused {
-    fn from(error: virtqueue::Broken) -> Self {
+impl From<virtqueue::RingBroken> for Refused {
+    fn from(error: virtqueue::RingBroken) -> Self {
         Self::Broken(Broken::new(error))
     }
 }
@@ -202,7 +202,7 @@ impl GuestRx {
             guest.probe(&mut ring.queue, room, first)?;
         }
         let part_of_all = sent.into()..ALL_SEGMENTS.end;
-        let mut segments = finisher.segments(frame, gso, body, part_of_all)?;
+        let mut segments = finisher.segments(frame, body, part_of_all)?;
         let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
         let mut header = [0; MAX_HEADER];
         let mut done = 0;
@@ -393,8 +393,8 @@ impl GuestRx {
         if needed > buffer.len.into() {
             return Ok(None);
         }
-        let metadata = self.form.describe(&frame.headers, frame.checksum, frame.gso, 1);
-        let written = singles::write(&self.regions, &buffer, metadata, self.form.len, frame, body);
+        let header = self.form.describe(&frame.headers, frame.checksum, frame.gso, 1);
+        let written = singles::write(&self.regions, &buffer, header, frame, body);
         if let Some(memory) = &self.logged {
             mark(memory, &[buffer], needed);
         }
@@ -509,10 +509,10 @@ impl Guest<'_> {
     ) -> Result<(), Refused> {
         // At most CHAINS_MAX.
         let chains = u16::try_from(room.chains.len()).unwrap_or(u16::MAX);
-        let metadata = self.form.describe(headers, checksum, gso, chains);
+        let FrameHeader { metadata, len } = self.form.describe(headers, checksum, gso, chains);
         let mut writer = Writer::new(self.regions, &room.buffers);
-        writer.write(&metadata.as_bytes()[..self.form.len])?;
-        let mut left = self.form.len as u64;
+        writer.write(&metadata.as_bytes()[..len])?;
+        let mut left = len as u64;
         let mut counted = pieces.inspect(|piece| {
             left += match piece {
                 Piece::Private(bytes) => bytes.len(),
@@ -553,7 +553,7 @@ impl Egress for GuestRx {
         now: Duration,
     ) -> Result<(), Broken> {
         if self.ring.queue.memory().is_lost() {
-            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+            return Err(Broken::new(virtqueue::RingBroken::MemoryLost));
         }
         let count = offers.len();
         let mut result = self.deliver_all(body, offers, now);

@@ -55,6 +55,15 @@ pub fn describe(
     VirtioNetHdrMrgRxbuf { hdr: vnet::encode(headers, checksum, gso), num_buffers: buffers.into() }
 }
 
+/// What precedes a frame in a ring.
+#[derive(Clone, Copy)]
+pub struct FrameHeader {
+    /// What it says.
+    pub metadata: VirtioNetHdrMrgRxbuf,
+    /// Bytes that are written of it: 10 or 12.
+    pub len: usize,
+}
+
 /// What precedes each frame for a guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeaderForm {
@@ -78,10 +87,10 @@ impl HeaderForm {
         checksum: Checksum,
         gso: Option<Gso>,
         buffers: u16,
-    ) -> VirtioNetHdrMrgRxbuf {
+    ) -> FrameHeader {
         let mut metadata = describe(headers, checksum, gso, buffers);
         metadata.hdr.flags &= self.flags;
-        metadata
+        FrameHeader { metadata, len: self.len }
     }
 }
 

@@ -65,7 +65,7 @@ pub use session::{Device, Session};
 pub mod shared {
     pub use crate::channel::{Channel, ChannelError, Message};
     pub use crate::features::bit;
-    pub use crate::header::{accept, describe};
+    pub use crate::header::{FrameHeader, accept, describe};
     pub use crate::processes::Alarm;
     pub use crate::singles::write;
     pub use crate::watchdog::watch;

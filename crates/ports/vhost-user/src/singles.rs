@@ -3,9 +3,8 @@
 use port::{Body, Broken, Frame, Offer, Outcome, Place, ScatterList};
 use shm::{OutOfBounds, Piece, Region};
 use virtqueue::{Buffer, Queue, Single};
-use wire::virtio_net::VirtioNetHdrMrgRxbuf;
 
-use crate::header::HeaderForm;
+use crate::header::{FrameHeader, HeaderForm};
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
@@ -89,8 +88,8 @@ impl Singles {
             let frame = offer.frame;
             let region = &regions[usize::from(single.buffer.region)];
             let at = usize::try_from(single.buffer.offset).unwrap_or(usize::MAX);
-            let metadata = form.describe(&frame.headers, frame.checksum, frame.gso, 1);
-            let at = write_metadata(region, at, metadata, form.len)?;
+            let header = form.describe(&frame.headers, frame.checksum, frame.gso, 1);
+            let at = write_header(region, at, header)?;
             region.copy_in(at, frame.header()).map_err(outside)?;
         }
         Ok(())
@@ -129,25 +128,24 @@ fn fetch(regions: &[Region], Single { buffer, .. }: &Single) {
     LINES.iter().for_each(|line| region.prefetch_for_write(at.saturating_add(*line)));
 }
 
-/// Writes a frame's metadata to the byte `at` of a region, and returns the byte behind it.
+/// Writes a frame's header to the byte `at` of a region, and returns the byte behind it.
 #[inline]
-fn write_metadata(
+fn write_header(
     region: &Region,
     at: usize,
-    metadata: VirtioNetHdrMrgRxbuf,
-    header_len: usize,
+    FrameHeader { metadata, len }: FrameHeader,
 ) -> Result<usize, Broken> {
     let bytes = metadata.to_bytes();
-    let written = match header_len {
+    let written = match len {
         // Of a known length, so that it is two moves.
         12 => region.copy_in(at, &bytes),
-        _ => region.copy_in(at, &bytes[..header_len]),
+        _ => region.copy_in(at, &bytes[..len]),
     };
     written.map_err(outside)?;
-    Ok(at.saturating_add(header_len))
+    Ok(at.saturating_add(len))
 }
 
-/// Writes a frame and its metadata into a buffer with room for both. None if the sender's platform has no addresses for
+/// Writes a frame and its header into a buffer with room for both. None if the sender's platform has no addresses for
 /// devices.
 ///
 /// # Errors
@@ -156,14 +154,13 @@ fn write_metadata(
 pub fn write(
     regions: &[Region],
     buffer: &Buffer,
-    metadata: VirtioNetHdrMrgRxbuf,
-    header_len: usize,
+    header: FrameHeader,
     frame: &Frame,
     body: Body<'_>,
 ) -> Result<Option<Outcome>, Broken> {
     let region = &regions[usize::from(buffer.region)];
     let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-    let mut at = write_metadata(region, at, metadata, header_len)?;
+    let mut at = write_header(region, at, header)?;
     region.copy_in(at, frame.header()).map_err(outside)?;
     at += usize::from(frame.header_len);
     if !frame.has_body() {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use hypervisor::Meter;
 use offload::{Checksum, Gso, Need};
 use port::{
-    Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, FRAME_MAX, Finisher, Frame,
-    Merging, Offer, Outcome, SEGMENTS_MAX,
+    ALL_SEGMENTS, Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, FRAME_MAX,
+    Finisher, Frame, Merging, Offer, Outcome, SEGMENTS_MAX,
 };
 use shm::Region;
 use vhost_user::Call;
-use vhost_user::shared::{describe, write};
+use vhost_user::shared::{FrameHeader, describe, write};
 use virtqueue::Buffer;
 use virtqueue::burst::BurstDriver;
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
@@ -84,7 +84,8 @@ impl Buffers {
         }
         let Self { driver, regions, header_len } = self;
         let buffer = Buffer { region: 0, offset: driver.buffer(0) as u64, len: WHOLE };
-        let outcome = write(regions, &buffer, metadata, *header_len, frame, body)?;
+        let header = FrameHeader { metadata, len: *header_len };
+        let outcome = write(regions, &buffer, header, frame, body)?;
         if outcome == Some(Outcome::Delivered) {
             self.driver.push(needed);
         }
@@ -159,9 +160,9 @@ impl Sender {
         if u32::from(self.ring.driver.free()) < buffers && buffers as usize <= SEGMENTS_MAX {
             return Err(Refused::NoRoom);
         }
-        match (need, frame.gso) {
-            (Need::Nothing, gso) => {
-                let metadata = describe_to_device(frame, frame.checksum, gso);
+        match need {
+            Need::Nothing => {
+                let metadata = describe_to_device(frame, frame.checksum, frame.gso);
                 match self.ring.copy(frame, body, metadata)? {
                     Some(Outcome::Delivered) => Ok(()),
                     Some(outcome) => Err(outcome.into()),
@@ -171,8 +172,8 @@ impl Sender {
                     }
                 }
             }
-            (Need::Segment, Some(gso)) => self.send_segments(body, frame, gso),
-            _ => {
+            Need::Segment => self.send_segments(body, frame),
+            Need::Checksum => {
                 let whole = self.finisher.complete(frame, body)?;
                 let metadata = describe_to_device(frame, Checksum::Unknown, None);
                 Ok(self.ring.copy_private(whole, metadata)?)
@@ -181,15 +182,12 @@ impl Sender {
     }
 
     /// Sends all segments of a frame. The ring has room for them.
-    fn send_segments(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Refused> {
+    fn send_segments(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
         let Self { ring, finisher, .. } = self;
-        let features = finisher.features();
-        let sums =
-            offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
-        let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
+        let checksum = if finisher.sums(frame) { Checksum::Partial } else { Checksum::Unknown };
         let metadata = describe_to_device(frame, checksum, None);
         let send = |bytes: &[u8]| ring.copy_private(bytes, metadata);
-        finisher.contiguous_segments(frame, gso, body, sums, 0..SEGMENTS_MAX, send)?;
+        finisher.contiguous_segments(frame, body, ALL_SEGMENTS, send)?;
         Ok(())
     }
 

@@ -29,7 +29,7 @@ impl Carrier {
             flush = Some(self.hand_over(to, queue, body, copied));
         });
         // Unless none of them came to the queue.
-        flush.unwrap_or_else(|| to.flush(queue, self.now, false))
+        flush.unwrap_or_else(|| to.egress(queue).flush(self.now, false))
     }
 
     /// Offers copies of frames in place of them.

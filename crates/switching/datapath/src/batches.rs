@@ -6,6 +6,7 @@ use std::time::Duration;
 use switch::add_alone;
 
 use crate::histogram::{Distribution, Histogram};
+use crate::times::nanoseconds;
 
 /// Frames of a batch: up to 1, 2, 4 ... [`WINDOW`](port::WINDOW), and never more.
 type Sizes = Histogram<0, 8>;
@@ -46,12 +47,6 @@ impl Batches {
     pub(crate) fn turn(&self, time: Duration) {
         add_alone(&self.turns, nanoseconds(time));
     }
-}
-
-/// It wraps after 584 years.
-#[inline]
-fn nanoseconds(time: Duration) -> u64 {
-    time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(time.subsec_nanos().into())
 }
 
 /// The batches of a port, of all workers.

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use port::{Broken, Budget, DropReason, Ingress, Outcome, Received, Rewrap, WINDOW};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::deliver::{Batch, Hand, TURN};
 use crate::head_of_line::Waits;
 use crate::held::Held;
 use crate::in_flight::Deliveries;
-use crate::inbox::Inbox;
 use crate::parts::Parts;
 use crate::port::Port;
 use crate::probes;
@@ -86,7 +85,7 @@ impl IngressQueue {
 impl Progress {
     /// What it came to together with what was done before.
     #[cold]
-    fn after(self, before: Self) -> Self {
+    pub(crate) fn after(self, before: Self) -> Self {
         match (before, self) {
             (Self::Worked { frames, bytes }, Self::Worked { frames: more, bytes: of_more }) => {
                 Self::Worked { frames: frames + more, bytes: bytes + of_more }
@@ -99,25 +98,8 @@ impl Progress {
 }
 
 impl Carrier {
-    /// A turn of a queue: delivers what its port's `inbox`, which is that of the egress queue of this number, has for it, and carries
-    /// what is new on it.
-    #[inline]
-    pub(crate) fn turn(
-        &self,
-        port: &Arc<Port>,
-        inbox: Option<(usize, &Inbox)>,
-        queue: &mut IngressQueue,
-        held: &mut Held,
-        now: Instant,
-    ) -> Result<Progress, Broken> {
-        let inbox = inbox.filter(|(_, inbox)| inbox.has_work());
-        let before = inbox.map(|(number, inbox)| self.empty_inbox(port, number, inbox, held));
-        let carried = self.carry(port, queue, held, now)?;
-        Ok(before.map_or(carried, |before| carried.after(before)))
-    }
-
     /// Takes what is new on a queue and delivers what can be delivered, in a turn that begins `now`.
-    fn carry(
+    pub(crate) fn carry(
         &self,
         port: &Arc<Port>,
         queue: &mut IngressQueue,
@@ -159,14 +141,15 @@ impl Carrier {
         }
         let member = self.ports.member(port.id()).map(|(_, membership)| membership);
         let mut routes = Routes::new();
-        self.route_all(port, window, received.fresh, decided, &mut routes);
+        let pass = Pass { port, window, fresh: frames, decided };
+        self.route_all(&pass, &mut routes);
         let mut cut = false;
         ingress.with_body(&mut |body| {
-            let batch = Batch { window, body, from: member, memory: port.memory() };
+            let batch = Batch { pass: &pass, body, member };
             let end = now + TURN;
             let outcomes = &mut outcomes;
             let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };
-            self.deliver_all(port, batch, &routes, decided, &mut hand);
+            self.deliver_all(&batch, &routes, &mut hand);
             cut = hand.cut;
         });
         ingress.finish(&outcomes);

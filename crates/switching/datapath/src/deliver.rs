@@ -7,19 +7,17 @@ use arrayvec::ArrayVec;
 use port::{Body, Broken, DropReason, Offer, Outcome, Outcomes, WINDOW, Window};
 use switch::{Membership, PortId};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::head_of_line::Waits;
 use crate::held::Held;
 use crate::in_flight::Deliveries;
-use crate::inbox::Inbox;
 use crate::parts::Parts;
 use crate::port::Port;
-use crate::port_memory::PortMemory;
 use crate::probes;
 use crate::route::{Route, Routes};
 use crate::steer::Steer;
 use crate::tags::{self, TagAction};
-use crate::targets::{Targets, admit};
+use crate::targets::Targets;
 
 /// A turn that has lasted for this time ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
@@ -32,14 +30,11 @@ const COPIES_PER_LOOK: u32 = 64;
 const LOCKED_PACKETS: u32 = 192;
 
 /// What a queue has in hand, and the memory that it lies in.
-#[derive(Clone, Copy)]
 pub(crate) struct Batch<'a> {
-    pub(crate) window: &'a Window,
+    pub(crate) pass: &'a Pass<'a>,
     pub(crate) body: Body<'a>,
     /// The membership of the port that it comes from, if it has one.
-    pub(crate) from: Option<&'a Membership>,
-    /// What happens in that memory.
-    pub(crate) memory: PortMemory,
+    pub(crate) member: Option<&'a Membership>,
 }
 
 /// What becomes of the frames that a queue has in hand.
@@ -76,6 +71,15 @@ struct Done {
 }
 
 impl Done {
+    /// What became of frames that were put into an inbox. Calls `each` with the outcome of each.
+    #[cold]
+    fn apart(group: &[u8], offers: &[Offer<'_>], each: &mut impl FnMut(u8, Outcome)) -> Self {
+        let is_taken = |offer: &&Offer<'_>| offer.outcome == Outcome::Delivered;
+        let bytes = offers.iter().filter(is_taken).map(|offer| u64::from(offer.frame.len)).sum();
+        group.iter().zip(offers).for_each(|(slot, offer)| each(*slot, offer.outcome));
+        Self { frames: group.len(), bytes, flush: None, is_apart: true }
+    }
+
     /// Notes when the queue must be flushed.
     fn note(&self, held: &mut Held, to: &Arc<Port>, queue: usize) {
         if !self.is_apart {
@@ -84,20 +88,22 @@ impl Done {
     }
 }
 
+/// The egress queue that frames of a batch are for.
+struct Recipient<'a> {
+    carrier: &'a Carrier,
+    batch: &'a Batch<'a>,
+    to: &'a Arc<Port>,
+    queue: usize,
+}
+
 /// Slots of a window, in order of arrival.
 type Slots = ArrayVec<u8, WINDOW>;
 
 impl Carrier {
     /// Delivers the frames that are not decided, those with the same destination in one batch.
-    pub(crate) fn deliver_all(
-        &self,
-        from: &Port,
-        batch: Batch<'_>,
-        routes: &Routes<'_>,
-        decided: u64,
-        hand: &mut Hand<'_>,
-    ) {
-        let order = batch.window.order();
+    pub(crate) fn deliver_all(&self, batch: &Batch<'_>, routes: &Routes<'_>, hand: &mut Hand<'_>) {
+        let Pass { port: from, window, decided, .. } = *batch.pass;
+        let order = window.order();
         let mut left: u64 = if order.is_empty() { 0 } else { u64::MAX >> (64 - order.len()) };
         if decided != 0 {
             for (n, slot) in order.iter().enumerate() {
@@ -122,29 +128,29 @@ impl Carrier {
             match route {
                 Route::To { port, queue } => {
                     if let Some(to) = self.ports.get(PortId(port)) {
-                        let queue = queue.into();
                         probes::switch(from.name(), to.name(), group.len());
-                        self.unicast(to, queue, batch, &group, hand);
+                        let queue = queue.into();
+                        Recipient { carrier: self, batch, to, queue }.unicast(&group, hand);
                     }
                 }
                 Route::Flood => {
                     let ports = routes.flood.unwrap_or(&self.ports.all);
                     probes::switch(from.name(), "*", group.len());
-                    self.flood(from, Targets::all(ports), batch, &group, hand);
+                    self.flood(Targets::all(ports), batch, &group, hand);
                 }
                 Route::Group(place) => {
                     if let Some(targets) = routes.groups.get(usize::from(place)) {
                         probes::switch(from.name(), "*", group.len());
-                        self.flood(from, *targets, batch, &group, hand);
+                        self.flood(*targets, batch, &group, hand);
                     }
                 }
                 Route::FloodIn(domain) => {
-                    let isolated = batch.from.is_some_and(|membership| membership.isolated);
+                    let isolated = batch.member.is_some_and(|membership| membership.isolated);
                     let domain = self.ports.domains.as_ref().and_then(|all| all.get(domain));
                     if let Some(domain) = domain {
                         probes::switch(from.name(), "*", group.len());
                         let targets = Targets::all(domain.reach(isolated));
-                        self.flood(from, targets, batch, &group, hand);
+                        self.flood(targets, batch, &group, hand);
                     }
                 }
                 Route::Nowhere | Route::Refused => {
@@ -165,61 +171,9 @@ impl Carrier {
         }
     }
 
-    /// Delivers frames to one queue of one port.
-    fn unicast(
-        &self,
-        to: &Arc<Port>,
-        queue: usize,
-        batch: Batch<'_>,
-        group: &[u8],
-        hand: &mut Hand<'_>,
-    ) {
-        let mut waiting = Slots::new();
-        let mut bytes = 0;
-        let mut rest = group;
-        let mut is_first = true;
-        while !rest.is_empty() && waiting.is_empty() {
-            if !std::mem::take(&mut is_first) && hand.is_over() {
-                break;
-            }
-            let Hand { deliveries, parts, outcomes, .. } = &mut *hand;
-            let run = &rest[..frames_of(LOCKED_PACKETS, batch.window, rest)];
-            let done = self.deliver(to, queue, batch, run, parts, |slot, outcome| {
-                outcomes[usize::from(slot)] = outcome;
-                match outcome {
-                    Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
-                    Outcome::Waiting => waiting.push(slot),
-                    _ => {}
-                }
-            });
-            bytes += done.bytes;
-            rest = &rest[done.frames..];
-            done.note(hand.held, to, queue);
-        }
-        let Hand { waits, outcomes, .. } = hand;
-        waits.delivered(to.serial(), bytes, self.now);
-        if waiting.is_empty() {
-            return;
-        }
-        waiting.extend(rest.iter().copied());
-        let admitted = waits.admit(to.serial(), &waiting, self.now);
-        let dropped = &waiting[admitted..];
-        to.add_drops(DropReason::NoRoom, dropped.len() as u64);
-        for slot in dropped {
-            outcomes[usize::from(*slot)] = Outcome::Dropped(DropReason::NoRoom);
-        }
-    }
-
     /// Delivers frames to every target but the port they came from, as many as that port may flood. No frame
     /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
-    fn flood(
-        &self,
-        from: &Port,
-        targets: Targets<'_>,
-        batch: Batch<'_>,
-        group: &[u8],
-        hand: &mut Hand<'_>,
-    ) {
+    fn flood(&self, targets: Targets<'_>, batch: &Batch<'_>, group: &[u8], hand: &mut Hand<'_>) {
         let copies = u32::try_from(self.ports.list.len()).unwrap_or(u32::MAX).max(1);
         let packets = (COPIES_PER_LOOK / copies).max(1);
         let mut rest = group;
@@ -227,31 +181,29 @@ impl Carrier {
             if rest.len() < group.len() && hand.is_over() {
                 return;
             }
-            let (part, later) = rest.split_at(frames_of(packets, batch.window, rest));
-            self.flood_part(from, targets, batch, part, hand);
+            let (part, later) = rest.split_at(frames_of(packets, batch.pass.window, rest));
+            self.flood_part(targets, batch, part, hand);
             rest = later;
         }
     }
 
     fn flood_part(
         &self,
-        from: &Port,
         targets: Targets<'_>,
-        batch: Batch<'_>,
+        batch: &Batch<'_>,
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
+        let Pass { port: from, window, .. } = *batch.pass;
         let Hand { deliveries, parts, outcomes, held, .. } = hand;
-        let control = self.ports.storm_control(from);
-        let of_port = (from, control);
-        let group = &*admit(of_port, targets, batch.window, group, self.now, outcomes);
+        let group = &*self.admit(targets, batch.pass, group, outcomes);
         let mut faulty = 0u64;
         for id in targets.others(from.id()) {
             let Some(to) = self.ports.get(id) else { continue };
             // One for all queues: a guest that changes it meanwhile gets no frame twice.
             let steer = Steer::to(to);
             for queue in 0..to.queues() {
-                let ours = |slot: &&u8| steer.queue(batch.window.frame(**slot)) == queue;
+                let ours = |slot: &&u8| steer.queue(window.frame(**slot)) == queue;
                 let group: Slots = group.iter().filter(ours).copied().collect();
                 let mut each = |slot: u8, outcome| match outcome {
                     Outcome::Waiting => to.add_drops(DropReason::NoRoom, 1),
@@ -262,9 +214,10 @@ impl Carrier {
                 // Other workers may use the egress queue between two parts of a frame. This one goes on
                 // to the end: storm control counts segments, and after each frame of many segments the
                 // turn looks at the time.
+                let recipient = Recipient { carrier: self, batch, to, queue };
                 let mut rest = &*group;
                 while !rest.is_empty() {
-                    let done = self.deliver(to, queue, batch, rest, parts, &mut each);
+                    let done = recipient.deliver(rest, parts, &mut each);
                     rest = &rest[done.frames..];
                     done.note(held, to, queue);
                 }
@@ -283,43 +236,96 @@ impl Carrier {
         }
     }
 
-    /// Offers the frames in `group` (slots of the window) to one queue of a port, and calls `each`
-    /// with what became of each, up to one that is sent in parts: this and those behind it must be
-    /// offered again.
-    fn deliver(
+    /// Hands frames to a queue of a port. Returns when it must be flushed, if it must.
+    #[inline]
+    pub(crate) fn hand_over(
         &self,
         to: &Arc<Port>,
         queue: usize,
-        batch: Batch<'_>,
-        group: &[u8],
-        parts: &mut Parts,
-        mut each: impl FnMut(u8, Outcome),
-    ) -> Done {
-        let Batch { window, from, .. } = batch;
-        if let Some((from, (_, member))) = from.zip(self.ports.member(to.id()))
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+    ) -> Option<Duration> {
+        self.activity.deliver(to.serial());
+        match to.egress(queue).deliver(body, offers, self.now, self.worker) {
+            Ok(flush) => flush,
+            Err(Broken(reason)) => {
+                // The egress guest broke its ring: it alone is disabled.
+                to.close();
+                self.shared.fail(to, reason);
+                for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
+                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Recipient<'_> {
+    /// Delivers frames of a group that has this one destination.
+    fn unicast(&self, group: &[u8], hand: &mut Hand<'_>) {
+        let Self { carrier, batch, to, queue } = *self;
+        let window = batch.pass.window;
+        let mut waiting = Slots::new();
+        let mut bytes = 0;
+        let mut rest = group;
+        let mut is_first = true;
+        while !rest.is_empty() && waiting.is_empty() {
+            if !std::mem::take(&mut is_first) && hand.is_over() {
+                break;
+            }
+            let Hand { deliveries, parts, outcomes, .. } = &mut *hand;
+            let run = &rest[..frames_of(LOCKED_PACKETS, window, rest)];
+            let done = self.deliver(run, parts, |slot, outcome| {
+                outcomes[usize::from(slot)] = outcome;
+                match outcome {
+                    Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
+                    Outcome::Waiting => waiting.push(slot),
+                    _ => {}
+                }
+            });
+            bytes += done.bytes;
+            rest = &rest[done.frames..];
+            done.note(hand.held, to, queue);
+        }
+        let Hand { waits, outcomes, .. } = hand;
+        waits.delivered(to.serial(), bytes, carrier.now);
+        if waiting.is_empty() {
+            return;
+        }
+        waiting.extend(rest.iter().copied());
+        let admitted = waits.admit(to.serial(), &waiting, carrier.now);
+        let dropped = &waiting[admitted..];
+        to.add_drops(DropReason::NoRoom, dropped.len() as u64);
+        for slot in dropped {
+            outcomes[usize::from(*slot)] = Outcome::Dropped(DropReason::NoRoom);
+        }
+    }
+
+    /// Offers the frames in `group` (slots of the window) to the queue, and calls `each` with what became of each, up to one that is
+    /// sent in parts: this and those behind it must be offered again.
+    fn deliver(&self, group: &[u8], parts: &mut Parts, mut each: impl FnMut(u8, Outcome)) -> Done {
+        let Batch { pass: Pass { window, .. }, member, .. } = *self.batch;
+        if let Some((from, (_, member))) = member.zip(self.carrier.ports.member(self.to.id()))
             && from.tagging.is_some()
         {
-            return self.deliver_tagged((from, member), to, queue, batch, group, parts, each);
+            return self.deliver_tagged((from, member), group, parts, each);
         }
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<_, WINDOW> = group.iter().map(offer).collect();
-        self.offer(to, queue, batch, group, &mut offers, parts, &mut each)
+        self.offer(group, &mut offers, parts, &mut each)
     }
 
     /// As [`deliver`](Self::deliver), to a port that may want other tags than the sender's.
-    #[expect(clippy::too_many_arguments, reason = "those of `deliver`, and the memberships")]
     fn deliver_tagged(
         &self,
         members: (&Membership, &Membership),
-        to: &Arc<Port>,
-        queue: usize,
-        batch: Batch<'_>,
         group: &[u8],
         parts: &mut Parts,
         mut each: impl FnMut(u8, Outcome),
     ) -> Done {
-        let window = batch.window;
-        let mut changed = self.changed.borrow_mut();
+        let window = self.batch.pass.window;
+        let mut changed = self.carrier.changed.borrow_mut();
         changed.clear();
         let change = |slot: &u8| (*slot, tags::change(members, window, *slot, &mut changed));
         let changes: ArrayVec<_, WINDOW> = group.iter().map(change).collect();
@@ -335,7 +341,7 @@ impl Carrier {
         }
         let done = match offers.is_empty() {
             true => Done { frames: 0, bytes: 0, flush: None, is_apart: false },
-            false => self.offer(to, queue, batch, &slots, &mut offers, parts, &mut each),
+            false => self.offer(&slots, &mut offers, parts, &mut each),
         };
         // Behind one that is sent in parts, refused ones come again too.
         let next = slots.get(done.frames);
@@ -343,25 +349,23 @@ impl Carrier {
         let frames = changes.iter().position(is_next).unwrap_or(group.len());
         for (slot, change) in &changes[..frames] {
             if let TagAction::Refused(reason) = change {
-                to.add_drops(*reason, 1);
+                self.to.add_drops(*reason, 1);
                 each(*slot, Outcome::Dropped(*reason));
             }
         }
         Done { frames, ..done }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "those of `deliver`, and the offers")]
     #[inline]
     fn offer(
         &self,
-        to: &Arc<Port>,
-        queue: usize,
-        Batch { body, memory, .. }: Batch<'_>,
         group: &[u8],
         offers: &mut [Offer<'_>],
         parts: &mut Parts,
         each: &mut impl FnMut(u8, Outcome),
     ) -> Done {
+        let Self { carrier, batch: Batch { pass, body, .. }, to, queue } = *self;
+        let memory = pass.port.memory();
         if parts.are_any() {
             for (slot, offer) in group.iter().zip(&mut *offers) {
                 offer.sent = parts.sent(*slot, to.serial(), queue);
@@ -373,11 +377,12 @@ impl Carrier {
             && let Some(inbox) = to.inbox(queue)
             && !to.takes_in_place(inbox, offers)
         {
-            return self.offer_apart(to, inbox, (body, memory), group, offers, each);
+            carrier.put(to, inbox, (*body, memory), offers);
+            return Done::apart(group, offers, each);
         }
         let flush = match memory.is_left_for(to.memory()) {
-            false => self.hand_over(to, queue, body, offers),
-            true => self.deliver_copies(to, queue, body, offers),
+            false => carrier.hand_over(to, queue, *body, offers),
+            true => carrier.deliver_copies(to, queue, *body, offers),
         };
         let mut done = Done { frames: group.len(), bytes: 0, flush, is_apart: false };
         let (mut frames, mut in_flight) = (0, 0);
@@ -404,56 +409,14 @@ impl Carrier {
             each(*slot, offer.outcome);
         }
         if frames > 0 {
-            to.counters().add_egress(self.worker, frames, done.bytes);
+            to.counters().add_egress(carrier.worker, frames, done.bytes);
         }
         let accepted = frames + in_flight;
-        if let Some(batches) = to.batches_of(self.worker).filter(|_| accepted > 0) {
+        if let Some(batches) = to.batches_of(carrier.worker).filter(|_| accepted > 0) {
             batches.delivered(accepted);
         }
         probes::egress(to.name(), queue, offers.len(), accepted, done.bytes);
         done
-    }
-
-    /// Puts frames into the inbox of a queue, and calls `each` with what became of each.
-    #[cold]
-    fn offer_apart(
-        &self,
-        to: &Arc<Port>,
-        inbox: &Inbox,
-        memory: (Body<'_>, PortMemory),
-        group: &[u8],
-        offers: &mut [Offer<'_>],
-        each: &mut impl FnMut(u8, Outcome),
-    ) -> Done {
-        self.put(to, inbox, memory, offers);
-        let is_taken = |offer: &&Offer<'_>| offer.outcome == Outcome::Delivered;
-        let bytes = offers.iter().filter(is_taken).map(|offer| u64::from(offer.frame.len)).sum();
-        group.iter().zip(&*offers).for_each(|(slot, offer)| each(*slot, offer.outcome));
-        Done { frames: group.len(), bytes, flush: None, is_apart: true }
-    }
-
-    /// Hands frames to a queue of a port. Returns when it must be flushed, if it must.
-    #[inline]
-    pub(crate) fn hand_over(
-        &self,
-        to: &Arc<Port>,
-        queue: usize,
-        body: Body<'_>,
-        offers: &mut [Offer<'_>],
-    ) -> Option<Duration> {
-        self.activity.deliver(to.serial());
-        match to.deliver(queue, body, offers, self.now, self.worker) {
-            Ok(flush) => flush,
-            Err(Broken(reason)) => {
-                // The egress guest broke its ring: it alone is disabled.
-                to.close();
-                self.shared.fail(to, reason);
-                for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
-                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
-                }
-                None
-            }
-        }
     }
 }
 

@@ -6,13 +6,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard};
-use port::Egress;
+use port::{Body, Broken, DropReason, Egress, Offer, Outcome, WINDOW};
 
 /// How long anybody waits for the lock: its holder may fall asleep, and be found asleep, meanwhile.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the mark of a sleeper is checked meanwhile.
 const LOOK: Duration = Duration::from_micros(500);
+/// After this time a worker tries again to send a notification that is held back in a queue in which a thread sleeps.
+const LOCKED: Duration = Duration::from_millis(1);
 
 /// Whoever holds the present lock sleeps, or it is suspended: nobody waits for it.
 const SLEEPS: u8 = 1;
@@ -134,6 +137,57 @@ impl EgressQueue {
         let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         nanoseconds.fetch_add(waited, Ordering::Relaxed);
         locked
+    }
+
+    /// Delivers a batch of `worker`. If frames are left waiting, the worker is among
+    /// the [`take_waiters`](Self::take_waiters) once there is room. Returns when the queue must be
+    /// [flushed](Self::flush), if it must.
+    pub(crate) fn deliver(
+        &self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+        worker: usize,
+    ) -> Result<Option<Duration>, Broken> {
+        let Some(mut locked) = self.lock_in_turn() else {
+            // They wait as for room, and as long. So does a notification that may be held back there.
+            self.wait(worker);
+            return Ok(self.may_hold_notification().then(|| now + LOCKED));
+        };
+        let Some(egress) = locked.side.as_mut() else {
+            for offer in offers {
+                offer.outcome = Outcome::Dropped(DropReason::PortGone);
+            }
+            return Ok(None);
+        };
+        if let Err(broken) = egress.deliver(body, offers, now) {
+            if locked.delivered() {
+                return Err(broken);
+            }
+            for offer in offers.iter_mut().filter(|offer| offer.outcome.is_offered_again()) {
+                offer.outcome = Outcome::Dropped(DropReason::PortGone);
+            }
+            return Ok(None);
+        }
+        let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
+        // Those behind a frame that is sent in parts do not wait for room.
+        if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
+            // The guest's event may have come between the look at its ring and this mark, when no
+            // worker waited for it. So look once more.
+            self.wait(worker);
+            deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
+        }
+        let flush = if self.coalesces() { egress.flush(now, false) } else { None };
+        locked.delivered();
+        Ok(flush)
+    }
+
+    /// Sends a notification that it holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
+    pub(crate) fn flush(&self, now: Duration, is_idle: bool) -> Option<Duration> {
+        let Some(mut locked) = self.lock_in_turn() else {
+            return self.may_hold_notification().then(|| now + LOCKED);
+        };
+        locked.side.as_mut()?.flush(now, is_idle)
     }
 
     /// How workers have waited for each other at it.
@@ -264,12 +318,35 @@ impl Locked<'_> {
     }
 }
 
+/// Offers frames once more, the first of which waits for room. One behind it may have been delivered: with a frame before it, as
+/// a part of a merged one.
+fn deliver_waiting(
+    egress: &mut dyn Egress,
+    body: Body<'_>,
+    offers: &mut [Offer<'_>],
+    now: Duration,
+) -> Result<(), Broken> {
+    let waits = |offer: &Offer<'_>| offer.outcome.is_offered_again();
+    if offers.iter().all(waits) {
+        return egress.deliver(body, offers, now);
+    }
+    // A batch is of one window.
+    let mut waiting: ArrayVec<_, WINDOW> = offers.iter_mut().filter(|offer| waits(offer)).collect();
+    let mut again: ArrayVec<_, WINDOW> =
+        waiting.iter().map(|offer| Offer { outcome: Outcome::Waiting, ..**offer }).collect();
+    let delivered = egress.deliver(body, &mut again, now);
+    for (offer, again) in waiting.iter_mut().zip(again) {
+        **offer = again;
+    }
+    delivered
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
 
-    use port::{Body, Broken, Offer};
+    use port::{Doorbell, Event, Frame};
 
     use super::*;
 
@@ -366,5 +443,76 @@ mod tests {
         queue.close();
         asleep.delivered();
         assert_eq!(there.load(Ordering::Relaxed), 0, "both are dropped");
+    }
+
+    /// Has room for the first and the third frame of its first call, as if they were one, and for all later ones.
+    struct Merging(Arc<Mutex<Vec<Vec<u32>>>>);
+
+    impl Egress for Merging {
+        fn deliver(
+            &mut self,
+            _: Body<'_>,
+            offers: &mut [Offer<'_>],
+            _: Duration,
+        ) -> Result<(), Broken> {
+            let mut calls = self.0.lock();
+            calls.push(offers.iter().map(|offer| offer.frame.len).collect());
+            for (n, offer) in offers.iter_mut().enumerate() {
+                let waits = calls.len() == 1 && n == 1;
+                offer.outcome = if waits { Outcome::Waiting } else { Outcome::Delivered };
+            }
+            Ok(())
+        }
+
+        fn room_event(&self) -> Option<Arc<dyn Event>> {
+            Some(Arc::new(Doorbell::new().unwrap()))
+        }
+    }
+
+    #[test]
+    fn a_frame_that_was_delivered_behind_one_that_waits_is_not_offered_again() {
+        let calls = Arc::default();
+        let queue = EgressQueue::new(Box::new(Merging(Arc::clone(&calls))));
+        let frames = [60, 61, 62].map(|len| Frame { len, ..Frame::empty() });
+        let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
+        let regions = Arc::default();
+        queue.deliver(Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
+        assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
+        assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
+    }
+
+    /// Holds notifications back.
+    struct Coalescing;
+
+    impl Egress for Coalescing {
+        fn deliver(&mut self, _: Body<'_>, _: &mut [Offer<'_>], _: Duration) -> Result<(), Broken> {
+            Ok(())
+        }
+
+        fn coalesces(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_notification_behind_a_sleeper_is_tried_again_and_one_that_went_with_its_queue_is_not() {
+        let queue = EgressQueue::new(Box::new(Coalescing));
+        let frame = Frame::empty();
+        let now = Duration::from_secs(1);
+        let due = || {
+            let mut offers = [Offer::new(&frame)];
+            let due = queue.deliver(Body::Regions(&Arc::default()), &mut offers, now, 0).unwrap();
+            assert_eq!((offers[0].outcome, queue.flush(now, true)), (Outcome::Waiting, due));
+            due
+        };
+        let sleeper = queue.lock().unwrap();
+        queue.note_sleeper();
+        assert_eq!(due(), Some(now + LOCKED));
+        drop(sleeper);
+        assert_eq!(queue.flush(now, true), None);
+        queue.suspend();
+        assert_eq!(due(), None);
+        assert!(queue.resume(Box::new(Coalescing)).is_ok());
+        assert_eq!(queue.flush(now, true), None);
     }
 }

@@ -44,7 +44,7 @@ impl Held {
             }
             has_flushed = true;
             activity.serve(entry.port.serial());
-            let due = entry.port.flush(entry.queue, now, is_idle);
+            let due = entry.port.egress(entry.queue).flush(now, is_idle);
             entry.due = due.unwrap_or(entry.due);
             due.is_some()
         });

@@ -3,11 +3,8 @@
 //! A guest whose interface has a device on the host is such a pair. The network behind that device decides where frames go, so
 //! nothing is looked up, learnt or flooded here. All else is as for ports in the switch.
 
-use port::Window;
-
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::peer::Peer;
-use crate::port::Port;
 use crate::route::{Route, Routes};
 use crate::steer::Steer;
 
@@ -15,32 +12,22 @@ impl Carrier {
     /// Routes frames from a mirror's target, which sends nothing.
     pub(crate) fn route_nowhere(
         &self,
-        port: &Port,
-        window: &Window,
-        fresh: usize,
+        Pass { port, window, fresh, .. }: &Pass<'_>,
         routes: &mut Routes<'_>,
     ) {
         let order = window.order();
         let lens =
-            order[order.len() - fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
+            order[order.len() - *fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
         let bytes = lens.sum();
-        if fresh > 0 {
-            port.counters().add_ingress(self.worker, fresh as u64, bytes);
+        if *fresh > 0 {
+            port.counters().add_ingress(self.worker, *fresh as u64, bytes);
         }
         routes.of.extend(order.iter().map(|_| Route::Nowhere));
     }
 
-    /// Routes the frames in hand to the other port of a pair; nowhere while that is not there. Frames whose slots are in
-    /// `decided` are not routed.
-    pub(crate) fn route_to_peer(
-        &self,
-        port: &Port,
-        peer: &Peer,
-        window: &Window,
-        fresh: usize,
-        decided: u64,
-        routes: &mut Routes<'_>,
-    ) {
+    /// Routes the frames in hand to the other port of a pair; nowhere while that is not there.
+    pub(crate) fn route_to_peer(&self, peer: &Peer, pass: &Pass<'_>, routes: &mut Routes<'_>) {
+        let Pass { port, window, fresh, decided } = *pass;
         let (id, serial) = peer.get();
         let to = self.ports.get(id).filter(|to| to.serial() == serial);
         let to = to.map(|to| Steer::to(to));

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use port::{
-    Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
-    Outcome, Rewrap, SteeringCell, Ticket, WINDOW, Wanted, queue_of,
+    DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer, Outcome, Rewrap,
+    SteeringCell, Ticket, Wanted, queue_of,
 };
 use switch::{PortCounters, PortId, StormControl};
 
@@ -18,9 +16,6 @@ use crate::inbox::Inbox;
 use crate::peer::Peer;
 use crate::port_memory::PortMemory;
 use crate::probes;
-
-/// After this time a worker tries again to send a notification that is held back in a queue in which a thread sleeps.
-const LOCKED: Duration = Duration::from_millis(1);
 
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,58 +259,10 @@ impl Port {
         queue_of(hash, self.egress.len())
     }
 
-    /// Delivers a batch of `worker` to one queue. If frames are left waiting, the worker is among
-    /// the [`take_waiters`](Self::take_waiters) once there is room. Returns when the queue must be
-    /// [flushed](Self::flush), if it must.
-    pub(crate) fn deliver(
-        &self,
-        queue: usize,
-        body: Body<'_>,
-        offers: &mut [Offer<'_>],
-        now: Duration,
-        worker: usize,
-    ) -> Result<Option<Duration>, Broken> {
-        let queue = &self.egress[queue];
-        let Some(mut locked) = queue.lock_in_turn() else {
-            // They wait as for room, and as long. So does a notification that may be held back there.
-            queue.wait(worker);
-            return Ok(queue.may_hold_notification().then(|| now + LOCKED));
-        };
-        let Some(egress) = locked.side.as_mut() else {
-            for offer in offers {
-                offer.outcome = Outcome::Dropped(DropReason::PortGone);
-            }
-            return Ok(None);
-        };
-        if let Err(broken) = egress.deliver(body, offers, now) {
-            if locked.delivered() {
-                return Err(broken);
-            }
-            for offer in offers.iter_mut().filter(|offer| offer.outcome.is_offered_again()) {
-                offer.outcome = Outcome::Dropped(DropReason::PortGone);
-            }
-            return Ok(None);
-        }
-        let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
-        // Those behind a frame that is sent in parts do not wait for room.
-        if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
-            // The guest's event may have come between the look at its ring and this mark, when no
-            // worker waited for it. So look once more.
-            queue.wait(worker);
-            deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
-        }
-        let flush = if queue.coalesces() { egress.flush(now, false) } else { None };
-        locked.delivered();
-        Ok(flush)
-    }
-
-    /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
-    pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
-        let queue = &self.egress[queue];
-        let Some(mut locked) = queue.lock_in_turn() else {
-            return queue.may_hold_notification().then(|| now + LOCKED);
-        };
-        locked.side.as_mut()?.flush(now, is_idle)
+    /// An egress queue.
+    #[inline]
+    pub(crate) fn egress(&self, queue: usize) -> &EgressQueue {
+        &self.egress[queue]
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
@@ -418,109 +365,14 @@ impl Lender for PortLender {
     }
 }
 
-/// Offers frames once more, the first of which waits for room. One behind it may have been delivered: with a frame before it, as
-/// a part of a merged one.
-fn deliver_waiting(
-    egress: &mut dyn Egress,
-    body: Body<'_>,
-    offers: &mut [Offer<'_>],
-    now: Duration,
-) -> Result<(), Broken> {
-    let waits = |offer: &Offer<'_>| offer.outcome.is_offered_again();
-    if offers.iter().all(waits) {
-        return egress.deliver(body, offers, now);
-    }
-    // A batch is of one window.
-    let mut waiting: ArrayVec<_, WINDOW> = offers.iter_mut().filter(|offer| waits(offer)).collect();
-    let mut again: ArrayVec<_, WINDOW> =
-        waiting.iter().map(|offer| Offer { outcome: Outcome::Waiting, ..**offer }).collect();
-    let delivered = egress.deliver(body, &mut again, now);
-    for (offer, again) in waiting.iter_mut().zip(again) {
-        **offer = again;
-    }
-    delivered
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use offload::Features;
-    use parking_lot::Mutex;
-    use port::{Doorbell, Frame};
+    use port::{Body, Broken, Frame};
 
     use super::*;
-
-    /// Has room for the first and the third frame of its first call, as if they were one, and for all later ones.
-    struct Merging(Arc<Mutex<Vec<Vec<u32>>>>);
-
-    impl Egress for Merging {
-        fn deliver(
-            &mut self,
-            _: Body<'_>,
-            offers: &mut [Offer<'_>],
-            _: Duration,
-        ) -> Result<(), Broken> {
-            let mut calls = self.0.lock();
-            calls.push(offers.iter().map(|offer| offer.frame.len).collect());
-            for (n, offer) in offers.iter_mut().enumerate() {
-                let waits = calls.len() == 1 && n == 1;
-                offer.outcome = if waits { Outcome::Waiting } else { Outcome::Delivered };
-            }
-            Ok(())
-        }
-
-        fn room_event(&self) -> Option<Arc<dyn Event>> {
-            Some(Arc::new(Doorbell::new().unwrap()))
-        }
-    }
-
-    #[test]
-    fn a_frame_that_was_delivered_behind_one_that_waits_is_not_offered_again() {
-        let calls = Arc::default();
-        let egress: Vec<Box<dyn Egress>> = vec![Box::new(Merging(Arc::clone(&calls)))];
-        let port = Port::new(PortId(0), 0, "red", egress, StormControl::new(0));
-        let frames = [60, 61, 62].map(|len| Frame { len, ..Frame::empty() });
-        let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
-        let regions = Arc::default();
-        port.deliver(0, Body::Regions(&regions), &mut offers, Duration::ZERO, 0).unwrap();
-        assert_eq!(*calls.lock(), [vec![60, 61, 62], vec![61]]);
-        assert!(offers.iter().all(|offer| offer.outcome == Outcome::Delivered));
-    }
-
-    /// Holds notifications back.
-    struct Coalescing;
-
-    impl Egress for Coalescing {
-        fn deliver(&mut self, _: Body<'_>, _: &mut [Offer<'_>], _: Duration) -> Result<(), Broken> {
-            Ok(())
-        }
-
-        fn coalesces(&self) -> bool {
-            true
-        }
-    }
-
-    #[test]
-    fn a_notification_behind_a_sleeper_is_tried_again_and_one_that_went_with_its_queue_is_not() {
-        let storm_control = StormControl::new(0);
-        let port = Port::new(PortId(0), 1, "red", vec![Box::new(Coalescing)], storm_control);
-        let frame = Frame::empty();
-        let now = Duration::from_secs(1);
-        let due = |port: &Port| {
-            let mut offers = [Offer::new(&frame)];
-            let due = port.deliver(0, Body::Regions(&Arc::default()), &mut offers, now, 0).unwrap();
-            assert_eq!((offers[0].outcome, port.flush(0, now, true)), (Outcome::Waiting, due));
-            due
-        };
-        let sleeper = port.egress[0].lock().unwrap();
-        port.note_sleeper();
-        assert_eq!(due(&port), Some(now + LOCKED));
-        drop(sleeper);
-        assert_eq!(port.flush(0, now, true), None);
-        port.suspend();
-        assert_eq!(due(&port), None);
-        assert!(port.resume(vec![Box::new(Coalescing)]));
-        assert_eq!(port.flush(0, now, true), None);
-    }
 
     /// Lends buffers.
     struct Lending;

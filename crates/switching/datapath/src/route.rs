@@ -1,11 +1,11 @@
 //! Where the frames of a window go.
 
 use arrayvec::ArrayVec;
-use port::{Frame, WINDOW, Window};
+use port::{Frame, WINDOW};
 use switch::multicast::{Arrival, Reach};
 use switch::{Membership, NO_VLAN, PortId, PortSet, Verdict, forward};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::domains::Domains;
 use crate::port::Port;
 use crate::shared::Shared;
@@ -78,24 +78,18 @@ impl Lookup<'_> {
 
 impl Carrier {
     /// Finds where every frame goes, in order of arrival. Learns where the fresh ones come from:
-    /// a frame that waits has been learnt from, and its station may have moved since. Frames whose
-    /// slots are in `decided` are neither routed nor learnt from.
-    pub(crate) fn route_all<'a>(
-        &'a self,
-        port: &Port,
-        window: &Window,
-        fresh: usize,
-        decided: u64,
-        routes: &mut Routes<'a>,
-    ) {
+    /// a frame that waits has been learnt from, and its station may have moved since. Frames that are
+    /// decided are not learnt from either.
+    pub(crate) fn route_all<'a>(&'a self, pass: &Pass<'_>, routes: &mut Routes<'a>) {
+        let Pass { port, window, fresh, decided } = *pass;
         if let Some(peer) = port.peer() {
-            return self.route_to_peer(port, peer, window, fresh, decided, routes);
+            return self.route_to_peer(peer, pass, routes);
         }
         if self.ports.targets.contains(port.id()) {
-            return self.route_nowhere(port, window, fresh, routes);
+            return self.route_nowhere(pass, routes);
         }
         if let Some(member) = self.ports.member(port.id()) {
-            return self.route_member(port, member, window, fresh, decided, routes);
+            return self.route_member(member, pass, routes);
         }
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
@@ -124,11 +118,17 @@ impl Carrier {
                         Route::Flood
                             if self.groups.is_some() && frame.destination().is_multicast() =>
                         {
-                            let at = (NO_VLAN, &self.ports.all);
                             // A report may have the addresses of other frames.
                             last = None;
-                            let to = self.multicast(port, at, frame, is_fresh, routes);
-                            to.unwrap_or(Route::Flood)
+                            let arrival = Arrival {
+                                frame,
+                                port: port.id(),
+                                vlan: NO_VLAN,
+                                ports: &self.ports.all,
+                                is_fresh,
+                                now: seconds,
+                            };
+                            self.multicast(arrival, routes).unwrap_or(Route::Flood)
                         }
                         _ => last.insert(lookup).route(frame),
                     }
@@ -137,7 +137,7 @@ impl Carrier {
             routes.of.push(route);
         }
         if self.groups.is_some() {
-            self.route_messages(port, window, fresh, |_| NO_VLAN, routes);
+            self.route_messages(pass, |_| NO_VLAN, routes);
         }
         if fresh > 0 {
             port.counters().add_ingress(self.worker, fresh as u64, bytes);
@@ -147,13 +147,11 @@ impl Carrier {
     /// As [`route_all`](Self::route_all), for a port that is in VLANs or isolated.
     fn route_member<'a>(
         &'a self,
-        port: &Port,
         (domains, membership): (&'a Domains, &Membership),
-        window: &Window,
-        fresh: usize,
-        decided: u64,
+        pass: &Pass<'_>,
         routes: &mut Routes<'a>,
     ) {
+        let Pass { port, window, fresh, decided } = *pass;
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
         let mut bytes = 0;
@@ -176,9 +174,11 @@ impl Carrier {
                     let reach = domain.reach(membership.isolated);
                     match forward(table, reach, port.id(), frame, seconds) {
                         Verdict::Drop => Route::Nowhere,
-                        Verdict::Flood(ports) => self
-                            .multicast(port, (number, ports), frame, is_fresh, routes)
-                            .unwrap_or(Route::FloodIn(number)),
+                        Verdict::Flood(ports) => {
+                            let (port, vlan, now) = (port.id(), number, seconds);
+                            let arrival = Arrival { frame, port, vlan, ports, is_fresh, now };
+                            self.multicast(arrival, routes).unwrap_or(Route::FloodIn(number))
+                        }
                         // An address may stay for a moment after its port has left the domain.
                         Verdict::Port(id) if !reach.contains(id) => Route::Nowhere,
                         Verdict::Port(id) => match self.ports.get(id) {
@@ -195,7 +195,7 @@ impl Carrier {
         }
         if self.groups.is_some() {
             let vlan = |frame: &Frame| membership.domain_of(frame).unwrap_or(NO_VLAN);
-            self.route_messages(port, window, fresh, vlan, routes);
+            self.route_messages(pass, vlan, routes);
         }
         if fresh > 0 {
             port.counters().add_ingress(self.worker, fresh as u64, bytes);
@@ -205,9 +205,7 @@ impl Carrier {
     /// Takes messages of IGMP and MLD that are in frames to one station off the ways that they would not go in a frame to a group.
     fn route_messages<'a>(
         &'a self,
-        port: &Port,
-        window: &Window,
-        fresh: usize,
+        Pass { port, window, fresh, .. }: &Pass<'_>,
         vlan: impl Fn(&Frame) -> u16,
         routes: &mut Routes<'a>,
     ) {
@@ -243,18 +241,10 @@ impl Carrier {
         }
     }
 
-    /// The route of a frame to a multicast group, which may reach these ports of a VLAN; none if it is flooded.
-    fn multicast<'a>(
-        &'a self,
-        port: &Port,
-        (vlan, ports): (u16, &'a PortSet),
-        frame: &Frame,
-        is_fresh: bool,
-        routes: &mut Routes<'a>,
-    ) -> Option<Route> {
+    /// The route of a frame to a multicast group; none if it is flooded.
+    fn multicast<'a>(&'a self, arrival: Arrival<'_, 'a>, routes: &mut Routes<'a>) -> Option<Route> {
+        let Arrival { frame, ports, .. } = arrival;
         let groups = self.groups.as_ref().filter(|_| frame.destination().is_multicast())?;
-        let now = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
-        let arrival = Arrival { frame, port: port.id(), vlan, ports, is_fresh, now };
         match self.shared.snooping.route(groups, arrival) {
             Reach::All => None,
             Reach::Nowhere => Some(Route::Nowhere),

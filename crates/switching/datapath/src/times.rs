@@ -75,7 +75,7 @@ impl Times {
 
 /// It wraps after 584 years.
 #[inline]
-fn nanoseconds(time: Duration) -> u64 {
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
     time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(time.subsec_nanos().into())
 }
 

@@ -403,8 +403,12 @@ impl Worker {
         let mut work = slot.entry.work.lock();
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {
-                let inbox = slot.inbox().map(|inbox| (*queue, inbox));
-                self.carrier.turn(&slot.entry.port, inbox, ingress, &mut self.held, now)
+                let (port, carrier, held) = (&slot.entry.port, &self.carrier, &mut self.held);
+                // What others have for its port comes first.
+                let inbox = slot.inbox().filter(|inbox| inbox.has_work());
+                let before = inbox.map(|inbox| carrier.empty_inbox(port, *queue, inbox, held));
+                let carried = carrier.carry(port, ingress, held, now);
+                carried.map(|carried| before.map_or(carried, |before| carried.after(before)))
             }
             Work::Serve(task) => task.step().map(|worked| match worked {
                 true => Progress::Worked { frames: 0, bytes: 0 },

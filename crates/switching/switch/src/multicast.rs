@@ -52,7 +52,7 @@ struct Known {
 
 /// A frame that came in, for which it is to be decided who gets it.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
+pub struct Arrival<'a, 'p> {
     /// The frame.
     pub frame: &'a Frame,
     /// The port that it came from.
@@ -60,7 +60,7 @@ pub struct Arrival<'a> {
     /// Its VLAN; 0 for none.
     pub vlan: u16,
     /// The ports that it may reach there.
-    pub ports: &'a PortSet,
+    pub ports: &'p PortSet,
     /// Whether it is checked for the first time: only then a message changes what is known.
     pub is_fresh: bool,
     /// The second at which it is checked.
@@ -122,7 +122,7 @@ impl Snooping {
 
     /// Decides which of the ports that a multicast frame may reach get it. `groups` is the snapshot of the caller. A message changes what
     /// is known.
-    pub fn route<'a>(&self, groups: &'a Groups, arrival: Arrival<'_>) -> Reach<'a> {
+    pub fn route<'a>(&self, groups: &'a Groups, arrival: Arrival<'_, '_>) -> Reach<'a> {
         self.route_message(groups, arrival).unwrap_or_else(|| {
             let (vlan, group) = (arrival.vlan, arrival.frame.destination());
             let family = family_of(group);
@@ -135,7 +135,11 @@ impl Snooping {
     /// Hosts and routers accept a message in such a frame. A query would make a guest the querier of whoever gets it, and a report
     /// keep the receiver's own back. So both go only where they would go in a frame to a group.
     #[inline]
-    pub fn route_unicast<'a>(&self, groups: &'a Groups, arrival: Arrival<'_>) -> Option<Reach<'a>> {
+    pub fn route_unicast<'a>(
+        &self,
+        groups: &'a Groups,
+        arrival: Arrival<'_, '_>,
+    ) -> Option<Reach<'a>> {
         if matches!(arrival.frame.headers.transport, Transport::Tcp | Transport::Udp) {
             return None;
         }
@@ -146,7 +150,7 @@ impl Snooping {
     fn route_message<'a>(
         &self,
         groups: &'a Groups,
-        Arrival { frame, port, vlan, ports, is_fresh, now }: Arrival<'_>,
+        Arrival { frame, port, vlan, ports, is_fresh, now }: Arrival<'_, '_>,
     ) -> Option<Reach<'a>> {
         let message = message(frame)?;
         // Hosts and routers also accept a message in a broadcast, or at the address of another group.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
-use netback::{GrantReuse, RxChannel, TxChannel};
+use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget, REFUSED_MAX};
 use wire::netif::header_channel;
 
-use crate::config::{Attach, Guest, Platform, Poll, Port, Vif};
+use crate::config::{Attach, Guest, PlatformKind, Poll, Port, Vif};
 
 /// The most queues of a guest's device on the host.
 pub(super) const DEVICE_QUEUES_MAX: usize = 8;
@@ -184,33 +184,31 @@ fn device_queues(vif: &Vif) -> usize {
 
 /// Mappings of a vif's packets: at least, and if there are enough.
 fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
+    // These are as many on each platform.
+    let offered = vif.offered(0, PlatformKind::Machine, Poll::default());
     if vif.grant_reuse == GrantReuse::OnDemand && vif.persistent_grants > 0 {
-        return cached(vif, queues);
+        return cached(&offered, queues);
     }
     // A packet whose pages cannot be mapped is lost, so this much is needed.
     let packets = if vif.tx == TxChannel::Remap { WINDOW * PIECES_MAX + 1 } else { 0 };
-    let persistent =
-        match usize::from(vif.offered(0, Platform::Machine, Poll::default()).persistent_pages()) {
-            0 => 0,
-            pages => pages + 1,
-        };
+    let persistent = mappings(offered.persistent_pages());
     [packets + persistent.min(GRANTED_MIN), packets + persistent].map(|one| queues * one)
 }
 
 /// As [`granted`], for pages that stay mapped on demand. A packet that must be mapped is lost if it
 /// cannot be, so a window of them is needed.
-fn cached(vif: &Vif, queues: usize) -> [usize; 2] {
-    let offered = vif.offered(0, Platform::Machine, Poll::default());
-    let caches = offered.cached_pages().map(|places| match places {
-        0 => 0,
-        places => usize::from(places) + 1,
-    });
-    let [tx, rx] = caches;
-    let least = match vif.tx {
+fn cached(offered: &Offered, queues: usize) -> [usize; 2] {
+    let [tx, rx] = offered.cached_pages().map(mappings);
+    let least = match offered.tx {
         TxChannel::Remap => tx,
         TxChannel::Header => tx.min(GRANTED_MIN / 2),
     };
     [queues * (least + rx.min(GRANTED_MIN / 2)), queues * (tx + rx)]
+}
+
+/// Mappings of so many pages one by one, and of the list of them.
+fn mappings(pages: u16) -> usize {
+    if pages == 0 { 0 } else { usize::from(pages) + 1 }
 }
 
 /// The kernel's limits on this process, and what guests hold of them.

@@ -1,7 +1,6 @@
 //! Prometheus metrics: a snapshot of the status at every scrape.
 
 mod cards;
-mod flooding;
 #[cfg(test)]
 mod packaged;
 mod ports;
@@ -224,9 +223,9 @@ impl Collector for Snapshot {
         let help = "Addresses in the switch's table";
         plain(encoder, "pvnet_switch_addresses", help, &gauge(self.0.addresses.len() as u64))?;
         if let Some(known) = &self.0.multicast {
-            flooding::multicast(known, encoder)?;
+            ports::multicast(known, encoder)?;
         }
-        flooding::mirrors(&self.0.mirrors, encoder)?;
+        ports::mirrors(&self.0.mirrors, encoder)?;
         cards::encode(&self.0.nics, encoder)?;
         meter(&self.0.meter, encoder)?;
         process::encode(&self.0, encoder)

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
 use control_socket::{PortKind, PortState, PortStatus, Reason, VlanStatus};
-use datapath::{Datapath, Port, PortMemory, PortParts};
+use datapath::{Datapath, Port, PortParts};
 use gate::GateLayer;
 use gro::{Counters, GroLayer};
 use guard::{GuardLayer, GuardStatus};
 use limit::{LimitLayer, LimitStatus, Limits, Meter};
-use port::{Coalescing, Egress, Ingress, Layer, Layers, Queue, Rewrap, Task};
+use port::{Coalescing, Egress, Ingress, Layer, Layers, Queue, Rewrap};
 use switch::{Membership, Tagging, VlanId};
 use tracing::warn;
 
@@ -135,15 +135,8 @@ impl Wrappers {
         }
     }
 
-    /// Attaches the port with these queues to the switch, or to the mirror whose copies it gets.
-    pub(super) fn attach(
-        &self,
-        datapath: &Datapath,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        (coalescing, memory): (Option<Coalescing>, PortMemory),
-    ) -> Arc<Port> {
-        let parts = PortParts { queues, tasks, coalescing, memory };
+    /// Attaches the port to the switch, or to the mirror whose copies it gets.
+    pub(super) fn attach(&self, parts: PortParts, datapath: &Datapath) -> Arc<Port> {
         let port = match &self.role.target_of {
             Some(_) => datapath.attach_target(&self.name, parts),
             None => datapath.attach_member(&self.name, parts, self.membership()),

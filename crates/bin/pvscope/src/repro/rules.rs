@@ -59,14 +59,6 @@ const fn within_twice(number: f64) -> Rule {
     Rule::Between(number / 2.0, number * 2.0)
 }
 
-const fn at_least(number: f64) -> Rule {
-    Rule::AtLeast(number, number)
-}
-
-const fn at_most(number: f64) -> Rule {
-    Rule::AtMost(number, number)
-}
-
 const COUNT: &str = "Half to twice: Linux 2.6.13 and Xen 3.0.2 of 32 bits against Linux 6.1 and Xen 4.17 of 64. A path of another \
                      kind is off by more.";
 

@@ -1,7 +1,7 @@
 //! The whole result of an experiment, for JSON and pages.
 
 use report::html::Report;
-use report::{Claim, Machine, Rule, Statement, Unit, claims_table};
+use report::{Claim, Machine, Statement, Unit, claims_table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -47,16 +47,6 @@ pub fn statement(
     unit: Unit,
 ) -> Statement {
     Statement { source, says, number: number.into(), unit }
-}
-
-/// Holds from this number on, and never weakly.
-pub fn at_least(least: f64) -> Rule {
-    Rule::AtLeast(least, least)
-}
-
-/// Holds up to this number, and never weakly.
-pub fn at_most(most: f64) -> Rule {
-    Rule::AtMost(most, most)
 }
 
 const CLAIMS: &str = "What the paper claims";

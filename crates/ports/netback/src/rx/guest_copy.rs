@@ -17,9 +17,9 @@ use ring::netif::Rx;
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags};
 
+use super::Delivery;
 use super::plan::PacketShape;
 use super::slots::Slots;
-use crate::buffers::Buffers;
 use crate::request::Fault;
 
 /// Most buffers granted in one batch.
@@ -43,11 +43,9 @@ impl<H: Hypervisor> Slots<H> {
     /// have an outcome.
     pub(super) fn deliver_to_copier(
         &mut self,
-        body: Body<'_>,
+        &Delivery { body, buffers, now }: &Delivery<'_, H>,
         memory: &Memory<'_, H::Peer>,
-        buffers: &Buffers<'_, H>,
         offers: &mut [Offer<'_>],
-        now: Duration,
     ) -> Result<usize, Fault> {
         let copies = self.mode.guest_copies().cloned();
         let copies = copies.as_deref();

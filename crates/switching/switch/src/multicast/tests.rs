@@ -120,7 +120,7 @@ fn messages_of_mld() {
 }
 
 /// A frame that has just come from a port, in no VLAN.
-fn arrival<'a>(port: u16, frame: &'a Frame, ports: &'a PortSet) -> Arrival<'a> {
+fn arrival<'a>(port: u16, frame: &'a Frame, ports: &'a PortSet) -> Arrival<'a, 'a> {
     Arrival { frame, port: PortId(port), vlan: 0, ports, is_fresh: true, now: 0 }
 }
 

@@ -1,13 +1,13 @@
-//! The state of ports: what they are, why they are down, and what they may carry.
+//! The state of ports: what they are, why they are down, what they may carry, and which of them get copies and multicast groups.
 
 use std::fmt;
 
-use control_socket::{Histogram, PortStatus, Reason};
+use control_socket::{Histogram, MirrorStatus, MulticastStatus, PortStatus, Reason};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-use super::{family, gauge, seconds};
+use super::{family, gauge, plain, seconds};
 
 pub(super) fn encode(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let kinds = ports
@@ -115,6 +115,37 @@ fn one(
     let buckets = buckets.iter().map(|(bound, count)| (unit(*bound), *count));
     let buckets: Vec<_> = buckets.chain([beyond]).collect();
     family.encode_family(labels)?.encode_histogram::<NoLabelSet>(unit(*sum), *count, &buckets, None)
+}
+
+pub(super) fn mirrors(
+    mirrors: &[MirrorStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let frames = mirrors.iter().flat_map(|MirrorStatus { name, copied, lost, .. }| {
+        [("copied", *copied), ("lost", *lost)]
+            .map(|(what, count)| ([("mirror", &**name), ("what", what)], ConstCounter::new(count)))
+    });
+    let help = "Frames that a mirror has copied, or lost because its target was behind";
+    family(encoder, "pvnet_mirror_frames", help, frames)
+}
+
+pub(super) fn multicast(
+    known: &MulticastStatus,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let MulticastStatus { groups, members, pruned, refused } = *known;
+    let help = "Multicast groups with members, per VLAN";
+    plain(encoder, "pvnet_multicast_groups", help, &gauge(groups as u64))?;
+    plain(
+        encoder,
+        "pvnet_multicast_members",
+        "Members of multicast groups",
+        &gauge(members as u64),
+    )?;
+    let help = "Ports that miss groups which they have not joined; 0 before a querier has asked them twice";
+    plain(encoder, "pvnet_multicast_pruned_ports", help, &gauge(pruned as u64))?;
+    let help = "Joins beyond a limit, whose ports got all groups from then on";
+    plain(encoder, "pvnet_multicast_refused_joins", help, &ConstCounter::new(refused))
 }
 
 #[cfg(test)]

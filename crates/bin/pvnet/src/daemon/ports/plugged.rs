@@ -1,7 +1,7 @@
 //! A port of the daemon: its record and its source.
 
 use control_socket::{PortState, PortStatus, Reason, TableKind};
-use datapath::{Datapath, Port};
+use datapath::{Datapath, Port, PortParts};
 use port::{Queue, Task};
 
 use super::guest_queues::Receiver;
@@ -89,8 +89,8 @@ impl PluggedPort {
         tasks: Vec<Box<dyn Task>>,
         datapath: &Datapath,
     ) {
-        let how = (self.source.coalescing(), self.source.memory());
-        self.record.attach(queues, tasks, how, datapath);
+        let (coalescing, memory) = (self.source.coalescing(), self.source.memory());
+        self.record.attach(PortParts { queues, tasks, coalescing, memory }, datapath);
     }
 
     /// Drops its queues, if it has some, for a reason.

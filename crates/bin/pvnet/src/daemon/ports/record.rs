@@ -3,9 +3,8 @@
 use std::sync::{Arc, mpsc};
 
 use control_socket::{PortKind, Reason, TableKind};
-use datapath::{Datapath, Port, PortMemory};
+use datapath::{Datapath, Port, PortParts};
 use hypervisor::Meter;
-use port::{Coalescing, Queue, Task};
 use vhost_user::Processes;
 use xenstore::Store;
 
@@ -109,17 +108,11 @@ impl Record {
     }
 
     /// Attaches queues: to the switch, or to the port's device.
-    pub(super) fn attach(
-        &mut self,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        how: (Option<Coalescing>, PortMemory),
-        datapath: &Datapath,
-    ) -> Arc<Port> {
-        let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
+    pub(super) fn attach(&mut self, mut parts: PortParts, datapath: &Datapath) -> Arc<Port> {
+        parts.queues = parts.queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
         let port = match &mut self.device {
-            Some(device) => device.attach(datapath, &self.identity.name, queues, tasks),
-            None => self.wrappers.attach(datapath, queues, tasks, how),
+            Some(device) => device.attach(datapath, &self.identity.name, parts.queues, parts.tasks),
+            None => self.wrappers.attach(parts, datapath),
         };
         self.wrappers.place(datapath, &port);
         self.port = Some(port.clone());

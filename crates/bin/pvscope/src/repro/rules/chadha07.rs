@@ -1,6 +1,6 @@
 //! Chadha and others 2007.
 
-use super::{PaperClaim, Rule, Unit, at_least, at_most, instructions, within_twice};
+use super::{PaperClaim, Rule, Unit, instructions, within_twice};
 
 /// TCP whose frames are packets, as in Xen 3.0.2; its peer is in dom0.
 const TCP: &str = "tx-stock-basic";
@@ -93,7 +93,7 @@ pub const QUIET: PaperClaim = PaperClaim {
     source: "Figure 11(a, b), §4.1.5",
     says: "a period without switches and TLB flushes has negligible TLB misses",
     what: "TLB misses per instruction in time without flushes ÷ in time with them",
-    band: at_most(0.1),
+    band: Rule::at_most(0.1),
     why: "A tenth is the most that can be called negligible.",
     ..TIMES
 };
@@ -101,7 +101,7 @@ pub const TLB_SURGE: PaperClaim = PaperClaim {
     source: "Figure 11(b, c), §4.1.5",
     says: "a surge of TLB misses with each VM switch",
     what: "TLB misses in the 2000 instructions after a VM switch ÷ on average",
-    band: at_least(2.0),
+    band: Rule::at_least(2.0),
     why: "A surge at least doubles the usual rate.",
     ..TIMES
 };
@@ -109,7 +109,7 @@ pub const UNMAP_SURGE: PaperClaim = PaperClaim {
     source: "Figure 11(d), §4.1.5",
     says: "revoking a grant creates TLB misses similar to those of a VM switch",
     what: "TLB misses in the 2000 instructions after an unmap's flush ÷ on average",
-    band: at_least(2.0),
+    band: Rule::at_least(2.0),
     why: "As for a VM switch.",
     ..TIMES
 };
@@ -128,7 +128,7 @@ pub const L2_SURGE: PaperClaim = PaperClaim {
     source: "Figure 12, §4.1.5",
     says: "increases of the cache miss rate are correlated with VM switches",
     what: "L2 misses in the 2000 instructions after a VM switch ÷ on average",
-    band: at_least(1.5),
+    band: Rule::at_least(1.5),
     why: "Less than for TLBs, which a switch empties: half more than usual.",
     ..TIMES
 };
@@ -136,7 +136,7 @@ pub const TX_L2_TO_4: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "increasing L2 up to 4 MB gives good scaling",
     what: "share of the misses with 2 MiB that 4 MiB save",
-    band: at_least(0.2),
+    band: Rule::at_least(0.2),
     why: "The least that is good for a doubling of the size.",
     ..SHARE
 };
@@ -144,7 +144,7 @@ pub const TX_L2_TO_8: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "beyond 4 MB the gain is minimal",
     what: "L2 misses saved from 4 to 8 MiB ÷ from 2 to 4 MiB",
-    band: at_most(0.5),
+    band: Rule::at_most(0.5),
     why: "At a knee the gain falls to half or less. Without one, each doubling gains about as much as the one before.",
     ..TIMES
 };
@@ -152,7 +152,7 @@ pub const TX_L2_TO_16: PaperClaim = PaperClaim {
     source: "Figure 13, §4.2",
     says: "beyond 8 MB misses are reduced only little",
     what: "L2 misses saved from 8 to 16 MiB ÷ from 2 to 4 MiB",
-    band: at_most(0.25),
+    band: Rule::at_most(0.25),
     why: "Half of what the doubling before may gain.",
     ..TIMES
 };
@@ -165,7 +165,7 @@ pub const TX_DTLB_TO_128: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "a sharp decrease of the DTLB's misses from 64 to 128 entries",
     what: "share of the DTLB misses with 64 entries that 128 save",
-    band: at_least(0.2),
+    band: Rule::at_least(0.2),
     why: "The least that is sharp for a doubling of the size.",
     ..SHARE
 };
@@ -173,7 +173,7 @@ pub const TX_DTLB_PAST_128: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "nearly constant for larger sizes",
     what: "share of the DTLB misses with 128 entries that 1024 save",
-    band: at_most(0.1),
+    band: Rule::at_most(0.1),
     why: "Three doublings that save a tenth together are nearly constant.",
     without: Some(0.5),
     ..SHARE
@@ -182,7 +182,7 @@ pub const TX_ITLB: PaperClaim = PaperClaim {
     source: "Figure 14, §4.2",
     says: "the ITLB's misses decrease slightly, the DTLB's more sharply",
     what: "share of misses saved from 64 to 128 entries, ITLB ÷ DTLB",
-    band: at_most(0.5),
+    band: Rule::at_most(0.5),
     why: "Half of a sharp decrease is the most that is slight beside it.",
     ..TIMES
 };
@@ -194,7 +194,7 @@ pub const GLOBAL_DTLB: PaperClaim = PaperClaim {
     source: "Figure 17, §4.2",
     says: "a global bit for the hypervisor's pages reduces DTLB misses substantially",
     what: "share of no-global's DTLB misses that global-hypervisor saves",
-    band: at_least(0.2),
+    band: Rule::at_least(0.2),
     why: "As for the sizes: the least that is substantial.",
     ..SHARE
 };
@@ -202,7 +202,7 @@ pub const GLOBAL_ITLB: PaperClaim = PaperClaim {
     source: "Figure 17, §4.2",
     says: "and ITLB misses to a lesser extent",
     what: "share of misses saved by global-hypervisor, ITLB ÷ DTLB",
-    band: at_most(0.9),
+    band: Rule::at_most(0.9),
     why: "A lesser extent is less by more than a tenth.",
     ..TIMES
 };

@@ -1,6 +1,6 @@
 //! Menon, Cox and Zwaenepoel 2006: the figures of cycles and TLB misses. `pvnet-lab repro menon06` judges the throughput.
 
-use super::{PaperClaim, Rule, Unit, at_least, at_most, near};
+use super::{PaperClaim, Rule, Unit, near};
 
 /// A guest without offloads, with nobody in dom0 to receive.
 const UNOPTIMISED: &str = "tx-udp";
@@ -92,7 +92,7 @@ pub const HEADER_CHANNEL: PaperClaim = PaperClaim {
     unit: Unit::Share,
     workload: HEADER,
     what: "share of Xen's cycles per byte of payload that the header channel saves of mapping (tx-frontend-remap)",
-    band: at_least(0.25),
+    band: Rule::at_least(0.25),
     why: "Two thirds of the paper's saving. A larger one is no objection to the claim.",
     without: Some(0.0),
 };
@@ -109,7 +109,7 @@ pub const SUPERPAGES: PaperClaim = PaperClaim {
 pub const GLOBAL_DTLB: PaperClaim = PaperClaim {
     says: "global pages have no significant impact on DTLB misses",
     what: "change of DTLB misses, grouped-superpages to guest-global-superpages, either way",
-    band: at_most(0.05),
+    band: Rule::at_most(0.05),
     why: "A twentieth: half of what is called small elsewhere here.",
     without: Some(0.2),
     ..TLB
@@ -117,7 +117,7 @@ pub const GLOBAL_DTLB: PaperClaim = PaperClaim {
 pub const GLOBAL_XEN_ITLB: PaperClaim = PaperClaim {
     says: "global pages increase Xen's ITLB misses significantly",
     what: "more ITLB misses in Xen, grouped-superpages to guest-global-superpages",
-    band: at_least(0.15),
+    band: Rule::at_least(0.15),
     why: "Three times what is called insignificant for the DTLB.",
     ..TLB
 };
@@ -135,7 +135,7 @@ pub const DRIVER_SUPERPAGES: PaperClaim = PaperClaim {
     says: "superpages save 86 % of the driver domain's DTLB misses",
     number: Some(0.86),
     what: "share of real's DTLB misses of dom0 that grouped-superpages saves",
-    band: at_least(0.79),
+    band: Rule::at_least(0.79),
     why: "1.5 times the misses that the paper leaves, 14 %.",
     ..DRIVER
 };
@@ -152,7 +152,7 @@ pub const DRIVER_BOTH: PaperClaim = PaperClaim {
     number: Some(1.26),
     unit: Unit::Times,
     what: "dom0's DTLB misses per byte of payload with guest-global-superpages ÷ native Linux's",
-    band: at_most(1.5),
+    band: Rule::at_most(1.5),
     why: "Twice the paper's distance from native Linux.",
     without: Some(18.0),
     ..DRIVER

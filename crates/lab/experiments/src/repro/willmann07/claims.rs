@@ -1,10 +1,10 @@
 //! What the paper claims and what else is wanted, compared with what was measured.
 
-use report::{Claim, Unit};
+use report::{Claim, Rule, Unit};
 
 use super::config::{CDNA, Config};
 use super::rows::Row;
-use crate::repro::document::{at_least, at_most, statement};
+use crate::repro::document::statement;
 use crate::repro::transfer::Direction;
 
 /// The most guests of the paper.
@@ -96,31 +96,36 @@ fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
         Unit::Share,
     );
     vec![
-        idle.compare(workload, "idle", share(cdna).map(|it| it.idle), at_least(0.4)),
-        driver.compare(workload, "driver domain", share(cdna).map(|it| it.driver), at_most(0.01)),
+        idle.compare(workload, "idle", share(cdna).map(|it| it.idle), Rule::at_least(0.4)),
+        driver.compare(
+            workload,
+            "driver domain",
+            share(cdna).map(|it| it.driver),
+            Rule::at_most(0.01),
+        ),
         per_interrupt.compare(
             workload,
             "packets per interrupt of the guest",
             cdna.and_then(|row| row.packets_per_interrupt),
-            at_least(10.0),
+            Rule::at_least(10.0),
         ),
         protection.compare(
             workload,
             "hypervisor's share with protection − without",
             over_none(CDNA),
-            at_most(0.15),
+            Rule::at_most(0.15),
         ),
         ricenic.compare(
             workload,
             "idle, Xen/RiceNIC",
             share(row(Config::XenRicenic)).map(|it| it.idle),
-            at_most(0.05),
+            Rule::at_most(0.05),
         ),
         iommu.compare(
             workload,
             "hypervisor's share over none: static ÷ hypervisor",
             static_share.map(|(fixed, checked)| fixed / checked),
-            at_most(0.25),
+            Rule::at_most(0.25),
         ),
     ]
 }
@@ -152,21 +157,21 @@ fn many_guests(rows: &[Row], direction: Direction) -> Vec<Claim> {
             workload,
             "CDNA ÷ Xen/Intel, 24 guests",
             over(rate(CDNA, MANY), rate(Config::XenIntel, MANY)),
-            at_least(times),
+            Rule::at_least(times),
         ),
         equal.compare(
             workload,
             what,
             over(of_a_cpu(cdna), of_a_cpu(Config::XenIntel)),
-            at_least(times),
+            Rule::at_least(times),
         ),
         to_one.compare(
             workload,
             "24 guests ÷ one",
             over(rate(CDNA, MANY), rate(CDNA, 1)),
-            at_least(0.95),
+            Rule::at_least(0.95),
         ),
-        even.compare(workload, "Jain's index of 24 guests", jain, at_least(0.95)),
+        even.compare(workload, "Jain's index of 24 guests", jain, Rule::at_least(0.95)),
     ]
 }
 

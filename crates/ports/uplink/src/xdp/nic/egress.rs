@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hypervisor::{Counted, Meter, PAGE_SIZE};
-use offload::{Features, Gso, Need};
+use offload::{Features, Need};
 use port::{
     Body, Broken, BufferSupply, Doorbell, DropReason, Egress, Event, Finisher, Frame, Linear,
     Offer, Outcome, ScatterList,
@@ -138,8 +138,8 @@ impl XdpNicEgress {
     fn offer(&mut self, body: Body<'_>, offers: &[Offer<'_>], now: Duration) -> Outcome {
         let frame = offers[0].frame;
         let need = self.finisher.need(frame);
-        if let (Need::Segment, Some(gso)) = (need, frame.gso) {
-            return self.offer_segments(body, &offers[0], gso, now);
+        if need == Need::Segment {
+            return self.offer_segments(body, &offers[0], now);
         }
         if !self.has_room(1, now) {
             return self.supply.without_room(self.wire.sent, now);
@@ -221,13 +221,7 @@ impl XdpNicEgress {
 
     /// Sends the next segments of a frame, as many as this call may, or has it wait.
     #[inline(never)]
-    fn offer_segments(
-        &mut self,
-        body: Body<'_>,
-        offer: &Offer<'_>,
-        gso: Gso,
-        now: Duration,
-    ) -> Outcome {
+    fn offer_segments(&mut self, body: Body<'_>, offer: &Offer<'_>, now: Duration) -> Outcome {
         let left = offer.frame.packets().saturating_sub(offer.sent.into()).max(1) as usize;
         // A frame that fits in one call is not divided among two: that costs another copy.
         if self.cut > 0 && self.cut + left > SEGMENTS.into() {
@@ -238,11 +232,11 @@ impl XdpNicEgress {
             return self.supply.without_room(self.wire.sent, now);
         }
         self.cut += next;
-        self.segment(body, offer, gso).unwrap_or_else(|outcome| outcome)
+        self.segment(body, offer).unwrap_or_else(|outcome| outcome)
     }
 
     /// Sends the next segments of a frame. There are buffers for them.
-    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>, gso: Gso) -> Result<Outcome, Outcome> {
+    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>) -> Result<Outcome, Outcome> {
         let Self { wire, finisher, .. } = self;
         let frame = offer.frame;
         let sent = offer.sent.saturating_add(SEGMENTS);
@@ -252,7 +246,7 @@ impl XdpNicEgress {
             true => Err(TOO_LARGE),
             false => wire.push(bytes),
         };
-        let behind = finisher.contiguous_segments(frame, gso, body, false, part, send)?;
+        let behind = finisher.contiguous_segments(frame, body, part, send)?;
         Ok(if behind == 0 { Outcome::Delivered } else { Outcome::Partial { segments: sent } })
     }
 

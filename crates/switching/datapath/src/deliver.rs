@@ -369,12 +369,16 @@ impl Carrier {
             }
         }
         let memory = if memory.borrows { to.memory_of(offers, memory) } else { memory };
+        let mut count = offers.len();
         if memory.avoids(to.memory())
             && let Some(inbox) = to.inbox(queue)
-            && !to.takes_in_place(inbox, offers)
         {
-            return self.offer_apart(to, inbox, (body, memory), group, offers, each);
+            count = to.takes_in_place(inbox, offers);
+            if count == 0 {
+                return self.offer_apart(to, inbox, (body, memory), group, offers, each);
+            }
         }
+        let (group, offers) = (&group[..count], &mut offers[..count]);
         let flush = match memory.is_left_for(to.memory()) {
             false => self.hand_over(to, queue, body, offers),
             true => self.deliver_copies(to, queue, body, offers),

@@ -373,13 +373,17 @@ impl Recipient<'_> {
             }
         }
         let memory = if memory.borrows { to.memory_of(offers, memory) } else { memory };
+        let mut count = offers.len();
         if memory.avoids(to.memory())
             && let Some(inbox) = to.inbox(queue)
-            && !to.takes_in_place(inbox, offers)
         {
-            carrier.put(to, inbox, (*body, memory), offers);
-            return Done::apart(group, offers, each);
+            count = to.takes_in_place(inbox, offers);
+            if count == 0 {
+                carrier.put(to, inbox, (*body, memory), offers);
+                return Done::apart(group, offers, each);
+            }
         }
+        let (group, offers) = (&group[..count], &mut offers[..count]);
         let flush = match memory.is_left_for(to.memory()) {
             false => carrier.hand_over(to, queue, *body, offers),
             true => carrier.deliver_copies(to, queue, *body, offers),

@@ -93,7 +93,7 @@ impl EgressQueue {
         let number = self.present();
         let side = self.sides[number].try_lock()?;
         let is_there = side.is_some() || !self.is_suspended();
-        is_there.then_some(Locked { queue: self, number, side })
+        is_there.then(|| Locked { queue: self, number, side })
     }
 
     #[cold]
@@ -239,7 +239,8 @@ impl EgressQueue {
         }
     }
 
-    /// A thread sleeps that may hold its lock: nobody waits for it then.
+    /// A thread sleeps that may hold its lock: nobody waits for it then, until somebody gives the lock back. That takes the mark away: the thread may have woken
+    /// up already, or another one may hold the lock, which is awake.
     pub(crate) fn note_sleeper(&self) {
         self.mark(SLEEPS);
         if self.try_lock().is_some() {
@@ -306,6 +307,8 @@ impl Locked<'_> {
         if queue.is_marked(replaced) {
             *self.side = None;
             queue.unmark(replaced);
+        }
+        if self.number != queue.present() {
             return false;
         }
         if queue.is_marked(CLOSED | SUSPENDED) {
@@ -315,6 +318,16 @@ impl Locked<'_> {
             queue.unmark(SLEEPS);
         }
         self.side.is_some()
+    }
+}
+
+impl Drop for Locked<'_> {
+    /// Whoever gives the lock back is awake.
+    #[inline]
+    fn drop(&mut self) {
+        if self.queue.marks.load(Ordering::Relaxed) != 0 {
+            self.woke();
+        }
     }
 }
 
@@ -413,6 +426,28 @@ mod tests {
         queue.suspend();
         queue.close();
         assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_none()), "it is gone");
+    }
+
+    /// Of a thread that had woken up when the mark was set, or never slept.
+    #[test]
+    fn a_mark_goes_with_whoever_gives_the_lock_back() {
+        let there = Arc::default();
+        let queue = EgressQueue::new(Side::boxed(&there));
+        queue.note_sleeper();
+        assert!(!queue.is_marked(SLEEPS), "nobody has it");
+        // It asks something, and delivers nothing.
+        queue.with(|_| queue.note_sleeper());
+        assert!(!queue.is_marked(SLEEPS), "others would not wait for whoever has it next");
+        // A thread that was replaced says nothing of the one that has its place.
+        let first = queue.lock().unwrap();
+        queue.note_sleeper();
+        assert!(queue.replace_sleeping(|| Some(Side::boxed(&there))));
+        let second = queue.lock().unwrap();
+        queue.note_sleeper();
+        drop(first);
+        assert!(queue.is_marked(SLEEPS));
+        drop(second);
+        assert!(!queue.is_marked(SLEEPS));
     }
 
     #[test]

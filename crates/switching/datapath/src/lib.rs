@@ -390,6 +390,8 @@ impl Datapath {
     pub fn suspend_port(&self, port: &Port) {
         let id = port.id();
         port.suspend();
+        // Unlike those of a port that goes, its queues may be dropped late, by a thread that was replaced and has not ended: it takes no further turn of
+        // them, and whoever suspends a port revokes their memory.
         self.ask_workers_of(id, |done| Command::Remove { port: id, done });
     }
 

@@ -118,14 +118,18 @@ impl Port {
         self.inboxes.get(queue)
     }
 
-    /// Whether these frames lie in its own buffers already, and may be handed over there: they overtake none in the inbox. So are those of
-    /// which a part was. Only an uplink's queue for this port alone borrows them, and waits for its memory.
+    /// How many of these frames, from the first one on, are handed over in place: those that lie in its own buffers already, if they overtake none in
+    /// the inbox, and one of which a part was. What comes behind that one may lie elsewhere, so it is looked at again. Only an uplink's queue for
+    /// this port alone borrows such buffers, and waits for its memory.
     #[cold]
-    pub(crate) fn takes_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> bool {
+    pub(crate) fn takes_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> usize {
         let is_its =
             |offer: &Offer<'_>| offer.frame.lent.is_any() && !self.is_from_others(offer.frame);
-        let is_begun = offers.first().is_some_and(|offer| offer.sent > 0);
-        is_begun || offers.iter().all(is_its) && !inbox.has_work()
+        match offers.first() {
+            Some(_) if !inbox.has_work() && offers.iter().all(is_its) => offers.len(),
+            Some(first) if first.sent > 0 => 1,
+            _ => 0,
+        }
     }
 
     /// Whether the frame lies in buffers that another port has lent.
@@ -402,11 +406,14 @@ mod tests {
             }
             frame
         });
-        let all = |frames: [&Frame; 2]| port.takes_in_place(inbox, &frames.map(Offer::new));
-        assert!(all([&its, &its]) && !all([&its, &others]) && !all([&its, &none]));
-        let begun = [Offer { sent: 1, ..Offer::new(&none) }];
-        assert!(port.takes_in_place(inbox, &begun));
+        let count = |frames: [&Frame; 2]| port.takes_in_place(inbox, &frames.map(Offer::new));
+        let behind_begun = |frame| {
+            let begun = Offer { sent: 1, ..Offer::new(&its) };
+            port.takes_in_place(inbox, &[begun, Offer::new(frame)])
+        };
+        assert_eq!([[&its, &its], [&its, &others], [&its, &none]].map(count), [2, 0, 0]);
+        assert_eq!([&its, &others, &none].map(behind_begun), [2, 1, 1]);
         inbox.put(Body::Regions(&Arc::default()), &mut [Offer::new(&none)], 0);
-        assert!(!all([&its, &its]) && port.takes_in_place(inbox, &begun));
+        assert_eq!((count([&its, &its]), behind_begun(&its)), (0, 1));
     }
 }

@@ -60,4 +60,21 @@ mod tests {
     fn a_priority_that_was_set_stays() {
         assert_eq!(raised(5), (5, 5));
     }
+
+    /// The memory of all guests is mapped in the daemon, so by its size it would be the first to be killed, and its guests would lose their network for
+    /// nothing. The drop-ins change nothing of that.
+    #[test]
+    fn the_packaged_daemon_is_among_the_last_to_be_killed_when_memory_runs_out() {
+        const KEY: &str = "OOMScoreAdjust=";
+        let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/systemd");
+        let set = |file: &std::path::Path| {
+            let text = std::fs::read_to_string(file).unwrap();
+            let values = text.lines().filter_map(|line| line.strip_prefix(KEY));
+            values.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(set(format!("{units}/pvnet.service").as_ref()), ["-900"]);
+        let drop_ins = std::fs::read_dir(format!("{units}/drop-ins")).unwrap();
+        let drop_ins: Vec<_> = drop_ins.map(|entry| entry.unwrap().path()).collect();
+        assert!(!drop_ins.is_empty() && drop_ins.iter().all(|file| set(file).is_empty()));
+    }
 }

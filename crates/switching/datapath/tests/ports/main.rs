@@ -14,6 +14,7 @@ mod faults;
 mod floods;
 mod in_flight;
 mod lateness;
+mod lent;
 mod lists;
 mod memory;
 mod mirrors;
@@ -30,6 +31,7 @@ mod sleepers;
 mod stations;
 mod steering;
 mod storms;
+
 mod teardown;
 mod vlans;
 mod waiting;

@@ -23,7 +23,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build unit-machines unit-most lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ test: ## Run everything that CI runs
 	$(MAKE) unit-build
 	$(MAKE) deny docs XTASK=$(BUILT)/debug/xtask # alone, it would be built again: its dependencies have fewer features then
 	# Tests first look whether all is compiled, under the lock that clippy holds until it is done.
-	scripts/beside "$(MAKE) unit" "sh -c 'sleep 5; exec $(MAKE) lint doc'"
+	scripts/beside "$(MAKE) unit-most" "$(MAKE) unit-machines" "sh -c 'sleep 5; exec $(MAKE) lint doc'"
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -77,9 +77,17 @@ unit-build: ## Compile all tests, and the plugin that some of them have QEMU loa
 	$(CARGO) build --workspace --all-targets
 
 # Most of them wait, so several run on each processor.
-unit: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
+unit unit-most unit-machines: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 unit: unit-build ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace --all-targets
+
+# The tests that boot machines, `short.rs` of each laboratory, compute for minutes on one processor.
+unit-machines: unit-build
+	$(CARGO) test --workspace --test short
+
+# All others. Cargo can choose targets by name, and leave out none.
+unit-most: unit-build
+	$(CARGO) test --workspace --lib --bins --examples --benches --test '[!s]*' --test 's[!h]*'
 
 lab-dpdk: deps-dpdk ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
 	$(CARGO) build -q -p pvnet-lab

@@ -21,7 +21,7 @@ mod rings;
 use std::sync::Arc;
 
 use common::{A, ALL, B, Guest, Host, await_any, frame, receive, send, wait_for, wait_until};
-use raw::Hostile;
+use raw::{Hostile, PAGE};
 use wire::netif::{TxRequest, status};
 
 /// A secret in the honest guests' frames.
@@ -128,4 +128,16 @@ fn carry(from: &mut Guest, to: &mut Guest, frames: impl Iterator<Item = Vec<u8>>
 /// Waits for exactly this frame, and skips others.
 fn await_frame(guest: &mut Guest, bytes: &[u8]) {
     wait_until("the frame", || receive(&mut guest.queues[0]).is_some_and(|got| got == bytes));
+}
+
+#[test]
+fn a_secret_is_found_wherever_it_lies() {
+    let world = World::unconnected();
+    // Within a page, at its ends, and in two pages.
+    for offset in [0, 5, PAGE - SECRET.len(), PAGE - 5] {
+        assert!(!world.h.holds(&SECRET));
+        world.h.memory.write(raw::DATA, offset, &SECRET);
+        assert!(world.h.holds(&SECRET), "at {offset}");
+        world.h.memory.write(raw::DATA, offset, &[0; SECRET.len()]);
+    }
 }

@@ -21,16 +21,21 @@ impl HungDisk {
     /// # Errors
     /// The kernel has no FUSE, or this user may not mount.
     pub fn over(folder: &Path) -> io::Result<Self> {
-        let server = File::options().read(true).write(true).open("/dev/fuse")?;
-        let mut mount = Command::new("mount");
-        // The number is that of standard input.
-        let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
-        mount.args(["-i", "-t", "fuse", "-o", options, "hung"]).arg(folder);
-        let status = mount.stdin(server.try_clone()?).status()?;
-        if !status.success() {
-            return Err(io::Error::other(format!("mount: {status}")));
-        }
-        Ok(Self { server: Some(server), folder: folder.to_owned() })
+        Ok(Self { server: Some(mount_fuse(folder)?), folder: folder.to_owned() })
+    }
+}
+
+/// Mounts a file system of FUSE over a folder. Returns its server's descriptor.
+pub(crate) fn mount_fuse(folder: &Path) -> io::Result<File> {
+    let server = File::options().read(true).write(true).open("/dev/fuse")?;
+    let mut mount = Command::new("mount");
+    // The number is that of standard input.
+    let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
+    mount.args(["-i", "-t", "fuse", "-o", options, "hung"]).arg(folder);
+    let status = mount.stdin(server.try_clone()?).status()?;
+    match status.success() {
+        true => Ok(server),
+        false => Err(io::Error::other(format!("mount: {status}"))),
     }
 }
 

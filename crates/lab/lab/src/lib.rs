@@ -19,6 +19,7 @@ mod ping;
 mod progress;
 mod random;
 mod rtt;
+mod slow_disk;
 mod steering;
 mod sysctl;
 mod transfer;
@@ -41,6 +42,7 @@ pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
 pub use random::Random;
 pub use rtt::RttProbe;
+pub use slow_disk::{SlowDisk, SlowSwap, Wish};
 pub use steering::steer_receive;
 pub use sysctl::Sysctl;
 pub use transfer::{

@@ -50,7 +50,7 @@ impl Connection {
         // A daemon that is out of resources answers before it reads this.
         let sent = seqpacket::send(&socket, &join, &[]);
         let answer: Answer = match seqpacket::receive(&socket) {
-            Ok(Some((answer, _))) => answer,
+            Ok(Some(answer)) => answer,
             Ok(None) => return Err(no_daemon(io::ErrorKind::ConnectionReset.into())),
             Err(error) => return Err(no_daemon(sent.err().unwrap_or(error))),
         };
@@ -63,7 +63,7 @@ impl Connection {
     /// # Errors
     /// The system's, or the packet is no message.
     pub fn receive(&self) -> io::Result<Option<(ToCard, Vec<OwnedFd>)>> {
-        let Some((bytes, files)) = seqpacket::receive(&self.socket)? else { return Ok(None) };
+        let Some((bytes, files)) = seqpacket::receive_all(&self.socket)? else { return Ok(None) };
         let message = ToCard::from_bytes(bytes).map_err(io::Error::other)?;
         Ok(Some((message, files)))
     }

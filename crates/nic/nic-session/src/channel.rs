@@ -130,7 +130,7 @@ impl AnswerPacket {
 /// # Errors
 /// The system's, or the packet is no request.
 pub fn receive(socket: &OwnedFd) -> io::Result<Option<(usize, Request)>> {
-    let Some((packet, _)) = seqpacket::receive::<RequestPacket>(socket)? else { return Ok(None) };
+    let Some(packet) = seqpacket::receive::<RequestPacket>(socket)? else { return Ok(None) };
     let request = match packet.code {
         code::OPEN => Request::Open,
         code::PAGES => Request::Pages,
@@ -227,7 +227,7 @@ impl GuestEnd {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         seqpacket::send(&*socket, &RequestPacket { code, index, generation }, &[])?;
         let gone = io::Error::from(io::ErrorKind::ConnectionReset);
-        let (packet, files) = seqpacket::receive::<AnswerPacket>(&*socket)?.ok_or(gone)?;
+        let (packet, files) = seqpacket::receive_all::<AnswerPacket>(&*socket)?.ok_or(gone)?;
         if packet.code == code::REFUSED {
             let text = packet.text.split(|byte| *byte == 0).next().unwrap_or_default();
             return Err(io::Error::other(String::from_utf8_lossy(text).into_owned()));

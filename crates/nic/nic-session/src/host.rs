@@ -30,7 +30,7 @@ impl Applicant {
     /// The system's, or it is not a card's first packet.
     pub fn receive(socket: OwnedFd) -> io::Result<Self> {
         set_socket_timeout(&socket, Timeout::Recv, Some(JOIN_LIMIT))?;
-        let Some((join, _)) = seqpacket::receive::<Join>(&socket)? else {
+        let Some(join) = seqpacket::receive::<Join>(&socket)? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         set_socket_timeout(&socket, Timeout::Recv, None)?;
@@ -84,7 +84,7 @@ impl Connection {
     /// # Errors
     /// The system's, or the packet is no message.
     pub fn receive(&self) -> io::Result<Option<ToDaemon>> {
-        let Some((bytes, _)) = seqpacket::receive(&self.socket)? else { return Ok(None) };
+        let Some(bytes) = seqpacket::receive(&self.socket)? else { return Ok(None) };
         ToDaemon::from_bytes(bytes).map(Some).map_err(io::Error::other)
     }
 

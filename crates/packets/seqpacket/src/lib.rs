@@ -58,38 +58,63 @@ pub fn send<T: IntoBytes + Immutable>(
     Ok(())
 }
 
-/// Waits for a packet; none if the other side has hung up.
+/// Waits for a packet; none if the other side has hung up. Descriptors that come with it are lost.
+///
+/// The kernel drops them before they become descriptors of this process. Closing one is no substitute: of a file whose server never answers it takes for ever,
+/// and neither the thread nor its process can be killed meanwhile.
 ///
 /// # Errors
 /// The system's, or the packet has another size.
-pub fn receive<T>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>>
+pub fn receive<T>(socket: impl AsFd) -> io::Result<Option<T>>
 where
     T: FromBytes + IntoBytes + KnownLayout,
 {
-    let mut packet = T::new_zeroed();
+    receive_beside(socket, &mut RecvAncillaryBuffer::default())
+}
+
+/// The same with its descriptors, from somebody who is trusted.
+///
+/// # Errors
+/// The system's, or the packet has another size.
+pub fn receive_all<T>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>>
+where
+    T: FromBytes + IntoBytes + KnownLayout,
+{
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let size = size_of::<T>();
-    let received = {
-        let mut parts = [IoSliceMut::new(packet.as_mut_bytes())];
-        rustix::io::retry_on_intr(|| {
-            recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?
-    };
-    if received.bytes == 0 {
-        return Ok(None);
-    }
+    let Some(packet) = receive_beside(socket, &mut control)? else { return Ok(None) };
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             descriptors.extend(received);
         }
     }
+    Ok(Some((packet, descriptors)))
+}
+
+fn receive_beside<T>(
+    socket: impl AsFd,
+    control: &mut RecvAncillaryBuffer<'_>,
+) -> io::Result<Option<T>>
+where
+    T: FromBytes + IntoBytes + KnownLayout,
+{
+    let mut packet = T::new_zeroed();
+    let size = size_of::<T>();
+    let received = {
+        let mut parts = [IoSliceMut::new(packet.as_mut_bytes())];
+        rustix::io::retry_on_intr(|| {
+            recvmsg(&socket, &mut parts, control, RecvFlags::CMSG_CLOEXEC)
+        })?
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
     // A longer packet is truncated to the right length, so the flag must be checked as well.
     if received.bytes != size || received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet of the wrong size"));
     }
-    Ok(Some((packet, descriptors)))
+    Ok(Some(packet))
 }
 
 /// Removes the file of a socket, if one is there, and no other file.
@@ -144,12 +169,17 @@ mod tests {
         let (one, two) = pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         send(&one, &[7u64, 9], &[writer.as_fd()]).unwrap();
-        let (packet, descriptors) = receive::<[u64; 2]>(&two).unwrap().unwrap();
+        let (packet, descriptors) = receive_all::<[u64; 2]>(&two).unwrap().unwrap();
         assert_eq!(packet, [7, 9]);
         rustix::io::write(&descriptors[0], b"x").unwrap();
         let mut seen = [0; 1];
         rustix::io::read(&reader, &mut seen).unwrap();
         assert_eq!(&seen, b"x");
+        // Where they are not wanted the kernel drops them: its end of the pipe closes.
+        send(&one, &[8u64, 9], &[writer.as_fd()]).unwrap();
+        drop((writer, descriptors));
+        assert_eq!(receive::<[u64; 2]>(&two).unwrap(), Some([8, 9]));
+        assert_eq!(rustix::io::read(&reader, &mut seen), Ok(0));
         drop(one);
         assert!(receive::<[u64; 2]>(&two).unwrap().is_none());
     }

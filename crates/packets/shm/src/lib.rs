@@ -18,7 +18,7 @@ mod reserved;
 mod space;
 
 pub use io::{MAX_PIECES, Piece, read_pieces, write_pieces};
-pub use message::{DESCRIPTORS_MAX, Received, Sender, receive};
+pub use message::{DESCRIPTORS_MAX, Received, Sender, closes_at_once, receive};
 pub use pages::{
     PageSize, create_memfd, create_sealable_memfd, create_secret_file, seal_future_writes,
 };

@@ -6,6 +6,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::fs::{AtFlags, FileType, StatxFlags};
+
 /// The process that sent bytes, as the kernel says. Privileges over its own namespace let it name another process of that namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
@@ -91,6 +93,28 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
     Ok(received)
 }
 
+/// Whether a descriptor that somebody else has sent can be closed, and asked about, without a wait for a server: of a file system of FUSE, or over the network.
+/// The kernel flushes such a file whenever a descriptor of it is closed, and nothing ends that wait but the server, which may be whoever sent the
+/// descriptor. It needs no permission for the file, and it cannot be killed.
+///
+/// This asks the kernel only: memory, descriptors without a path, devices, and files on block devices.
+pub fn closes_at_once(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    if rustix::fs::fcntl_get_seals(fd).is_ok() {
+        return true;
+    }
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
+    // "anon_inode:[eventfd]", "socket:[1234]": paths of files begin with a slash.
+    if link.is_ok_and(|link| !link.as_bytes().starts_with(b"/")) {
+        return true;
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(fd, "", flags, StatxFlags::TYPE).is_ok_and(|stat| {
+        let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
+        is_device || stat.stx_dev_major != 0
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
@@ -128,6 +152,19 @@ mod tests {
         assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
         drop(theirs);
         assert_eq!(receive(&ours, &mut bytes).unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn memory_and_what_has_no_path_closes_at_once() {
+        let memory = crate::create_memfd("test", 1, crate::PageSize::Small).unwrap();
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let (socket, _) = UnixStream::pair().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        assert!(closes_at_once(&memory) && closes_at_once(&reader) && closes_at_once(&socket));
+        assert!(closes_at_once(&null) && closes_at_once(epoll.unwrap()));
+        // A file system without a device, as those of servers are.
+        assert!(!closes_at_once(std::fs::File::open("/proc/self/maps").unwrap()));
     }
 
     #[test]

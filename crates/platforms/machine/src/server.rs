@@ -12,14 +12,14 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socketpair,
 };
-use seqpacket::{remove_socket, send};
+use seqpacket::{receive, remove_socket, send};
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
 use crate::admission::{Admitted, Applicant, Session, Toolstack};
 use crate::guest::offer;
 use crate::hypervisor::Machine;
-use crate::proto::{Packet, VERSION, call, memory, receive};
+use crate::proto::{Packet, VERSION, call, memory};
 use crate::socket::{Accepted, Acceptor, listen_at};
 use crate::store;
 
@@ -162,7 +162,7 @@ fn session<T: Toolstack>(
     silent: Counted,
 ) -> io::Result<()> {
     set_socket_timeout(socket, Timeout::Recv, Some(HELLO_LIMIT))?;
-    let Some((hello, _)) = receive(socket)? else { return Ok(()) };
+    let Some(hello) = receive::<Packet>(socket)? else { return Ok(()) };
     set_socket_timeout(socket, Timeout::Recv, None)?;
     let user = silent.user;
     drop(silent);
@@ -204,7 +204,7 @@ fn session<T: Toolstack>(
     send(socket, &welcome, &[domain.fd().as_fd(), theirs.as_fd()])?;
     drop((theirs, domain));
     info!(guest = name, domain = id.0, "guest connected");
-    while let Some((request, _)) = receive(socket)? {
+    while let Some(request) = receive(socket)? {
         answer(socket, &running, &request)?;
     }
     Ok(())

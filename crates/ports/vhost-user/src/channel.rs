@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 use shm::{Received, Sender};
 
 /// Bytes of a message's header: request, flags, length of the payload.
@@ -47,6 +47,11 @@ pub enum ChannelError {
     /// Likewise.
     #[error("a message with more than {DESCRIPTORS_MAX} descriptors")]
     TooManyDescriptors,
+    /// Whoever closes such a file may wait for its server (FUSE, a network), for ever.
+    #[error(
+        "a descriptor of a file that is no memory (memfd, tmpfs, hugetlbfs) and on no block device: to close it may take for ever"
+    )]
+    NeverCloses,
     /// It takes too long to read what was sent.
     #[error("the front-end does not read its replies")]
     Unread,
@@ -137,6 +142,8 @@ pub struct Channel {
     begun: Option<(Message, Option<Instant>)>,
     /// Whether nothing was there at some time since the last message came.
     was_empty: bool,
+    /// Whether descriptors come with messages; otherwise the kernel drops them.
+    takes_descriptors: bool,
 }
 
 impl Channel {
@@ -146,7 +153,16 @@ impl Channel {
     /// The system's.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, first_limit: Some(FIRST_LIMIT), begun: None, was_empty: false })
+        let first_limit = Some(FIRST_LIMIT);
+        Ok(Self { socket, first_limit, begun: None, was_empty: false, takes_descriptors: true })
+    }
+
+    /// The same of a side from which no descriptors are wanted.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn without_descriptors(socket: UnixStream) -> io::Result<Self> {
+        Ok(Self { takes_descriptors: false, ..Self::new(socket)? })
     }
 
     /// Waits for the next message. An event of `stop` ends the wait; what has come of the message is kept for the next one.
@@ -164,7 +180,11 @@ impl Channel {
                 message.was_waited_for = std::mem::take(&mut self.was_empty);
                 return Ok(message);
             }
-            match receive_some(&self.socket, &mut message, wanted - got) {
+            let some = match self.takes_descriptors {
+                true => receive_some(&self.socket, &mut message, wanted - got),
+                false => receive_bytes(&self.socket, &mut message, wanted - got),
+            };
+            match some {
                 Ok(0) if got == 0 => return Err(ChannelError::Gone),
                 Ok(0) => return Err(ChannelError::Partial),
                 Ok(_) if got == 0 => until = Some(Instant::now() + MESSAGE_LIMIT),
@@ -279,6 +299,24 @@ fn is_retry(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
+/// Appends at most `most` bytes that are there. Returns how many.
+fn receive_bytes(
+    socket: &UnixStream,
+    message: &mut Message,
+    most: usize,
+) -> Result<usize, ChannelError> {
+    let start = message.bytes.len();
+    message.bytes.resize(start + most, 0);
+    let received = recv(socket, &mut message.bytes[start..], RecvFlags::DONTWAIT);
+    let bytes = received.as_ref().map_or(0, |(bytes, _)| *bytes);
+    message.bytes.truncate(start + bytes);
+    match received {
+        Ok(_) => Ok(bytes),
+        Err(Errno::CONNRESET) => Err(ChannelError::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Appends at most `most` bytes that are there, and the descriptors that came with them. Returns how many bytes.
 pub(crate) fn receive_some(
     socket: impl AsFd,
@@ -296,8 +334,16 @@ pub(crate) fn receive_some(
         }
         Err(error) => return Err(error.into()),
     };
+    let (descriptors, others): (Vec<_>, Vec<_>) =
+        descriptors.into_iter().partition(|fd| shm::closes_at_once(fd));
     message.descriptors.extend(descriptors);
     message.sender = sender.or(message.sender);
+    if !others.is_empty() {
+        // They stay open, until the process ends: a thread that waits for their server could not be killed. There are not many, because the port is
+        // closed until it is added again.
+        std::mem::forget(others);
+        return Err(ChannelError::NeverCloses);
+    }
     if message.descriptors.len() > DESCRIPTORS_MAX {
         return Err(ChannelError::TooManyDescriptors);
     }

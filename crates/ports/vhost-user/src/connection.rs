@@ -35,7 +35,8 @@ fn turned_down(queues: u16) -> String {
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether the front-end held up a worker by what none does by mistake: nobody may come again to this port.
+    /// Whether the front-end did what none may do twice: it held up a worker by what none does by mistake, or sent what this process can never let go of. Nobody
+    /// may come again to this port.
     pub is_hostile: bool,
 }
 
@@ -51,7 +52,8 @@ impl Session {
             Ok((events, requests)) => serve(&session, requests, &alarm, (&events, &renewal)),
             Err(error) => error.to_string(),
         };
-        let (why, is_hostile) = alarm.verdict().unwrap_or((why, false));
+        let never_closes = why == ChannelError::NeverCloses.to_string();
+        let (why, is_hostile) = alarm.verdict().unwrap_or((why, never_closes));
         let mut session = lock(&session);
         let why = match why {
             why if why == ChannelError::Gone.to_string() && session.was_turned_down() => {

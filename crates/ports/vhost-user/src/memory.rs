@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::FileType;
 use shm::Region;
 use virtqueue::Range;
 
@@ -12,8 +11,6 @@ use crate::budget::{Mapped, MemoryBudget, OverBudget};
 
 /// Ranges of the guest's memory begin and end at pages.
 const PAGE: u64 = 4096;
-/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `linux/magic.h`: the file systems of memory, that of memfds included.
-const MEMORY_FILES: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 
 /// A descriptor of a front-end that cannot be the guest's memory.
 #[derive(Debug, thiserror::Error)]
@@ -98,13 +95,11 @@ fn map_counted(
     let bad = MapError::BadRange { len, offset };
     let end = offset.checked_add(len).filter(|_| len > 0 && offset.is_multiple_of(8));
     let Some(end) = end else { return Err(bad) };
-    let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
-    let system = rustix::fs::fstatfs(file).map_err(io::Error::from)?;
-    let is_memory =
-        MEMORY_FILES.into_iter().any(|magic| i128::from(magic) == i128::from(system.f_type));
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_memory {
+    // Only files of these have seals, be they none. It is asked first: another file system may never say what kind of file it is.
+    if rustix::fs::fcntl_get_seals(file).is_err() {
         return Err(MapError::NoMemory);
     }
+    let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if end > size {
         return Err(MapError::Short { size, end });

@@ -44,7 +44,9 @@ impl Error {
         move |error| match error {
             ChannelError::Gone | ChannelError::Partial => Self::Gone,
             ChannelError::Slow | ChannelError::Silent | ChannelError::Unread => Self::Silent(what),
-            ChannelError::TooLong(_) | ChannelError::TooManyDescriptors => Self::BadReply(what),
+            ChannelError::TooLong(_)
+            | ChannelError::TooManyDescriptors
+            | ChannelError::NeverCloses => Self::BadReply(what),
             ChannelError::Stopped => Self::Stopped,
             ChannelError::System(error) => Self::System(error),
         }

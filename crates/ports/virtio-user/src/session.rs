@@ -53,7 +53,7 @@ pub fn connect(
     meter: &Arc<Meter>,
     stop: BorrowedFd<'_>,
 ) -> Result<(Session, Vec<Queue>), Error> {
-    let mut channel = Channel::new(stream)?;
+    let mut channel = Channel::without_descriptors(stream)?;
     let alarm = Alarm::new()?;
     let mut messages = Messages::new(&mut channel, stop);
     let agreed = agree(&mut messages, options)?;

@@ -19,6 +19,7 @@ use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::guest::MachineGuest;
 use crate::join::{ConnectError, join, join_with};
 use crate::memory::MemorySize;
+use crate::proto::receive;
 use crate::share::Share;
 use crate::toolstack::{create_domain, create_vif, device_path};
 

@@ -290,6 +290,67 @@ fn other_sides_serve_the_queue_while_threads_sleep_in_calls() {
     });
 }
 
+/// Takes what has come into the window. Returns how many frames are in hand then.
+fn receive(ingress: &mut XdpNicIngress) -> usize {
+    let mut received = port::Received::default();
+    ingress.receive(&mut port::Budget::default(), &mut received).unwrap();
+    ingress.window().len()
+}
+
+/// Frames for guests that take nothing stay in hand, and so do their buffers: a window of them, however long that takes and whatever else comes. The others'
+/// frames go on in what is left of the window, and no buffer is lost to the queue.
+#[test]
+fn guests_that_take_nothing_hold_a_windows_buffers_and_no_more() {
+    in_own_network(|| {
+        let mut outside = wire(1, 1500);
+        let (mut queues, _watch) = take_over();
+        let Queue { socket, ingress, .. } = &mut queues[0];
+        let mut outcomes = [Outcome::Waiting; port::WINDOW];
+        let hold = |outside: &mut Outside, ingress: &mut XdpNicIngress, count: usize| {
+            let deadline = Instant::now() + LIMIT;
+            (ingress.window().len()..count).for_each(|number| outside.send(&bytes(60, number)));
+            while receive(ingress) < count {
+                assert!(Instant::now() < deadline);
+            }
+            ingress.finish(&[Outcome::Waiting; port::WINDOW]);
+        };
+        // As many as the datapath lets wait of frames from a wire.
+        let held = port::WINDOW / 2;
+        hold(&mut outside, ingress, held);
+        for number in 0..2 * RX_BUFFERS {
+            outside.send(&bytes(60, number));
+            let deadline = Instant::now() + LIMIT;
+            while receive(ingress) == held {
+                assert!(Instant::now() < deadline, "frame {number}");
+            }
+            let slot = ingress.window().order()[held];
+            assert_eq!(ingress.window().frame(slot).header(), bytes(60, number));
+            outcomes[usize::from(slot)] = Outcome::Delivered;
+            ingress.finish(&outcomes);
+            outcomes[usize::from(slot)] = Outcome::Waiting;
+        }
+        assert_eq!((ingress.window().len(), socket.dropped()), (held, 0));
+        // Nobody takes anything: the kernel has the other buffers, and counts what finds none.
+        hold(&mut outside, ingress, port::WINDOW);
+        let most = RX_BUFFERS - port::WINDOW;
+        (0..most + 10).for_each(|number| outside.send(&bytes(60, number)));
+        let deadline = Instant::now() + LIMIT;
+        while socket.dropped() < 10 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((receive(ingress), socket.dropped()), (port::WINDOW, 10));
+        ingress.finish(&[Outcome::Delivered; port::WINDOW]);
+        let mut taken = 0;
+        while taken < most {
+            let frames = take(ingress);
+            assert!(!frames.is_empty(), "{taken} frames");
+            taken += frames.len();
+        }
+        assert_eq!(taken, most);
+        assert_eq!(ingress.filled() as usize, RX_BUFFERS, "the kernel has all buffers again");
+    });
+}
+
 /// What finds no buffer is counted once, though the kernel's statistics have it in two places.
 #[test]
 fn a_frame_without_a_buffer_is_one_drop() {

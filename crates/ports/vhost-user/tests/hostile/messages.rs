@@ -1,8 +1,11 @@
 //! Messages and memory of a front-end that means harm, beside two machines on the same worker.
 
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use lab::SlowDisk;
 
 use crate::bed::{Bed, wait};
 use crate::common::{
@@ -96,6 +99,33 @@ fn descriptors_that_are_no_memory() {
     }
     let why = ends(bed, |vm| vm.front.doorbell(message::SET_VRING_KICK, 0, &null));
     assert!(why.contains("no eventfd"), "{why}");
+}
+
+/// The kernel flushes a file of FUSE whenever a descriptor of it is closed, and waits for the server's answer. A thread that waits so cannot be killed.
+#[test]
+fn descriptors_of_files_that_take_for_ever_to_close() {
+    let mut bed = Bed::new();
+    // Gives way before the sessions' threads are waited for.
+    let Some(disk) = lab::needed(SlowDisk::new()) else { return };
+    let file = File::options().read(true).write(true).open(disk.path()).unwrap();
+    // Nor does the test close it.
+    let file = ManuallyDrop::new(file);
+    disk.hold();
+    let memory = |vm: &Vm| vm.front.memory(&[WHOLE], &[file.as_fd()]);
+    let kick = |vm: &Vm| vm.front.doorbell(message::SET_VRING_KICK, 0, &*file);
+    let surplus = |vm: &Vm| vm.front.send(message::GET_FEATURES, &[], &[file.as_fd()]);
+    for send in [&memory as &dyn Fn(&Vm), &kick, &surplus] {
+        let mut green = bed.green(LINUX);
+        negotiate(&mut green.front);
+        send(&green);
+        let session = green.front.take_session();
+        bed.carries();
+        wait("the end of the session", || session.is_finished());
+        let how = session.join().unwrap();
+        assert!(how.is_hostile && how.why.contains("take for ever"), "{}", how.why);
+        assert_eq!(disk.waiting(), 0, "somebody closes it");
+        assert!(bed.is_whole());
+    }
 }
 
 #[test]

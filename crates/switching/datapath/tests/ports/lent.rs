@@ -13,7 +13,7 @@ use shm::Region;
 use crate::common::{frame, wait_until};
 use crate::memory::Lends;
 use crate::sleepers::{LEN, Memory, assert_once, sleeps};
-use crate::{Plugged, Switch, plain, plug_with, refresh};
+use crate::{Plugged, Switch, plain, plug, plug_with, refresh};
 
 const LENDER: u64 = 7;
 /// A process guest with a balloon.
@@ -51,7 +51,7 @@ impl Egress for Lending {
 type Came = (u8, u32, bool);
 
 /// Asserts that all frames of a sender that were delivered came once and in order.
-fn assert_in_order(came: &[Came], sender: &Plugged<impl Sized>, port: u8) {
+fn assert_in_order(came: &[Came], sender: &Plugged<()>, port: u8) {
     let lens: Vec<_> = came.iter().filter(|came| came.0 == port).map(|came| came.1).collect();
     assert!(lens.windows(2).all(|pair| pair[0] < pair[1]), "port {port}: {lens:?}");
     let answers = sender.sender.answers().into_iter();
@@ -79,40 +79,51 @@ fn a_hole_in_buffers_that_were_lent_beside_a_busy_inbox_delays_nobody_else() {
         let lends = Box::new(Lends { inner, regions: [region.slice(0..LEN).unwrap()].into() });
         let egress: Box<dyn Egress> = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
         let uplink = plug_with(&switch.datapath, 1, UPLINK, (sender, lends), ((), egress));
-        let (peer, red, blue) =
-            (plain(&switch.datapath, 2), plain(&switch.datapath, 3), plain(&switch.datapath, 4));
+        let egress: Box<dyn Egress> = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        let peer = plug(&switch.datapath, 2, Sender::new(), ((), egress));
+        let (red, blue) = (plain(&switch.datapath, 3), plain(&switch.datapath, 4));
         refresh(&switch.datapath);
         // A frame's length is its number.
         let next = Cell::new(200);
-        let both = || {
+        let send = |from: &Plugged<()>, is_lent: bool| {
             next.set(next.get() + 1);
-            peer.sender.send(frame(guest.mac, peer.mac, next.get(), 0));
-            let mut sent = Sent::from(frame(guest.mac, uplink.mac, next.get(), 0));
-            sent.frame.lent.lender = LENDER;
-            sent.frame.lent.tokens.push(0);
-            uplink.sender.send(sent);
-        };
-        let mut slept = false;
-        let in_time = memory.punch(both, || {
-            slept = sleeps(&memory, &heard, both);
-            for n in (1..4).filter(|_| slept) {
-                both();
-                red.sender.send(frame(blue.mac, red.mac, 100, n));
-                wait_until("red's frame", || blue.egress.count() == n as usize);
+            let mut sent = Sent::from(frame(guest.mac, from.mac, next.get(), 0));
+            if is_lent {
+                sent.frame.lent.lender = LENDER;
+                sent.frame.lent.tokens.push(0);
             }
+            from.sender.send(sent);
+        };
+        let (mut by_uplink, mut slept) = (0, false);
+        let in_time = memory.punch(
+            || send(&peer, false),
+            || {
+                // First the guest's own turn sleeps, with a frame of its inbox.
+                if sleeps(&memory, &heard, || send(&peer, false)) {
+                    // Then that of the uplink, whose frame lies in the hole. It overtakes none in the inbox, so it is copied.
+                    by_uplink = 1;
+                    send(&uplink, true);
+                    slept = sleeps(&memory, &heard, || {});
+                }
+                for n in (1..4).filter(|_| slept) {
+                    send(&peer, false);
+                    red.sender.send(frame(blue.mac, red.mac, 100, n));
+                    wait_until("red's frame", || blue.egress.count() == n as usize);
+                }
+            },
+        );
+        let is_answered = |from: &Plugged<()>, sent| from.sender.answers().len() == sent;
+        let by_peer = next.get() - 200 - by_uplink;
+        wait_until("the answers", || {
+            is_answered(&uplink, by_uplink) && is_answered(&peer, by_peer)
         });
-        let sent = next.get() - 200;
-        for sender in [&peer.sender, &uplink.sender] {
-            wait_until("the answers", || sender.answers().len() == sent);
-        }
-        both();
-        wait_until("the last frames", || {
-            let lasts = came.lock().unwrap().iter().rev().take(2).map(|came| came.1).sum::<u32>();
-            lasts as usize == 2 * next.get()
+        send(&uplink, true);
+        send(&peer, false);
+        wait_until("the last answers", || {
+            is_answered(&uplink, by_uplink + 1) && is_answered(&peer, by_peer + 1)
         });
-        for sender in [&peer.sender, &uplink.sender] {
-            wait_until("the last answers", || sender.answers().len() == sent + 1);
-        }
+        let is_there = |len| came.lock().unwrap().iter().any(|came| came.1 as usize == len);
+        wait_until("the last frames", || is_there(next.get()) && is_there(next.get() - 1));
         let came = came.lock().unwrap();
         assert_in_order(&came, &uplink, 1);
         assert_in_order(&came, &peer, 2);

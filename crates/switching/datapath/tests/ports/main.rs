@@ -31,7 +31,7 @@ mod sleepers;
 mod stations;
 mod steering;
 mod storms;
-
+mod swapped;
 mod teardown;
 mod vlans;
 mod waiting;

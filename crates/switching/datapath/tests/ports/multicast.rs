@@ -62,7 +62,7 @@ fn reports_go_to_routers_and_queries_come_from_them() {
         // The same addresses, and no report.
         assert_eq!(reached(&ports, 1, &stream(ports[1].mac)), [0, 2, 3]);
         assert_eq!(reached(&ports, 0, &query(ports[0].mac)), [1, 2, 3]);
-        assert_eq!(reached(&ports, 2, &query(ports[2].mac)), []);
+        assert_eq!(reached(&ports, 2, &query(ports[2].mac)), [] as [usize; 0]);
         assert_eq!(ports[2].port.counters().snapshot().dropped(DropReason::NotForwarded), 1);
         assert_eq!(switch.datapath.multicast().map(|counts| counts.members), Some(1));
         switch.datapath.snoop(false);
@@ -82,12 +82,16 @@ fn messages_to_one_station_go_where_they_may() {
             igmp(ports[from].mac, ports[to].mac, &[0x11, 1, 0, 0, 0, 0, 0, 0])
         };
         let report = |to: [u8; 6]| igmp(ports[1].mac, to, &[0x16, 0, 0, 0, 239, 1, 1, 1]);
-        assert_eq!(reached(&ports, 2, &query(2, 0)), []);
-        assert_eq!(reached(&ports, 2, &query(2, 3)), []);
+        assert_eq!(reached(&ports, 2, &query(2, 0)), [] as [usize; 0]);
+        assert_eq!(reached(&ports, 2, &query(2, 3)), [] as [usize; 0]);
         assert_eq!(reached(&ports, 0, &query(0, 3)), [3]);
-        assert_eq!(reached(&ports, 1, &report(ports[3].mac)), []);
+        assert_eq!(reached(&ports, 1, &report(ports[3].mac)), [] as [usize; 0]);
         assert_eq!(reached(&ports, 1, &report(ports[0].mac)), [0]);
-        assert_eq!(reached(&ports, 1, &report([2, 9, 9, 9, 9, 9])), [], "unknown, so flooded");
+        assert_eq!(
+            reached(&ports, 1, &report([2, 9, 9, 9, 9, 9])),
+            [] as [usize; 0],
+            "unknown, so flooded"
+        );
         assert_eq!(ports[2].port.counters().snapshot().dropped(DropReason::NotForwarded), 2);
         // Other frames between the same stations go on.
         let other = [&ports[3].mac[..], &ports[1].mac, &[0x88, 0xb5], &[7; 200]].concat();

@@ -10,7 +10,7 @@ use port_testing::Sender;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::{Plugged, Switch, plug};
+use crate::{Plugged, Switch, plain, plug, refresh};
 
 /// What a worker did with a queue.
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ struct Pair {
     ends: [Plugged<Receiver>; 2],
     counts: Counts,
     sent: usize,
-    _switch: Switch,
+    switch: Switch,
 }
 
 impl Pair {
@@ -68,7 +68,7 @@ impl Pair {
             let counting = Counting { inner, counts: counts.clone() };
             plug(&switch.datapath, n, (sender, Box::new(counting)), Receiver::new())
         });
-        Self { ends, counts, sent: 0, _switch: switch }
+        Self { ends, counts, sent: 0, switch }
     }
 
     /// Sends a frame the other way than the one before, and waits until it has come.
@@ -134,6 +134,33 @@ fn a_frame_now_and_then_is_not_polled_for() {
     }
     let turns = pair.counts.read()[0] - before;
     assert!(turns < 2000, "{turns}");
+}
+
+/// A guest has the worker poll for its next frame, which never comes. The queues of others sleep meanwhile, and their frames, and commands, are heard by
+/// looks for events: nobody waits for the end of the poll, here one that lasts longer than the test.
+#[test]
+fn a_guest_for_which_a_worker_polls_in_vain_delays_no_neighbour() {
+    const POLL: Duration = Duration::from_secs(60);
+    const LATE: Duration = Duration::from_secs(5);
+    let mut pair = Pair::new(POLL);
+    // Each sends once: a queue that has sent is polled too.
+    let silent: Vec<_> = (2..8).map(|n| plain(&pair.switch.datapath, n)).collect();
+    let blue = plain(&pair.switch.datapath, 8);
+    refresh(&pair.switch.datapath);
+    for (n, red) in (1..).zip(&silent) {
+        (0..20).for_each(|_| pair.send(100));
+        let [_, armed] = pair.counts.read();
+        // One that shares its CPU with this thread has turns in place of looks.
+        let polls = || pair.counts.looks.load(Ordering::Relaxed) + pair.counts.read()[0];
+        let before = polls();
+        wait_until("polls", || polls() > before + 100);
+        let began = Instant::now();
+        red.sender.send(frame(blue.mac, red.mac, 100, n));
+        wait_until("red's frame", || blue.egress.count() == n as usize);
+        pair.switch.datapath.synchronise(red.port.id());
+        assert!(began.elapsed() < LATE, "{:?}", began.elapsed());
+        assert_eq!(pair.counts.read()[1], armed, "the worker slept, and did not poll");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use hypervisor::{Hypervisor, Port};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
-use netfront::{Config, Frontend, Queue, Received, TxBuffer};
+use netfront::{Config, Frontend, FrontendQueue, Received, TxBuffer};
 use offload::{Checksum, Gso, GsoKind};
 use shm::{Piece, Region};
 
@@ -103,7 +103,7 @@ fn run(world: &World, mut input: &[u8]) {
 /// One thing that either side does; nothing at the input's end, false after a fault.
 fn step(
     world: &World,
-    queue: &mut Queue<MachineGuest>,
+    queue: &mut FrontendQueue<MachineGuest>,
     tx: usize,
     rx: usize,
     input: &mut &[u8],
@@ -147,7 +147,7 @@ fn step(
     })
 }
 
-fn send(queue: &mut Queue<MachineGuest>, len: u16, tag: u8) {
+fn send(queue: &mut FrontendQueue<MachineGuest>, len: u16, tag: u8) {
     let places: Vec<_> = queue.tx.buffers().collect();
     let address = |place: &TxBuffer<'_>| (place.len, place.offset);
     let distinct: BTreeSet<_> = places.iter().map(address).collect();
@@ -161,7 +161,7 @@ fn send(queue: &mut Queue<MachineGuest>, len: u16, tag: u8) {
     assert!(sent <= room, "more was sent than there was room for");
 }
 
-fn receive(queue: &mut Queue<MachineGuest>) -> bool {
+fn receive(queue: &mut FrontendQueue<MachineGuest>) -> bool {
     let mut frame = Received::default();
     loop {
         match queue.rx.receive(&mut frame) {

@@ -70,7 +70,7 @@ pub fn meter(socket: &Path) -> Result<UnixStream, String> {
 /// As [`command`], or the request is too long.
 pub fn capture(
     socket: &Path,
-    request: &::capture::Request,
+    request: &::capture::CaptureRequest,
 ) -> Result<BufReader<UnixStream>, String> {
     let mut stream = BufReader::new(send(socket, &Request::Capture(request.clone()))?);
     match stream.fill_buf().map_err(unclear)? {

@@ -41,7 +41,7 @@ pub enum Request {
         guest: String,
     },
     /// The frames of a port, as a pcapng stream that goes on until the client closes its side.
-    Capture(capture::Request),
+    Capture(capture::CaptureRequest),
     /// A change of the daemon's ports. It answers with a [`ChangeReport`](crate::ChangeReport), or a [`Refusal`] if nothing was
     /// changed.
     Change(ChangeRequest),
@@ -132,7 +132,8 @@ mod tests {
             filter: "tcp and\n\"port 80\"".to_owned(),
             ..capture::Options::default()
         };
-        let capture = Request::Capture(capture::Request { port: "a red".to_owned(), options });
+        let capture =
+            Request::Capture(capture::CaptureRequest { port: "a red".to_owned(), options });
         let revoke = Request::Revoke { card: "card0".to_owned(), guest: "red".to_owned() };
         let set = Change::Set {
             name: "red".to_owned(),

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use capture::{Block, Blocks, Content, Options, Request, Totals};
+use capture::{Block, Blocks, CaptureRequest, Content, Options, Totals};
 use clap::Args;
 use control_socket::control_socket;
 use lines::Line;
@@ -61,7 +61,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), String> {
         count: args.count,
         filter: args.filter.join(" "),
     };
-    let request = Request { port: args.port.clone(), options };
+    let request = CaptureRequest { port: args.port.clone(), options };
     let stream = control_socket::capture(&control_socket(&args.daemon.directory), &request)?;
     // Not before: a refusal leaves an old file as it is.
     let mut output = Output::open(args.write.as_deref())?;

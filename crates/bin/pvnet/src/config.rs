@@ -28,7 +28,7 @@ use control_socket::TableKind;
 use datapath::Workers;
 use serde::Deserialize;
 
-pub use daemon::{Daemon, OnStop, Platform, Poll, Sandbox, Switch, Xen, default_queues};
+pub use daemon::{Daemon, OnStop, PlatformKind, Poll, SandboxLevel, Switch, Xen, default_queues};
 pub use differences::{Difference, What, differences, effort, merged};
 pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
@@ -126,7 +126,7 @@ impl Config {
         self.check_names()?;
         let mut macs: HashSet<_> =
             self.uplinks.iter().filter_map(|uplink| uplink.settings.mac).collect();
-        let xen = self.daemon.platform == Platform::Xen;
+        let xen = self.daemon.platform == PlatformKind::Xen;
         for guest in &self.guests {
             let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
             guest.check(xen).map_err(of_guest)?;
@@ -193,7 +193,7 @@ impl Config {
 
     /// Checks the cards, and that they have the contexts that guests get.
     fn check_nics(&self) -> Result<(), String> {
-        if !self.nics.is_empty() && self.daemon.platform == Platform::Xen {
+        if !self.nics.is_empty() && self.daemon.platform == PlatformKind::Xen {
             return Err("cards with contexts are for platform \"machine\" only".into());
         }
         for nic in &self.nics {
@@ -250,7 +250,7 @@ impl Config {
             ));
         }
         if per_guest.iter().any(|uplink| uplink.kind == UplinkKind::AfXdp) {
-            if self.daemon.platform == Platform::Xen {
+            if self.daemon.platform == PlatformKind::Xen {
                 return Err("an uplink with kind = \"af-xdp\" has no queues for guests on Xen: their memory is not \
                             mapped there; use a tap or macvtap"
                     .to_owned());
@@ -311,7 +311,7 @@ impl Config {
 
     /// The device of an interface, if it has one; `port` is its port's name where that names the device.
     pub fn device_of(&self, vif: &Vif, port: Option<&str>) -> Option<Device> {
-        let xen = self.daemon.platform == Platform::Xen;
+        let xen = self.daemon.platform == PlatformKind::Xen;
         let (default, port) = if xen { (self.xen.attach, None) } else { (Attach::Switch, port) };
         vif.settings.device(default, port)
     }
@@ -325,7 +325,7 @@ impl Config {
 
     /// The devices whose names are known, by port. On Xen those of domains are not.
     pub fn devices(&self) -> impl Iterator<Item = (String, Device)> {
-        let xen = self.daemon.platform == Platform::Xen;
+        let xen = self.daemon.platform == PlatformKind::Xen;
         let of_guest = move |guest: &Guest| {
             let vifs = guest.vif_names().zip(&guest.vifs).filter(|_| !xen);
             let devices = vifs
@@ -378,7 +378,7 @@ impl Config {
 
     /// Checks the names of guests, uplinks and cards, and those that ports get. No mirror has the name of another or of a port.
     fn check_names(&self) -> Result<(), String> {
-        let xen = self.daemon.platform == Platform::Xen;
+        let xen = self.daemon.platform == PlatformKind::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
         let nics = self.nics.iter().map(|nic| &nic.name);
         let others = self.ports.iter().map(|port| &port.name).chain(uplinks).chain(nics);
@@ -411,8 +411,8 @@ impl Config {
     pub fn guest(&self, name: &str) -> Option<Guest> {
         let entry = |name: &str| self.guests.iter().find(|guest| guest.name == name).cloned();
         match self.daemon.platform {
-            Platform::Machine => entry(name),
-            Platform::Xen => {
+            PlatformKind::Machine => entry(name),
+            PlatformKind::Xen => {
                 let guest = entry(name).or_else(|| entry(EVERY_GUEST)).unwrap_or_default();
                 Some(Guest { name: name.to_owned(), ..guest })
             }

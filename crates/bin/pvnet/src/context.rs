@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use cdna::completion::Status;
 use cdna::message::Protection;
 use cdnafront::{
-    Access, CallChannel, CallPage, Coalescing, Config, FdEvent, Hypercalls, Interface, Leftover,
-    LentIngress, Loan, Memory, Pages, Queue, RX_PAGES, TX_PAGES,
+    Access, CallChannel, CallPage, CardQueue, Coalescing, Config, FdEvent, Hypercalls, Interface,
+    Leftover, LentIngress, Loan, Memory, Pages, RX_PAGES, TX_PAGES,
 };
 use hypervisor::{Meter, PAGE_SIZE};
 use machine::MachineGuest;
@@ -80,7 +80,7 @@ impl ContextDevice {
     }
 
     /// Its device, if a card serves it. `own` are this end's offloads.
-    pub fn connect(&self, own: Features) -> Result<Option<(Interface, Queue)>, String> {
+    pub fn connect(&self, own: Features) -> Result<Option<(Interface, CardQueue)>, String> {
         let config = self.config(own, false);
         let calls = || -> Box<dyn Hypercalls> { Box::new(self.calls.clone()) };
         Ok(self.context(&calls)?.map(|context| cdnafront::open(context, &config)))

@@ -77,7 +77,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
     if UnixStream::connect(&socket).is_ok() {
         return Err(Error::Running { socket });
     }
-    if config.daemon.platform == crate::config::Platform::Xen {
+    if config.daemon.platform == crate::config::PlatformKind::Xen {
         priority::raise();
     }
     // Before the first thread that inherits it.
@@ -123,15 +123,15 @@ fn serve(
 ) -> Result<(), Error> {
     let Loaded { config, text } = loaded;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
-        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
-        config::Platform::Xen => Arc::new(xen::XenPlatform::open(&config)?),
+        config::PlatformKind::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
+        config::PlatformKind::Xen => Arc::new(xen::XenPlatform::open(&config)?),
     };
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let Start { cpus, prepared, sandbox, readiness, log } = start;
     let datapath = start_datapath(&config, cpus, &events)?;
-    if config.daemon.platform == crate::config::Platform::Xen {
+    if config.daemon.platform == crate::config::PlatformKind::Xen {
         open_rings(datapath.workers());
     }
     let record = PortRecord::open(&config.daemon.directory);

@@ -77,12 +77,12 @@ pub fn is_in_bridge(device: &str, bridge: &str) -> bool {
 }
 
 /// A macvtap that has all frames of the NIC under it. It is deleted on drop.
-pub struct Macvtap {
+pub struct MacvtapInterface {
     namespace: Option<String>,
     name: String,
 }
 
-impl Macvtap {
+impl MacvtapInterface {
     /// Makes it, and sets the NIC up. One that an earlier process has left behind is replaced.
     pub fn make(namespace: Option<&str>, device: &str) -> Result<Self, String> {
         let start = device.len().saturating_sub(DEVICE_PART);
@@ -134,7 +134,7 @@ pub fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, St
 /// Bytes of the NIC's name that a macvtap's name ends in: a name has 15.
 const DEVICE_PART: usize = 11;
 
-impl Drop for Macvtap {
+impl Drop for MacvtapInterface {
     fn drop(&mut self) {
         // It fails if it is gone already, with its NIC or its namespace.
         let _ = self.ip(&["link", "delete", self.name()]);

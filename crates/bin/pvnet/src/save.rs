@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use control_socket::{Change, ChangeReport, ChangeRequest, PortKind, Status};
 
-use crate::config::{Config, Edited, Platform, candidate, edit, keeps_its_form};
+use crate::config::{Config, Edited, PlatformKind, candidate, edit, keeps_its_form};
 
 /// For how long a command waits for others that are saving.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -185,7 +185,8 @@ fn is_trusted(found: &std::fs::Metadata) -> bool {
 
 /// The ports of guests that need no table in the configuration.
 fn served(text: &str, status: &Status) -> Vec<String> {
-    let is_xen = Config::parse(text).is_ok_and(|config| config.daemon.platform == Platform::Xen);
+    let is_xen =
+        Config::parse(text).is_ok_and(|config| config.daemon.platform == PlatformKind::Xen);
     let guests = status.ports.iter().filter(|port| is_xen && port.kind == PortKind::Guest);
     guests.map(|port| port.name.clone()).collect()
 }

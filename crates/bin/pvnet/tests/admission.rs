@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lab::TempDir;
 use machine::MachineGuest;
-use netfront::{Frontend, Queue};
+use netfront::{Frontend, FrontendQueue};
 use offload::Features;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use xenstore::{Client, Store};
@@ -98,7 +98,7 @@ fn token_file(folder: &Path, name: &str, token: &str) -> String {
     path.display().to_string()
 }
 
-type Connected = (MachineGuest, Frontend<MachineGuest>, Vec<Queue<MachineGuest>>);
+type Connected = (MachineGuest, Frontend<MachineGuest>, Vec<FrontendQueue<MachineGuest>>);
 
 fn join(socket: &Path, name: &str) -> (MachineGuest, Arc<dyn Store>) {
     let (guest, store) = machine::join(socket, name).unwrap();
@@ -109,7 +109,7 @@ fn connect_vif(
     guest: &MachineGuest,
     store: &Arc<dyn Store>,
     handle: u32,
-) -> Result<(Frontend<MachineGuest>, Vec<Queue<MachineGuest>>), netfront::ConnectError> {
+) -> Result<(Frontend<MachineGuest>, Vec<FrontendQueue<MachineGuest>>), netfront::ConnectError> {
     let config = netfront::Config {
         queues: 1,
         features: Features::ALL,

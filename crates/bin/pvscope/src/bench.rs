@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::programs::{absolute, built};
 use crate::record::call_words;
-use crate::snapshot::{Machine, Snapshot, SnapshotArgs};
+use crate::snapshot::{Snapshot, SnapshotArgs, StartableMachine};
 use crate::watch::Watch;
 use crate::workload::{Variation, Workload};
 
@@ -81,7 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     // A boot and a snapshot come first if there is no snapshot yet.
     let progress = Progress::new(2 + args.rounds as usize * modes.len(), args.quiet);
     let names = (workload.name, &*emulator.version_line()?);
-    let machine = Machine::of_lab(names, &host, &images, &emulator)?;
+    let machine = StartableMachine::of_lab(names, &host, &images, &emulator)?;
     let consoles = [("the console", host.log()), ("the script", host.printed())];
     let watch = Watch::new(&consoles, &progress, LIMIT.as_secs());
     let out = host.folder().join("recording");
@@ -135,7 +135,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 /// Measures the time from the first mark until the machine prints a line after the second.
 fn measure(
     words: Option<&str>,
-    machine: &Machine<'_>,
+    machine: &StartableMachine<'_>,
     snapshot: &Snapshot,
     host: &BatchHost,
 ) -> Result<Seconds> {

@@ -26,7 +26,7 @@ use windows::{Machine, MachineArgs};
 
 use crate::error::{Error, Result};
 
-pub use baseline::{BaselineFile, Provenance};
+pub use baseline::{BaselineFile, BaselineProvenance};
 pub use page::write_between;
 
 /// The exit status if counts differ from the baseline's.
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn the_document_is_as_its_schema_says() {
-        let now = Baseline { provenance: baseline::Provenance::default(), windows: [].into() };
+        let now =
+            Baseline { provenance: baseline::BaselineProvenance::default(), windows: [].into() };
         let difference = Difference {
             window: "copy-64".to_owned(),
             what: "instructions per frame, pvnet".to_owned(),

@@ -195,7 +195,7 @@ impl Machine {
     }
 
     /// The machine, for its start.
-    fn machine(&self, qemu: &str) -> Result<snapshot::Machine<'_>> {
+    fn machine(&self, qemu: &str) -> Result<snapshot::StartableMachine<'_>> {
         let command = || -> Result<Command> {
             let mut command = self.emulator.command()?;
             command.args(self.command_line.arguments()).args(self.command_line.missing()?);
@@ -204,7 +204,7 @@ impl Machine {
         let files = self.command_line.images().into_iter().map(|(_, path)| path).collect();
         let names = (self.about, qemu);
         let identity = Identity::new(names, &command()?, self.folder.path(), files);
-        Ok(snapshot::Machine {
+        Ok(snapshot::StartableMachine {
             command: Box::new(command),
             identity,
             consoles: self.consoles.iter().map(|(_, path)| path.clone()).collect(),
@@ -216,7 +216,7 @@ impl Machine {
     /// What the recording is made with.
     fn provenance(
         &self,
-        machine: &snapshot::Machine<'_>,
+        machine: &snapshot::StartableMachine<'_>,
         record: &RecordArgs,
         args: &CustomArgs,
     ) -> Result<Provenance> {

@@ -110,7 +110,8 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let raw = host.folder().join("recording");
     let argument = record.plugin_argument(plugin, &raw, &symbols, None)?;
     let qemu = emulator.version_line()?;
-    let machine = snapshot::Machine::of_lab((workload.name, &qemu), &host, &images, &emulator)?;
+    let machine =
+        snapshot::StartableMachine::of_lab((workload.name, &qemu), &host, &images, &emulator)?;
     let printed = host.printed();
     let consoles = [("the console", host.log()), ("the script", printed.clone())];
     let watch = Watch::new(&consoles, &progress, record.limit());

@@ -16,5 +16,5 @@ mod store;
 
 pub use identity::Identity;
 pub use list::{SnapshotsArgs, SnapshotsData, run};
-pub use start::{Machine, Running, STEPS, SnapshotArgs};
+pub use start::{Running, STEPS, SnapshotArgs, StartableMachine};
 pub use store::Snapshot;

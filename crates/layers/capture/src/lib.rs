@@ -77,6 +77,6 @@ pub use packet::{Direction, Packet};
 pub use point::{CaptureLayer, CapturePoint, StartError};
 pub use reader::{Capture, Totals};
 pub use recording::{Place, Recording};
-pub use request::{Options, Request};
+pub use request::{CaptureRequest, Options};
 pub use sink::BUFFER_BYTES;
 pub use sinks::CAPTURES_MAX;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A request for a capture: where, and what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct CaptureRequest {
     /// The port's name: a guest's or an uplink's.
     pub port: String,
     /// What to capture there.

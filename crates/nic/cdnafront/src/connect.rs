@@ -10,7 +10,7 @@ use port::Event;
 use wire::ethernet::MacAddr;
 
 use crate::call_page::Hypercalls;
-use crate::device::{Interface, Queue, Release};
+use crate::device::{CardQueue, Interface, Release};
 use crate::egress::ContextEgress;
 use crate::ingress::ContextIngress;
 use crate::lent::{Leftover, LentIngress, Loan};
@@ -121,10 +121,10 @@ impl Config {
 
 /// Starts a context for a guest's stack.
 #[must_use]
-pub fn open(context: Context, config: &Config) -> (Interface, Queue) {
+pub fn open(context: Context, config: &Config) -> (Interface, CardQueue) {
     let interrupt = context.interrupt.clone();
     let (interface, tx, rx) = start(context, config);
-    (interface, Queue { tx, rx, interrupt })
+    (interface, CardQueue { tx, rx, interrupt })
 }
 
 /// Starts a context as a port of the switch. `meter` counts the port's work.

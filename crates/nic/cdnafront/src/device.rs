@@ -14,7 +14,7 @@ use wire::ethernet::MacAddr;
 
 use crate::Fault;
 use crate::pages::{Memory, Pages, Wake};
-use crate::rx::{Received, RxRing};
+use crate::rx::{ReceivedFrame, RxRing};
 use crate::tx::TxRing;
 
 /// How long the card may take to be quiet if nobody said how long.
@@ -93,14 +93,14 @@ impl fmt::Debug for Interface {
 }
 
 /// A context's rings, as one thread of a guest drives them.
-pub struct Queue {
+pub struct CardQueue {
     pub(crate) tx: TxRing,
     pub(crate) rx: RxRing,
     pub(crate) interrupt: Arc<dyn Event>,
 }
 
-impl netdev::Queue for Queue {
-    type Frame = Received;
+impl netdev::Queue for CardQueue {
+    type Frame = ReceivedFrame;
     type Fault = Fault;
 
     fn burst(&self) -> Burst {
@@ -133,7 +133,7 @@ impl netdev::Queue for Queue {
     }
 
     #[inline]
-    fn receive(&mut self, frame: &mut Received) -> Result<Option<Metadata>, Fault> {
+    fn receive(&mut self, frame: &mut ReceivedFrame) -> Result<Option<Metadata>, Fault> {
         if !self.rx.take(frame)? {
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl netdev::Queue for Queue {
     }
 
     #[inline]
-    fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+    fn pieces<'a>(&'a self, frame: &'a ReceivedFrame) -> impl Iterator<Item = Piece<'a>> {
         self.rx.pieces(frame)
     }
 
@@ -168,8 +168,8 @@ impl netdev::Queue for Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for CardQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").finish_non_exhaustive()
+        f.debug_struct("CardQueue").finish_non_exhaustive()
     }
 }

@@ -17,7 +17,7 @@ use port::{
     WINDOW, Window,
 };
 
-use crate::rx::{Received, RxRing};
+use crate::rx::{ReceivedFrame, RxRing};
 
 type FramePages = ArrayVec<u32, FRAGMENTS_MAX>;
 
@@ -29,7 +29,7 @@ pub struct ContextIngress {
     window: Window,
     /// The pages of each frame in hand, by slot of the window.
     held: Box<[FramePages]>,
-    next: Received,
+    next: ReceivedFrame,
     /// Whether the card has served the context.
     was_up: bool,
 }
@@ -37,7 +37,7 @@ pub struct ContextIngress {
 impl ContextIngress {
     pub(crate) fn new(rx: RxRing, interrupt: Arc<dyn Event>) -> Self {
         let held = vec![FramePages::new(); WINDOW].into();
-        let (window, next) = (Window::new(), Received::default());
+        let (window, next) = (Window::new(), ReceivedFrame::default());
         Self { rx, interrupt, window, held, next, was_up: false }
     }
 
@@ -127,7 +127,7 @@ impl Ingress for ContextIngress {
 }
 
 /// Makes a frame of what was received. None if it is malformed.
-pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &Received) -> Option<()> {
+pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &ReceivedFrame) -> Option<()> {
     let Metadata { len, checksum, gso } = received.metadata();
     if len > FRAME_MAX {
         return None;

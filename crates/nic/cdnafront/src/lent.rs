@@ -18,7 +18,7 @@ use tracing::warn;
 
 use crate::Fault;
 use crate::ingress::fill;
-use crate::rx::{Received, RxRing};
+use crate::rx::{ReceivedFrame, RxRing};
 
 /// The most buffers that the card has. The guest posts twice as many, so half of them are left for frames that
 /// others send to it.
@@ -92,7 +92,7 @@ pub struct LentIngress {
     spare: Vec<LentBuffer>,
     /// Loans that end with the turn.
     back: Vec<u32>,
-    next: Received,
+    next: ReceivedFrame,
     again: Duration,
     /// The card has broken the protocol, or was told to do what the hypervisor refused.
     is_broken: bool,
@@ -114,7 +114,7 @@ impl LentIngress {
             token_of: vec![0; SLOTS as usize].into(),
             spare: Vec::new(),
             back: Vec::new(),
-            next: Received::default(),
+            next: ReceivedFrame::default(),
             again: AGAIN[0],
             is_broken: false,
         }

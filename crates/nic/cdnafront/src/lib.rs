@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   guest's stack          switch of the driver domain
-//!     Queue                ContextIngress, ContextEgress
+//!   CardQueue              ContextIngress, ContextEgress
 //!        └───────┬───────────────┘
 //!          TxRing, RxRing           buffers in own memory
 //!                │
@@ -14,7 +14,7 @@
 //!                                   iommu strict, deferred: maps, then writes the ring
 //! ```
 //!
-//! [`open`] returns the [`Interface`] and the [`Queue`] of a guest (`netdev`); [`open_port`] returns a
+//! [`open`] returns the [`Interface`] and the [`CardQueue`] of a guest (`netdev`); [`open_port`] returns a
 //! port's two sides. Frames are sent from and received into pages that are allocated once.
 //! A batch costs one mailbox write and at most one doorbell, and nothing is allocated per frame.
 //!
@@ -39,13 +39,13 @@ use cdna::Direction;
 
 pub use call_page::{BATCH, CallError, CallEvents, CallPage, Hypercalls};
 pub use connect::{Access, Coalescing, Config, Context, open, open_lent, open_port};
-pub use device::{Interface, Queue, Release};
+pub use device::{CardQueue, Interface, Release};
 pub use egress::ContextEgress;
 pub use event::{CallChannel, FdEvent};
 pub use ingress::ContextIngress;
 pub use lent::{Leftover, LentCounts, LentIngress, Loan};
 pub use pages::{Memory, Pages, RX_PAGES, TX_PAGES};
-pub use rx::Received;
+pub use rx::ReceivedFrame;
 
 /// The card wrote what cannot be, or the hypervisor refused a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -27,7 +27,7 @@ const REFILL_MIN: usize = 32;
 
 /// A received frame. One value may be used for all frames.
 #[derive(Clone, Debug, Default)]
-pub struct Received {
+pub struct ReceivedFrame {
     /// The index of its first completion.
     first: u32,
     parts: ArrayVec<Part, FRAGMENTS_MAX>,
@@ -41,7 +41,7 @@ pub(crate) struct Part {
     pub(crate) len: u16,
 }
 
-impl Received {
+impl ReceivedFrame {
     #[inline]
     pub(crate) fn metadata(&self) -> Metadata {
         self.metadata
@@ -99,7 +99,7 @@ impl RxRing {
     /// # Errors
     /// The card completed what cannot be, or the hypervisor refused a call.
     #[inline]
-    pub(crate) fn take(&mut self, frame: &mut Received) -> Result<bool, Fault> {
+    pub(crate) fn take(&mut self, frame: &mut ReceivedFrame) -> Result<bool, Fault> {
         if self.taken == self.ring.consumer() && self.ring.refresh()? == 0 {
             return Ok(false);
         }
@@ -144,7 +144,10 @@ impl RxRing {
 
     /// The bytes of a frame, in order.
     #[inline]
-    pub(crate) fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+    pub(crate) fn pieces<'a>(
+        &'a self,
+        frame: &'a ReceivedFrame,
+    ) -> impl Iterator<Item = Piece<'a>> {
         frame.parts.iter().map(|part| Piece::Shared {
             region: self.memory.region(),
             offset: part.page as usize * PAGE_SIZE,

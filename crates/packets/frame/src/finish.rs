@@ -59,6 +59,7 @@ impl Finisher {
     }
 
     /// Whether the port completes the checksums of a frame's segments.
+    #[inline]
     pub fn sums(&self, frame: &Frame) -> bool {
         let need = offload::need(&frame.headers, Checksum::Partial, None, self.features);
         need == Need::Nothing

@@ -4,7 +4,7 @@ use crate::MemoryError;
 
 /// The driver broke the protocol; the ring must not be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum RingBroken {
     /// The driver claims more chains than the ring has entries.
     #[error(
         "the available index {available} is more than {size} entries ahead of the used index {used}"
@@ -91,5 +91,5 @@ pub enum SetupError {
     Inflight,
     /// The ring was broken before it was set up.
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Broken(#[from] RingBroken),
 }

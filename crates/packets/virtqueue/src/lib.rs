@@ -15,7 +15,7 @@
 //! [`Queue::publish`] shows the driver the chains that are complete, in the order in which they were made
 //! available, so the device keeps `VIRTIO_F_IN_ORDER`, and a later device can continue from the ring alone.
 //!
-//! The driver may write anything at any time. What makes the ring unusable is [`Broken`]: an index that
+//! The driver may write anything at any time. What makes the ring unusable is [`RingBroken`]: an index that
 //! jumps, a descriptor that does not exist, a chain that is longer than the ring. What concerns one chain only,
 //! such as an address outside of the guest's memory, is that chain's [`Fault`]: it is returned unused.
 //!
@@ -45,7 +45,7 @@ mod words;
 
 pub use chain::{CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Single};
 pub use dirty::DirtyLog;
-pub use error::{Broken, SetupError};
+pub use error::{RingBroken, SetupError};
 pub use events::must_notify;
 pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, RingSetup, SIZE_MAX};

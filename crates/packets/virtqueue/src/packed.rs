@@ -11,7 +11,7 @@ use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Taken, TakenChain};
 use crate::words::PackedWords;
-use crate::{Broken, Chain, GuestMemory, Options, RingMemory, RingSetup, SetupError, Single};
+use crate::{Chain, GuestMemory, Options, RingBroken, RingMemory, RingSetup, SetupError, Single};
 
 /// `RING_EVENT_FLAGS_*`.
 mod event {
@@ -197,7 +197,7 @@ impl<M: RingMemory> PackedQueue<M> {
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
+    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, RingBroken> {
         if !self.is_available(0) {
             return Ok(false);
         }
@@ -207,13 +207,13 @@ impl<M: RingMemory> PackedQueue<M> {
         let most = free.min(DESCRIPTORS_MAX);
         for count in 1..=most {
             let read = self.words.descriptor(position.index);
-            let missing = Broken::NoSuchDescriptor { index: position.index, size: self.size };
+            let missing = RingBroken::NoSuchDescriptor { index: position.index, size: self.size };
             // The id and the flags are where a split descriptor has its flags and the next index.
             let Descriptor { address, len, flags: id, next: flags } =
                 zerocopy::transmute!(read.ok_or(missing)?);
             if flags & flag::INDIRECT != 0 {
                 if !self.options.indirect || flags & flag::NEXT != 0 {
-                    return Err(Broken::Indirect);
+                    return Err(RingBroken::Indirect);
                 }
                 walk_table(&self.memory, address, len, false, chain)?;
             } else {
@@ -222,7 +222,7 @@ impl<M: RingMemory> PackedQueue<M> {
             position = position.advance(1, self.size);
             if flags & flag::NEXT == 0 {
                 if id >= self.size {
-                    return Err(Broken::NoSuchId { id, size: self.size });
+                    return Err(RingBroken::NoSuchId { id, size: self.size });
                 }
                 self.next = position;
                 self.occupied += count;
@@ -231,7 +231,7 @@ impl<M: RingMemory> PackedQueue<M> {
                 return Ok(true);
             }
         }
-        Err(Broken::LongChain(most))
+        Err(RingBroken::LongChain(most))
     }
 
     /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).

@@ -11,7 +11,8 @@ use crate::position::Position;
 use crate::split::SplitQueue;
 use crate::words::PackedWords;
 use crate::{
-    Broken, Chain, GuestMemory, Layout, RingAddresses, RingMemory, RingSetup, SetupError, Single,
+    Chain, GuestMemory, Layout, RingAddresses, RingBroken, RingMemory, RingSetup, SetupError,
+    Single,
 };
 
 /// The device's end of a ring, which lies in memory of type `M`.
@@ -114,7 +115,7 @@ impl<M: RingMemory> Queue<M> {
     /// # Errors
     /// The ring cannot be used any more.
     #[inline]
-    pub fn has_waiting(&mut self) -> Result<bool, Broken> {
+    pub fn has_waiting(&mut self) -> Result<bool, RingBroken> {
         match &mut self.ring {
             Ring::Split(ring) => Ok(ring.waiting()? > 0),
             Ring::Packed(ring) => Ok(ring.has_waiting()),
@@ -126,7 +127,7 @@ impl<M: RingMemory> Queue<M> {
     /// # Errors
     /// The ring cannot be used any more.
     #[inline]
-    pub fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
+    pub fn pop(&mut self, chain: &mut Chain) -> Result<bool, RingBroken> {
         match &mut self.ring {
             Ring::Split(ring) => ring.pop(chain),
             Ring::Packed(ring) => ring.pop(chain),
@@ -144,7 +145,7 @@ impl<M: RingMemory> Queue<M> {
         &mut self,
         is_writable: bool,
         singles: &mut [Single],
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, RingBroken> {
         match &mut self.ring {
             Ring::Split(ring) => ring.pop_singles(is_writable, singles),
             Ring::Packed(ring) => Ok(ring.pop_singles(is_writable, singles)),
@@ -242,7 +243,7 @@ impl<M: RingMemory> Queue<M> {
     ///
     /// # Errors
     /// The ring cannot be used any more.
-    pub fn arm(&mut self) -> Result<bool, Broken> {
+    pub fn arm(&mut self) -> Result<bool, RingBroken> {
         match &mut self.ring {
             Ring::Split(ring) => ring.arm(),
             Ring::Packed(ring) => Ok(ring.arm()),

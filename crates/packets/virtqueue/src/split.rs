@@ -12,7 +12,7 @@ use crate::layout::Parts;
 use crate::memory::Area;
 use crate::taken::Taken;
 use crate::{
-    Broken, Chain, GuestMemory, Options, RingMemory, RingSetup, SIZE_MAX, SetupError, Single,
+    Chain, GuestMemory, Options, RingBroken, RingMemory, RingSetup, SIZE_MAX, SetupError, Single,
 };
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
@@ -186,7 +186,7 @@ impl<M: RingMemory> SplitQueue<M> {
     /// Reads the available index, and checks it: one that jumps would make the device take chains twice, or for
     /// ever; one that goes back would withdraw chains that the caller knows.
     #[inline]
-    fn refresh(&mut self) -> Result<u16, Broken> {
+    fn refresh(&mut self) -> Result<u16, RingBroken> {
         self.prefetch_next();
         self.check(self.words.available())
     }
@@ -200,7 +200,7 @@ impl<M: RingMemory> SplitQueue<M> {
     }
 
     #[inline]
-    fn check(&mut self, available: u16) -> Result<u16, Broken> {
+    fn check(&mut self, available: u16) -> Result<u16, RingBroken> {
         let (used, next) = (self.taken.first(), self.taken.next());
         let waiting = available.wrapping_sub(next);
         let is_good = available.wrapping_sub(used) <= self.size
@@ -214,23 +214,23 @@ impl<M: RingMemory> SplitQueue<M> {
     }
 
     #[cold]
-    fn bad_index(&self, available: u16) -> Broken {
+    fn bad_index(&self, available: u16) -> RingBroken {
         let (size, used, before) = (self.size, self.taken.first(), self.available);
         self.broken(match available.wrapping_sub(used) > size {
-            true => Broken::AvailableOverflow { available, used, size },
-            false => Broken::AvailableBackwards { before, now: available },
+            true => RingBroken::AvailableOverflow { available, used, size },
+            false => RingBroken::AvailableBackwards { before, now: available },
         })
     }
 
     /// The reason for an index that cannot be: memory that is gone reads as zeros.
     #[cold]
-    fn broken(&self, why: Broken) -> Broken {
-        if self.memory.is_lost() { Broken::MemoryLost } else { why }
+    fn broken(&self, why: RingBroken) -> RingBroken {
+        if self.memory.is_lost() { RingBroken::MemoryLost } else { why }
     }
 
     /// How many chains wait. Reads the shared index only if none is known.
     #[inline]
-    pub(crate) fn waiting(&mut self) -> Result<u16, Broken> {
+    pub(crate) fn waiting(&mut self) -> Result<u16, RingBroken> {
         match self.available.wrapping_sub(self.taken.next()) {
             0 => self.refresh(),
             known => Ok(known),
@@ -238,7 +238,7 @@ impl<M: RingMemory> SplitQueue<M> {
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
+    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, RingBroken> {
         if self.waiting()? == 0 {
             return Ok(false);
         }
@@ -251,7 +251,7 @@ impl<M: RingMemory> SplitQueue<M> {
             let Descriptor { address, len, flags, next } = descriptor;
             if flags & flag::INDIRECT != 0 {
                 if !self.options.indirect || flags & flag::NEXT != 0 {
-                    return Err(Broken::Indirect);
+                    return Err(RingBroken::Indirect);
                 }
                 walk_table(&self.memory, address, len, true, chain)?;
             } else {
@@ -263,7 +263,7 @@ impl<M: RingMemory> SplitQueue<M> {
             }
             index = next;
         }
-        Err(Broken::LongChain(most))
+        Err(RingBroken::LongChain(most))
     }
 
     /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).
@@ -272,7 +272,7 @@ impl<M: RingMemory> SplitQueue<M> {
         &mut self,
         is_writable: bool,
         singles: &mut [Single],
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, RingBroken> {
         let waiting = usize::from(self.waiting()?);
         self.words.prefetch_used(self.taken.next(), waiting.min(singles.len()));
         let mut count = 0;
@@ -291,8 +291,8 @@ impl<M: RingMemory> SplitQueue<M> {
     }
 
     #[inline]
-    fn descriptor(&self, index: u16) -> Result<Descriptor, Broken> {
-        let missing = Broken::NoSuchDescriptor { index, size: self.size };
+    fn descriptor(&self, index: u16) -> Result<Descriptor, RingBroken> {
+        let missing = RingBroken::NoSuchDescriptor { index, size: self.size };
         if index >= self.size {
             return Err(missing);
         }
@@ -336,7 +336,7 @@ impl<M: RingMemory> SplitQueue<M> {
     }
 
     /// Asks for a notification at the next chain, and looks again.
-    pub(crate) fn arm(&mut self) -> Result<bool, Broken> {
+    pub(crate) fn arm(&mut self) -> Result<bool, RingBroken> {
         // Past all known entries: the caller needs no event for entries that it knows and cannot use yet.
         let known = self.available;
         match self.options.event_idx {
@@ -368,8 +368,8 @@ pub(crate) fn walk_table(
     len: u32,
     is_linked: bool,
     chain: &mut Chain,
-) -> Result<(), Broken> {
-    let bad = Broken::IndirectLength(len);
+) -> Result<(), RingBroken> {
+    let bad = RingBroken::IndirectLength(len);
     let bytes = usize::try_from(len).map_err(|_| bad)?;
     if !bytes.is_multiple_of(DESCRIPTOR_LEN) {
         return Err(bad);
@@ -399,7 +399,7 @@ pub(crate) fn walk_table(
             }
         }
         if flags & flag::INDIRECT != 0 {
-            return Err(Broken::Indirect);
+            return Err(RingBroken::Indirect);
         }
         chain.add(memory, address, len, flags);
         // The rest of a chain that cannot be used need not be read.
@@ -407,9 +407,9 @@ pub(crate) fn walk_table(
             return Ok(());
         }
         if next >= size {
-            return Err(Broken::NoSuchDescriptor { index: next, size });
+            return Err(RingBroken::NoSuchDescriptor { index: next, size });
         }
         index = next;
     }
-    Err(Broken::LongChain(most))
+    Err(RingBroken::LongChain(most))
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
 use virtqueue::{
-    Broken, Buffer, CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Layout, Options, Queue, RingSetup,
-    SetupError, Single,
+    Buffer, CHAIN_MAX, Chain, DESCRIPTORS_MAX, Fault, Layout, Options, Queue, RingBroken,
+    RingSetup, SetupError, Single,
 };
 
 const NEXT: u16 = 1;
@@ -51,7 +51,7 @@ fn packed() -> World {
 /// Flags of a packed descriptor that is available in the first lap. They come behind the id, where a split one has the next index.
 const FRESH: u16 = 1 << 7;
 
-fn pop(world: &mut World) -> Result<Option<Chain>, Broken> {
+fn pop(world: &mut World) -> Result<Option<Chain>, RingBroken> {
     let mut chain = Chain::new();
     Ok(world.queue.pop(&mut chain)?.then_some(chain))
 }
@@ -61,7 +61,7 @@ fn an_available_index_that_jumps_ends_the_ring() {
     for index in [9u16, 10, 1000, 32_768, 65_535] {
         let mut world = split();
         region(&world).write(usize::try_from(DRIVER).unwrap() + 2, index).unwrap();
-        let error = Broken::AvailableOverflow { available: index, used: 0, size: 8 };
+        let error = RingBroken::AvailableOverflow { available: index, used: 0, size: 8 };
         assert_eq!(pop(&mut world).unwrap_err(), error);
     }
 }
@@ -75,7 +75,7 @@ fn an_available_index_that_goes_back_ends_the_ring() {
         assert!(pop(&mut world).unwrap().is_some());
     }
     region(&world).write(usize::try_from(DRIVER).unwrap() + 2, 1u16).unwrap();
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::AvailableBackwards { before: 3, now: 1 });
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::AvailableBackwards { before: 3, now: 1 });
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn an_available_index_that_takes_back_what_is_known_ends_the_ring() {
     (1..=3).for_each(|index| available(&world, index, 0));
     assert!(pop(&mut world).unwrap().is_some());
     region(&world).write(usize::try_from(DRIVER).unwrap() + 2, 2u16).unwrap();
-    let error = Broken::AvailableBackwards { before: 3, now: 2 };
+    let error = RingBroken::AvailableBackwards { before: 3, now: 2 };
     assert_eq!(world.queue.arm(), Err(error));
 }
 
@@ -96,7 +96,7 @@ fn a_packed_chain_that_runs_into_what_is_in_use_ends_the_ring() {
     describe(&world, DESCRIPTORS, 0, (DATA, 64, 0, FRESH));
     assert!(pop(&mut world).unwrap().is_some());
     (1..8).for_each(|n| describe(&world, DESCRIPTORS, n, (DATA, 64, 1, FRESH | NEXT)));
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(7));
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::LongChain(7));
 }
 
 #[test]
@@ -105,37 +105,40 @@ fn a_loop_of_descriptors_ends_the_ring() {
     describe(&world, DESCRIPTORS, 3, (DATA, 64, NEXT, 5));
     describe(&world, DESCRIPTORS, 5, (DATA, 64, NEXT, 3));
     available(&world, 1, 3);
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(8));
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::LongChain(8));
     // In an indirect table as well.
     let mut world = split();
     describe(&world, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
     describe(&world, TABLES, 0, (DATA, 64, NEXT, 1));
     describe(&world, TABLES, 1, (DATA, 64, NEXT, 0));
     available(&world, 1, 0);
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(2));
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::LongChain(2));
     // A packed chain that never ends goes round the ring.
     let mut world = packed();
     (0..8).for_each(|n| describe(&world, DESCRIPTORS, n, (DATA, 64, 0, FRESH | NEXT)));
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(8));
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::LongChain(8));
 }
 
 #[test]
 fn a_descriptor_that_does_not_exist_ends_the_ring() {
     let mut world = split();
     available(&world, 1, 8);
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 8, size: 8 });
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::NoSuchDescriptor { index: 8, size: 8 });
     let mut world = split();
     describe(&world, DESCRIPTORS, 0, (DATA, 64, NEXT, 65_535));
     available(&world, 1, 0);
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 65_535, size: 8 });
+    assert_eq!(
+        pop(&mut world).unwrap_err(),
+        RingBroken::NoSuchDescriptor { index: 65_535, size: 8 }
+    );
     let mut world = split();
     describe(&world, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
     describe(&world, TABLES, 0, (DATA, 64, NEXT, 2));
     available(&world, 1, 0);
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 2, size: 2 });
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::NoSuchDescriptor { index: 2, size: 2 });
     let mut world = packed();
     describe(&world, DESCRIPTORS, 0, (DATA, 64, 8, FRESH));
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchId { id: 8, size: 8 });
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::NoSuchId { id: 8, size: 8 });
 }
 
 #[test]
@@ -147,20 +150,20 @@ fn indirect_tables_that_cannot_be_end_the_ring() {
         available(&world, 1, 0);
         pop(&mut world).unwrap_err()
     };
-    assert_eq!(with(split(), INDIRECT | NEXT, 32), Broken::Indirect);
+    assert_eq!(with(split(), INDIRECT | NEXT, 32), RingBroken::Indirect);
     for len in [0, 1, 15, 17, 31, 16 * 32_769, u32::MAX] {
-        assert_eq!(with(split(), INDIRECT, len), Broken::IndirectLength(len));
+        assert_eq!(with(split(), INDIRECT, len), RingBroken::IndirectLength(len));
     }
     let mut nested = split();
     describe(&nested, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
     describe(&nested, TABLES, 0, (TABLES, 32, INDIRECT, 0));
     available(&nested, 1, 0);
-    assert_eq!(pop(&mut nested).unwrap_err(), Broken::Indirect);
+    assert_eq!(pop(&mut nested).unwrap_err(), RingBroken::Indirect);
     let without = Options { indirect: false, ..options(Layout::Split, false) };
-    assert_eq!(with(common::world(8, without), INDIRECT, 32), Broken::Indirect);
+    assert_eq!(with(common::world(8, without), INDIRECT, 32), RingBroken::Indirect);
     let mut world = common::world(8, Options { layout: Layout::Packed, ..without });
     describe(&world, DESCRIPTORS, 0, (TABLES, 32, 0, FRESH | INDIRECT));
-    assert_eq!(pop(&mut world).unwrap_err(), Broken::Indirect);
+    assert_eq!(pop(&mut world).unwrap_err(), RingBroken::Indirect);
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn a_chain_of_countless_empty_descriptors_ends_the_ring() {
                 let chain = pop(&mut world);
                 match count == most {
                     true => assert_eq!(chain.unwrap().unwrap().fault, None),
-                    false => assert_eq!(chain.unwrap_err(), Broken::LongChain(DESCRIPTORS_MAX)),
+                    false => assert_eq!(chain.unwrap_err(), RingBroken::LongChain(DESCRIPTORS_MAX)),
                 }
             }
         }
@@ -340,7 +343,7 @@ fn a_used_index_that_was_tampered_with_is_seen_at_the_start() {
     let memory = common::memory();
     memory.regions()[0].write(usize::try_from(DEVICE).unwrap() + 2, 77u16).unwrap();
     let new = Queue::new(memory, setup(8, options(Layout::Split, true))).map(drop);
-    let error = Broken::AvailableOverflow { available: 0, used: 77, size: 8 };
+    let error = RingBroken::AvailableOverflow { available: 0, used: 77, size: 8 };
     assert_eq!(new, Err(SetupError::Broken(error)));
 }
 

@@ -76,7 +76,7 @@ pub enum ConnectError {
 /// The rings of a connected frontend.
 pub struct Connection<H: Hypervisor> {
     /// Its queues.
-    pub queues: Vec<Queue<H>>,
+    pub queues: Vec<VifQueue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
     /// The time limit of granted buffers, if the guest copies.
@@ -91,7 +91,8 @@ impl<H: Hypervisor> Connection<H> {
     /// The connection as a port of the datapath: its queues, and the control ring and the time limit of
     /// granted buffers as tasks.
     pub fn into_port(self) -> (Vec<port::Queue>, Vec<Box<dyn Task>>) {
-        let queue = |Queue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
+        let queue =
+            |VifQueue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
         let control = self.control.map(|control| -> Box<dyn Task> { Box::new(control) });
         let expiry = self.expiry.map(|expiry| -> Box<dyn Task> { expiry });
         (self.queues.into_iter().map(queue).collect(), control.into_iter().chain(expiry).collect())
@@ -112,7 +113,7 @@ impl<H: Hypervisor> Connection<H> {
     pub fn usage(&self) -> Vec<Weak<GrantUse>> {
         let mut all: Vec<&Arc<GrantUse>> = Vec::new();
         for one in
-            self.queues.iter().flat_map(|Queue { tx, rx }| [tx.usage(), rx.usage()]).flatten()
+            self.queues.iter().flat_map(|VifQueue { tx, rx }| [tx.usage(), rx.usage()]).flatten()
         {
             // Both directions of a queue may have one table.
             if !all.iter().any(|known| Arc::ptr_eq(known, one)) {
@@ -125,7 +126,7 @@ impl<H: Hypervisor> Connection<H> {
     /// Notifies the frontend on all rings: an earlier backend may have died between a publication
     /// and its notification.
     pub(crate) fn wake(&self) {
-        for Queue { tx, rx } in &self.queues {
+        for VifQueue { tx, rx } in &self.queues {
             tx.notify();
             rx.notify();
         }
@@ -136,7 +137,7 @@ impl<H: Hypervisor> Connection<H> {
 }
 
 /// One queue: a ring each way.
-pub struct Queue<H: Hypervisor> {
+pub struct VifQueue<H: Hypervisor> {
     /// From the guest.
     pub tx: TxQueue<H>,
     /// To the guest.
@@ -197,7 +198,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
         steering: Option<Arc<SteeringCell>>,
-    ) -> Result<Queue<H>, ConnectError> {
+    ) -> Result<VifQueue<H>, ConnectError> {
         let Self { hypervisor, peer, keys, features, offered, rings, headroom } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
@@ -241,7 +242,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let headroom = headroom.clone();
         let options = RxOptions { features, coalescing, steering, offsets, headroom, mode };
         let rx = RxQueue::new(hypervisor, to, rx, options, rx_cache);
-        Ok(Queue { tx, rx })
+        Ok(VifQueue { tx, rx })
     }
 
     /// How a queue's frames get into the guest's memory.

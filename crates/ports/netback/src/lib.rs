@@ -1,7 +1,7 @@
 //! The backend of a Xen virtual interface (`public/io/netif.h`).
 //!
 //! A [`Vif`] is the interface in the store: it offers features, waits for the frontend and
-//! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
+//! connects its queues. A [`VifQueue`] is a ring each way. [`TxQueue`] takes packets off the TX
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
 //! [`RxQueue`] copies frames into the buffers that the guest posted, transfers pages with the
 //! frames to the guest, grants an uplink's frames to the guest, which copies them, or lends the buffers to the device. A
@@ -40,7 +40,7 @@ mod tx;
 mod vif;
 
 pub use channel::{GrantReuse, RxChannel, TxChannel};
-pub use connect::{ConnectError, Connection, Queue};
+pub use connect::{ConnectError, Connection, VifQueue};
 pub use control::ControlRing;
 pub use expiry::COPY_LIMIT;
 pub use grant_use::{DirectionUsage, GrantUsage, GrantUse};

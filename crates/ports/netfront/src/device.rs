@@ -59,7 +59,7 @@ impl<G: Guest> Device for Frontend<G> {
     }
 }
 
-impl<G: Guest> netdev::Queue for Queue<G> {
+impl<G: Guest> netdev::Queue for FrontendQueue<G> {
     type Frame = Received;
     type Fault = Fault;
 
@@ -152,7 +152,7 @@ impl<G: Guest> netdev::Queue for Queue<G> {
 }
 
 /// One queue: a ring for each direction.
-pub struct Queue<G: Guest> {
+pub struct FrontendQueue<G: Guest> {
     /// To the backend.
     pub tx: TxQueue<G>,
     /// From the backend.

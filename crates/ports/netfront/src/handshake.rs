@@ -14,7 +14,7 @@ use wire::netif::{GrefMapping, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
 use crate::invalidate::{TxPages, wanted};
-use crate::{ControlError, ControlRing, CopyPool, Queue};
+use crate::{ControlError, ControlRing, CopyPool, FrontendQueue};
 
 /// The token of the watch on the backend's state.
 const WATCH: &str = "backend";
@@ -117,7 +117,7 @@ impl<G: Guest> Frontend<G> {
         store: Arc<dyn Store>,
         device: &str,
         config: &Config,
-    ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
+    ) -> Result<(Self, Vec<FrontendQueue<G>>), ConnectError> {
         let (mut frontend, queues) = Self::connect_with(guest, store, device, config, None)?;
         // Frames pass all the same.
         let _ = frontend.keep_mapped();
@@ -132,7 +132,7 @@ impl<G: Guest> Frontend<G> {
         device: &str,
         config: &Config,
         pool: Option<&CopyPool<G>>,
-    ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
+    ) -> Result<(Self, Vec<FrontendQueue<G>>), ConnectError> {
         let read = |key: &str| {
             let path = format!("{device}/{key}");
             store.read(None, &path).map_err(|_| ConnectError::Key(path))
@@ -189,7 +189,7 @@ impl<G: Guest> Frontend<G> {
         &self,
         guest: &G,
         backend: DomId,
-        queues: &mut [Queue<G>],
+        queues: &mut [FrontendQueue<G>],
     ) -> Result<(), ConnectError> {
         let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (n, queue) in (0..).zip(queues) {

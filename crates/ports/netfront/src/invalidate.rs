@@ -10,7 +10,7 @@ use hypervisor::{GrantRef, Guest};
 use netdev::NotFreed;
 use wire::netif::GrefMapping;
 
-use crate::{ControlError, Frontend, Queue};
+use crate::{ControlError, Frontend, FrontendQueue};
 
 impl<G: Guest> Frontend<G> {
     /// Frees pages of a queue that were set aside: the backend unmaps them and confirms it, and then
@@ -71,14 +71,14 @@ pub(crate) struct TxPages<G: Guest> {
 }
 
 impl<G: Guest> TxPages<G> {
-    pub(crate) fn of(queue: &Queue<G>) -> Self {
+    pub(crate) fn of(queue: &FrontendQueue<G>) -> Self {
         let (pages, grefs) = queue.tx.pages();
         Self { pages: pages.clone(), grefs: grefs.clone() }
     }
 }
 
 /// The pages of a queue that the backend may keep mapped, the most important first.
-pub(crate) fn wanted<G: Guest>(queue: &Queue<G>) -> Vec<GrefMapping> {
+pub(crate) fn wanted<G: Guest>(queue: &FrontendQueue<G>) -> Vec<GrefMapping> {
     // A backend that maps each packet anew has places for buffers only. It only reads TX pages.
     let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
     let received = queue.rx.grefs().iter().map(|gref| (gref, 0));

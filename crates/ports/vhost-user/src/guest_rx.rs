@@ -97,8 +97,8 @@ impl From<Outcome> for Refused {
     }
 }
 
-impl From<virtqueue::Broken> for Refused {
-    fn from(error: virtqueue::Broken) -> Self {
+impl From<virtqueue::RingBroken> for Refused {
+    fn from(error: virtqueue::RingBroken) -> Self {
         Self::Broken(Broken::new(error))
     }
 }
@@ -553,7 +553,7 @@ impl Egress for GuestRx {
         now: Duration,
     ) -> Result<(), Broken> {
         if self.ring.queue.memory().is_lost() {
-            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+            return Err(Broken::new(virtqueue::RingBroken::MemoryLost));
         }
         let count = offers.len();
         let mut result = self.deliver_all(body, offers, now);

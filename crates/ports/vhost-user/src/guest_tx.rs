@@ -283,7 +283,7 @@ impl Ingress for GuestTx {
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         if self.ring.queue.memory().is_lost() {
-            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+            return Err(Broken::new(virtqueue::RingBroken::MemoryLost));
         }
         self.announce(received);
         while !budget.is_spent() && self.ring.queue.has_waiting().map_err(Broken::new)? {
@@ -335,7 +335,7 @@ impl Ingress for GuestTx {
     fn arm(&mut self) -> Result<Armed, Broken> {
         // A packed ring that has just been lost looks empty.
         if self.ring.queue.memory().is_lost() {
-            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+            return Err(Broken::new(virtqueue::RingBroken::MemoryLost));
         }
         if self.window.is_full() {
             return Ok(Armed::Asleep);

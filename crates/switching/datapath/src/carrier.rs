@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use port::Frame;
+use port::{Frame, Window};
 use switch::multicast::Groups;
 
 use crate::activity::Activity;
 use crate::copies::Copies;
+use crate::port::Port;
 use crate::shared::{Ports, Shared};
 
 /// Carries frames for a worker: finds where they go ([`route`](crate::route)) and delivers them
@@ -30,6 +31,17 @@ pub(crate) struct Carrier {
     pub(crate) now: Duration,
     /// Where the worker says to which port it delivers.
     pub(crate) activity: Arc<Activity>,
+}
+
+/// A pass over a queue: what it has in hand.
+pub(crate) struct Pass<'a> {
+    /// The port that the queue is of.
+    pub(crate) port: &'a Port,
+    pub(crate) window: &'a Window,
+    /// How many of the frames came in this pass. They are the last ones.
+    pub(crate) fresh: usize,
+    /// A bit for each slot whose frame is neither routed nor delivered: it has its outcome, or is in flight.
+    pub(crate) decided: u64,
 }
 
 impl Carrier {

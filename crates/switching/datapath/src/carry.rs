@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use port::{Broken, Budget, DropReason, Ingress, Outcome, Received, Rewrap, WINDOW};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::deliver::{Batch, Hand, TURN};
 use crate::head_of_line::Waits;
 use crate::held::Held;
@@ -14,7 +14,7 @@ use crate::parts::Parts;
 use crate::port::Port;
 use crate::probes;
 use crate::residence::Residence;
-use crate::route::{Pass, Routes};
+use crate::route::Routes;
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

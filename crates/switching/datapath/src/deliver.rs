@@ -7,14 +7,14 @@ use arrayvec::ArrayVec;
 use port::{Body, Broken, DropReason, Offer, Outcome, Outcomes, WINDOW, Window};
 use switch::{Membership, PortId};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::head_of_line::Waits;
 use crate::held::Held;
 use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
 use crate::probes;
-use crate::route::{Pass, Route, Routes};
+use crate::route::{Route, Routes};
 use crate::steer::Steer;
 use crate::tags::{self, TagAction};
 use crate::targets::Targets;
@@ -265,6 +265,7 @@ impl Recipient<'_> {
     /// Delivers frames of a group that has this one destination.
     fn unicast(&self, group: &[u8], hand: &mut Hand<'_>) {
         let Self { carrier, batch, to, queue } = *self;
+        let window = batch.pass.window;
         let mut waiting = Slots::new();
         let mut bytes = 0;
         let mut rest = group;
@@ -274,7 +275,7 @@ impl Recipient<'_> {
                 break;
             }
             let Hand { deliveries, parts, outcomes, .. } = &mut *hand;
-            let run = &rest[..frames_of(LOCKED_PACKETS, batch.pass.window, rest)];
+            let run = &rest[..frames_of(LOCKED_PACKETS, window, rest)];
             let done = self.deliver(run, parts, |slot, outcome| {
                 outcomes[usize::from(slot)] = outcome;
                 match outcome {

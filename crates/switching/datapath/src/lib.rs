@@ -210,7 +210,7 @@ impl Datapath {
     }
 
     /// The addresses that the switch knows.
-    pub fn addresses(&self) -> Vec<switch::Entry> {
+    pub fn addresses(&self) -> Vec<switch::MacEntry> {
         let (ports, seconds) = (self.shared.ports(), self.shared.seconds());
         self.tables(&ports).flat_map(|table| table.entries(seconds)).collect()
     }

@@ -3,9 +3,9 @@
 //! A guest whose interface has a device on the host is such a pair. The network behind that device decides where frames go, so
 //! nothing is looked up, learnt or flooded here. All else is as for ports in the switch.
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::peer::Peer;
-use crate::route::{Pass, Route, Routes};
+use crate::route::{Route, Routes};
 use crate::steer::Steer;
 
 impl Carrier {

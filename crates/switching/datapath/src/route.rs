@@ -1,27 +1,16 @@
 //! Where the frames of a window go.
 
 use arrayvec::ArrayVec;
-use port::{Frame, WINDOW, Window};
+use port::{Frame, WINDOW};
 use switch::multicast::{Arrival, Reach};
 use switch::{Membership, NO_VLAN, PortId, PortSet, Verdict, forward};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Pass};
 use crate::domains::Domains;
 use crate::port::Port;
 use crate::shared::Shared;
 use crate::steer::Steer;
 use crate::targets::Targets;
-
-/// A pass over a queue: what it has in hand.
-pub(crate) struct Pass<'a> {
-    /// The port that the queue is of.
-    pub(crate) port: &'a Port,
-    pub(crate) window: &'a Window,
-    /// How many of the frames came in this pass. They are the last ones.
-    pub(crate) fresh: usize,
-    /// A bit for each slot whose frame is neither routed nor delivered: it has its outcome, or is in flight.
-    pub(crate) decided: u64,
-}
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use port::{DropReason, Outcome, Outcomes, WINDOW};
 use switch::multicast::Reach;
 use switch::{PortId, PortSet};
 
-use crate::carrier::Carrier;
-use crate::route::Pass;
+use crate::carrier::{Carrier, Pass};
 
 /// Those of a set of ports that a frame reaches.
 #[derive(Clone, Copy)]

@@ -30,5 +30,5 @@ pub use membership::{Membership, NO_VLAN, TagChange, Tagging, VlanId, VlanSet};
 pub use moves::Move;
 pub use ports::{PortId, PortSet};
 pub use storm::{FLOOD_COPIES, StormControl};
-pub use table::{DEFAULT_CAPACITY, Entry, Limits, MacTable, TeachError};
+pub use table::{DEFAULT_CAPACITY, Limits, MacEntry, MacTable, TeachError};
 pub use wire::ethernet::MacAddr;

@@ -44,7 +44,7 @@ impl Default for Limits {
 
 /// One address, as an operator sees it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Entry {
+pub struct MacEntry {
     /// The station's VLAN; [`NO_VLAN`] for ports without one.
     pub vlan: u16,
     /// Its address.
@@ -145,10 +145,10 @@ impl MacTable {
 
     /// All addresses that [`lookup`](Self::lookup) would find at second `now`, in no order. Allocates: for
     /// operators.
-    pub fn entries(&self, now: u32) -> Vec<Entry> {
+    pub fn entries(&self, now: u32) -> Vec<MacEntry> {
         self.occupied()
             .filter(|&(bucket, slot, word)| !self.is_aged(word, bucket.last_seen(slot), now))
-            .map(|(bucket, slot, word)| Entry {
+            .map(|(bucket, slot, word)| MacEntry {
                 vlan: self.vlan,
                 mac: word.mac(),
                 port: word.port(),

@@ -43,7 +43,7 @@ table! {
         #[serde(deserialize_with = "socket_mode")]
         nic_mode: u32 = SOCKET_MODE;
         /// The platform whose guests are served.
-        platform: Platform = Platform::Machine;
+        platform: PlatformKind = PlatformKind::Machine;
         /// Threads that carry frames; see [`Daemon::workers`].
         workers: Option<usize> = None;
         /// The CPUs of these threads, one each; without it they run where the scheduler puts them.
@@ -70,7 +70,7 @@ table! {
         /// Whether `pvnet capture` and mirrors may record what ports carry.
         capture: bool = true, Effort::InPlace;
         /// What the daemon gives up when it has started.
-        sandbox: Sandbox = Sandbox::default();
+        sandbox: SandboxLevel = SandboxLevel::default();
         /// How its log is written.
         log: LogFormat = LogFormat::default();
     }
@@ -129,7 +129,7 @@ impl Daemon {
         match (self.poll, self.poll_us, self.platform) {
             (Poll::Never, ..) => Duration::ZERO,
             (_, Some(poll_us), _) => Duration::from_micros(poll_us),
-            (Poll::Adaptive, None, Platform::Xen) => Duration::ZERO,
+            (Poll::Adaptive, None, PlatformKind::Xen) => Duration::ZERO,
             (Poll::Adaptive | Poll::Always, None, _) => poller::POLL,
         }
     }
@@ -217,7 +217,7 @@ const SOCKET_MODE: u32 = 0o600;
 /// `platform`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Platform {
+pub enum PlatformKind {
     /// Guests are processes that join: `pvnet guest`.
     #[default]
     Machine,
@@ -289,7 +289,7 @@ table! {
 /// What the daemon gives up when it has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sandbox {
+pub enum SandboxLevel {
     /// Everything that the configuration, as it is, does not need.
     #[default]
     Full,

@@ -5,7 +5,7 @@ use netback::RxChannel;
 
 use super::port_settings::{PortTable, changes, effort_in, taking};
 use super::table::{CARDS, Changes, Effort, Table, in_place};
-use super::{Config, Guest, Mirror, Nic, Platform, Port, Uplink, UplinkKind, Vif};
+use super::{Config, Guest, Mirror, Nic, PlatformKind, Port, Uplink, UplinkKind, Vif};
 
 /// A table that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +153,8 @@ fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> ByPort {
     }
     let [had_pool, has_pool] = configs.map(|config| {
         let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-        config.daemon.platform != Platform::Xen || vifs.any(|vif| vif.rx == RxChannel::GuestCopy)
+        config.daemon.platform != PlatformKind::Xen
+            || vifs.any(|vif| vif.rx == RxChannel::GuestCopy)
     });
     for ((before, after), name) in before.vifs.iter().zip(&after.vifs).zip(after.vif_names()) {
         let keys = changes(before, after).into_iter().map(|(key, effort)| match key {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use super::table::{Effort, table};
-use super::{Attach, Config, Platform, Queues, check_name};
+use super::{Attach, Config, PlatformKind, Queues, check_name};
 
 table! {
     /// `[[mirror]]`
@@ -128,7 +128,7 @@ impl Config {
         let is_known = self.uplinks.iter().any(|uplink| uplink.name == port)
             || self.ports.iter().any(|other| other.name == port)
             || vifs.any(|vif| vif == port);
-        match is_known || self.daemon.platform == Platform::Xen {
+        match is_known || self.daemon.platform == PlatformKind::Xen {
             true => Ok(()),
             false => Err(format!("there is no port {port:?}")),
         }
@@ -147,7 +147,7 @@ impl Config {
         let mut vif = vif.filter(|(name, _)| name == port);
         // On Xen the toolstack makes guests' ports, each of which has a table of its name, or that of all.
         let by_toolstack = (uplink.is_none() && machine.is_none())
-            .then(|| self.guest(port).filter(|_| self.daemon.platform == Platform::Xen))
+            .then(|| self.guest(port).filter(|_| self.daemon.platform == PlatformKind::Xen))
             .flatten();
         let of_domain = by_toolstack.map(|guest| guest.vifs.first().cloned().unwrap_or_default());
         let has_device = machine.is_some_and(|port| port.settings.attach == Some(Attach::Device))

@@ -89,7 +89,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.grant_reuse, blue.grant_reuse);
     let is_split =
-        |vif: &Vif| vif.offered(1, Platform::Machine, Poll::Adaptive).split_event_channels;
+        |vif: &Vif| vif.offered(1, PlatformKind::Machine, Poll::Adaptive).split_event_channels;
     assert_eq!(is_split(red), is_split(blue));
     let sources = |vif: &Vif| std::mem::discriminant(&vif.settings.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
@@ -183,7 +183,8 @@ fn the_example_for_xen_is_valid_and_shows_the_defaults() {
     let other = Vif::default();
     assert_eq!(any.features(), other.features());
     assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
-    let is_split = |vif: &Vif| vif.offered(1, Platform::Xen, Poll::Adaptive).split_event_channels;
+    let is_split =
+        |vif: &Vif| vif.offered(1, PlatformKind::Xen, Poll::Adaptive).split_event_channels;
     assert_eq!(is_split(&any), is_split(&other));
     assert_eq!(any.settings.guest_offloads, other.settings.guest_offloads);
     assert_eq!(
@@ -218,10 +219,10 @@ fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
 #[test]
 fn answers_are_held_back_only_by_workers_that_sleep() {
     let delay = |platform, poll| Vif::default().offered(1, platform, poll).completion_delay;
-    assert!(delay(Platform::Xen, Poll::Adaptive).is_some());
-    assert!(delay(Platform::Xen, Poll::Never).is_some());
-    assert_eq!(delay(Platform::Xen, Poll::Always), None);
-    assert_eq!(delay(Platform::Machine, Poll::Adaptive), None);
+    assert!(delay(PlatformKind::Xen, Poll::Adaptive).is_some());
+    assert!(delay(PlatformKind::Xen, Poll::Never).is_some());
+    assert_eq!(delay(PlatformKind::Xen, Poll::Always), None);
+    assert_eq!(delay(PlatformKind::Machine, Poll::Adaptive), None);
 }
 
 #[test]
@@ -229,7 +230,7 @@ fn what_a_guest_gets_does_not_depend_on_what_it_may_send() {
     let offered = |more: &str| {
         parse(&format!("{RED}{more}")).unwrap().guests[0].vifs[0].offered(
             1,
-            Platform::Machine,
+            PlatformKind::Machine,
             Poll::Adaptive,
         )
     };

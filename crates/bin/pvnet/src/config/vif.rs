@@ -8,7 +8,7 @@ use serde::Deserialize;
 use switch::multicast::Router;
 use wire::ethernet::MacAddr;
 
-use super::daemon::{Platform, Poll};
+use super::daemon::{PlatformKind, Poll};
 use super::port_settings::Rules;
 use super::table::{Effort, parsed, table};
 
@@ -139,8 +139,8 @@ impl Vif {
     }
 
     /// Whether an uplink's queue for one guest puts frames where this guest takes them from.
-    pub fn has_own_queue(&self, platform: Platform) -> bool {
-        self.rx.lends() || (platform == Platform::Xen && self.rx == RxChannel::GuestCopy)
+    pub fn has_own_queue(&self, platform: PlatformKind) -> bool {
+        self.rx.lends() || (platform == PlatformKind::Xen && self.rx == RxChannel::GuestCopy)
     }
 
     /// The most queues, if by default it has `default`.
@@ -151,8 +151,8 @@ impl Vif {
     }
 
     /// What its backend offers on a platform, where workers wait as `poll` says, if it has as many queues as `default` says by default.
-    pub fn offered(&self, default: u32, platform: Platform, poll: Poll) -> Offered {
-        let is_xen = platform == Platform::Xen;
+    pub fn offered(&self, default: u32, platform: PlatformKind, poll: Poll) -> Offered {
+        let is_xen = platform == PlatformKind::Xen;
         Offered {
             max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
             features: self.features(),

@@ -5,7 +5,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use capture::{Capture, Request};
+use capture::{Capture, CaptureRequest};
 use control_socket::{Change, ChangeReport, MoveReport, Status, WorkerRequest};
 use datapath::{Failure, Sleep};
 use hypervisor::DomId;
@@ -71,7 +71,7 @@ pub(super) enum Event {
         answer: mpsc::Sender<Result<(), String>>,
     },
     /// A client starts a capture of a port's frames.
-    Capture { request: Request, answer: mpsc::Sender<Result<Capture, String>> },
+    Capture { request: CaptureRequest, answer: mpsc::Sender<Result<Capture, String>> },
     /// A client, or a signal, changes the ports.
     Change { change: Box<NewConfig>, answer: mpsc::Sender<Result<ChangeReport, String>> },
     /// The daemon must stop.

@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 use vhost_user::{LOGS, MAPPINGS_MAX, ProcessBudget, REFUSED_MAX};
 use wire::netif::header_channel;
 
-use crate::config::{Attach, Guest, Platform, Poll, Port, Vif};
+use crate::config::{Attach, Guest, PlatformKind, Poll, Port, Vif};
 
 /// The most queues of a guest's device on the host.
 pub(super) const DEVICE_QUEUES_MAX: usize = 8;
@@ -185,7 +185,7 @@ fn device_queues(vif: &Vif) -> usize {
 /// Mappings of a vif's packets: at least, and if there are enough.
 fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
     // These are as many on each platform.
-    let offered = vif.offered(0, Platform::Machine, Poll::default());
+    let offered = vif.offered(0, PlatformKind::Machine, Poll::default());
     if vif.grant_reuse == GrantReuse::OnDemand && vif.persistent_grants > 0 {
         return cached(&offered, queues);
     }

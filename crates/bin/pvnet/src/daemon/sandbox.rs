@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use sandbox::{CallRules, CapabilitySet, Enforcement, FileRules};
 use tracing::{debug, info, warn};
 
-use crate::config::{self, Attach, Config, Platform};
+use crate::config::{self, Attach, Config, PlatformKind};
 use crate::daemon::low_latency;
 use crate::daemon::ports::{self, TABLES};
 use crate::daemon::reach::Reach;
@@ -39,7 +39,7 @@ impl Sandbox {
     /// Gives up capabilities and files, if the configuration wants that. What the kernel cannot do is left out. The
     /// configuration's `file` is read again at a reload.
     pub(super) fn enter(config: &Config, file: &Path) -> Self {
-        if config.daemon.sandbox == config::Sandbox::Off {
+        if config.daemon.sandbox == config::SandboxLevel::Off {
             warn!("sandbox = \"off\": the daemon keeps all its rights");
             return Self { needs: None, reach: Reach::everywhere() };
         }
@@ -97,7 +97,7 @@ fn names(capabilities: CapabilitySet) -> String {
 }
 
 fn needs(config: &Config, file: &Path) -> Needs {
-    let opens_devices = config.daemon.sandbox == config::Sandbox::Devices;
+    let opens_devices = config.daemon.sandbox == config::SandboxLevel::Devices;
     let ports: Vec<_> = TABLES
         .into_iter()
         // One whose keys do not fit together is refused when it is opened.
@@ -119,7 +119,7 @@ fn needs(config: &Config, file: &Path) -> Needs {
 
 /// Whether the daemon connects again to a xenstored of this domain, after that was started again.
 fn reaches_store(config: &Config) -> bool {
-    config.daemon.platform == Platform::Xen && xen::store::has_socket()
+    config.daemon.platform == PlatformKind::Xen && xen::store::has_socket()
 }
 
 fn capabilities(config: &Config, ports: &[ports::Needs], calls: CallRules) -> CapabilitySet {
@@ -149,11 +149,11 @@ fn capabilities(config: &Config, ports: &[ports::Needs], calls: CallRules) -> Ca
 fn makes_devices(config: &Config) -> bool {
     let of_xen = || {
         let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-        config.daemon.platform == Platform::Xen
+        config.daemon.platform == PlatformKind::Xen
             && (config.xen.attach == Attach::Device
                 || vifs.any(|vif| config.device_of(vif, None).is_some()))
     };
-    config.daemon.sandbox == config::Sandbox::Devices
+    config.daemon.sandbox == config::SandboxLevel::Devices
         || config.devices().next().is_some()
         || of_xen()
 }
@@ -186,7 +186,7 @@ fn files(config: &Config, ports: &[ports::Needs], file: &Path, calls: CallRules)
     if config.daemon.low_latency {
         rules.write.push(low_latency::DEVICE.into());
     }
-    if config.daemon.platform == Platform::Xen {
+    if config.daemon.platform == PlatformKind::Xen {
         rules.read.extend(paths(&["/dev/urandom", "/run/xen"]));
         rules.write.extend(paths(&["/dev/xen", "/proc/xen"]));
         let lock = lock_path(&config.xen.backend);

@@ -91,8 +91,8 @@ pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
 }
 
 /// An entry of the switch's table.
-pub(super) fn address(entry: &switch::Entry) -> Address {
-    let switch::Entry { vlan, mac, port, age, taught } = *entry;
+pub(super) fn address(entry: &switch::MacEntry) -> Address {
+    let switch::MacEntry { vlan, mac, port, age, taught } = *entry;
     let vlan = (vlan != NO_VLAN).then_some(vlan);
     Address { mac: mac.to_string(), vlan, port: port.0, age, taught }
 }

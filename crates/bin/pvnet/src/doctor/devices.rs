@@ -118,7 +118,7 @@ pub(super) fn nics() -> Vec<Check> {
 
 fn macvtap(namespace: &Result<Namespace, String>) -> Result<String, String> {
     let namespace = namespace.as_ref().map_err(Clone::clone)?;
-    let macvtap = crate::netns::Macvtap::make(Some(namespace.name()), RIGHT)?;
+    let macvtap = crate::netns::MacvtapInterface::make(Some(namespace.name()), RIGHT)?;
     crate::netns::inside(Some(namespace.name()), || {
         Macvtap::open(macvtap.name(), 1, TapOffload::ALL).map_err(text)
     })?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use control_socket::{PortState, PortStatus, Reason};
 use hypervisor::EventChannel;
 use machine::MachineGuest;
-use netfront::{ConnectError, Frontend, Queue, Received};
+use netfront::{ConnectError, Frontend, FrontendQueue, Received};
 use offload::Checksum;
 use shm::Piece;
 use wire::ethernet::MacAddr;
@@ -29,7 +29,7 @@ fn mac(number: u8) -> MacAddr {
 /// A connected vif.
 struct Vif {
     frontend: Frontend<MachineGuest>,
-    queue: Queue<MachineGuest>,
+    queue: FrontendQueue<MachineGuest>,
 }
 
 impl Vif {
@@ -81,7 +81,12 @@ fn port(daemon: &Daemon, name: &str) -> PortStatus {
 }
 
 /// Writes an index into a vif's TX ring that claims more requests than the ring has.
-fn forge_index(guest: &MachineGuest, store: &dyn Store, handle: u32, queue: &Queue<MachineGuest>) {
+fn forge_index(
+    guest: &MachineGuest,
+    store: &dyn Store,
+    handle: u32,
+    queue: &FrontendQueue<MachineGuest>,
+) {
     let node = machine::toolstack::device_path(handle);
     let gref = store.read(None, &format!("{node}/tx-ring-ref")).unwrap();
     let gref: usize = gref.parse().unwrap();

@@ -12,7 +12,7 @@ pub trait BaselineFile: Sized {
     /// The first line.
     const TITLE: &'static str;
 
-    fn provenance(&self) -> &Provenance;
+    fn provenance(&self) -> &BaselineProvenance;
 
     /// What follows the provenance.
     fn numbers(&self, text: &mut String);
@@ -58,14 +58,14 @@ pub trait BaselineFile: Sized {
 /// Windows, and what their numbers depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    pub provenance: Provenance,
+    pub provenance: BaselineProvenance,
     pub windows: BTreeMap<String, Measured>,
 }
 
 impl BaselineFile for Baseline {
     const TITLE: &'static str = "# pvscope check, version 3: counts per frame of `pvnet-lab bench pps --lockstep`. Made by `make gate-update`.";
 
-    fn provenance(&self) -> &Provenance {
+    fn provenance(&self) -> &BaselineProvenance {
         &self.provenance
     }
 
@@ -91,7 +91,7 @@ impl BaselineFile for Baseline {
     fn take<'a>(
         lines: impl Iterator<Item = (usize, &'a str)>,
     ) -> std::result::Result<Self, String> {
-        let (mut provenance, mut windows) = (Provenance::default(), BTreeMap::new());
+        let (mut provenance, mut windows) = (BaselineProvenance::default(), BTreeMap::new());
         let mut window: Option<&mut Measured> = None;
         for (number, line) in lines {
             let wrong = || format!("line {number} is not understood: {line:?}");
@@ -128,9 +128,9 @@ impl BaselineFile for Baseline {
 
 /// The keys and values. Numbers of another machine or another compiler are not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Provenance(Vec<(String, String)>);
+pub struct BaselineProvenance(Vec<(String, String)>);
 
-impl Provenance {
+impl BaselineProvenance {
     /// Of these keys and values.
     pub fn new(values: Vec<(&str, String)>) -> Self {
         Self(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
@@ -185,7 +185,7 @@ mod tests {
             functions: [("pvnet ring::FrontRing<Tx, P>::take".to_owned(), 33.5)].into(),
             missed: [("kernel schedule".to_owned(), 0.125)].into(),
         };
-        let provenance = Provenance::new(vec![("profile", "release".to_owned())]);
+        let provenance = BaselineProvenance::new(vec![("profile", "release".to_owned())]);
         Baseline { provenance, windows: [("header-64".to_owned(), window)].into() }
     }
 
@@ -207,7 +207,10 @@ mod tests {
     #[test]
     fn what_differs_is_named() {
         let of = |kernel: &str| {
-            Provenance::new(vec![("profile", "release".to_owned()), ("kernel", kernel.to_owned())])
+            BaselineProvenance::new(vec![
+                ("profile", "release".to_owned()),
+                ("kernel", kernel.to_owned()),
+            ])
         };
         assert_eq!(of("a").check(&of("a")), Ok(()));
         let message = of("a").check(&of("b")).unwrap_err();

@@ -9,7 +9,7 @@ use scope_model::LAYOUTS;
 use scope_result::Recording;
 use xenlab::{Batch, BatchHost, Emulator, HostFile, Images, Kind, Suite, default_cache};
 
-use super::baseline::Provenance;
+use super::baseline::BaselineProvenance;
 use super::layouts::{self, PROGRAM};
 use super::measured::Measured;
 use crate::command_line::escaped;
@@ -58,7 +58,7 @@ pub struct MachineArgs {
 
 /// A machine that can be started.
 pub struct Machine {
-    pub provenance: Provenance,
+    pub provenance: BaselineProvenance,
     images: Images,
     emulator: Emulator,
     program: PathBuf,
@@ -122,7 +122,7 @@ impl Machine {
         let (suite, cache) = (Suite::of_this_machine(), absolute(&default_cache())?);
         let images = Images::prepare(suite, &cache, args.quiet)?;
         let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
-        let provenance = Provenance::new(vec![
+        let provenance = BaselineProvenance::new(vec![
             // The processor that programs see, for which the C library chooses its functions, is QEMU's: all that this version has
             // (`-cpu max`), whatever the host's is.
             ("qemu", emulator.version_line()?),
@@ -151,7 +151,8 @@ impl Machine {
         let argument = self.record.plugin_argument(&self.plugin, &raw, &symbols, None)?;
         let qemu = self.emulator.version_line()?;
         let names = ("pvnet-lab bench pps --lockstep", &*qemu);
-        let machine = snapshot::Machine::of_lab(names, &host, &self.images, &self.emulator)?;
+        let machine =
+            snapshot::StartableMachine::of_lab(names, &host, &self.images, &self.emulator)?;
         let printed = host.printed();
         let consoles = [("the console", host.log()), ("the script", printed.clone())];
         let watch = Watch::new(&consoles, &progress, args.limit);

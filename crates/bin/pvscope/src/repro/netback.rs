@@ -21,10 +21,10 @@ use cost::Cost;
 use document::PairData;
 use pairs::Pair;
 use scope_model::Costs;
-use scope_result::{Provenance as Made, Recording};
+use scope_result::{Provenance, Recording};
 
 use super::{ReproArgs, usage};
-use crate::check::{BaselineFile as _, Provenance};
+use crate::check::{BaselineFile as _, BaselineProvenance};
 use crate::error::Result;
 use crate::report::show;
 use crate::workload::{Variation, Workload};
@@ -141,7 +141,7 @@ fn data(
     pairs: &[Pair],
     known: Option<&Baseline>,
     costs: &[Cost],
-    provenance: &Provenance,
+    provenance: &BaselineProvenance,
 ) -> Result<NetbackData> {
     let of = |name: &str| {
         let recorded = costs.iter().find(|cost| cost.workload == name);
@@ -154,7 +154,7 @@ fn data(
 }
 
 /// What numbers depend on besides pvnet's source.
-fn provenance_of(recording: &Recording, costs: Costs) -> Provenance {
+fn provenance_of(recording: &Recording, costs: Costs) -> BaselineProvenance {
     let made = &recording.provenance;
     let image = |name: &str| {
         let image = made.images.iter().find(|image| image.name == name);
@@ -172,11 +172,11 @@ fn provenance_of(recording: &Recording, costs: Costs) -> Provenance {
         ("scripts", scripts()),
     ];
     values.extend(compiler.map(|compiler| ("pvnet", compiler)));
-    Provenance::new(values)
+    BaselineProvenance::new(values)
 }
 
 /// The length of a recording that is no longer than others.
-fn milliseconds(made: &Made) -> String {
+fn milliseconds(made: &Provenance) -> String {
     let words = made.options.iter().find_map(|option| option.strip_prefix("--milliseconds "));
     let length: Option<u32> = words.and_then(|words| words.parse().ok());
     length.map_or_else(String::new, |length| (length / pairs::length(&made.workload)).to_string())

@@ -45,7 +45,7 @@ pub struct SnapshotArgs {
 }
 
 /// A machine that can be started.
-pub struct Machine<'a> {
+pub struct StartableMachine<'a> {
     /// QEMU's command line without a plugin.
     pub command: Box<dyn Fn() -> Result<Command> + 'a>,
     /// What the machine boots from.
@@ -110,7 +110,7 @@ enum Booted {
     Runs(Process),
 }
 
-impl<'a> Machine<'a> {
+impl<'a> StartableMachine<'a> {
     /// A machine of the lab: its name and QEMU's version, and what it boots from.
     pub fn of_lab(
         names: (&str, &str),

@@ -41,38 +41,29 @@ impl Variation {
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
     }
 
+    /// What is changed by words: the option, what it changes, and the words.
+    fn words(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
+        let words = [
+            ("--xen-append", "Xen", &self.xen_append),
+            ("--guest-config", "the guest", &self.guest_config),
+            ("--iperf", "iperf3", &self.iperf),
+            ("--script", "script", &self.script),
+            ("--guest-script", "the guest's script", &self.guest_script),
+        ];
+        words.into_iter().filter(|(.., words)| !words.is_empty())
+    }
+
     /// The options of what is changed, as on the command line.
     pub fn options(&self) -> Vec<String> {
-        let words = [
-            ("--xen-append", &self.xen_append),
-            ("--guest-config", &self.guest_config),
-            ("--iperf", &self.iperf),
-            ("--script", &self.script),
-            ("--guest-script", &self.guest_script),
-        ];
         let pause = self.pause.map(|pause| format!("--pause {pause}"));
-        let words = words.into_iter().filter(|(_, value)| !value.is_empty());
-        words.map(|(option, value)| format!("{option} {value}")).chain(pause).collect()
+        self.words().map(|(option, _, words)| format!("{option} {words}")).chain(pause).collect()
     }
 
     /// A workload's description, `about`, with the changes.
     pub fn describe(&self, about: &str) -> String {
-        let mut text = about.to_owned();
-        for (what, value) in [
-            ("Xen", &self.xen_append),
-            ("the guest", &self.guest_config),
-            ("iperf3", &self.iperf),
-            ("script", &self.script),
-            ("the guest's script", &self.guest_script),
-        ] {
-            if !value.is_empty() {
-                text += &format!("; {what}: {value}");
-            }
-        }
-        if let Some(pause) = self.pause {
-            text += &format!("; pauses of {pause} µs");
-        }
-        text
+        let pause = self.pause.map(|pause| format!("; pauses of {pause} µs"));
+        let words = self.words().map(|(_, what, words)| format!("; {what}: {words}"));
+        std::iter::once(about.to_owned()).chain(words).chain(pause).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hypervisor::EventChannel as _;
 use machine::{MachineGuest, toolstack};
-use netfront::{Frontend, Queue, Received};
+use netfront::{Frontend, FrontendQueue, Received};
 use offload::{Checksum, Gso};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -30,7 +30,7 @@ pub struct Guest {
     /// Keeps the device open.
     pub frontend: Frontend<MachineGuest>,
     /// Its rings.
-    pub queue: Queue<MachineGuest>,
+    pub queue: FrontendQueue<MachineGuest>,
     /// Its memory.
     pub machine: MachineGuest,
     /// Its address.
@@ -148,7 +148,7 @@ impl Guest {
 
     /// Sleeps until a frame or a response comes, or for `limit` at most.
     pub fn wait(&mut self, limit: Duration) -> Result<(), String> {
-        let Queue { tx, rx } = &mut self.queue;
+        let FrontendQueue { tx, rx } = &mut self.queue;
         if rx.arm().map_err(text)? || tx.arm().map_err(text)? {
             return Ok(());
         }

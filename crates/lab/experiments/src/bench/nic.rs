@@ -17,7 +17,7 @@ use super::rows::{Common, Rows, in_turn};
 use crate::error::{Error, Result};
 
 pub use instructions::{CountedArgs, run_counted};
-pub use machine::{Kind, Machine, To};
+pub use machine::{CardProtection, Machine, To};
 
 /// Options of this benchmark.
 #[derive(Args)]
@@ -32,7 +32,7 @@ pub struct NicArgs {
     pub size: u16,
     /// Protections to measure [default: all].
     #[arg(long, value_name = "PROTECTION,…", value_delimiter = ',')]
-    pub protection: Vec<Kind>,
+    pub protection: Vec<CardProtection>,
     /// Do not count instructions. They are counted if valgrind is installed.
     #[arg(long)]
     pub no_instructions: bool,
@@ -40,8 +40,9 @@ pub struct NicArgs {
 
 /// Runs the benchmark.
 pub fn run(args: &NicArgs) -> Result<Benchmark> {
-    let chosen = |kind: &Kind| args.protection.is_empty() || args.protection.contains(kind);
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(chosen).collect();
+    let chosen =
+        |kind: &CardProtection| args.protection.is_empty() || args.protection.contains(kind);
+    let kinds: Vec<CardProtection> = CardProtection::ALL.into_iter().filter(chosen).collect();
     let counts = !args.no_instructions && instructions::are_countable();
     let rounds = args.common.rounds;
     let steps = (rounds as usize + usize::from(counts)) * kinds.len();
@@ -70,7 +71,7 @@ pub fn run(args: &NicArgs) -> Result<Benchmark> {
 }
 
 /// Measures one protection, and returns millions of frames per second to the wire.
-fn measure(args: &NicArgs, kind: Kind, rows: &mut Rows) -> Result<f64> {
+fn measure(args: &NicArgs, kind: CardProtection, rows: &mut Rows) -> Result<f64> {
     let size = args.size;
     let duration = Duration::from_millis(args.milliseconds);
     let mut to_wire = 0.0;

@@ -103,7 +103,7 @@ impl Experiment<Key> for Transfers<'_> {
     type Running = Server;
     type Sample = Sample;
 
-    fn start(&self, kind: config::Server, _: u16) -> Result<Server> {
+    fn start(&self, kind: config::ServerKind, _: u16) -> Result<Server> {
         topology::start(kind, self.cpus)
     }
 

@@ -7,7 +7,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use cdna::message::Permissions;
-use cdnafront::{Config, Interface, Queue, Received, open, open_port};
+use cdnafront::{CardQueue, Config, Interface, ReceivedFrame, open, open_port};
 use contexts::Protection;
 use datapath::Datapath;
 use netdev::{Device, Metadata, Queue as _};
@@ -28,15 +28,15 @@ fn frame(to: MacAddr, from: MacAddr, payload: usize, seed: usize) -> Vec<u8> {
     bytes
 }
 
-fn send(queue: &mut Queue, bytes: &[u8]) {
+fn send(queue: &mut CardQueue, bytes: &[u8]) {
     crate::send(queue, bytes, Metadata::default()).unwrap();
 }
 
-fn receive(queue: &mut Queue) -> Option<Vec<u8>> {
+fn receive(queue: &mut CardQueue) -> Option<Vec<u8>> {
     crate::receive(queue).unwrap().map(|(bytes, _)| bytes)
 }
 
-fn opened(guests: u8, protection: Protection) -> (Arc<Mutex<World>>, Vec<(Interface, Queue)>) {
+fn opened(guests: u8, protection: Protection) -> (Arc<Mutex<World>>, Vec<(Interface, CardQueue)>) {
     let (world, contexts) = World::new(guests, protection, Permissions::default());
     let queues = contexts.into_iter().map(|context| open(context, &Config::default())).collect();
     world.lock().unwrap().settle();
@@ -101,7 +101,7 @@ fn run_card(world: &Mutex<World>, stop: &AtomicBool) {
 
 /// Sends `count` frames to the other guest, at most 64 beyond what it has received; receives as many. Sleeps when
 /// there is nothing to do.
-fn run_guest(queue: &mut Queue, to: MacAddr, from: MacAddr, count: usize) {
+fn run_guest(queue: &mut CardQueue, to: MacAddr, from: MacAddr, count: usize) {
     let (mut sent, mut received) = (0, 0);
     let mut began = Instant::now();
     while received < count || sent < count {
@@ -152,7 +152,7 @@ fn no_wake_up_is_lost_between_guests_and_a_card_that_sleep() {
 }
 
 /// Sends to the other guest and receives from it as fast as it can, until its context is taken away.
-fn run_until_revoked(interface: &Interface, queue: &mut Queue, to: MacAddr, from: MacAddr) {
+fn run_until_revoked(interface: &Interface, queue: &mut CardQueue, to: MacAddr, from: MacAddr) {
     let (mut sent, began) = (0, Instant::now());
     while interface.is_open() {
         while sent % 64 != 63 && queue.has_room() {
@@ -161,7 +161,7 @@ fn run_until_revoked(interface: &Interface, queue: &mut Queue, to: MacAddr, from
         }
         sent += 1;
         queue.kick();
-        let mut frame = Received::default();
+        let mut frame = ReceivedFrame::default();
         // The hypervisor refuses calls before the card has set the status.
         while let Ok(Some(_)) = queue.receive(&mut frame) {}
         queue.give_back();
@@ -199,7 +199,7 @@ fn a_revocation_in_the_middle_of_full_load_leaves_nothing() {
 }
 
 /// Sends every frame back to where it came from, and sleeps when there is none.
-fn run_echo(queue: &mut Queue, stop: &AtomicBool) {
+fn run_echo(queue: &mut CardQueue, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut any = false;
         while let Some(mut bytes) = receive(queue) {

@@ -7,12 +7,12 @@ mod port;
 mod queue;
 mod world;
 
-use cdnafront::{Fault, Queue, Received};
+use cdnafront::{CardQueue, Fault, ReceivedFrame};
 use netdev::{Metadata, Queue as _, Refused};
 use shm::Piece;
 
 /// Sends a frame. Returns whether it fitted.
-fn send(queue: &mut Queue, frame: &[u8], metadata: Metadata) -> Result<(), Refused> {
+fn send(queue: &mut CardQueue, frame: &[u8], metadata: Metadata) -> Result<(), Refused> {
     let mut rest = frame;
     for buffer in queue.buffers() {
         let now = rest.len().min(buffer.len);
@@ -23,8 +23,8 @@ fn send(queue: &mut Queue, frame: &[u8], metadata: Metadata) -> Result<(), Refus
 }
 
 /// The next received frame.
-fn receive(queue: &mut Queue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> {
-    let mut frame = Received::default();
+fn receive(queue: &mut CardQueue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> {
+    let mut frame = ReceivedFrame::default();
     let Some(metadata) = queue.receive(&mut frame)? else { return Ok(None) };
     let mut all = Vec::new();
     for piece in queue.pieces(&frame) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 
 use cdna::{Direction, Enable, Flags, Mailbox, Offload, Status};
-use cdnafront::{Config, Fault, Queue, open};
+use cdnafront::{CardQueue, Config, Fault, open};
 use netdev::{Burst, Device, Metadata, Queue as _, Refused};
 use offload::{Checksum, Gso, GsoKind};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::model::{BASE, Card, PROTECTIONS, Protection, bytes, card};
 use crate::{receive, send};
 
-fn opened(protection: Protection, start: u32) -> (Card, Queue) {
+fn opened(protection: Protection, start: u32) -> (Card, CardQueue) {
     let (mut card, context) = card(protection, start);
     let (interface, queue) = open(context, &Config::default());
     card.interface = Some(interface);
@@ -100,7 +100,7 @@ fn a_batch_is_one_mailbox_write_and_one_call_for_64_descriptors() {
 }
 
 /// Fills the TX ring. Returns the frames that fitted.
-fn fill(queue: &mut Queue) -> usize {
+fn fill(queue: &mut CardQueue) -> usize {
     let fitted = (0..).take_while(|n| {
         queue.has_room() && send(queue, &bytes(60, *n), Metadata::default()).is_ok()
     });

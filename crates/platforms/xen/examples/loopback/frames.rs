@@ -9,7 +9,7 @@ use datapath::{Config, Datapath, Port};
 use hypervisor::{Counted, Meter, Metered};
 use machine::toolstack;
 use netback::{GrantReuse, Offered, RxChannel, TxChannel, Vif, VifChange};
-use netfront::{Frontend, Queue, Received};
+use netfront::{Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
 use wire::ethernet::MacAddr;
@@ -73,7 +73,7 @@ struct Interface {
     vif: Vif<Host>,
     port: Arc<Port>,
     frontend: Frontend<XenGuest>,
-    queue: Queue<XenGuest>,
+    queue: FrontendQueue<XenGuest>,
 }
 
 fn connect(
@@ -153,7 +153,7 @@ fn frame(to: usize, from: usize, len: usize, n: usize) -> Vec<u8> {
     bytes
 }
 
-fn send(queue: &mut Queue<XenGuest>, bytes: &[u8]) -> Result<bool, Box<dyn Error>> {
+fn send(queue: &mut FrontendQueue<XenGuest>, bytes: &[u8]) -> Result<bool, Box<dyn Error>> {
     queue.tx.reclaim()?;
     if !queue.tx.has_room() {
         return Ok(false);
@@ -169,7 +169,7 @@ fn send(queue: &mut Queue<XenGuest>, bytes: &[u8]) -> Result<bool, Box<dyn Error
     Ok(true)
 }
 
-fn receive(queue: &mut Queue<XenGuest>) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
+fn receive(queue: &mut FrontendQueue<XenGuest>) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     let mut frame = Received::default();
     if !queue.rx.receive(&mut frame)? {
         return Ok(None);

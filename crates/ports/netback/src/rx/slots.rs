@@ -162,7 +162,7 @@ impl<H: Hypervisor> Slots<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        let mut plan = CopyPlan::<H>::new(buffers, self.placement);
+        let mut plan = CopyPlan::<H>::new(self.placement);
         // How many slots each frame took.
         let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
         let mut known = self.ring.unconsumed()?;
@@ -176,7 +176,7 @@ impl<H: Hypervisor> Slots<H> {
                 if !plan.fits_short() {
                     break;
                 }
-                plan.add_short(&mut self.ring, frame, memory);
+                plan.add_short(&mut self.ring, buffers, frame, memory);
                 known -= 1;
                 offer.outcome = Outcome::Delivered;
                 planned.push(1);
@@ -208,8 +208,8 @@ impl<H: Hypervisor> Slots<H> {
                     let mut gather = Gather::new(frame, memory);
                     let next = |max| gather.next(max);
                     match layout {
-                        [] => plan.add(&mut self.ring, packet, next),
-                        _ => plan.add_in::<true>(&mut self.ring, packet, layout, next),
+                        [] => plan.add(&mut self.ring, buffers, packet, next),
+                        _ => plan.add_in::<true>(&mut self.ring, buffers, packet, layout, next),
                     }
                     offer.outcome = Outcome::Delivered;
                 } else {
@@ -250,8 +250,8 @@ impl<H: Hypervisor> Slots<H> {
         if self.mode.flips().is_some() {
             return self.flip(packet, next);
         }
-        let mut plan = CopyPlan::<H>::new(buffers, self.placement);
-        plan.add(&mut self.ring, packet, next);
+        let mut plan = CopyPlan::<H>::new(self.placement);
+        plan.add(&mut self.ring, buffers, packet, next);
         self.perform(&mut plan)
     }
 
@@ -271,7 +271,7 @@ impl<H: Hypervisor> Slots<H> {
             if made.is_empty() {
                 return outcome;
             }
-            let mut plan = CopyPlan::<H>::new(buffers, self.placement);
+            let mut plan = CopyPlan::<H>::new(self.placement);
             for (segment, header) in made.iter().zip(&headers) {
                 let mut head = &header[..segment.header_len];
                 let mut payload = &whole[segment.payload.clone()];
@@ -280,7 +280,7 @@ impl<H: Hypervisor> Slots<H> {
                 if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));
                 } else {
-                    plan.add(&mut self.ring, packet, next);
+                    plan.add(&mut self.ring, buffers, packet, next);
                 }
             }
             if !plan.is_empty() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hypervisor::{EventChannel, Guest, Hypervisor};
 use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
-use netback::{Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif, VifChange};
+use netback::{Connection, ControlRing, Offered, RxChannel, TxChannel, Vif, VifChange, VifQueue};
 use offload::Features;
 use port::{Body, Egress, Outcome};
 use port_testing::{frame, offer};
@@ -186,7 +186,7 @@ impl Raw {
     }
 
     /// Connects its one queue. The vif can connect it again.
-    pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
+    pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> VifQueue<H> {
         self.connect_all(vif, features).queues.pop().unwrap()
     }
 
@@ -194,7 +194,7 @@ impl Raw {
     pub fn connect_with_control<H: Hypervisor>(
         &self,
         vif: &mut Vif<H>,
-    ) -> (Queue<H>, ControlRing<H>) {
+    ) -> (VifQueue<H>, ControlRing<H>) {
         self.offer_control();
         let mut connection = self.connect_all(vif, Features::ALL);
         (connection.queues.pop().unwrap(), connection.control.unwrap())

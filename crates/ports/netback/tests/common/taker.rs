@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use machine::Machine;
-use netback::Queue;
+use netback::VifQueue;
 use offload::{Checksum, Features};
 use port::{Broken, DropReason, Ingress, Outcome, WINDOW};
 use port_testing::{offer, receive, transport_sum, with_body};
@@ -14,7 +14,7 @@ use super::tampered::Tampered;
 /// A guest that posts buffers and takes frames.
 pub struct Taker {
     pub raw: Raw,
-    queue: Queue<Tampered>,
+    queue: VifQueue<Tampered>,
     posted: u32,
     taken: u32,
 }
@@ -60,7 +60,11 @@ impl Taker {
 ///
 /// Checks that each frame arrives with the header that was parsed, even if the guest has changed
 /// it since (XSA-155).
-pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Broken> {
+pub fn pass(
+    sender: &mut VifQueue<Tampered>,
+    taker: &mut Taker,
+    now: Duration,
+) -> Result<(), Broken> {
     receive(&mut sender.tx)?;
     let mut outcomes = [Outcome::Waiting; WINDOW];
     for slot in sender.tx.window().order() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hypervisor::Hypervisor;
 use machine::Machine;
-use netback::{ControlRing, Queue, RxChannel, TxChannel, Vif};
+use netback::{ControlRing, RxChannel, TxChannel, Vif, VifQueue};
 use offload::Features;
 use port::{Outcome, Task};
 use wire::netif::ctrl::status;
@@ -21,7 +21,7 @@ use crate::common::tampered::Tampered;
 pub struct World<H: Hypervisor> {
     pub raw: Arc<Raw>,
     pub vif: Vif<H>,
-    pub queue: Queue<H>,
+    pub queue: VifQueue<H>,
     pub control: ControlRing<H>,
     pub asked: u32,
     pub sent: u32,

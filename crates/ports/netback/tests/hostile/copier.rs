@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hypervisor::DomId;
 use machine::{Machine, toolstack};
-use netback::{Connection, Offered, Queue, RxChannel, Vif, VifChange};
+use netback::{Connection, Offered, RxChannel, Vif, VifChange, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
 use shm::Region;
@@ -29,7 +29,7 @@ pub struct Copier {
     pub granting: Granting,
     pub vif: Vif<Granting>,
     /// None while no backend runs.
-    pub queue: Option<Queue<Granting>>,
+    pub queue: Option<VifQueue<Granting>>,
     pub posted: u32,
     pub taken: u32,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hypervisor::flip::{PageReceiver, TransferSlot};
 use hypervisor::{GrantRef, Granted};
 use machine::{DRIVER_DOMAIN, Machine};
-use netback::{Queue, RxChannel, TxChannel};
+use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
 use port::{DropReason, Outcome, Piece};
 use port_testing::{offer, with_body};
@@ -24,7 +24,7 @@ const TRANSFERRED: u16 = 2 | 4 | 8;
 /// A guest that receives by page flipping.
 struct Receiver {
     raw: Raw,
-    queue: Queue<Machine>,
+    queue: VifQueue<Machine>,
     posted: u32,
     taken: u32,
 }
@@ -63,7 +63,7 @@ impl Receiver {
         let mut frame = port_testing::frame(header);
         frame.pieces.extend(body.iter().copied());
         frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
-        let Queue { tx, rx } = &mut self.queue;
+        let VifQueue { tx, rx } = &mut self.queue;
         with_body(tx, |body| offer(rx, body, &frame, Duration::ZERO).unwrap())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hypervisor::guest_copy::{GuestCopier, GuestCopy};
 use hypervisor::{CopyForm, Guest};
 use machine::{DRIVER_DOMAIN, Machine, SharedPages};
-use netback::{Queue, RxChannel, TxChannel};
+use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
 use port::{
     Body, Broken, DropReason, Egress, Frame, HEADER_MAX, KeptFrame, Outcome, Piece, Place,
@@ -71,7 +71,7 @@ impl ReceiveBuffers for Uplink {
 /// A guest that copies, from outside.
 struct Copier {
     raw: Raw,
-    queue: Queue<Machine>,
+    queue: VifQueue<Machine>,
     /// Its pages: the first ones behind its grant table, where no ring is.
     pages: SharedPages,
     posted: u32,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::Machine;
-use netback::{Queue, RxChannel, TxChannel};
+use netback::{RxChannel, TxChannel, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
 use port_testing::offer;
@@ -21,7 +21,7 @@ use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 /// A guest, its backend's RX queue, and what a correct backend may do with its requests.
 struct World {
     raw: Raw,
-    queue: Queue<Machine>,
+    queue: VifQueue<Machine>,
     memory: LentMemory,
     posted: u32,
     taken: u32,

@@ -8,7 +8,7 @@ use hypervisor::{
     CopyStatus, Counted, Dest, GrantCopy, GrantRef, Granted, Hypervisor, Metered, Source,
 };
 use machine::Machine;
-use netback::{GrantReuse, Offered, Queue, TxChannel};
+use netback::{GrantReuse, Offered, TxChannel, VifQueue};
 use offload::Features;
 use port::{DropReason, Ingress, Outcome, Place, WINDOW};
 use port_testing::{receive, with_body};
@@ -32,7 +32,7 @@ const BODY: usize = 128;
 struct World<H: Hypervisor> {
     hypervisor: H,
     raw: Raw,
-    queue: Queue<H>,
+    queue: VifQueue<H>,
     sent: u32,
     /// Pages that are pinned: the rings.
     rings: usize,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use machine::Machine;
-use netback::{Queue, RxChannel, TxChannel};
+use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
 use port::{Ingress, Outcome, WINDOW};
 use port_testing::receive;
@@ -309,7 +309,7 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
 }
 
 /// A sender whose packets are mapped, and a receiver.
-fn remapped() -> (Raw, Queue<Tampered>, Taker) {
+fn remapped() -> (Raw, VifQueue<Tampered>, Taker) {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
     let taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);

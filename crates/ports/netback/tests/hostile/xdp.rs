@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::{Machine, toolstack};
-use netback::{Queue, Vif, VifChange};
+use netback::{Vif, VifChange, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{Body, Frame, Outcome, Piece};
 use port_testing::{offer, segments};
@@ -27,7 +27,7 @@ struct World {
     machine: Machine,
     raw: Raw,
     vif: Vif<Machine>,
-    queue: Option<Queue<Machine>>,
+    queue: Option<VifQueue<Machine>>,
     posted: u32,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hypervisor::Guest;
 use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize, SharedPages, toolstack};
 use netback::{Offered, Vif, VifChange};
-use netfront::{Config, Frontend, Queue};
+use netfront::{Config, Frontend, FrontendQueue};
 use offload::Checksum;
 use shm::Piece;
 use xenstore::Store;
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// The backend's ends of a vif's rings.
 pub struct Backend {
-    pub queue: netback::Queue<Tampered>,
+    pub queue: netback::VifQueue<Tampered>,
     pub control: Option<netback::ControlRing<Tampered>>,
 }
 
@@ -45,7 +45,7 @@ pub struct Friend {
     device: Device,
     vif: Vif<Tampered>,
     _frontend: Frontend<MachineGuest>,
-    queue: Queue<MachineGuest>,
+    queue: FrontendQueue<MachineGuest>,
     /// A page full of the secret, which it sends to nobody.
     page: SharedPages,
     /// Frames to the other honest guest: how often each arrived.

@@ -11,7 +11,7 @@ use xenstore::StoreError;
 
 use super::{Config, ConnectError, Frontend, prefix};
 use crate::buffers::Buffers;
-use crate::{ControlRing, CopyPool, Queue, RING_LEN, RxQueue, TxQueue};
+use crate::{ControlRing, CopyPool, FrontendQueue, RING_LEN, RxQueue, TxQueue};
 
 /// The features in use, the same for each queue.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl<G: Guest> Frontend<G> {
         config: &Config,
         copies: bool,
         pool: Option<&CopyPool<G>>,
-    ) -> Result<Vec<Queue<G>>, ConnectError> {
+    ) -> Result<Vec<FrontendQueue<G>>, ConnectError> {
         let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
         let count = config.queues.clamp(1, offered);
         let flag = |key| Ok::<_, StoreError>(self.number(key)? != 0);
@@ -66,7 +66,7 @@ impl<G: Guest> Frontend<G> {
         prefix: &str,
         agreed: Negotiated,
         pool: Option<&CopyPool<G>>,
-    ) -> Result<Queue<G>, ConnectError> {
+    ) -> Result<FrontendQueue<G>, ConnectError> {
         let Negotiated { backend, split, headers, flip, copies, any_order } = agreed;
         let guest = &self.guest;
         // A part of the pool is not a page for each slot.
@@ -99,7 +99,7 @@ impl<G: Guest> Frontend<G> {
         let mut rx = RxQueue::new(rx_ring, rx_event, buffers, any_order);
         // The backend has not attached yet, and needs no event for what it then finds.
         rx.publish();
-        Ok(Queue { tx, rx })
+        Ok(FrontendQueue { tx, rx })
     }
 
     /// Makes a control ring, if the configuration uses it and the backend offers it.

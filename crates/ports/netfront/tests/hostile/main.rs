@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use hypervisor::{Hypervisor, Port};
 use machine::{Domain, Machine, MachineGuest, MemorySize};
-use netfront::{Config, ConnectError, Fault, Frontend, Queue, RING_LEN, Received, TxBuffer};
+use netfront::{
+    Config, ConnectError, Fault, Frontend, FrontendQueue, RING_LEN, Received, TxBuffer,
+};
 use offload::Checksum;
 use proptest::prelude::*;
 use shm::{Piece, Region};
@@ -33,7 +35,7 @@ struct World {
     _domain: Arc<Domain>,
     memory: Region,
     _frontend: Frontend<MachineGuest>,
-    queue: Queue<MachineGuest>,
+    queue: FrontendQueue<MachineGuest>,
     tx: usize,
     rx: usize,
     /// RX requests and responses so far.
@@ -212,7 +214,7 @@ fn what_a_backend_offers_is_read_once_and_ways_that_exclude_each_other_are_not_m
 }
 
 /// A frame of so many bytes, if there is room. No page is handed out twice.
-fn send(queue: &mut Queue<MachineGuest>, len: u16) {
+fn send(queue: &mut FrontendQueue<MachineGuest>, len: u16) {
     let places: Vec<_> = queue.tx.buffers().collect();
     let address = |place: &TxBuffer<'_>| (place.len, place.offset);
     let distinct: BTreeSet<_> = places.iter().map(address).collect();

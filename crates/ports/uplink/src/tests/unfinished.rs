@@ -240,8 +240,12 @@ fn sent((payload, vlan): Sample, n: u8) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// A guest that lends its buffers.
-fn connect()
--> (netback::Queue<Machine>, netfront::Queue<MachineGuest>, Vif<Machine>, Frontend<MachineGuest>) {
+fn connect() -> (
+    netback::VifQueue<Machine>,
+    netfront::FrontendQueue<MachineGuest>,
+    Vif<Machine>,
+    Frontend<MachineGuest>,
+) {
     let machine = Machine::new();
     let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
     let domain = machine.create(MemorySize::default()).unwrap();

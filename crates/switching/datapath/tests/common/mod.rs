@@ -13,7 +13,7 @@ use netback::{
     Anonymous, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel, Vif,
     VifChange,
 };
-use netfront::{FlowHash, Frontend, Queue, Received};
+use netfront::{FlowHash, Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features, Gso};
 use port::Coalescing;
 use shm::Piece;
@@ -47,7 +47,7 @@ pub struct Guest<H: Hypervisor = Platform> {
     pub domain: Arc<Domain>,
     pub inside: MachineGuest,
     pub frontend: Frontend<MachineGuest>,
-    pub queues: Vec<Queue<MachineGuest>>,
+    pub queues: Vec<FrontendQueue<MachineGuest>>,
     pub vif: Vif<H>,
     pub port: Arc<Port>,
     grants: Vec<Weak<GrantUse>>,
@@ -242,13 +242,13 @@ pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
 }
 
 /// Puts a frame on a guest's ring.
-pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
+pub fn send(queue: &mut FrontendQueue<MachineGuest>, bytes: &[u8]) -> bool {
     send_as(queue, bytes, Checksum::Unknown, None)
 }
 
 /// The same, with what is left to the backend.
 pub fn send_as(
-    queue: &mut Queue<MachineGuest>,
+    queue: &mut FrontendQueue<MachineGuest>,
     bytes: &[u8],
     checksum: Checksum,
     gso: Option<Gso>,
@@ -275,17 +275,19 @@ pub fn await_any(guest: &mut Guest) -> Vec<u8> {
 }
 
 /// Takes a frame off a guest's ring.
-pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
+pub fn receive(queue: &mut FrontendQueue<MachineGuest>) -> Option<Vec<u8>> {
     receive_hashed(queue).map(|(bytes, _)| bytes)
 }
 
 /// The same, with its hash.
-pub fn receive_hashed(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Option<FlowHash>)> {
+pub fn receive_hashed(
+    queue: &mut FrontendQueue<MachineGuest>,
+) -> Option<(Vec<u8>, Option<FlowHash>)> {
     receive_whole(queue).map(|(bytes, received)| (bytes, received.hash))
 }
 
 /// The same, with all that the backend says of it.
-pub fn receive_whole(queue: &mut Queue<MachineGuest>) -> Option<(Vec<u8>, Received)> {
+pub fn receive_whole(queue: &mut FrontendQueue<MachineGuest>) -> Option<(Vec<u8>, Received)> {
     let mut frame = Received::default();
     if !queue.rx.receive(&mut frame).unwrap() {
         return None;

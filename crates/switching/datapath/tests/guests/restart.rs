@@ -101,8 +101,8 @@ fn flow(from: &mut Guest, address: [u8; 6], to: &mut Guest, count: u32) {
 
 /// The daemon's work for A's frames, and where it is killed.
 struct Backend {
-    a: netback::Queue<Platform>,
-    b: netback::Queue<Platform>,
+    a: netback::VifQueue<Platform>,
+    b: netback::VifQueue<Platform>,
 }
 
 /// The last step of a pass.

@@ -5,7 +5,7 @@ mod moves;
 mod taught;
 mod workers;
 
-use switch::{Entry, Limits, MacTable, PortId};
+use switch::{Limits, MacEntry, MacTable, PortId};
 use wire::ethernet::MacAddr;
 
 const SLOTS: usize = 8;
@@ -16,7 +16,7 @@ fn station(number: u32) -> MacAddr {
     MacAddr([0x02, 0, a, b, c, d])
 }
 
-fn sorted_entries(table: &MacTable, now: u32) -> Vec<Entry> {
+fn sorted_entries(table: &MacTable, now: u32) -> Vec<MacEntry> {
     let mut entries = table.entries(now);
     entries.sort_by_key(|entry| entry.mac);
     entries

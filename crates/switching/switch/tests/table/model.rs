@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use switch::{Entry, Learning, LearningCounts, Limits, MacTable, PortId, TeachError};
+use switch::{Learning, LearningCounts, Limits, MacEntry, MacTable, PortId, TeachError};
 use wire::ethernet::MacAddr;
 
 use crate::{SLOTS, sorted_entries, station};
@@ -147,10 +147,10 @@ impl Model {
         }
     }
 
-    fn entries(&self, now: u32) -> Vec<Entry> {
+    fn entries(&self, now: u32) -> Vec<MacEntry> {
         let fresh = self.stations().filter(|station| !self.is_aged(*station, now));
         let mut entries: Vec<_> = fresh
-            .map(|Station { mac, port, seen, taught }| Entry {
+            .map(|Station { mac, port, seen, taught }| MacEntry {
                 vlan: switch::NO_VLAN,
                 mac,
                 port,

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use switch::{Entry, Limits, MacTable, PortId, TeachError};
+use switch::{Limits, MacEntry, MacTable, PortId, TeachError};
 
 use crate::{SLOTS, sorted_entries, station};
 
 /// Everything in the table: seen from second 0, nothing is aged.
-fn all_entries(table: &MacTable) -> Vec<Entry> {
+fn all_entries(table: &MacTable) -> Vec<MacEntry> {
     sorted_entries(table, 0)
 }
 

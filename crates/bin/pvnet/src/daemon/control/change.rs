@@ -12,8 +12,8 @@ use plan::{Connected, plan};
 use tracing::{info, warn};
 
 use crate::config::{
-    Config, Daemon, Edited, Effort, Loaded, Multicast, Platform, Sandbox, Switch, differences,
-    edit, effort, merged,
+    Config, Daemon, Edited, Effort, Loaded, Multicast, PlatformKind, SandboxLevel, Switch,
+    differences, edit, effort, merged,
 };
 use crate::daemon::control::Control;
 use crate::daemon::event::{NewConfig, Source};
@@ -76,15 +76,15 @@ impl Control {
     fn served(&self) -> Vec<String> {
         let of_guests = self.ports.values().filter(|port| port.source.guest().is_some());
         match self.host.config.daemon.platform {
-            Platform::Machine => Vec::new(),
-            Platform::Xen => of_guests.map(|port| port.record.name().to_owned()).collect(),
+            PlatformKind::Machine => Vec::new(),
+            PlatformKind::Xen => of_guests.map(|port| port.record.name().to_owned()).collect(),
         }
     }
 
     /// How what runs differs from a configuration.
     fn differences(&self, new: &Config) -> Vec<crate::config::Difference> {
         let (mut old, mut new) = (self.host.config.clone(), new.clone());
-        let is_xen = old.daemon.platform == Platform::Xen;
+        let is_xen = old.daemon.platform == PlatformKind::Xen;
         if is_xen {
             old.guests.clear();
         }
@@ -105,7 +105,7 @@ impl Control {
             let names = guest.into_iter().chain([record.name().to_owned()]);
             names.map(|name| (record.identity.table, name))
         });
-        let by_toolstack = self.host.config.daemon.platform == Platform::Xen;
+        let by_toolstack = self.host.config.daemon.platform == PlatformKind::Xen;
         Connected { ports: names.collect(), by_toolstack }
     }
 }
@@ -222,11 +222,11 @@ impl Control {
     /// The error of a device that was not opened, with what to do where the sandbox is the reason.
     fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
         let hint = match self.host.config.daemon.sandbox {
-            Sandbox::Full => {
+            SandboxLevel::Full => {
                 "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
                  start: set `sandbox = \"devices\"`, and start it again"
             }
-            Sandbox::Devices | Sandbox::Off => "",
+            SandboxLevel::Devices | SandboxLevel::Off => "",
         };
         format!("{error}{hint}")
     }
@@ -235,8 +235,8 @@ impl Control {
     fn with_socket_hint(&self, error: &dyn std::fmt::Display) -> String {
         let Daemon { sandbox, directory, .. } = &self.host.config.daemon;
         match sandbox {
-            Sandbox::Off => error.to_string(),
-            Sandbox::Full | Sandbox::Devices => format!(
+            SandboxLevel::Off => error.to_string(),
+            SandboxLevel::Full | SandboxLevel::Devices => format!(
                 "{error}; a daemon in its sandbox makes sockets in {} and in the folders of those that it had at its start: put the \
                  socket there, or start the daemon again",
                 directory.display()
@@ -324,7 +324,7 @@ impl Control {
 
     /// Ends a guest's interfaces and its session. Its process may join again.
     fn end_guest(&mut self, name: &str) {
-        if self.host.config.daemon.platform == Platform::Xen {
+        if self.host.config.daemon.platform == PlatformKind::Xen {
             return;
         }
         let is_its =

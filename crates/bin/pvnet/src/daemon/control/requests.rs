@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use capture::{Capture, Request};
+use capture::{Capture, CaptureRequest};
 use control_socket::Status;
 use hypervisor::DomId;
 
-use crate::config::{EVERY_GUEST, Guest, Nic, Platform};
+use crate::config::{EVERY_GUEST, Guest, Nic, PlatformKind};
 use crate::daemon::control::Control;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::mirrors::PluggedMirror;
@@ -33,7 +33,7 @@ impl Control {
                 not_running,
             ));
         };
-        let is_machine = self.host.config.daemon.platform == crate::config::Platform::Machine;
+        let is_machine = self.host.config.daemon.platform == crate::config::PlatformKind::Machine;
         if is_machine && !guest.balloon {
             return Err(format!(
                 "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
@@ -51,7 +51,7 @@ impl Control {
     }
 
     /// Starts a capture at the port of this name.
-    pub(super) fn capture(&self, request: &Request) -> Result<Capture, String> {
+    pub(super) fn capture(&self, request: &CaptureRequest) -> Result<Capture, String> {
         let mut ports = self.ports.values().map(|port| &port.record);
         if let Some(record) = ports.find(|record| record.name() == request.port) {
             return record.wrappers.capture(&request.options);
@@ -95,7 +95,7 @@ impl Control {
             worker_threads: self.host.datapath.worker_threads(),
             workers,
             moves: self.host.datapath.past_moves().iter().map(super::workers::past).collect(),
-            writes_together: (self.host.config.daemon.platform == Platform::Xen)
+            writes_together: (self.host.config.daemon.platform == PlatformKind::Xen)
                 .then(uplink::has_rings),
             cpu: self.stopwatch.read(),
             meter: status::meter(self.host.platform.meter(), &ports),

@@ -20,7 +20,7 @@ use super::source::{Needs, Place, Source};
 use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
 use super::uplink_queues::{self, Handles, Watch};
 use super::xdp_queues::XdpQueues;
-use crate::config::{self, Config, Effort, Platform, Queues, UplinkKind, taking};
+use crate::config::{self, Config, Effort, PlatformKind, Queues, UplinkKind, taking};
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
 use crate::daemon::nics::{CardQueues, serve_uplink};
@@ -57,7 +57,7 @@ enum Open {
 struct OpenDevice {
     /// For its statistics.
     interface: UplinkInterface,
-    _macvtap: Option<netns::Macvtap>,
+    _macvtap: Option<netns::MacvtapInterface>,
     watch: Watch,
     handles: Handles,
     /// Whether it was deleted.
@@ -119,7 +119,7 @@ impl Uplink {
         let services = host.platform.device_services();
         let mut vifs = host.config.guests.iter().flat_map(|guest| &guest.vifs);
         // On Xen guests copy from their pools only.
-        let is_machine = host.config.daemon.platform == Platform::Machine;
+        let is_machine = host.config.daemon.platform == PlatformKind::Machine;
         let are_kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
         let spare = if are_kept { SPARE_BUFFERS } else { 0 };
         let no_memory = || Error::system("memory for an uplink");

@@ -27,7 +27,7 @@ pub(super) struct Device {
     pub(super) shared: Shared,
     pub(super) for_guests: ForGuests,
     /// Deleted when the uplink ends.
-    pub(super) macvtap: Option<netns::Macvtap>,
+    pub(super) macvtap: Option<netns::MacvtapInterface>,
     pub(super) interface: UplinkInterface,
 }
 
@@ -140,7 +140,7 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
 fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let Wanted { shared, guests } = wanted;
     let namespace = uplink.namespace.as_deref();
-    let macvtap = netns::Macvtap::make(namespace, uplink.nic_name())?;
+    let macvtap = netns::MacvtapInterface::make(namespace, uplink.nic_name())?;
     let (mut queues, steering) = netns::inside(namespace, || {
         let queues = Macvtap::open(macvtap.name(), shared + guests, offload(uplink, guests))
             .map_err(text)?;

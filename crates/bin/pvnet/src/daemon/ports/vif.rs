@@ -172,7 +172,7 @@ impl Source for Interface {
     fn write_running(&self, config: &mut Config) {
         match config.guests.iter_mut().find(|guest| guest.name == self.guest.name) {
             Some(guest) => *guest = self.guest.clone(),
-            None if config.daemon.platform == config::Platform::Xen => {
+            None if config.daemon.platform == config::PlatformKind::Xen => {
                 config.guests.push(self.guest.clone());
             }
             None => {}
@@ -187,8 +187,8 @@ impl Source for Interface {
     fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String> {
         let Some(new) = host.config.guest(&self.guest.name) else { return Ok(()) };
         let index = match host.config.daemon.platform {
-            config::Platform::Machine => self.id.handle as usize,
-            config::Platform::Xen => 0,
+            config::PlatformKind::Machine => self.id.handle as usize,
+            config::PlatformKind::Xen => 0,
         };
         let Some(of_new) = new.vifs.get(index) else { return Ok(()) };
         let mut guest = Guest { uid: new.uid, token_file: new.token_file, ..self.guest.clone() };

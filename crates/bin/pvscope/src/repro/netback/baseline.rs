@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cost::{Cost, Share};
 use super::pairs::length;
-use crate::check::{BaselineFile, Provenance};
+use crate::check::{BaselineFile, BaselineProvenance};
 use crate::error::{Error, Result};
 
 /// The bands in percent, of all and of a share: docs/xen-cost.md has what they are chosen by.
@@ -17,7 +17,7 @@ const LEAST: f64 = 0.05;
 /// The costs of workloads, and what they depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    pub provenance: Provenance,
+    pub provenance: BaselineProvenance,
     pub costs: Vec<Cost>,
 }
 
@@ -47,7 +47,7 @@ impl Baseline {
 impl BaselineFile for Baseline {
     const TITLE: &'static str = "# pvscope repro netback, version 1: costs of a byte, packet or round. Made by `make gate-xen-update`.";
 
-    fn provenance(&self) -> &Provenance {
+    fn provenance(&self) -> &BaselineProvenance {
         &self.provenance
     }
 
@@ -69,7 +69,7 @@ impl BaselineFile for Baseline {
     fn take<'a>(
         lines: impl Iterator<Item = (usize, &'a str)>,
     ) -> std::result::Result<Self, String> {
-        let (mut provenance, mut costs) = (Provenance::default(), Vec::<Cost>::new());
+        let (mut provenance, mut costs) = (BaselineProvenance::default(), Vec::<Cost>::new());
         for (number, line) in lines {
             let wrong = || format!("line {number} is not understood: {line:?}");
             let (key, rest) = line.split_once(' ').ok_or_else(wrong)?;
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let provenance = Provenance::new(vec![("kernel", "4b37".to_owned())]);
+        let provenance = BaselineProvenance::new(vec![("kernel", "4b37".to_owned())]);
         let baseline = Baseline {
             provenance,
             costs: vec![cost(), Cost { workload: "x".to_owned(), ..cost() }],
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn some_workloads_are_replaced_if_they_depend_on_the_same() {
         let of = |kernel: &str, names: &[&str], units| {
-            let provenance = Provenance::new(vec![("kernel", kernel.to_owned())]);
+            let provenance = BaselineProvenance::new(vec![("kernel", kernel.to_owned())]);
             let cost = |name: &&str| Cost { workload: (*name).to_owned(), units, ..cost() };
             Baseline { provenance, costs: names.iter().map(cost).collect() }
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::machine::{Kind, Machine, To};
+use super::machine::{CardProtection, Machine, To};
 use crate::error::{Error, Result};
 use crate::testbed::this_program;
 
@@ -12,7 +12,7 @@ use crate::testbed::this_program;
 #[derive(Args)]
 pub struct CountedArgs {
     #[arg(long)]
-    protection: Kind,
+    protection: CardProtection,
     #[arg(long)]
     size: u16,
     #[arg(long)]
@@ -40,14 +40,14 @@ pub fn run_counted(args: &CountedArgs) -> Result<()> {
 }
 
 /// Instructions of the card per frame to the wire.
-pub fn per_frame(kind: Kind, size: u16) -> Result<f64> {
+pub fn per_frame(kind: CardProtection, size: u16) -> Result<f64> {
     let [short, long] = BATCHES.map(|batches| count(kind, size, batches));
     let ((few, frames), (more, more_frames)) = (short?, long?);
     Ok((more.saturating_sub(few)) as f64 / more_frames.saturating_sub(frames).max(1) as f64)
 }
 
 /// The instructions of a run, and its frames.
-fn count(kind: Kind, size: u16, batches: u32) -> Result<(u64, u64)> {
+fn count(kind: CardProtection, size: u16, batches: u32) -> Result<(u64, u64)> {
     let mut command = lab::command("valgrind")?;
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg("--toggle-collect=*step_card*").arg(this_program()?);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use cdna::message::Permissions;
 use cdna::{ContextId, completion, context, ring, vectors};
 use cdnafront::{
-    Access, CallPage, Context, FdEvent, Hypercalls, Memory, Pages, RX_PAGES, Received, TX_PAGES,
+    Access, CallPage, Context, FdEvent, Hypercalls, Memory, Pages, RX_PAGES, ReceivedFrame,
+    TX_PAGES,
 };
 use clap::ValueEnum;
 use contexts::{Assignment, ContextMemory, Contexts, IommuMode, Protection, VectorConsumer};
@@ -83,9 +84,9 @@ pub type Clock = fn() -> Duration;
 
 struct CardGuest {
     _interface: cdnafront::Interface,
-    queue: cdnafront::Queue,
+    queue: cdnafront::CardQueue,
     frame: Vec<u8>,
-    received: Received,
+    received: ReceivedFrame,
 }
 
 /// The address of a guest, counted from 1.
@@ -127,7 +128,7 @@ impl Machine {
             let (interface, queue) = cdnafront::open(context, &cdnafront::Config::default());
             let to = if to == To::Wire { STATION } else { mac(other) };
             let frame = addressed(mac(guest), to, len);
-            let received = Received::default();
+            let received = ReceivedFrame::default();
             this.guests.push(CardGuest { _interface: interface, queue, frame, received });
         }
         Ok(this)
@@ -319,7 +320,7 @@ pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {
 named::named! {
     /// A protection of a card's contexts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-    pub enum Kind {
+    pub enum CardProtection {
         /// Guests write descriptors, and nobody checks them.
         None => "none",
         /// The hypervisor checks and writes descriptors.
@@ -336,7 +337,7 @@ named::named! {
 /// The daemon's values for a deferred unmapping.
 const DEFERRED: IommuMode = IommuMode::Deferred { pages: 128, after: Duration::from_millis(10) };
 
-impl Kind {
+impl CardProtection {
     /// For the hypervisor's part.
     pub const fn protection(self) -> Protection {
         match self {
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_frame_arrives_with_every_protection() {
-        for kind in Kind::ALL {
+        for kind in CardProtection::ALL {
             for to in [To::Wire, To::Context] {
                 let mut machine = Machine::new(kind.protection(), to, 64).unwrap();
                 let sample = machine.run_batches(20).unwrap();
@@ -382,10 +383,13 @@ mod tests {
 
     #[test]
     fn protections_are_compared_with_none() {
-        let names = Kind::ALL.map(|kind| kind.row("wire-64"));
+        let names = CardProtection::ALL.map(|kind| kind.row("wire-64"));
         assert_eq!(names[0], "wire-64");
         assert!(names[1..].iter().all(|name| name.starts_with("wire-64+")), "{names:?}");
-        let asked = Kind::value_variants().iter().map(|kind| kind.to_possible_value().unwrap());
-        assert!(asked.zip(Kind::ALL).all(|(value, kind)| value.get_name() == kind.name()));
+        let asked =
+            CardProtection::value_variants().iter().map(|kind| kind.to_possible_value().unwrap());
+        assert!(
+            asked.zip(CardProtection::ALL).all(|(value, kind)| value.get_name() == kind.name())
+        );
     }
 }

@@ -7,7 +7,7 @@ use crate::repro::server::{Machine, PEER, Setup, device, wire, with_prefix};
 
 /// Where the server's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerKind {
     /// The program runs in a guest.
     Guest(Guest),
     /// The program runs in the driver domain.
@@ -46,70 +46,77 @@ const ALL: &str = "csum+sg+tso";
 const RECYCLED: Buffers = Buffers { kind: "recycled", huge_pages: false };
 const ZEROED: Buffers = Buffers { kind: "zeroed-pages", huge_pages: false };
 
-const fn huge(server: Server) -> Server {
+const fn huge(server: ServerKind) -> ServerKind {
     match server {
-        Server::Guest(guest) => {
+        ServerKind::Guest(guest) => {
             let buffers = Buffers { huge_pages: true, ..guest.buffers };
-            Server::Guest(Guest { buffers, ..guest })
+            ServerKind::Guest(Guest { buffers, ..guest })
         }
-        Server::Driver(buffers) => Server::Driver(Buffers { huge_pages: true, ..buffers }),
-        Server::Native => Server::Native,
+        ServerKind::Driver(buffers) => ServerKind::Driver(Buffers { huge_pages: true, ..buffers }),
+        ServerKind::Native => ServerKind::Native,
     }
 }
 
-const fn pooled(server: Server) -> Server {
+const fn pooled(server: ServerKind) -> ServerKind {
     match server {
-        Server::Guest(guest) => Server::Guest(Guest { copy_pool: 256, ..guest }),
+        ServerKind::Guest(guest) => ServerKind::Guest(Guest { copy_pool: 256, ..guest }),
         other => other,
     }
 }
 
-const fn transmitting(interface: &'static str, tx: &'static str) -> Server {
-    Server::Guest(Guest { interface, tx, rx: "copy", nic: ALL, buffers: RECYCLED, copy_pool: 0 })
+const fn transmitting(interface: &'static str, tx: &'static str) -> ServerKind {
+    ServerKind::Guest(Guest {
+        interface,
+        tx,
+        rx: "copy",
+        nic: ALL,
+        buffers: RECYCLED,
+        copy_pool: 0,
+    })
 }
 
-const fn receiving(rx: &'static str, buffers: Buffers) -> Server {
+const fn receiving(rx: &'static str, buffers: Buffers) -> ServerKind {
     let interface = "basic";
-    Server::Guest(Guest { interface, tx: "remap", rx, nic: ALL, buffers, copy_pool: 0 })
+    ServerKind::Guest(Guest { interface, tx: "remap", rx, nic: ALL, buffers, copy_pool: 0 })
 }
 
 // Transmit. Only acknowledgements come back, and all configurations receive them in the same way.
 /// No optimisation.
-pub const NONE: Server = transmitting("basic", "remap");
+pub const NONE: ServerKind = transmitting("basic", "remap");
 /// Superpages alone.
-pub const SP: Server = huge(NONE);
+pub const SP: ServerKind = huge(NONE);
 /// The I/O channel alone.
-pub const IOC: Server = transmitting("basic", "header");
+pub const IOC: ServerKind = transmitting("basic", "header");
 /// The high-level interface alone.
-pub const HIGH: Server = transmitting("high", "remap");
+pub const HIGH: ServerKind = transmitting("high", "remap");
 /// The interface and the channel.
-pub const HIGH_IOC: Server = transmitting("high", "header");
+pub const HIGH_IOC: ServerKind = transmitting("high", "header");
 /// All three.
-pub const HIGH_IOC_SP: Server = huge(HIGH_IOC);
+pub const HIGH_IOC_SP: ServerKind = huge(HIGH_IOC);
 
 // Receive. Only acknowledgements go back, and all configurations send them in the same way.
 /// Page flips from zeroed pages.
-pub const GUEST_NONE: Server = receiving("flip", ZEROED);
+pub const GUEST_NONE: ServerKind = receiving("flip", ZEROED);
 /// Copies from MTU-sized buffers.
-pub const GUEST_COPY: Server = receiving("copy", RECYCLED);
+pub const GUEST_COPY: ServerKind = receiving("copy", RECYCLED);
 /// The same into one set of pages for all interfaces of the guest, which is mapped from the set-up on
 /// (§4.2): no packet needs a grant operation.
-pub const GUEST_COPY_POOL: Server = pooled(GUEST_COPY);
+pub const GUEST_COPY_POOL: ServerKind = pooled(GUEST_COPY);
 /// The same as `GUEST_COPY` with superpages.
-pub const GUEST_COPY_SP: Server = huge(GUEST_COPY);
+pub const GUEST_COPY_SP: ServerKind = huge(GUEST_COPY);
 
 // The driver domain.
 /// Whole pages, zeroed before each use.
-pub const DRIVER_NONE: Server = Server::Driver(ZEROED);
+pub const DRIVER_NONE: ServerKind = ServerKind::Driver(ZEROED);
 /// MTU-sized buffers.
-pub const DRIVER_MTU: Server = Server::Driver(RECYCLED);
+pub const DRIVER_MTU: ServerKind = ServerKind::Driver(RECYCLED);
 /// The same with superpages.
-pub const DRIVER_MTU_SP: Server = huge(DRIVER_MTU);
+pub const DRIVER_MTU_SP: ServerKind = huge(DRIVER_MTU);
 
 /// The high-level interface alone, over a NIC with these capabilities.
-pub const fn high_over(nic: &'static str) -> Server {
+pub const fn high_over(nic: &'static str) -> ServerKind {
     match HIGH {
-        Server::Guest(guest) => Server::Guest(Guest { nic, ..guest }),
+        ServerKind::Guest(guest) => ServerKind::Guest(Guest { nic, ..guest }),
         other => other,
     }
 }
@@ -117,7 +124,7 @@ pub const fn high_over(nic: &'static str) -> Server {
 /// The name of the NIC's port.
 pub const NIC_PORT: &str = "nic";
 
-impl Server {
+impl ServerKind {
     /// Whether it has superpages.
     pub fn huge_pages(self) -> bool {
         match self {
@@ -137,7 +144,7 @@ impl Server {
     }
 }
 
-impl Setup for Server {
+impl Setup for ServerKind {
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
         let (server, client) = (machine.guests[0], machine.peer);
         let (nic, inner) = match self {

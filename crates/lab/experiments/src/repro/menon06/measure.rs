@@ -115,7 +115,7 @@ impl Activity {
 }
 
 fn sample(
-    server: config::Server,
+    server: config::ServerKind,
     throughput: &Throughput,
     usage: &CpuUsage,
     activity: Option<&Activity>,
@@ -146,13 +146,13 @@ fn sample(
 /// Divides the time of the server's CPU. Time that is neither the daemon's nor idle is the program's
 /// and its stack's: in a guest, in the driver domain, or on Linux, whose time is counted as the
 /// guest's.
-fn split(server: config::Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
+fn split(server: config::ServerKind, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let split = accounting::split(usage, hypervisor);
     match server {
-        config::Server::Driver(_) => {
+        config::ServerKind::Driver(_) => {
             CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split }
         }
-        config::Server::Guest(_) | config::Server::Native => split,
+        config::ServerKind::Guest(_) | config::ServerKind::Native => split,
     }
 }
 
@@ -209,7 +209,8 @@ mod tests {
         assert_eq!(per_packet["hypervisor_ns"], 1e6);
         // A second for 1448000 bytes.
         assert_eq!(sample.cost.hypervisor.round(), 691.0);
-        let native = super::sample(config::Server::Native, &throughput(), &usage(), None).unwrap();
+        let native =
+            super::sample(config::ServerKind::Native, &throughput(), &usage(), None).unwrap();
         assert_eq!(native.per_packet, None);
     }
 

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::config::{self, Server};
+use super::config::{self, ServerKind};
 use crate::repro::transfer::Direction;
 
 named::named! {
@@ -96,7 +96,7 @@ pub enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feasibility {
     /// By measuring this server.
-    Measure(Server),
+    Measure(ServerKind),
     /// It cannot be measured; the reason.
     Impossible(&'static str),
 }
@@ -169,7 +169,7 @@ pub fn bars() -> Vec<Bar> {
     .concat()
 }
 
-fn bar(figure: Figure, config: &'static str, direction: Direction, server: Server) -> Bar {
+fn bar(figure: Figure, config: &'static str, direction: Direction, server: ServerKind) -> Bar {
     let (program, feasibility) = (Program::Sendfile, Feasibility::Measure(server));
     let (mbps, pace, busy_percent, says) = (None, None, None, None);
     Bar { figure, config, direction, program, mbps, pace, busy_percent, says, feasibility }
@@ -199,13 +199,13 @@ fn table1() -> Vec<Bar> {
     let tx = |config, server| bar(Figure::Table1, config, Direction::Tx, server);
     let rx = |config, server| bar(Figure::Table1, config, Direction::Rx, server);
     vec![
-        tx(LINUX, Server::Native).mbps(3760).says(LINK),
+        tx(LINUX, ServerKind::Native).mbps(3760).says(LINK),
         tx("Xen-driver", config::DRIVER_NONE).mbps(3760).says(LINK),
         tx(XEN_GUEST, config::NONE).mbps(750),
-        tx(LINUX_PACED, Server::Native).paced(40),
+        tx(LINUX_PACED, ServerKind::Native).paced(40),
         tx(DRIVER_PACED, config::DRIVER_NONE).paced(46),
         tx(DRIVER_OPT_PACED, config::DRIVER_MTU_SP).paced(43),
-        rx(LINUX, Server::Native).mbps(2508),
+        rx(LINUX, ServerKind::Native).mbps(2508),
         rx("Xen-driver", config::DRIVER_NONE).mbps(1738),
         rx(XEN_GUEST, config::GUEST_NONE).mbps(820),
     ]
@@ -216,12 +216,12 @@ fn overall() -> Vec<Bar> {
     let tx = |config, server| bar(Figure::Three, config, Direction::Tx, server);
     let rx = |config, server| bar(Figure::Four, config, Direction::Rx, server);
     vec![
-        tx(LINUX, Server::Native).mbps(3760).says(LINK),
+        tx(LINUX, ServerKind::Native).mbps(3760).says(LINK),
         tx("Xen-driver", config::DRIVER_NONE).mbps(3760).says(LINK),
         tx("Xen-driver-opt", config::DRIVER_MTU_SP).mbps(3760).says(LINK),
         tx(XEN_GUEST, config::NONE).mbps(750),
         tx("Xen-guest-opt", config::HIGH_IOC_SP).mbps(3310),
-        rx(LINUX, Server::Native).mbps(2508),
+        rx(LINUX, ServerKind::Native).mbps(2508),
         rx("Xen-driver", config::DRIVER_NONE).mbps(1738),
         rx("Xen-driver-opt", config::DRIVER_MTU_SP).mbps(2343).says("with global pages as well"),
         rx(XEN_GUEST, config::GUEST_NONE).mbps(820),
@@ -230,7 +230,7 @@ fn overall() -> Vec<Bar> {
 }
 
 /// The configurations of figures 5 and 10.
-const COMBINATIONS: [(&str, Server); 6] = [
+const COMBINATIONS: [(&str, ServerKind); 6] = [
     ("none", config::NONE),
     ("sp", config::SP),
     ("ioc", config::IOC),
@@ -302,7 +302,7 @@ fn driver_receive() -> Vec<Bar> {
             .says("no significant gain over Driver-MTU"),
         rx("Driver-MTU-SP", config::DRIVER_MTU_SP).mbps(2301),
         rx("Driver-MTU-SP-GP", config::DRIVER_MTU_SP).mbps(2343).impossible(GLOBAL_PAGES),
-        rx(LINUX, Server::Native).mbps(2508),
+        rx(LINUX, ServerKind::Native).mbps(2508),
     ]
 }
 
@@ -315,7 +315,7 @@ fn guest_receive() -> Vec<Bar> {
         rx("Guest-copy-pool", config::GUEST_COPY_POOL)
             .says("its copies go to pages that all interfaces share from the set-up on"),
         rx("Guest-copy-SP", config::GUEST_COPY_SP).mbps(970).says("no noticeable difference"),
-        rx(LINUX, Server::Native).mbps(2508),
+        rx(LINUX, ServerKind::Native).mbps(2508),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use shm::{PageSize, Region, create_memfd};
 
-use super::config::Server;
+use super::config::ServerKind;
 use super::paper::{Bar, Feasibility, Figure, Program, bars};
 use crate::repro::rounds;
 use crate::repro::transfer::Direction;
@@ -11,7 +11,7 @@ use crate::repro::transfer::Direction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// The server.
-    pub server: Server,
+    pub server: ServerKind,
     /// The direction of the stream.
     pub direction: Direction,
     /// How it is sent.
@@ -79,9 +79,9 @@ pub fn keys(plan: &[Planned]) -> Vec<Key> {
 }
 
 impl rounds::Key for Key {
-    type Server = Server;
+    type Server = ServerKind;
 
-    fn server(self) -> Server {
+    fn server(self) -> ServerKind {
         self.server
     }
 }

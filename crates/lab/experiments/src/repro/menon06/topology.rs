@@ -22,7 +22,7 @@ const PINGS: u32 = 3;
 const PING_PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts a server. On return, server and client reach each other.
-pub fn start(kind: config::Server, cpus: &Cpus) -> Result<Server> {
+pub fn start(kind: config::ServerKind, cpus: &Cpus) -> Result<Server> {
     let mut server = Server::start(kind, 1, Network::ONE_NIC, cpus)?;
     let pings = lab::ping(server.first(), Ipv4Addr::from(address(0, PEER)), PINGS, PING_PAUSE)?;
     if pings.received == 0 {

@@ -11,19 +11,19 @@ use crate::link::{Link, Shape};
 
 impl Link {
     /// Connects as a valid frontend does.
-    pub fn connect(device: &Device) -> Outcome<Self> {
+    pub fn connect(device: &HostileDevice) -> Outcome<Self> {
         Self::connect_as(device, Shape::default())
     }
 
     /// The same with another RX ring.
-    pub fn connect_as(device: &Device, shape: Shape) -> Outcome<Self> {
+    pub fn connect_as(device: &HostileDevice, shape: Shape) -> Outcome<Self> {
         let link = Self::new(device, shape)?;
         link.join(device)?;
         Ok(link)
     }
 
     /// Starts over, and connects with this link's rings.
-    pub fn join(&self, device: &Device) -> Outcome {
+    pub fn join(&self, device: &HostileDevice) -> Outcome {
         device.start_over()?;
         self.offer(device)?;
         device.enter(XenbusState::Connected)?;
@@ -32,7 +32,11 @@ impl Link {
 
     /// Starts over, offers valid rings, changes the offer with `spoil`, and tries to connect. Succeeds if the backend
     /// refuses.
-    pub fn refused(&self, device: &Device, spoil: impl FnOnce(&Device) -> Outcome) -> Outcome {
+    pub fn refused(
+        &self,
+        device: &HostileDevice,
+        spoil: impl FnOnce(&HostileDevice) -> Outcome,
+    ) -> Outcome {
         device.start_over()?;
         self.offer(device)?;
         spoil(device)?;
@@ -42,13 +46,13 @@ impl Link {
 }
 
 /// An interface, and the addresses that echoes use.
-pub struct Device {
+pub struct HostileDevice {
     interface: xenlab::netif::device::Device,
     pub address: Ipv4Addr,
     pub peer: Ipv4Addr,
 }
 
-impl Device {
+impl HostileDevice {
     /// Opens the interface.
     pub fn open(cli: &Cli) -> Outcome<Self> {
         let interface = xenlab::netif::device::Device::open(cli.vif)?;
@@ -56,7 +60,7 @@ impl Device {
     }
 }
 
-impl Deref for Device {
+impl Deref for HostileDevice {
     type Target = xenlab::netif::device::Device;
 
     fn deref(&self) -> &Self::Target {

@@ -5,7 +5,7 @@ use wire::ethernet::{self, EtherType, MacAddr};
 use wire::ip::Protocol;
 use wire::{arp, icmp, ipv4};
 
-use crate::connect::Device;
+use crate::connect::HostileDevice;
 
 const ETHERNET: usize = 14;
 const IP: usize = ETHERNET + 20;
@@ -14,7 +14,7 @@ pub const ECHO_HEADERS: usize = IP + icmp::HEADER_LEN;
 /// IEEE's first EtherType for local experiments, which no stack handles.
 const EXPERIMENT: EtherType = EtherType(0x88b5);
 
-fn frame(device: &Device, dst: MacAddr, ethertype: EtherType, len: usize) -> Vec<u8> {
+fn frame(device: &HostileDevice, dst: MacAddr, ethertype: EtherType, len: usize) -> Vec<u8> {
     addressed(dst, device.mac, ethertype, len)
 }
 
@@ -32,12 +32,12 @@ pub fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
 }
 
 /// A broadcast that every receiver ignores.
-pub fn idle(device: &Device, len: usize) -> Vec<u8> {
+pub fn idle(device: &HostileDevice, len: usize) -> Vec<u8> {
     frame(device, MacAddr::BROADCAST, EXPERIMENT, len)
 }
 
 /// An ARP request for the peer's address.
-pub fn who_has(device: &Device) -> Vec<u8> {
+pub fn who_has(device: &HostileDevice) -> Vec<u8> {
     let mut bytes = frame(device, MacAddr::BROADCAST, EtherType::ARP, ETHERNET + arp::LEN);
     let request = arp::Repr {
         operation: arp::Operation::REQUEST,
@@ -51,7 +51,7 @@ pub fn who_has(device: &Device) -> Vec<u8> {
 }
 
 /// The peer's MAC address, if the frame is its ARP reply.
-pub fn is_at(device: &Device, frame: &[u8]) -> Option<MacAddr> {
+pub fn is_at(device: &HostileDevice, frame: &[u8]) -> Option<MacAddr> {
     let reply = ethernet::Frame::new_checked(frame).ok()?;
     let ours = reply.ethertype() == EtherType::ARP && reply.dst() == device.mac;
     let packet = arp::Packet::new_checked(reply.payload()).ok().filter(|_| ours)?;
@@ -59,7 +59,7 @@ pub fn is_at(device: &Device, frame: &[u8]) -> Option<MacAddr> {
 }
 
 /// An IPv4 packet to `dst` with a zero payload.
-fn ip(device: &Device, dst: MacAddr, protocol: Protocol, payload: usize) -> Vec<u8> {
+fn ip(device: &HostileDevice, dst: MacAddr, protocol: Protocol, payload: usize) -> Vec<u8> {
     let mut bytes = frame(device, dst, EtherType::IPV4, IP + payload);
     let header = ipv4::Repr {
         src: device.address,
@@ -74,7 +74,7 @@ fn ip(device: &Device, dst: MacAddr, protocol: Protocol, payload: usize) -> Vec<
 }
 
 /// An echo request of at least `len` bytes.
-pub fn echo(device: &Device, dst: MacAddr, seq: u16, len: usize) -> Vec<u8> {
+pub fn echo(device: &HostileDevice, dst: MacAddr, seq: u16, len: usize) -> Vec<u8> {
     let payload = len.saturating_sub(ECHO_HEADERS).max(16);
     let mut bytes = ip(device, dst, Protocol::ICMP, icmp::HEADER_LEN + payload);
     for (n, byte) in bytes[ECHO_HEADERS..].iter_mut().enumerate() {
@@ -100,7 +100,7 @@ pub fn is_reply(frame: &[u8], seq: u16, payload: &[u8]) -> Option<()> {
 }
 
 /// A broadcast TCP segment.
-pub fn tcp(device: &Device, payload: usize) -> Vec<u8> {
+pub fn tcp(device: &HostileDevice, payload: usize) -> Vec<u8> {
     let mut bytes = ip(device, MacAddr::BROADCAST, Protocol::TCP, 20 + payload);
     // The header's length, in words.
     bytes[IP + 12] = 0x50;
@@ -108,7 +108,7 @@ pub fn tcp(device: &Device, payload: usize) -> Vec<u8> {
 }
 
 /// A broadcast UDP datagram.
-pub fn udp(device: &Device, payload: u16) -> Vec<u8> {
+pub fn udp(device: &HostileDevice, payload: u16) -> Vec<u8> {
     let mut bytes = ip(device, MacAddr::BROADCAST, Protocol::UDP, 8 + usize::from(payload));
     bytes[IP + 4..IP + 6].copy_from_slice(&(8 + payload).to_be_bytes());
     bytes

@@ -3,7 +3,7 @@
 use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
-use crate::connect::Device;
+use crate::connect::HostileDevice;
 use crate::device::{Outcome, wait_until};
 use crate::frames;
 use crate::leaving::Attack;
@@ -14,7 +14,7 @@ use crate::link::{Link, Shape};
 const NEVER: [GrantRef; 3] = [GrantRef(5), GrantRef(1 << 20), GrantRef(u32::MAX)];
 
 /// A reference that was just revoked. The next shared page may get it again.
-fn revoked(device: &Device) -> Outcome<GrantRef> {
+fn revoked(device: &HostileDevice) -> Outcome<GrantRef> {
     let (page, grefs) = device.guest.share(device.domain, 1)?;
     drop(page);
     Ok(grefs[0])

@@ -7,7 +7,7 @@ use lab::Random;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
-use crate::connect::Device;
+use crate::connect::HostileDevice;
 use crate::device::Outcome;
 use crate::leaving::Attack;
 use crate::link::{Link, Shape};
@@ -25,7 +25,8 @@ pub fn queue_counts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let link = Link::new(device, Shape::default())?;
     attack.did(format!("0, {} and 4294967295 queues, where {offered} are offered", offered + 1));
     for count in [0, offered + 1, u32::MAX] {
-        let key = |device: &Device| device.key(keys::MULTI_QUEUE_NUM_QUEUES, &count.to_string());
+        let key =
+            |device: &HostileDevice| device.key(keys::MULTI_QUEUE_NUM_QUEUES, &count.to_string());
         link.refused(device, key)?;
         attack.report.refused += 1;
     }

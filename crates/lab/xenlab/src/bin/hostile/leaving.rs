@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xenlab::scenario::Report;
 
 use crate::Cli;
-use crate::connect::Device;
+use crate::connect::HostileDevice;
 use crate::device::Outcome;
 use crate::link::Link;
 use crate::races::FLOWS;
@@ -54,7 +54,7 @@ pub fn cycles(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 /// A running attack and its report.
 pub struct Attack<'a> {
     pub cli: &'a Cli,
-    pub device: &'a Device,
+    pub device: &'a HostileDevice,
     pub began: Instant,
     pub report: Report,
 }

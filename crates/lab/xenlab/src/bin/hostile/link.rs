@@ -9,7 +9,7 @@ use wire::netif::{NR_SLOTS_MIN, RxRequest, TxRequest, keys, status, tx_flags};
 use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
 
-use crate::connect::Device;
+use crate::connect::HostileDevice;
 use crate::device::{Outcome, holds_within, wait_until};
 use crate::frames;
 use crate::ring::Ring;
@@ -57,7 +57,7 @@ pub struct Link {
 
 impl Link {
     /// Shares the rings, the pages and the event channel.
-    pub fn new(device: &Device, shape: Shape) -> Outcome<Self> {
+    pub fn new(device: &HostileDevice, shape: Shape) -> Outcome<Self> {
         let (guest, domain) = (&device.guest, &device.domain);
         let (tx, rx) = (Ring::new(guest, *domain)?, Ring::new(guest, *domain)?);
         let (data, data_grefs) = guest.share(*domain, DATA)?;
@@ -87,7 +87,7 @@ impl Link {
     }
 
     /// Writes the keys of a valid frontend with one queue.
-    pub fn offer(&self, device: &Device) -> Outcome {
+    pub fn offer(&self, device: &HostileDevice) -> Outcome {
         for (key, value) in [
             (keys::TX_RING_REF, self.tx.gref().0),
             (keys::RX_RING_REF, self.rx.gref().0),
@@ -234,7 +234,7 @@ impl Link {
 
     /// Checks that frames are carried both ways: an ARP request, then an echo in slots of `size` bytes.
     /// Returns how many tries it took.
-    pub fn echo_split(&mut self, device: &Device, size: usize) -> Outcome<u16> {
+    pub fn echo_split(&mut self, device: &HostileDevice, size: usize) -> Outcome<u16> {
         for tries in 1..=TRIES {
             self.echoes += 1;
             if self.try_echo(device, size)? {
@@ -245,11 +245,11 @@ impl Link {
     }
 
     /// Checks that frames are carried both ways, with an echo in one slot.
-    pub fn echo(&mut self, device: &Device) -> Outcome {
+    pub fn echo(&mut self, device: &HostileDevice) -> Outcome {
         self.echo_split(device, PAGE_SIZE).map(drop)
     }
 
-    fn try_echo(&mut self, device: &Device, size: usize) -> Outcome<bool> {
+    fn try_echo(&mut self, device: &HostileDevice, size: usize) -> Outcome<bool> {
         self.send_bytes(&frames::who_has(device), PAGE_SIZE)?;
         let Some(peer) = self.await_frame(|frame| frames::is_at(device, frame))? else {
             return Ok(false);

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum as _};
-use connect::Device;
+use connect::HostileDevice;
 use device::Outcome;
 use leaving::Attack;
 use link::Link;
@@ -54,7 +54,7 @@ fn list() -> ExitCode {
 }
 
 fn run(cli: &Cli, class: Class) -> Outcome {
-    let device = Device::open(cli)?;
+    let device = HostileDevice::open(cli)?;
     let report = Report::new(class);
     let mut attack = Attack { cli, device: &device, began: Instant::now(), report };
     // The attack's pages stay shared until the end: the backend must not see another connection before the report.

@@ -6,7 +6,7 @@ use std::path::Path;
 use control_socket::{ChangeAction, ChangeStep, TableKind};
 use rustix::fs::{Access, access};
 
-use crate::config::{Config, Sandbox};
+use crate::config::{Config, SandboxLevel};
 use crate::daemon::control::Control;
 use crate::daemon::disk::Disk;
 use crate::daemon::interfaces::InterfaceFile;
@@ -46,7 +46,7 @@ impl Control {
         if needs.connects {
             return self.may_connect();
         }
-        if needs.device && self.host.config.daemon.sandbox == Sandbox::Full {
+        if needs.device && self.host.config.daemon.sandbox == SandboxLevel::Full {
             return Err(self.with_hint(&"its device cannot be opened"));
         }
         if !needs.device {

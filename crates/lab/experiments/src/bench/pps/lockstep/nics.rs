@@ -15,7 +15,7 @@ use super::netif::{Sender, receive};
 use super::uplinks::{STATION, Station, no_ipv6};
 use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
-use crate::bench::nic::{Kind, Machine, To};
+use crate::bench::nic::{CardProtection, Machine, To};
 
 named::named! {
     /// A kind of uplink over a NIC.
@@ -210,7 +210,7 @@ pub struct Card {
 
 impl Card {
     /// Makes them.
-    pub fn new(protection: Kind, size: Size) -> Result<Self, String> {
+    pub fn new(protection: CardProtection, size: Size) -> Result<Self, String> {
         let machine = Machine::new(protection.protection(), To::Wire, size.bytes())?;
         // The card's time would be measured, which takes system calls.
         Ok(Self { machine: machine.with_clock(|| std::time::Duration::ZERO) })

@@ -7,7 +7,7 @@ use offload::{Checksum, Gso, GsoKind};
 use wire::ethernet::MacAddr;
 
 use crate::bench::guest::addressed;
-use crate::bench::nic::Kind as Protection;
+use crate::bench::nic::CardProtection;
 
 /// Frames in a turn of the generator.
 const BATCH: u64 = 32;
@@ -38,7 +38,7 @@ pub enum PathKind {
     /// From an uplink, to a guest without any.
     UplinkRxBasic,
     /// From a context of a card to the wire, protected so.
-    Card(Protection),
+    Card(CardProtection),
     /// Between virtual machines.
     VhostUser,
 }
@@ -59,7 +59,7 @@ impl PathKind {
             Self::UplinkRxBasic,
             Self::VhostUser,
         ];
-        first.into_iter().chain(Protection::ALL.map(Self::Card))
+        first.into_iter().chain(CardProtection::ALL.map(Self::Card))
     }
 
     fn name(self) -> String {

@@ -14,7 +14,6 @@ mod faults;
 mod floods;
 mod in_flight;
 mod lateness;
-mod lent;
 mod lists;
 mod memory;
 mod mirrors;

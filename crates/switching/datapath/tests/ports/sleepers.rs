@@ -21,21 +21,21 @@ use crate::receiver::Receiver;
 use crate::{Plugged, Switch, plain, plug, plug_with, refresh};
 
 const PAGE: usize = 4096;
-pub const LEN: usize = 1 << 30;
+const LEN: usize = 1 << 30;
 /// How often a test tries: a hole may be ready before a busy machine has run the others.
 const TRIES: u32 = 8;
 /// How long a try waits to hear that a worker sleeps: none may have been found before the hole was made.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Memory in which holes are made.
-pub struct Memory {
+struct Memory {
     file: std::os::fd::OwnedFd,
-    pub region: Arc<Region>,
+    region: Arc<Region>,
     is_punching: AtomicBool,
 }
 
 impl Memory {
-    pub fn new() -> Arc<Self> {
+    fn new() -> Arc<Self> {
         let file = create_memfd("hole", LEN / PAGE, PageSize::Small).unwrap();
         let region = Arc::new(Region::map(&file, 0, LEN).unwrap());
         Arc::new(Self { file, region, is_punching: AtomicBool::new(false) })
@@ -43,7 +43,7 @@ impl Memory {
 
     /// Runs `meanwhile` while the memory becomes one hole, in which a worker sleeps by then. Returns whether that had ended before the
     /// hole was made.
-    pub fn punch(&self, sleep: impl FnOnce(), meanwhile: impl FnOnce()) -> bool {
+    fn punch(&self, sleep: impl FnOnce(), meanwhile: impl FnOnce()) -> bool {
         (0..LEN / PAGE).for_each(|page| self.region.write(page * PAGE, 1u8).unwrap());
         self.is_punching.store(true, Ordering::SeqCst);
         sleep();
@@ -59,7 +59,7 @@ impl Memory {
     }
 
     /// Touches page after page until the hole is made: in one of them, this sleeps.
-    pub fn touch(&self) {
+    fn touch(&self) {
         for page in (0..LEN / PAGE).cycle() {
             if !self.is_punching.load(Ordering::SeqCst) {
                 return;
@@ -80,7 +80,7 @@ fn hostile(switch: &Switch, n: u8, memory: &Arc<Memory>) -> Plugged<()> {
 }
 
 /// Tries until `attempt` succeeds.
-pub fn assert_once(what: &str, attempt: impl FnMut() -> bool) {
+fn assert_once(what: &str, attempt: impl FnMut() -> bool) {
     assert!(std::iter::repeat_with(attempt).take(TRIES as usize).any(|done| done), "{what}");
 }
 
@@ -331,11 +331,7 @@ impl Neighbours {
 }
 
 /// Waits until a worker sleeps; `attempt` is called until then. Returns whether one did while the hole was made.
-pub fn sleeps(
-    memory: &Memory,
-    heard: &std::sync::mpsc::Receiver<Sleep>,
-    attempt: impl Fn(),
-) -> bool {
+fn sleeps(memory: &Memory, heard: &std::sync::mpsc::Receiver<Sleep>, attempt: impl Fn()) -> bool {
     while memory.is_punching.load(Ordering::SeqCst) {
         attempt();
         if heard.recv_timeout(Duration::from_millis(1)).is_ok_and(|sleep| sleep.is_replaced) {

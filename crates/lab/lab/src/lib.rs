@@ -20,6 +20,7 @@ mod progress;
 mod random;
 mod rtt;
 mod slow_disk;
+mod slow_swap;
 mod steering;
 mod sysctl;
 mod transfer;
@@ -42,7 +43,8 @@ pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
 pub use random::Random;
 pub use rtt::RttProbe;
-pub use slow_disk::{SlowDisk, SlowSwap, Wish};
+pub use slow_disk::SlowDisk;
+pub use slow_swap::{SlowSwap, Wish};
 pub use steering::steer_receive;
 pub use sysctl::Sysctl;
 pub use transfer::{

@@ -82,12 +82,12 @@ unit unit-most unit-machines: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(n
 unit: unit-build ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace --all-targets
 
-# The tests that boot machines, `short.rs` of each laboratory, compute for minutes on one processor.
-unit-machines: unit-build
+# The tests that boot machines, `short.rs` of the laboratories and of pvscope, compute for minutes on one processor.
+unit-machines:
 	$(CARGO) test --workspace --test short
 
-# All others. Cargo can choose targets by name, and leave out none.
-unit-most: unit-build
+# All others: cargo has no option to leave a target out.
+unit-most:
 	$(CARGO) test --workspace --lib --bins --examples --benches --test '[!s]*' --test 's[!h]*'
 
 lab-dpdk: deps-dpdk ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again

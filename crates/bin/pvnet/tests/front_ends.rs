@@ -80,7 +80,7 @@ fn each_thing_that_keeps_a_machine_from_its_port_has_a_reason_of_its_own() {
     let features = front.get_features().unwrap();
     front.set_features(features & !(1 << 34)).unwrap();
     bed.until("no_shared_memory");
-    // What is no memory that can be shared. A file on a disk would do, but not on each kind of disk.
+    // No memory. A regular file would close the port on some file systems.
     let file = File::open("/dev/null").unwrap();
     let region = VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,

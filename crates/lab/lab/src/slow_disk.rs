@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +11,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::TempDir;
-use crate::hung_disk::mount_fuse;
+use crate::hung_disk::{mount_fuse, unmount};
 
 /// Bytes of its one file.
 const SIZE: usize = 16 << 20;
@@ -70,7 +69,7 @@ impl SlowDisk {
     /// The kernel has no FUSE, or this user may not mount.
     pub fn new() -> io::Result<Self> {
         let folder = TempDir::new().map_err(io::Error::other)?;
-        let device = mount_fuse(folder.path())?;
+        let device = mount_fuse(folder.path(), "slow")?;
         let mut requests = device.try_clone()?;
         let (data, waiting) = (vec![0; SIZE], Vec::new());
         let state = Arc::new(Mutex::new(State { device, data, is_held: false, waiting }));
@@ -96,11 +95,15 @@ impl SlowDisk {
             }
         })?;
         let file = File::options().read(true).write(true).open(folder.path().join("file"));
-        let status = Command::new("umount").arg("--lazy").arg(folder.path()).status()?;
-        if !status.success() {
-            return Err(io::Error::other(format!("umount: {status}")));
+        let unmounted = unmount(folder.path());
+        let file = file.and_then(|file| unmounted.map(|()| file));
+        match file {
+            Ok(file) => Ok(Self { state, file, is_over, server: Some(server) }),
+            Err(error) => {
+                is_over.store(true, Ordering::Relaxed);
+                Err(error)
+            }
         }
-        Ok(Self { state, file: file?, is_over, server: Some(server) })
     }
 
     /// The path of its file, for this process and for those that it starts.

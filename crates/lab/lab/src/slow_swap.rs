@@ -11,7 +11,9 @@ use crate::slow_disk::SlowDisk;
 /// How often pages are taken out, and what may be left of a group's memory: the kernel's own.
 const TRIES: u32 = 500;
 const SMALL: u64 = 128 << 10;
-/// With so much memory to spare, nothing is swapped out but what a test takes out.
+/// How long a tool may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// With this much free memory, nothing is swapped out but what a test takes out.
 const SPARE: u64 = 1 << 30;
 
 /// Swap on a slow disk, of 16 MiB. While it is there, the whole machine swaps to it first: so it is made only where there is no other swap and memory
@@ -36,18 +38,24 @@ impl SlowSwap {
         if is_swapping || available()? < SPARE {
             return Err(io::Error::other("this machine swaps, or is short of memory"));
         }
-        let group = new_group()?;
         let disk = SlowDisk::new()?;
         let device = run("losetup", &["--find", "--show"], &disk.path())?;
-        run("mkswap", &["--quiet"], Path::new(&device))?;
-        let swaps = run("swapon", &["--priority", "32767"], Path::new(&device));
+        let on = Path::new(&device);
+        let swaps = run("mkswap", &["--quiet"], on)
+            .and_then(|_| run("swapon", &["--priority", "32767"], on));
         // Once nobody uses it any more.
-        run("losetup", &["--detach"], Path::new(&device))?;
+        run("losetup", &["--detach"], on)?;
         swaps?;
-        Ok(Self { disk, device, group })
+        match new_group() {
+            Ok(group) => Ok(Self { disk, device, group }),
+            Err(error) => {
+                run("swapoff", &[], on)?;
+                Err(error)
+            }
+        }
     }
 
-    /// Does what a process asks for that it says a word per line on its standard output, [`Wish`], and answers a line to each.
+    /// Serves a child's requests: one [`Wish`] per line on its standard output, one line of answer each.
     ///
     /// Whoever sleeps in memory that is swapped out should be another process than the one that has the disk: a process of which a thread sleeps so
     /// cannot be killed, and would keep the disk, which keeps the thread asleep.
@@ -203,10 +211,7 @@ fn new_group() -> io::Result<PathBuf> {
 
 /// Runs a tool on a device or a file. Returns what it says.
 fn run(tool: &str, arguments: &[&str], on: &Path) -> io::Result<String> {
-    let output = Command::new(tool).args(arguments).arg(on).output()?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("{tool}: {}", why.trim())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let mut command = Command::new(tool);
+    command.args(arguments).arg(on);
+    crate::run(command, LIMIT).map(|said| said.trim().to_owned()).map_err(io::Error::other)
 }

@@ -14,19 +14,18 @@ use capture::{
     CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Place, Recording, StartError,
 };
 use common::{Port, number, packets, start, tcp_frame};
+use lab::TempDir;
 
-/// A folder that is removed in the end.
-struct Folder(PathBuf);
+/// A folder of recordings.
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("recording-{}-{name}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        Self(folder)
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
     }
 
     fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
+        let entries = fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -38,14 +37,8 @@ impl Folder {
     }
 
     fn numbers(&self, file: &str) -> Vec<u16> {
-        let bytes = fs::read(self.0.join(file)).unwrap();
+        let bytes = fs::read(self.0.path().join(file)).unwrap();
         packets(&bytes).iter().map(|packet| number(&packet.bytes)).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -63,7 +56,7 @@ fn write(recording: &Recording, files: Files) {
 }
 
 fn files(folder: &Folder, most_bytes: u64, most_files: usize) -> Files {
-    Files::new(&folder.0, "span", most_bytes, most_files)
+    Files::new(folder.0.path(), "span", most_bytes, most_files)
 }
 
 fn recording(ports: &[&str]) -> Recording {
@@ -73,7 +66,7 @@ fn recording(ports: &[&str]) -> Recording {
 
 #[test]
 fn each_port_is_an_interface() {
-    let folder = Folder::new("interfaces");
+    let folder = Folder::new();
     let [red, blue, other] = ["red", "blue", "other"].map(CapturePoint::new);
     let recording = recording(&["red", "blue"]);
     [&red, &blue, &other].iter().for_each(|point| point.record(&recording));
@@ -85,7 +78,7 @@ fn each_port_is_an_interface() {
     of_blue.carry([tcp_frame(5, 10)]);
     write(&recording, files(&folder, 1 << 20, 2));
     assert_eq!(folder.files(), ["span.00001.pcapng"]);
-    let file = folder.0.join("span.00001.pcapng");
+    let file = folder.0.path().join("span.00001.pcapng");
     let found = packets(&fs::read(&file).unwrap());
     let found: Vec<_> = found.iter().map(|one| (one.interface, number(&one.bytes))).collect();
     assert_eq!(found, [(0, 1), (1, 2), (1, 3)]);
@@ -98,8 +91,8 @@ fn each_port_is_an_interface() {
 #[test]
 fn files_have_a_limit_and_so_has_their_number() {
     const LIMIT: u64 = 4096;
-    let folder = Folder::new("limit");
-    fs::write(folder.0.join("span.pcapng"), "another's").unwrap();
+    let folder = Folder::new();
+    fs::write(folder.0.path().join("span.pcapng"), "another's").unwrap();
     let point = CapturePoint::new("red");
     let recording = recording(&["red"]);
     point.record(&recording);
@@ -114,7 +107,7 @@ fn files_have_a_limit_and_so_has_their_number() {
     let first = 40 - u16::try_from(newest.len()).unwrap();
     assert!(newest.iter().copied().eq(first..40), "{newest:?}");
     for file in &found[..3] {
-        assert!(fs::metadata(folder.0.join(file)).unwrap().len() <= LIMIT);
+        assert!(fs::metadata(folder.0.path().join(file)).unwrap().len() <= LIMIT);
     }
     // The next daemon goes on behind them.
     port.carry([tcp_frame(40, 500)]);
@@ -126,7 +119,7 @@ fn files_have_a_limit_and_so_has_their_number() {
 
 #[test]
 fn a_frame_longer_than_a_file_is_recorded() {
-    let folder = Folder::new("long");
+    let folder = Folder::new();
     let point = CapturePoint::new("red");
     let recording = recording(&["red"]);
     point.record(&recording);
@@ -138,10 +131,8 @@ fn a_frame_longer_than_a_file_is_recorded() {
 
 #[test]
 fn what_cannot_be_written_is_lost_and_said() {
-    let folder = Folder::new("error");
-    let missing = Folder(folder.0.join("missing"));
-    let mut files = files(&missing, 1 << 20, 2);
-    std::mem::forget(missing);
+    let folder = Folder::new();
+    let mut files = Files::new(&folder.0.path().join("missing"), "span", 1 << 20, 2);
     files.open_first().unwrap_err();
     let point = CapturePoint::new("red");
     let recording = recording(&["red"]);
@@ -155,10 +146,10 @@ fn what_cannot_be_written_is_lost_and_said() {
 /// A link of that name may lead to a file of the daemon's user.
 #[test]
 fn a_link_is_not_followed() {
-    let folder = Folder::new("link");
-    let other = folder.0.join("other");
+    let folder = Folder::new();
+    let other = folder.0.path().join("other");
     fs::write(&other, "another's").unwrap();
-    std::os::unix::fs::symlink(&other, folder.0.join("span.00001.pcapng")).unwrap();
+    std::os::unix::fs::symlink(&other, folder.0.path().join("span.00001.pcapng")).unwrap();
     let point = CapturePoint::new("red");
     let recording = recording(&["red"]);
     point.record(&recording);
@@ -171,10 +162,10 @@ fn a_link_is_not_followed() {
 /// What an operator has copied, under a name with a date, is neither removed nor counted.
 #[test]
 fn files_that_are_named_otherwise_stay() {
-    let folder = Folder::new("copies");
+    let folder = Folder::new();
     let copies =
         ["span.20240101.pcapng", "span.0000009.pcapng", "span.18446744073709551615.pcapng"];
-    copies.iter().for_each(|name| fs::write(folder.0.join(name), "a copy").unwrap());
+    copies.iter().for_each(|name| fs::write(folder.0.path().join(name), "a copy").unwrap());
     for number in 1..=2 {
         record_one(files(&folder, 1 << 20, 1), number);
     }
@@ -199,7 +190,7 @@ fn recordings_leave_captures_their_places() {
 /// A file without packets would take the place of one with some.
 #[test]
 fn a_recording_without_packets_leaves_no_file() {
-    let folder = Folder::new("empty");
+    let folder = Folder::new();
     record_one(files(&folder, 1 << 20, 1), 1);
     let recording = recording(&["red"]);
     write(&recording, files(&folder, 1 << 20, 1));
@@ -210,7 +201,7 @@ fn a_recording_without_packets_leaves_no_file() {
 /// Another writer of that name begins while the first one runs, as at a reload.
 #[test]
 fn a_writer_removes_neither_its_file_nor_a_later_one() {
-    let folder = Folder::new("two");
+    let folder = Folder::new();
     let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
     point.record(&recording);
     let mut port = Port::wrapped(&point);
@@ -230,7 +221,7 @@ fn a_writer_removes_neither_its_file_nor_a_later_one() {
 /// The first file of a writer that begins is older than those that the one before it makes until it ends.
 #[test]
 fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
-    let folder = Folder::new("changed");
+    let folder = Folder::new();
     let (point, old) = (CapturePoint::new("red"), recording(&["red"]));
     point.record(&old);
     let mut port = Port::wrapped(&point);
@@ -262,7 +253,7 @@ fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
 /// Whoever has asked may have given up meanwhile.
 #[test]
 fn a_first_file_takes_no_older_ones_place_before_it_has_packets() {
-    let folder = Folder::new("first");
+    let folder = Folder::new();
     (1..=3).for_each(|number| record_one(files(&folder, 1 << 20, 3), number));
     let before = folder.files();
     let mut fewer = files(&folder, 1 << 20, 1);
@@ -309,7 +300,7 @@ fn files_on_disk(folder: &Folder) -> Files {
 #[test]
 #[ignore = "a_disk_may_be_as_large_as_the_recording runs it where it may mount"]
 fn on_a_disk_for_the_recording() {
-    let folder = Folder::new("own");
+    let folder = Folder::new();
     let _disk = Disk::mount(&folder, FILE * FILES as u64);
     let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
     point.record(&recording);
@@ -333,12 +324,13 @@ fn on_a_disk_for_the_recording() {
 #[test]
 #[ignore = "a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes runs it where it may mount"]
 fn on_a_disk_that_others_fill() {
-    let folder = Folder::new("others");
+    let folder = Folder::new();
     let disk = Disk::mount(&folder, 256 << 10);
     (1..=3).for_each(|number| record_one(files_on_disk(&folder), number));
     let before = folder.recordings();
     for file in &before {
-        fs::hard_link(folder.0.join(file), folder.0.join(format!("{file}.copy"))).unwrap();
+        fs::hard_link(folder.0.path().join(file), folder.0.path().join(format!("{file}.copy")))
+            .unwrap();
     }
     disk.fill();
     let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
@@ -359,14 +351,14 @@ fn on_a_disk_that_others_fill() {
 #[test]
 #[ignore = "a_disk_that_hangs_keeps_nobody_from_the_place runs it where it may mount"]
 fn on_a_disk_that_hangs() {
-    let folder = Folder::new("hung");
+    let folder = Folder::new();
     let (recording, stop) = (recording(&["red"]), Arc::new(AtomicBool::new(false)));
     let (files, writer, stops) = (files_on_disk(&folder), recording.clone(), stop.clone());
     let thread = thread::spawn(move || writer.run(files, &mut || stops.load(Ordering::Relaxed)));
     while recording.place().path.is_none() {
         thread::sleep(PAUSE);
     }
-    let Some(disk) = lab::needed(lab::HungDisk::over(&folder.0)) else { return };
+    let Some(disk) = lab::needed(lab::HungDisk::over(folder.0.path())) else { return };
     stop.store(true, Ordering::Relaxed);
     // Its file has no packets, so it is removed.
     let (answer, answers) = mpsc::channel();
@@ -387,7 +379,7 @@ fn on_a_disk_that_hangs() {
 #[test]
 #[ignore = "a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes runs it where it may mount"]
 fn on_a_small_disk() {
-    let folder = Folder::new("disk");
+    let folder = Folder::new();
     let disk = Disk::mount(&folder, 256 << 10);
 
     let point = CapturePoint::new("red");
@@ -441,9 +433,9 @@ impl Disk {
     fn mount(folder: &Folder, bytes: u64) -> Self {
         let size = format!("size={bytes}");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(&folder.0);
+        mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(folder.0.path());
         assert!(mount.status().unwrap().success());
-        Self(folder.0.clone())
+        Self(folder.0.path().to_owned())
     }
 
     fn filler(&self) -> PathBuf {

@@ -63,7 +63,9 @@ impl Connection {
     /// # Errors
     /// The system's, or the packet is no message.
     pub fn receive(&self) -> io::Result<Option<(ToCard, Vec<OwnedFd>)>> {
-        let Some((bytes, files)) = seqpacket::receive_all(&self.socket)? else { return Ok(None) };
+        let Some((bytes, files)) = seqpacket::receive_with_descriptors(&self.socket)? else {
+            return Ok(None);
+        };
         let message = ToCard::from_bytes(bytes).map_err(io::Error::other)?;
         Ok(Some((message, files)))
     }

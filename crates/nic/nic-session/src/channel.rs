@@ -227,7 +227,8 @@ impl GuestEnd {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         seqpacket::send(&*socket, &RequestPacket { code, index, generation }, &[])?;
         let gone = io::Error::from(io::ErrorKind::ConnectionReset);
-        let (packet, files) = seqpacket::receive_all::<AnswerPacket>(&*socket)?.ok_or(gone)?;
+        let (packet, files) =
+            seqpacket::receive_with_descriptors::<AnswerPacket>(&*socket)?.ok_or(gone)?;
         if packet.code == code::REFUSED {
             let text = packet.text.split(|byte| *byte == 0).next().unwrap_or_default();
             return Err(io::Error::other(String::from_utf8_lossy(text).into_owned()));

@@ -60,8 +60,8 @@ pub fn send<T: IntoBytes + Immutable>(
 
 /// Waits for a packet; none if the other side has hung up. Descriptors that come with it are lost.
 ///
-/// The kernel drops them before they become descriptors of this process. Closing one is no substitute: of a file whose server never answers it takes for ever,
-/// and neither the thread nor its process can be killed meanwhile.
+/// The kernel drops them before they become descriptors of this process, and does not flush them as it does when a descriptor is closed: that may wait for a
+/// server of FUSE for ever, and neither the thread nor its process can be killed meanwhile.
 ///
 /// # Errors
 /// The system's, or the packet has another size.
@@ -76,7 +76,7 @@ where
 ///
 /// # Errors
 /// The system's, or the packet has another size.
-pub fn receive_all<T>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>>
+pub fn receive_with_descriptors<T>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>>
 where
     T: FromBytes + IntoBytes + KnownLayout,
 {
@@ -169,7 +169,7 @@ mod tests {
         let (one, two) = pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         send(&one, &[7u64, 9], &[writer.as_fd()]).unwrap();
-        let (packet, descriptors) = receive_all::<[u64; 2]>(&two).unwrap().unwrap();
+        let (packet, descriptors) = receive_with_descriptors::<[u64; 2]>(&two).unwrap().unwrap();
         assert_eq!(packet, [7, 9]);
         rustix::io::write(&descriptors[0], b"x").unwrap();
         let mut seen = [0; 1];

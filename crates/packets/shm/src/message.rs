@@ -7,6 +7,7 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
+use rustix::net::{AddressFamily, sockopt};
 
 /// The process that sent bytes, as the kernel says. Privileges over its own namespace let it name another process of that namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,25 +94,38 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
     Ok(received)
 }
 
+/// The major number of `/dev/null`, `/dev/zero` and their like.
+const MEMORY_DEVICES: u32 = 1;
+
 /// Whether a descriptor that somebody else has sent can be closed, and asked about, without a wait for a server: of a file system of FUSE, or over the network.
 /// The kernel flushes such a file whenever a descriptor of it is closed, and nothing ends that wait but the server, which may be whoever sent the
 /// descriptor. It needs no permission for the file, and it cannot be killed.
 ///
-/// This asks the kernel only: memory, descriptors without a path, devices, and files on block devices.
+/// This asks the kernel only. It knows memory, eventfds, epoll, pipes, sockets of this machine (those of a network may linger), `/dev/null` and its
+/// like, and files on block devices; of anything else it takes the worst.
 pub fn closes_at_once(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
     if rustix::fs::fcntl_get_seals(fd).is_ok() {
         return true;
     }
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
-    // "anon_inode:[eventfd]", "socket:[1234]": paths of files begin with a slash.
-    if link.is_ok_and(|link| !link.as_bytes().starts_with(b"/")) {
-        return true;
+    let Ok(link) = link else { return false };
+    match link.as_bytes() {
+        b"anon_inode:[eventfd]" | b"anon_inode:[eventpoll]" => return true,
+        link if link.starts_with(b"pipe:") => return true,
+        link if link.starts_with(b"socket:") => {
+            return sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX);
+        }
+        link if !link.starts_with(b"/") => return false,
+        _ => {}
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(fd, "", flags, StatxFlags::TYPE).is_ok_and(|stat| {
-        let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
-        is_device || stat.stx_dev_major != 0
+        match FileType::from_raw_mode(stat.stx_mode.into()) {
+            // Not any: the driver of one may be a program (CUSE), or wait until a line has sent all.
+            FileType::CharacterDevice => stat.stx_rdev_major == MEMORY_DEVICES,
+            _ => stat.stx_dev_major != 0,
+        }
     })
 }
 
@@ -163,6 +177,8 @@ mod tests {
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
         assert!(closes_at_once(&memory) && closes_at_once(&reader) && closes_at_once(&socket));
         assert!(closes_at_once(&null) && closes_at_once(epoll.unwrap()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!closes_at_once(&listener), "it may linger");
         // A file system without a device, as those of servers are.
         assert!(!closes_at_once(std::fs::File::open("/proc/self/maps").unwrap()));
     }

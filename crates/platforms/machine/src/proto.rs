@@ -186,7 +186,7 @@ impl Packet {
 
 /// Waits for a packet; none when the other side has hung up.
 pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<OwnedFd>)>> {
-    seqpacket::receive_all(socket)
+    seqpacket::receive_with_descriptors(socket)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn turned_down(queues: u16) -> String {
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether the front-end did what none may do twice: it held up a worker by what none does by mistake, or sent what this process can never let go of. Nobody
+    /// Whether the front-end did what none may do twice: it held up a worker by what none does by mistake, or sent a descriptor that this process cannot let go of, by mistake or not. Nobody
     /// may come again to this port.
     pub is_hostile: bool,
 }
@@ -53,7 +53,8 @@ impl Session {
             Err(error) => error.to_string(),
         };
         let never_closes = why == ChannelError::NeverCloses.to_string();
-        let (why, is_hostile) = alarm.verdict().unwrap_or((why, never_closes));
+        let (why, is_hostile) = alarm.verdict().unwrap_or((why, false));
+        let is_hostile = is_hostile || never_closes;
         let mut session = lock(&session);
         let why = match why {
             why if why == ChannelError::Gone.to_string() && session.was_turned_down() => {

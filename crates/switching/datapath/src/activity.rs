@@ -51,7 +51,7 @@ impl Activity {
         Some(self.round.load(Ordering::Acquire)).filter(|round| *round != 0)
     }
 
-    /// Past when it must not wait for events, if it does.
+    /// If it waits for events: after how much time since the start of the datapath it must be rung.
     pub(crate) fn past(&self) -> Option<Duration> {
         let past = self.round().is_none().then(|| self.past.load(Ordering::Relaxed));
         past.filter(|past| *past != 0).map(Duration::from_nanos)

@@ -145,7 +145,7 @@ impl Carrier {
         self.route_all(&pass, &mut routes);
         let mut cut = false;
         ingress.with_body(&mut |body| {
-            let batch = Batch { pass: &pass, body, member };
+            let batch = Batch { pass: &pass, body, from_member: member };
             let end = now + TURN;
             let outcomes = &mut outcomes;
             let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };

@@ -34,7 +34,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) pass: &'a Pass<'a>,
     pub(crate) body: Body<'a>,
     /// The membership of the port that it comes from, if it has one.
-    pub(crate) member: Option<&'a Membership>,
+    pub(crate) from_member: Option<&'a Membership>,
 }
 
 /// What becomes of the frames that a queue has in hand.
@@ -145,7 +145,7 @@ impl Carrier {
                     }
                 }
                 Route::FloodIn(domain) => {
-                    let isolated = batch.member.is_some_and(|membership| membership.isolated);
+                    let isolated = batch.from_member.is_some_and(|membership| membership.isolated);
                     let domain = self.ports.domains.as_ref().and_then(|all| all.get(domain));
                     if let Some(domain) = domain {
                         probes::switch(from.name(), "*", group.len());
@@ -305,11 +305,11 @@ impl Recipient<'_> {
     /// Offers the frames in `group` (slots of the window) to the queue, and calls `each` with what became of each, up to one that is
     /// sent in parts: this and those behind it must be offered again.
     fn deliver(&self, group: &[u8], parts: &mut Parts, mut each: impl FnMut(u8, Outcome)) -> Done {
-        let Batch { pass: Pass { window, .. }, member, .. } = *self.batch;
-        if let Some((from, (_, member))) = member.zip(self.carrier.ports.member(self.to.id()))
+        let Batch { pass: Pass { window, .. }, from_member, .. } = *self.batch;
+        if let Some((from, (_, to))) = from_member.zip(self.carrier.ports.member(self.to.id()))
             && from.tagging.is_some()
         {
-            return self.deliver_tagged((from, member), group, parts, each);
+            return self.deliver_tagged((from, to), group, parts, each);
         }
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<_, WINDOW> = group.iter().map(offer).collect();
@@ -377,7 +377,7 @@ impl Recipient<'_> {
         if memory.avoids(to.memory())
             && let Some(inbox) = to.inbox(queue)
         {
-            count = to.takes_in_place(inbox, offers);
+            count = to.count_in_place(inbox, offers);
             if count == 0 {
                 carrier.put(to, inbox, (*body, memory), offers);
                 return Done::apart(group, offers, each);

@@ -160,8 +160,19 @@ impl EgressQueue {
             }
             return Ok(None);
         };
-        if let Err(broken) = egress.deliver(body, offers, now) {
-            if locked.delivered() {
+        let mut delivered = egress.deliver(body, offers, now);
+        let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
+        // Those behind a frame that is sent in parts do not wait for room.
+        if delivered.is_ok()
+            && let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting)
+        {
+            // The guest's event may have come between the look at its ring and this mark, when no
+            // worker waited for it. So look once more.
+            self.wait(worker);
+            delivered = deliver_waiting(&mut **egress, body, &mut offers[waiting..], now);
+        }
+        if let Err(broken) = delivered {
+            if locked.is_present() {
                 return Err(broken);
             }
             for offer in offers.iter_mut().filter(|offer| offer.outcome.is_offered_again()) {
@@ -169,17 +180,7 @@ impl EgressQueue {
             }
             return Ok(None);
         }
-        let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
-        // Those behind a frame that is sent in parts do not wait for room.
-        if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
-            // The guest's event may have come between the look at its ring and this mark, when no
-            // worker waited for it. So look once more.
-            self.wait(worker);
-            deliver_waiting(&mut **egress, body, &mut offers[waiting..], now)?;
-        }
-        let flush = if self.coalesces() { egress.flush(now, false) } else { None };
-        locked.delivered();
-        Ok(flush)
+        Ok(if self.coalesces() { egress.flush(now, false) } else { None })
     }
 
     /// Sends a notification that it holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
@@ -267,6 +268,7 @@ impl EgressQueue {
         if egress.coalesces() {
             self.coalesces.store(true, Ordering::Relaxed);
         }
+        self.unmark(REPLACED[place]);
         *side = Some(egress);
         if place != present {
             self.mark(REPLACED[present]);
@@ -285,6 +287,8 @@ impl EgressQueue {
             return false;
         }
         let Some(egress) = make() else { return false };
+        // Left there if who had it looked at the marks just before.
+        self.unmark(REPLACED[present ^ 1]);
         *other = Some(egress);
         self.mark(REPLACED[present]);
         self.present.store(present ^ 1, Ordering::Release);
@@ -294,10 +298,9 @@ impl EgressQueue {
 }
 
 impl Locked<'_> {
-    /// A delivery has ended, during which the thread may have slept. Returns whether this is still the port's egress side: if not, what it
-    /// came to is no matter of the port's.
-    #[inline]
-    pub(crate) fn delivered(&mut self) -> bool {
+    /// After a delivery in which the thread may have slept: whether this is still the port's egress side. If not, what it came to is no matter of
+    /// the port's.
+    fn is_present(&mut self) -> bool {
         self.queue.marks.load(Ordering::Relaxed) == 0 || self.woke()
     }
 
@@ -420,7 +423,7 @@ mod tests {
         assert!(queue.lock_in_turn().is_none());
         assert!(queue.resume(Side::boxed(&there)).is_ok());
         assert!(queue.lock_in_turn().is_some_and(|locked| locked.side.is_some()));
-        asleep.delivered();
+        asleep.is_present();
         drop(asleep);
         assert_eq!(there.load(Ordering::Relaxed), 1);
         queue.suspend();
@@ -465,9 +468,9 @@ mod tests {
         let mut second = queue.lock().unwrap();
         queue.note_sleeper();
         assert!(!queue.replace_sleeping(make), "there are two places");
-        assert!(second.delivered());
+        assert!(second.is_present());
         drop(second);
-        assert!(!asleep.delivered(), "what it did is no matter of the port's");
+        assert!(!asleep.is_present(), "what it did is no matter of the port's");
         assert!(asleep.side.is_none());
         drop(asleep);
         assert_eq!(there.load(Ordering::Relaxed), 1);
@@ -476,7 +479,7 @@ mod tests {
         queue.note_sleeper();
         assert!(queue.replace_sleeping(make));
         queue.close();
-        asleep.delivered();
+        asleep.is_present();
         assert_eq!(there.load(Ordering::Relaxed), 0, "both are dropped");
     }
 

@@ -118,11 +118,11 @@ impl Port {
         self.inboxes.get(queue)
     }
 
-    /// How many of these frames, from the first one on, are handed over in place: those that lie in its own buffers already, if they overtake none in
-    /// the inbox, and one of which a part was. What comes behind that one may lie elsewhere, so it is looked at again. Only an uplink's queue for
-    /// this port alone borrows such buffers, and waits for its memory.
+    /// How many of these frames, from the first one on, are delivered in place: all, if each lies in this port's own buffers and the inbox is empty;
+    /// otherwise one, if a part of the first was delivered; otherwise none. Only an uplink's queue for this port alone borrows such buffers, and waits
+    /// for its memory.
     #[cold]
-    pub(crate) fn takes_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> usize {
+    pub(crate) fn count_in_place(&self, inbox: &Inbox, offers: &[Offer<'_>]) -> usize {
         let is_its =
             |offer: &Offer<'_>| offer.frame.lent.is_any() && !self.is_from_others(offer.frame);
         match offers.first() {
@@ -406,10 +406,10 @@ mod tests {
             }
             frame
         });
-        let count = |frames: [&Frame; 2]| port.takes_in_place(inbox, &frames.map(Offer::new));
+        let count = |frames: [&Frame; 2]| port.count_in_place(inbox, &frames.map(Offer::new));
         let behind_begun = |frame| {
             let begun = Offer { sent: 1, ..Offer::new(&its) };
-            port.takes_in_place(inbox, &[begun, Offer::new(frame)])
+            port.count_in_place(inbox, &[begun, Offer::new(frame)])
         };
         assert_eq!([[&its, &its], [&its, &others], [&its, &none]].map(count), [2, 0, 0]);
         assert_eq!([&its, &others, &none].map(behind_begun), [2, 1, 1]);

@@ -98,12 +98,13 @@ impl Looks {
 
     /// Whether the worker works, or waits for a ring.
     fn is_awaited(&self) -> bool {
-        let activity = |thread: &WorkerThread| thread.activity.clone();
-        let activity = self.worker.with_thread(activity);
-        activity.is_some_and(|activity| activity.round().is_some() || activity.past().is_some())
+        let is_awaited = |thread: &WorkerThread| {
+            thread.activity.round().is_some() || thread.activity.past().is_some()
+        };
+        self.worker.with_thread(is_awaited) == Some(true)
     }
 
-    /// Rings the worker if it waits for that. Returns whether it does.
+    /// Rings the worker once its instant has passed. Returns whether it waits for a ring.
     fn ring(&self, shared: &Shared) -> bool {
         let past = self.worker.with_thread(|thread| thread.activity.past()).flatten();
         let Some(past) = past else { return false };

@@ -29,7 +29,7 @@ pub(crate) struct WorkerState {
     /// How many threads it has had before this one. A thread that finds another number than its own ends. Changes while `commands` is
     /// locked.
     replacements: AtomicU64,
-    /// How many threads in whose place another one is have ended.
+    /// How many replaced threads have ended.
     ended: AtomicU64,
     /// Whether it takes commands and does nothing else. Changes while `commands` is locked.
     is_paused: AtomicBool,
@@ -105,6 +105,10 @@ impl WorkerState {
         &self,
         generation: u64,
     ) -> Option<(Command, MutexGuard<'_, mpsc::Receiver<Command>>)> {
+        // Before the lock too, for which it might wait while the thread in its place is paused.
+        if self.generation() != generation {
+            return None;
+        }
         let commands = self.commands.lock();
         let command = match self.is_paused() {
             _ if self.generation() != generation => None,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// A yield that took longer gave the CPU to another thread. Alone on its CPU, a thread has it back after 0.4 µs; beside
 /// another one that polls, after 2.4 µs.
-const TAKEN: Duration = Duration::from_micros(1);
+pub const TAKEN: Duration = Duration::from_micros(1);
 /// Time between two yields after a first one that nobody took. It doubles with each further one,
 const SPIN_MIN: Duration = Duration::from_nanos(500);
 /// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for this time.

@@ -206,7 +206,7 @@ fn cached(offered: &Offered, queues: usize) -> [usize; 2] {
     [queues * (least + rx.min(GRANTED_MIN / 2)), queues * (tx + rx)]
 }
 
-/// Mappings of so many pages one by one, and of the list of them.
+/// Mappings for `pages` pages one by one, and one for their list.
 fn mappings(pages: u16) -> usize {
     if pages == 0 { 0 } else { usize::from(pages) + 1 }
 }

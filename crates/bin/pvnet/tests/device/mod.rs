@@ -12,8 +12,8 @@ use crate::direct::{direct, queue_of, wait_for_queue};
 use crate::testbed::{Guest, LIMIT, PING_PAUSE, Testbed, pvnet, requires, wait};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
-/// The datagrams of a flood in a millisecond, 300 Mb/s. Without a pace the queue of the kernel in which neighbours' frames wait too is full on a machine of two
-/// slow CPUs, and what is lost there no port of pvnet has seen.
+/// The datagrams of a flood from outside in a millisecond: at most 360 Mb/s. Without a pace, transfers to neighbours stand still for seconds on a machine with two
+/// slow CPUs: their frames wait in the same queue of the kernel.
 const FLOOD: u32 = 32;
 
 /// The namespace outside, and the one of the NIC.
@@ -51,7 +51,7 @@ impl Wire {
         assert_eq!((ping.sent, ping.received), (3, 3), "{to}");
     }
 
-    /// Sends datagrams to an address until it is dropped, also when nobody has it.
+    /// Sends datagrams to an address until the flood is dropped, also when nobody has it.
     fn flood(&self, guest: &Guest) -> Flood {
         let to = guest.ipv4;
         let entry = ["neigh", "replace", &to.to_string(), "lladdr", &guest.mac, "dev", "eth0"];

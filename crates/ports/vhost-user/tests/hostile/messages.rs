@@ -105,7 +105,7 @@ fn descriptors_that_are_no_memory() {
 #[test]
 fn descriptors_of_files_that_take_for_ever_to_close() {
     let mut bed = Bed::new();
-    // Gives way before the sessions' threads are waited for.
+    // Dropped before the bed, which waits for the sessions' threads.
     let Some(disk) = lab::needed(SlowDisk::new()) else { return };
     let file = File::options().read(true).write(true).open(disk.path()).unwrap();
     // Nor does the test close it.

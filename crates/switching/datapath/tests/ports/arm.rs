@@ -88,7 +88,8 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         let log = log.lock().unwrap();
         log.asked.iter().copied().filter(|asked| *asked > instant).collect::<Vec<_>>()
     };
-    for busy in [false, true] {
+    let mut lates = Vec::new();
+    for busy in [false, true, false] {
         let due = arm(length);
         let armed = due - length;
         while Instant::now() < due {
@@ -101,12 +102,17 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         let late = asked_since(armed)[0].checked_duration_since(due);
         let late = late.expect("not before it is due");
         assert!(late < 5 * length, "{late:?} late");
+        if !busy {
+            lates.push(late);
+        }
         // Then it is asleep.
         wait_until("the port's sleep", || log.lock().unwrap().asleep);
         let looks = asked_since(armed).len();
         std::thread::sleep(length);
         assert_eq!(asked_since(armed).len(), looks);
     }
+    // Once at least no other program came between.
+    assert!(lates.iter().any(|late| *late < Duration::from_millis(50)), "{lates:?}");
     let length = Duration::from_secs(60);
     let due = arm(length);
     a.sender.send(frame(b.mac, a.mac, 60, 1));

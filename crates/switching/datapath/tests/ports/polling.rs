@@ -112,7 +112,12 @@ fn between_turns_a_polling_worker_only_looks() {
         // Another worker each time: one that shares its CPU has a turn for each yield that another thread takes, and may stay there.
         let mut pair = Pair::new(LONG);
         (0..20).for_each(|_| pair.send(100));
-        pair.counts.most_looks.load(Ordering::Relaxed) >= 4 || are_yields_taken()
+        let has_looked = pair.counts.most_looks.load(Ordering::Relaxed) >= 4;
+        if !has_looked && are_yields_taken() {
+            eprintln!("skipped: others take each CPU that is yielded");
+            return true;
+        }
+        has_looked
     });
 }
 
@@ -125,8 +130,7 @@ fn are_yields_taken() -> bool {
     };
     let mut times: Vec<Duration> = (0..100).map(took).collect();
     times.sort();
-    // What `poller::Yields` takes for that.
-    times[10] > Duration::from_micros(1)
+    times[10] > poller::TAKEN
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::ChannelError;
 use crate::processes::Alarm;
-use crate::requests::Requests;
+use crate::requests::{Requests, SessionError};
 use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
 use hypervisor::Pace;
@@ -35,8 +35,8 @@ fn turned_down(queues: u16) -> String {
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether the front-end did what none may do twice: it held up a worker by what none does by mistake, or sent a descriptor that this process cannot let go of, by mistake or not. Nobody
-    /// may come again to this port.
+    /// Whether nobody may come again to this port: the front-end held up a worker by what none does by mistake, or sent a descriptor that this process cannot
+    /// let go of, by mistake or not.
     pub is_hostile: bool,
 }
 
@@ -48,19 +48,19 @@ impl Session {
         let renewal = lock(&session).renewal.clone();
         let begun = Events::new(&*alarm, &renewal)
             .and_then(|events| Ok((events, Requests::new(stream, &session)?)));
-        let why = match begun {
+        let error = match begun {
             Ok((events, requests)) => serve(&session, requests, &alarm, (&events, &renewal)),
-            Err(error) => error.to_string(),
+            Err(error) => ChannelError::System(error).into(),
         };
-        let never_closes = why == ChannelError::NeverCloses.to_string();
-        let (why, is_hostile) = alarm.verdict().unwrap_or((why, false));
-        let is_hostile = is_hostile || never_closes;
+        let never_closes = matches!(error, SessionError::Channel(ChannelError::NeverCloses));
+        let is_gone = matches!(error, SessionError::Channel(ChannelError::Gone));
         let mut session = lock(&session);
-        let why = match why {
-            why if why == ChannelError::Gone.to_string() && session.was_turned_down() => {
-                turned_down(session.options.queues)
+        let (why, is_hostile) = match alarm.verdict() {
+            Some((why, is_hostile)) => (why, is_hostile || never_closes),
+            None if is_gone && session.was_turned_down() => {
+                (turned_down(session.options.queues), false)
             }
-            why => why,
+            None => (error.to_string(), never_closes),
         };
         session.stop(&why);
         session.files.set(std::iter::empty());
@@ -76,7 +76,7 @@ fn serve(
     mut requests: Requests,
     alarm: &Arc<Alarm>,
     (events, renewal): (&Events, &Renewal),
-) -> String {
+) -> SessionError {
     let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
     // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
     // could reset its device to get calls that are not refused yet.
@@ -84,7 +84,7 @@ fn serve(
         if renewal.take()
             && let Err(why) = lock(session).renew()
         {
-            return why;
+            return why.into();
         }
         let (pending, pause) = {
             let session = lock(session);
@@ -95,8 +95,8 @@ fn serve(
         let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
             starts.count(1, Instant::now());
             match alarm.is_accountable() {
-                true => lock(session).serve_ready(),
-                false => Err(UNKNOWN.to_owned()),
+                true => lock(session).serve_ready().map_err(SessionError::from),
+                false => Err(UNKNOWN.to_owned().into()),
             }
         } else if !pending && pause.is_some_and(is_settled) {
             lock(session).look();
@@ -104,15 +104,15 @@ fn serve(
         } else {
             match requests.handle_next(events, alarm) {
                 // The loop looks which event it was.
-                Err(why) if why == ChannelError::Stopped.to_string() => Ok(()),
+                Err(SessionError::Channel(ChannelError::Stopped)) => Ok(()),
                 other => other,
             }
         };
         if let Err(why) = step {
-            return lock(session).error.take().unwrap_or(why);
+            return lock(session).error.take().map_or(why, SessionError::from);
         }
     }
-    ChannelError::Stopped.to_string()
+    ChannelError::Stopped.into()
 }
 
 #[cfg(test)]

@@ -20,6 +20,21 @@ const MESSAGES: u32 = 8192;
 /// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
 const MESSAGES_PER_SECOND: u32 = 1000;
 
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<String> for SessionError {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
 /// The messages of one connection.
 ///
 /// Crate `vhost` reads a message in two system calls, ends the session if a part of it is late, and has no limit of time.
@@ -51,31 +66,30 @@ impl Requests {
         &mut self,
         events: &impl AsFd,
         stop: &impl AsFd,
-    ) -> Result<(), String> {
+    ) -> Result<(), SessionError> {
         if self.is_stopped_within(self.pace.wait(Instant::now()), events) {
-            return Err(ChannelError::Stopped.to_string());
+            return Err(ChannelError::Stopped.into());
         }
-        let message = self.channel.receive(events.as_fd());
-        let mut message = message.map_err(|error| error.to_string())?;
+        let mut message = self.channel.receive(events.as_fd())?;
         let descriptors = u32::try_from(message.descriptors.len()).unwrap_or(u32::MAX);
         self.pace.count(1 + descriptors, Instant::now());
         let alarm = lock(&self.session).alarm();
         let wait = alarm.hear(message.sender, message.was_waited_for)?;
         if !self.channel.pause(wait, stop.as_fd()) {
-            return Err(ChannelError::Gone.to_string());
+            return Err(ChannelError::Gone.into());
         }
         // Before an answer: whoever waits for it has sent nothing else.
         self.channel.look();
         let answer = extension::answer(&mut lock(&self.session), &mut message);
         let handled = match answer {
             Some(Ok(None)) => return Ok(()),
-            Some(Ok(Some(reply))) => return self.reply(&reply, stop),
-            Some(Err(why)) => return Err(why),
+            Some(Ok(Some(reply))) => return Ok(self.channel.send(&reply, stop.as_fd())?),
+            Some(Err(why)) => return Err(why.into()),
             None => self.handle(&message),
         };
         // The handler may have answered before it failed.
         while let Some(reply) = self.next_reply()? {
-            self.reply(&reply, stop)?;
+            self.channel.send(&reply, stop.as_fd())?;
         }
         handled
     }
@@ -88,27 +102,26 @@ impl Requests {
     }
 
     /// Gives a message to the handler.
-    fn handle(&mut self, message: &Message) -> Result<(), String> {
+    fn handle(&mut self, message: &Message) -> Result<(), SessionError> {
         let Message { bytes, descriptors, .. } = message;
         // Nothing else is in the socket, so there is room for one message.
-        let sent = send_some(&self.inner, bytes, descriptors).map_err(|error| error.to_string())?;
+        let sent = send_some(&self.inner, bytes, descriptors).map_err(ChannelError::from)?;
         debug_assert_eq!(sent, bytes.len());
-        self.handler.handle_request().map_err(|error| describe(&error))
+        self.handler.handle_request().map_err(|error| match error {
+            Error::Disconnected => ChannelError::Gone.into(),
+            error => SessionError::Refused(error.to_string()),
+        })
     }
 
     /// The next bytes that the handler answered.
-    fn next_reply(&self) -> Result<Option<Message>, String> {
+    fn next_reply(&self) -> Result<Option<Message>, ChannelError> {
         let mut reply = Message::default();
         match receive_some(&self.inner, &mut reply, PAYLOAD_MAX) {
             Ok(0) => Ok(None),
             Ok(_) => Ok(Some(reply)),
             Err(ChannelError::System(error)) if error.raw_os_error() == Some(AGAIN) => Ok(None),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         }
-    }
-
-    fn reply(&self, reply: &Message, stop: &impl AsFd) -> Result<(), String> {
-        self.channel.send(reply, stop.as_fd()).map_err(|error| error.to_string())
     }
 
     /// Whether the front-end has sent a message.
@@ -123,10 +136,3 @@ impl Requests {
 }
 
 const AGAIN: i32 = Errno::AGAIN.raw_os_error();
-
-fn describe(error: &Error) -> String {
-    match error {
-        Error::Disconnected => "the front-end is gone".into(),
-        error => error.to_string(),
-    }
-}

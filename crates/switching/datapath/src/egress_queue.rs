@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the mark of a sleeper is checked meanwhile.
 const LOOK: Duration = Duration::from_micros(500);
 /// After this time a worker tries again to send a notification that is held back in a queue in which a thread sleeps.
-const LOCKED: Duration = Duration::from_millis(1);
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Whoever holds the present lock sleeps, or it is suspended: nobody waits for it.
 const SLEEPS: u8 = 1;
@@ -152,7 +152,7 @@ impl EgressQueue {
         let Some(mut locked) = self.lock_in_turn() else {
             // They wait as for room, and as long. So does a notification that may be held back there.
             self.wait(worker);
-            return Ok(self.may_hold_notification().then(|| now + LOCKED));
+            return Ok(self.may_hold_notification().then(|| now + RETRY));
         };
         let Some(egress) = locked.side.as_mut() else {
             for offer in offers {
@@ -186,7 +186,7 @@ impl EgressQueue {
     /// Sends a notification that it holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
     pub(crate) fn flush(&self, now: Duration, is_idle: bool) -> Option<Duration> {
         let Some(mut locked) = self.lock_in_turn() else {
-            return self.may_hold_notification().then(|| now + LOCKED);
+            return self.may_hold_notification().then(|| now + RETRY);
         };
         locked.side.as_mut()?.flush(now, is_idle)
     }
@@ -545,7 +545,7 @@ mod tests {
         };
         let sleeper = queue.lock().unwrap();
         queue.note_sleeper();
-        assert_eq!(due(), Some(now + LOCKED));
+        assert_eq!(due(), Some(now + RETRY));
         drop(sleeper);
         assert_eq!(queue.flush(now, true), None);
         queue.suspend();

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use lone::Lone;
 
 pub use doze::{AwakeFlag, Dozer, doze_until, must_wake};
-pub use yields::{TAKEN, Yields};
+pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.
 pub const POLL: Duration = Duration::from_micros(100);

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// A yield that took longer gave the CPU to another thread. Alone on its CPU, a thread has it back after 0.4 µs; beside
-/// another one that polls, after 2.4 µs.
-pub const TAKEN: Duration = Duration::from_micros(1);
+/// A yield that took longer than this, or than 2.5 times the shortest one, gave the CPU to another thread. Alone on its CPU, a thread has it back
+/// after 0.4 to 1.0 µs, which depends on the machine; beside another one that polls, after 2.4 µs and more.
+const TAKEN_MIN: Duration = Duration::from_micros(1);
+/// The shortest yield may have been a taken one.
+const TAKEN_MAX: Duration = Duration::from_micros(2);
 /// Time between two yields after a first one that nobody took. It doubles with each further one,
 const SPIN_MIN: Duration = Duration::from_nanos(500);
 /// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for this time.
@@ -19,11 +21,13 @@ pub struct Yields {
     next: Option<Instant>,
     /// The time between two of them.
     spin: Duration,
+    /// The shortest one.
+    shortest: Duration,
 }
 
 impl Default for Yields {
     fn default() -> Self {
-        Self { next: None, spin: Duration::ZERO }
+        Self { next: None, spin: Duration::ZERO, shortest: TAKEN_MAX }
     }
 }
 
@@ -43,7 +47,9 @@ impl Yields {
 
     /// Learns from a yield.
     fn yielded(&mut self, began: Instant, ended: Instant) {
-        self.spin = match ended.saturating_duration_since(began) > TAKEN {
+        let time = ended.saturating_duration_since(began);
+        self.shortest = self.shortest.min(time);
+        self.spin = match time > (self.shortest * 5 / 2).clamp(TAKEN_MIN, TAKEN_MAX) {
             true => Duration::ZERO,
             false => (self.spin * 2).clamp(SPIN_MIN, SPIN_MAX),
         };
@@ -69,16 +75,21 @@ mod tests {
 
     #[test]
     fn a_thread_alone_on_its_cpu_hardly_yields() {
-        let pauses = pauses(&mut Yields::default(), 100, TAKEN / 2);
-        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
-        assert_eq!((pauses[0], pauses[99]), (SPIN_MIN, SPIN_MAX));
+        // Of a fast machine, and of a slow one.
+        for time in [TAKEN_MIN / 3, TAKEN_MIN] {
+            let pauses = pauses(&mut Yields::default(), 100, time);
+            assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
+            assert_eq!((pauses[0], pauses[99]), (SPIN_MIN, SPIN_MAX));
+        }
     }
 
     #[test]
     fn a_thread_yields_at_each_look_once_another_one_takes_the_cpu() {
         let mut yields = Yields::default();
-        pauses(&mut yields, 100, TAKEN / 2);
-        assert_eq!(pauses(&mut yields, 10, TAKEN * 2), [Duration::ZERO; 10]);
+        let taken = TAKEN_MAX + Duration::from_nanos(400);
+        assert_eq!(pauses(&mut yields, 10, taken), [Duration::ZERO; 10]);
+        pauses(&mut yields, 100, TAKEN_MIN / 3);
+        assert_eq!(pauses(&mut yields, 10, taken / 2), [Duration::ZERO; 10]);
     }
 
     #[test]

@@ -56,26 +56,33 @@ impl Wire {
         let to = guest.ipv4;
         let entry = ["neigh", "replace", &to.to_string(), "lladdr", &guest.mac, "dev", "eth0"];
         self.outside.ip(&entry).unwrap();
-        let stop = Arc::<AtomicBool>::default();
-        let ends = stop.clone();
-        let send = move || {
-            let socket = UdpSocket::bind((OUTSIDE, 0)).unwrap();
-            while !ends.load(Ordering::Relaxed) {
-                for _ in 0..FLOOD {
-                    // A full queue drops.
-                    let _ = socket.send_to(&[0xa5; 1400], (to, 9));
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(())
-        };
-        self.outside.thread(send).unwrap();
-        Flood { stop }
+        Flood::start(&self.outside, to, Duration::from_millis(1))
     }
 }
 
 struct Flood {
     stop: Arc<AtomicBool>,
+}
+
+impl Flood {
+    /// Sends from a namespace, with a pause after every [`FLOOD`] datagrams.
+    fn start(from: &Namespace, to: Ipv4Addr, pause: Duration) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let ends = stop.clone();
+        let send = move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                for _ in 0..FLOOD {
+                    // A full queue drops.
+                    let _ = socket.send_to(&[0xa5; 1400], (to, 9));
+                }
+                std::thread::sleep(pause);
+            }
+            Ok(())
+        };
+        from.thread(send).unwrap();
+        Self { stop }
+    }
 }
 
 impl Drop for Flood {
@@ -326,18 +333,7 @@ fn a_guest_that_floods_the_wire_delays_no_other() {
     wire.finish_checksums();
     let mut testbed = Testbed::start(2, &wire.uplink("af-xdp", ""));
     (0..2).for_each(|guest| testbed.join(guest, &[]));
-    let stop = Arc::<AtomicBool>::default();
-    let ends = stop.clone();
-    let send = move || {
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        while !ends.load(Ordering::Relaxed) {
-            // A full queue drops.
-            let _ = socket.send_to(&[0xa5; 1400], (OUTSIDE, 9));
-        }
-        Ok(())
-    };
-    testbed.guests[0].namespace.thread(send).unwrap();
-    let flood = Flood { stop };
+    let flood = Flood::start(&testbed.guests[0].namespace, OUTSIDE, Duration::ZERO);
     let sent = || testbed.port(0)["ingress"]["frames"].as_u64().unwrap();
     wait("the flood", || sent() > 10_000);
     let Guest { namespace, ipv4, .. } = &testbed.guests[1];

@@ -44,12 +44,12 @@ pub struct Row {
     pub extra: BTreeMap<String, Value>,
 }
 
-/// This row's median over another row's.
+/// This row compared with another one.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Ratio {
     /// The name of the other row.
     pub to: String,
-    /// This median divided by that one.
+    /// The quotient of their medians, or the median of the quotients of their rounds.
     pub value: f64,
 }
 

@@ -3,7 +3,7 @@
 use report::html::{BarChart, Report};
 use report::{Benchmark, Stats, Table, Verdict, human};
 
-use super::outcome::{Outcome, Quantity, Quotient, ROUND_TRIP, THROUGHPUT};
+use super::outcome::{Outcome, Quantity, ROUND_TRIP, THROUGHPUT};
 
 /// What the columns are.
 const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
@@ -33,12 +33,12 @@ fn cells(outcome: &Outcome) -> [String; 17] {
     let number = |number: Option<f64>| number.map_or(String::new(), human);
     let percent =
         |cpus: Option<f64>| cpus.map_or(String::new(), |cpus| format!("{:.0} %", 100.0 * cpus));
-    let spread = |quotient: Option<Quotient>| {
-        quotient.map_or(String::new(), |Quotient { median, min, max }| {
+    let spread = |quotient: Option<Stats>| {
+        quotient.map_or(String::new(), |Stats { median, min, max, .. }| {
             format!("{median:.2} ({min:.2}–{max:.2})")
         })
     };
-    let median = |quotient: Option<Quotient>| number(quotient.map(|quotient| quotient.median));
+    let median = |quotient: Option<Stats>| number(quotient.map(|quotient| quotient.median));
     let latest = [
         outcome.latest(|round| &round.idle),
         outcome.latest(|round| &round.spin),
@@ -107,17 +107,11 @@ pub fn page(benchmark: &Benchmark, outcomes: &[Outcome]) -> Report {
         let chart = BarChart::new(format!("{title}, attack/idle"), "×");
         let chart =
             outcomes.iter().fold(chart, |chart, outcome| match outcome.against_idle(quantity) {
-                Some(quotient) => {
-                    chart.bar(outcome.label(), spread(quotient, outcome.rounds.len()))
-                }
+                Some(quotient) => chart.bar(outcome.label(), quotient),
                 None => chart,
             });
-        page.figure(&chart, "Bars are ratios of medians, whiskers the extremes of a round.");
+        page.figure(&chart, "Bars are medians of the rounds' ratios, whiskers their extremes.");
     }
     page.machine(&benchmark.machine);
     page
-}
-
-fn spread(Quotient { median, min, max }: Quotient, n: usize) -> Stats {
-    Stats { median, min: min.min(median), max: max.max(median), n }
 }

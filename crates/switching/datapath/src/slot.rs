@@ -51,6 +51,15 @@ impl Entry {
         Self { number, port, id, room_of, work: Mutex::new(work), events, busy: Busy::default() }
     }
 
+    /// Records a turn's duration and end, for `worker`, and how long the batches that ended in it were in the daemon.
+    pub(crate) fn turn_ended(&self, work: &mut Work, worker: usize, took: Duration, end: Instant) {
+        let Some(batches) = self.port.batches_of(worker) else { return };
+        batches.turn(took);
+        if let Work::Carry { ingress, .. } = work {
+            ingress.turn_ended(took, end, |time| batches.ended(time));
+        }
+    }
+
     /// Drops queues and tasks that no worker serves any more, as the last who has them: a thread that was replaced has them until it ends. One that
     /// still sleeps then is not waited for.
     pub(crate) fn let_go(entries: Vec<Arc<Self>>) {
@@ -87,6 +96,8 @@ pub(crate) struct Slot {
     /// Events in a row that brought no work.
     empty_events: u32,
     last_work: Instant,
+    /// How long the last turn was, and when it ended, if that is not recorded yet.
+    pub(crate) ended: Option<(Duration, Instant)>,
     pub(crate) account: Account,
 }
 
@@ -111,6 +122,7 @@ impl Slot {
             rests: false,
             empty_events: 0,
             last_work: Instant::now(),
+            ended: None,
             account: Account::default(),
         })
     }
@@ -124,15 +136,21 @@ impl Slot {
         self.entry.port.inbox(self.entry.room_of?)
     }
 
-    /// Records the last turn's duration and end: counts them for `worker`, and how long batches were in
-    /// the daemon.
+    /// Notes the last turn's duration and end, which the next one records: it has the queue's lock.
     #[inline]
     pub(crate) fn turn_ended(&mut self, worker: usize, took: Duration, end: Instant) {
         self.entry.busy.add(took);
-        let Some(batches) = self.entry.port.batches_of(worker) else { return };
-        batches.turn(took);
-        if let Work::Carry { ingress, .. } = &mut *self.entry.work.lock() {
-            ingress.turn_ended(took, end, |time| batches.ended(time));
+        self.ended = Some((took, end));
+        if !self.active {
+            self.record_end(worker);
+        }
+    }
+
+    /// Records the last turn's end, before a sleep or another worker's turn.
+    #[cold]
+    pub(crate) fn record_end(&mut self, worker: usize) {
+        if let Some((took, end)) = self.ended.take() {
+            self.entry.turn_ended(&mut self.entry.work.lock(), worker, took, end);
         }
     }
 

@@ -354,7 +354,7 @@ impl Worker {
                         slot.account.charge(took);
                         if has_worked {
                             self.state.times.carried(took);
-                            slot.turn_ended(self.state.number, took, now);
+                            slot.turn_ended(self.number, took, now);
                         }
                     }
                     self.ended = Some(now);
@@ -375,7 +375,7 @@ impl Worker {
             && let Some(slot) = &mut self.slots[index]
         {
             self.state.times.carried(now - began);
-            slot.turn_ended(self.state.number, now - began, now);
+            slot.turn_ended(self.number, now - began, now);
         }
     }
 
@@ -386,6 +386,9 @@ impl Worker {
         let Some(slot) = slot else { return Turn::Dry };
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();
+        if let Some((took, end)) = slot.ended.take() {
+            slot.entry.turn_ended(&mut work, self.number, took, end);
+        }
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {
                 let (port, carrier, held) = (&slot.entry.port, &self.carrier, &mut self.held);
@@ -414,13 +417,13 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 work.worked(frames);
                 let (armed, due) = (work.after_turn(now), work.due());
-                let is_drained = work.is_drained();
+                let is_drained = self.poller.limit().is_zero() && work.is_drained();
                 drop(work);
                 slot.worked(now);
                 self.poller.worked(frames, bytes, || now);
                 self.unended = Some((index, now));
                 self.set_armed(index, armed, due, now);
-                if is_drained && self.poller.limit().is_zero() {
+                if is_drained {
                     self.arm(index, now);
                 }
                 return Turn::Worked;

@@ -92,7 +92,8 @@ impl Worker {
         // What it had in hand is in its queue, and the time of its last turn is counted here.
         self.turn_ended(Instant::now());
         let index = self.state.find(|entry| entry.number == number).into_iter().next()?;
-        let slot = self.slots.get_mut(index)?.take()?;
+        let mut slot = self.slots.get_mut(index)?.take()?;
+        slot.record_end(self.number);
         self.state.remove(|entry| entry.number == number);
         slot.forget_events(&self.epoll);
         Some(slot.entry)

@@ -101,8 +101,9 @@ const MEMORY_DEVICES: u32 = 1;
 /// The kernel flushes such a file whenever a descriptor of it is closed, and nothing ends that wait but the server, which may be whoever sent the
 /// descriptor. It needs no permission for the file, and it cannot be killed.
 ///
-/// This asks the kernel only. It knows memory, eventfds, epoll, pipes, sockets of this machine (those of a network may linger), `/dev/null` and its
-/// like, and files on block devices; of anything else it takes the worst.
+/// This asks the kernel only. It knows memory, eventfds, epoll, sockets of this machine (those of a network may linger), `/dev/null` and its
+/// like, and files on block devices. Anything else counts as slow: a pipe too, whose other end may be in the middle of a write out of memory that
+/// does not come.
 pub fn closes_at_once(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
     if rustix::fs::fcntl_get_seals(fd).is_ok() {
@@ -112,7 +113,6 @@ pub fn closes_at_once(fd: impl AsFd) -> bool {
     let Ok(link) = link else { return false };
     match link.as_bytes() {
         b"anon_inode:[eventfd]" | b"anon_inode:[eventpoll]" => return true,
-        link if link.starts_with(b"pipe:") => return true,
         link if link.starts_with(b"socket:") => {
             return sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX);
         }
@@ -124,6 +124,7 @@ pub fn closes_at_once(fd: impl AsFd) -> bool {
         match FileType::from_raw_mode(stat.stx_mode.into()) {
             // Not any: the driver of one may be a program (CUSE), or wait until a line has sent all.
             FileType::CharacterDevice => stat.stx_rdev_major == MEMORY_DEVICES,
+            FileType::Fifo => false,
             _ => stat.stx_dev_major != 0,
         }
     })
@@ -169,18 +170,27 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_what_has_no_path_closes_at_once() {
-        let memory = crate::create_memfd("test", 1, crate::PageSize::Small).unwrap();
-        let (reader, _writer) = rustix::pipe::pipe().unwrap();
-        let (socket, _) = UnixStream::pair().unwrap();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
-        assert!(closes_at_once(&memory) && closes_at_once(&reader) && closes_at_once(&socket));
-        assert!(closes_at_once(&null) && closes_at_once(epoll.unwrap()));
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(!closes_at_once(&listener), "it may linger");
-        // A file system without a device, as those of servers are.
-        assert!(!closes_at_once(std::fs::File::open("/proc/self/maps").unwrap()));
+    fn only_what_is_known_to_close_at_once_does() {
+        use rustix::event::{EventfdFlags, epoll, eventfd};
+        let file = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
+        let known: [OwnedFd; 5] = [
+            crate::create_memfd("test", 1, crate::PageSize::Small).unwrap(),
+            UnixStream::pair().unwrap().0.into(),
+            file("/dev/null"),
+            epoll::create(epoll::CreateFlags::CLOEXEC).unwrap(),
+            eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+        ];
+        let others: [OwnedFd; 4] = [
+            rustix::pipe::pipe().unwrap().0,
+            // It may linger.
+            std::net::TcpListener::bind("127.0.0.1:0").unwrap().into(),
+            // A driver's.
+            file("/dev/ptmx"),
+            // On a file system without a device, as those of servers are.
+            file("/proc/self/maps"),
+        ];
+        assert_eq!(known.each_ref().map(closes_at_once), [true; 5]);
+        assert_eq!(others.each_ref().map(closes_at_once), [false; 4]);
     }
 
     #[test]

@@ -35,8 +35,8 @@ fn turned_down(queues: u16) -> String {
 pub struct Ended {
     /// Why, in words.
     pub why: String,
-    /// Whether nobody may come again to this port: the front-end held up a worker by what none does by mistake, or sent a descriptor that this process cannot
-    /// let go of, by mistake or not.
+    /// Whether nobody may come again to this port: the front-end held up a worker in a way that no honest one does, or sent a descriptor that this
+    /// process cannot let go of, by mistake or not.
     pub is_hostile: bool,
 }
 

@@ -95,14 +95,16 @@ impl Kick {
     pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
         let fd = file.map(eventfd).transpose()?;
         let mut present = lock(&self.present);
-        if let Some(before) = present.take() {
-            epoll::delete(&self.epoll, &before).map_err(io::Error::from)?;
+        let before = present.take();
+        if let Some(before) = &before {
+            epoll::delete(&self.epoll, before).map_err(io::Error::from)?;
         }
         if let Some(fd) = &fd {
             watch(&self.epoll, fd)?;
         }
         *present = fd;
         drop(present);
+        drop(before);
         // A notification may have come by the descriptor before, or to this one before it was watched.
         self.doorbell.ring();
         Ok(())
@@ -146,7 +148,8 @@ impl Event for Kick {
 
 /// How the guest is notified. The front-end may exchange the descriptor at any time, as QEMU does to mask an interrupt.
 ///
-/// One thread notifies at a time: the worker that owns the ring.
+/// One thread notifies at a time: the worker that owns the ring. Only the session closes descriptors, and without the lock: whoever closes a
+/// file waits for each epoll instance that watches it, which the front-end may keep locked for as long as it likes.
 #[derive(Debug, Default)]
 pub struct Call {
     fds: Mutex<CallFds>,
@@ -162,6 +165,8 @@ struct CallFds {
     present: Option<Arc<OwnedFd>>,
     /// The one that was written last, which another one may have replaced since.
     written: Option<Arc<OwnedFd>>,
+    /// What is neither any more, for the session to close.
+    left: Vec<Arc<OwnedFd>>,
 }
 
 impl Call {
@@ -172,10 +177,11 @@ impl Call {
     pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
         let fd = file.map(eventfd).transpose()?.map(Arc::new);
         let mut fds = lock(&self.fds);
-        fds.present = fd;
-        if self.write_under_way().is_none() {
-            fds.written = None;
-        }
+        let present = std::mem::replace(&mut fds.present, fd);
+        let written = fds.written.take_if(|_| self.write_under_way().is_none());
+        let left = std::mem::take(&mut fds.left);
+        drop(fds);
+        drop((present, written, left));
         Ok(())
     }
 
@@ -183,7 +189,11 @@ impl Call {
     pub(crate) fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
         let mut fds = lock(&self.fds);
         let fd = fds.present.clone().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
-        fds.written = Some(fd.clone());
+        if let Some(before) = fds.written.replace(fd.clone())
+            && !Arc::ptr_eq(&before, &fd)
+        {
+            fds.left.push(before);
+        }
         let write = self.began.load(Ordering::Relaxed) + 1;
         self.began.store(write, Ordering::Release);
         Some((fd, write))
@@ -196,6 +206,8 @@ impl Call {
         WATCHER.wake();
         // This fails only if the counter is full, and then the guest has a notification to take.
         let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
+        // Until the write has ended another one has it too.
+        drop(fd);
         self.ended.store(write, Ordering::Release);
     }
 
@@ -219,7 +231,9 @@ impl Call {
     pub(crate) fn is_full(&self) -> bool {
         let Some(fd) = self.written() else { return false };
         let mut fds = [PollFd::new(&*fd, PollFlags::OUT)];
-        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+        let is_full = matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0));
+        self.let_go(fd);
+        is_full
     }
 
     /// Sends no more notifications. A write is under way, or will never be.
@@ -237,6 +251,16 @@ impl Call {
             if rustix::io::read(&*fd, &mut [0; 8]).is_err() {
                 std::thread::yield_now();
             }
+        }
+        self.let_go(fd);
+    }
+
+    /// Drops a descriptor that others have too, or leaves it to the session.
+    fn let_go(&self, fd: Arc<OwnedFd>) {
+        let mut fds = lock(&self.fds);
+        let is_kept = |kept: &Arc<OwnedFd>| Arc::ptr_eq(kept, &fd);
+        if ![&fds.present, &fds.written].into_iter().flatten().any(is_kept) {
+            fds.left.push(fd);
         }
     }
 }

@@ -287,10 +287,15 @@ impl EgressQueue {
             return false;
         }
         let Some(egress) = make() else { return false };
-        // Left there if who had it looked at the marks just before.
+        // A holder that gave the lock back just before this mark was set has left it.
         self.unmark(REPLACED[present ^ 1]);
         *other = Some(egress);
         self.mark(REPLACED[present]);
+        // It may have woken up while the new side was made.
+        if let Some(mut side) = self.sides[present].try_lock() {
+            *side = None;
+            self.unmark(REPLACED[present]);
+        }
         self.present.store(present ^ 1, Ordering::Release);
         self.unmark(SLEEPS);
         true

@@ -146,11 +146,13 @@ impl Slot {
         }
     }
 
-    /// Records the last turn's end, before a sleep or another worker's turn.
+    /// Records the last turn's end, before a sleep or another worker's turn, unless an earlier thread sleeps with the queue's lock.
     #[cold]
     pub(crate) fn record_end(&mut self, worker: usize) {
-        if let Some((took, end)) = self.ended.take() {
-            self.entry.turn_ended(&mut self.entry.work.lock(), worker, took, end);
+        if let Some((took, end)) = self.ended.take()
+            && let Some(mut work) = self.entry.work.try_lock()
+        {
+            self.entry.turn_ended(&mut work, worker, took, end);
         }
     }
 
@@ -338,6 +340,7 @@ mod tests {
         assert!(queues[0].upgrade().is_none() || began.elapsed() >= WAKING);
         assert!(queues[1].upgrade().is_some());
         thread.join().unwrap();
+        assert!(queues[0].upgrade().is_none());
         drop(kept);
         assert!(queues[1].upgrade().is_none());
     }

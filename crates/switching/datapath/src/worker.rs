@@ -261,6 +261,8 @@ impl Worker {
             (self.looks, self.ended) = (Looks::new(self.looked), None);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
+        self.turn_ended(Instant::now());
+        self.slots.iter_mut().flatten().for_each(|slot| slot.record_end(self.number));
         // The queue of its last turn is free.
         self.state.note_end();
         self.shared.doorbells[self.number].ring();
@@ -271,6 +273,10 @@ impl Worker {
     fn is_dry(&mut self) -> bool {
         let mut active = self.slots.iter().flatten().filter(|slot| slot.active);
         active.all(|slot| {
+            // It may have slept in the last one, and another thread have its place.
+            if self.is_replaced() {
+                return false;
+            }
             self.activity.serve(slot.entry.port.serial());
             match &mut *slot.entry.work.lock() {
                 Work::Carry { ingress, .. } => {
@@ -446,6 +452,10 @@ impl Worker {
 
     /// Arms a queue or a task, if it is active.
     fn arm(&mut self, index: usize, now: Instant) {
+        // It may have slept in the one before.
+        if self.is_replaced() {
+            return;
+        }
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();

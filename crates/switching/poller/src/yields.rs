@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A yield that took longer than this, or than 2.5 times the shortest one, gave the CPU to another thread. Alone on its CPU, a thread has it back
 /// after 0.4 to 1.0 µs, which depends on the machine; beside another one that polls, after 2.4 µs and more.
 const TAKEN_MIN: Duration = Duration::from_micros(1);
-/// The shortest yield may have been a taken one.
+/// However long the shortest one was.
 const TAKEN_MAX: Duration = Duration::from_micros(2);
 /// Time between two yields after a first one that nobody took. It doubles with each further one,
 const SPIN_MIN: Duration = Duration::from_nanos(500);
@@ -49,7 +49,12 @@ impl Yields {
     fn yielded(&mut self, began: Instant, ended: Instant) {
         let time = ended.saturating_duration_since(began);
         self.shortest = self.shortest.min(time);
-        self.spin = match time > (self.shortest * 5 / 2).clamp(TAKEN_MIN, TAKEN_MAX) {
+        let taken = match self.shortest <= TAKEN_MIN {
+            true => (self.shortest * 5 / 2).clamp(TAKEN_MIN, TAKEN_MAX),
+            // All of them may have been taken.
+            false => TAKEN_MIN,
+        };
+        self.spin = match time > taken {
             true => Duration::ZERO,
             false => (self.spin * 2).clamp(SPIN_MIN, SPIN_MAX),
         };
@@ -88,6 +93,8 @@ mod tests {
         let mut yields = Yields::default();
         let taken = TAKEN_MAX + Duration::from_nanos(400);
         assert_eq!(pauses(&mut yields, 10, taken), [Duration::ZERO; 10]);
+        // Beside a thread that gives the CPU back at once.
+        assert_eq!(pauses(&mut yields, 10, TAKEN_MIN * 3 / 2), [Duration::ZERO; 10]);
         pauses(&mut yields, 100, TAKEN_MIN / 3);
         assert_eq!(pauses(&mut yields, 10, taken / 2), [Duration::ZERO; 10]);
     }

@@ -133,10 +133,12 @@ impl Worker {
     }
 
     fn remove(&mut self, is_its: impl Fn(&Entry) -> bool) -> Removed {
+        self.turn_ended(Instant::now());
         let removed = self.state.remove(is_its);
         for (index, _) in &removed {
             // It has none while an earlier thread is in its turn.
-            if let Some(slot) = self.slots.get_mut(*index).and_then(Option::take) {
+            if let Some(mut slot) = self.slots.get_mut(*index).and_then(Option::take) {
+                slot.record_end(self.number);
                 slot.forget_events(&self.epoll);
             }
         }

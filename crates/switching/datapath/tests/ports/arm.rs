@@ -89,7 +89,7 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         log.asked.iter().copied().filter(|asked| *asked > instant).collect::<Vec<_>>()
     };
     let mut lates = Vec::new();
-    for busy in [false, true, false] {
+    for busy in [false, true, false, false, false] {
         let due = arm(length);
         let armed = due - length;
         while Instant::now() < due {

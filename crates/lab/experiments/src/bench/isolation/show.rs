@@ -9,7 +9,7 @@ use super::outcome::{Outcome, Quantity, ROUND_TRIP, THROUGHPUT};
 const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
     of datagrams. Each round measures them beside the hostile guest attached but idle, attacking, \
     idle while its process uses as much CPU as the attack cost it and the daemon (spin; in classes with holes it makes them in memory of its own), and sending ordinary frames to itself as \
-    fast as they are taken (busy). Ratios are of medians, with the smallest and the largest of a round.";
+    fast as they are taken (busy). Ratios are medians of the rounds' ratios, with the smallest and the largest.";
 
 /// A row for each class.
 pub fn table(outcomes: &[Outcome]) -> Table {

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end after SIGTERM, before SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(5);
 /// How often captured output is looked at. Nothing can wait for a file to grow.
 const LISTEN: Duration = Duration::from_millis(10);
 /// The same for a report, which comes at once.

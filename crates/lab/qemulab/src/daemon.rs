@@ -138,28 +138,16 @@ impl Daemon {
         })
     }
 
-    /// What it holds at present.
+    /// What it holds once that does not change any more: a session frees what it had after its port is down, and the thread that has answered
+    /// who the daemon is ends after that.
     pub fn holdings(&self) -> Result<Holdings> {
-        let pid = self.status()?.pid;
-        let count = |what: &str| {
-            let path = PathBuf::from(format!("/proc/{pid}/{what}"));
-            let entries = std::fs::read_dir(&path).map(Iterator::count);
-            entries.map_err(|cause| Error::Path { path, cause })
-        };
-        let path = PathBuf::from(format!("/proc/{pid}/maps"));
-        let maps = std::fs::read_to_string(&path).map_err(|cause| Error::Path { path, cause })?;
-        let mappings = maps.lines().filter(|line| line.contains("/memfd:")).count();
-        Ok(Holdings { descriptors: count("fd")?, threads: count("task")?, mappings })
-    }
-
-    /// What it holds once that does not change any more: a session frees what it had after its port is down.
-    pub fn settled_holdings(&self) -> Result<Holdings> {
         const PAUSE: Duration = Duration::from_millis(300);
+        let pid = self.status()?.pid;
         let end = Instant::now() + LIMIT;
-        let mut before = self.holdings()?;
+        let mut before = holdings_of(pid)?;
         while Instant::now() < end {
             Interrupt::sleep(PAUSE)?;
-            let now = self.holdings()?;
+            let now = holdings_of(pid)?;
             if now == before {
                 return Ok(now);
             }
@@ -176,4 +164,16 @@ impl Daemon {
         let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" INFO ")).collect();
         lines.join("; ")
     }
+}
+
+fn holdings_of(pid: u32) -> Result<Holdings> {
+    let count = |what: &str| {
+        let path = PathBuf::from(format!("/proc/{pid}/{what}"));
+        let entries = std::fs::read_dir(&path).map(Iterator::count);
+        entries.map_err(|cause| Error::Path { path, cause })
+    };
+    let path = PathBuf::from(format!("/proc/{pid}/maps"));
+    let maps = std::fs::read_to_string(&path).map_err(|cause| Error::Path { path, cause })?;
+    let mappings = maps.lines().filter(|line| line.contains("/memfd:")).count();
+    Ok(Holdings { descriptors: count("fd")?, threads: count("task")?, mappings })
 }

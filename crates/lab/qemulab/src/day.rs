@@ -221,13 +221,13 @@ fn end(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let machine = setup.machines[1].take().ok_or_else(gone)?;
     machine.kill()?;
     setup.testbed.daemon.until_port("vm2", PortState::Down)?;
-    let left = setup.testbed.daemon.settled_holdings()?;
+    let left = setup.testbed.daemon.holdings()?;
     // Another one comes and is killed, and leaves as little.
     let machine = setup.boot(0)?;
     let again = traffic::ping(Peer::Machine(machine.shell()), WIRE, 3)?;
     machine.kill()?;
     setup.testbed.daemon.until_port("vm1", PortState::Down)?;
-    let later = setup.testbed.daemon.settled_holdings()?;
+    let later = setup.testbed.daemon.holdings()?;
     let machine = setup.boot(0)?;
     setup.machines[0] = Some(machine);
     let seen = format!(

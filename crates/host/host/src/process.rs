@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end after SIGTERM, before SIGKILL.
+/// How long a process may take to end after SIGTERM, before SIGKILL. Beside compilers, a guest has taken more than two seconds.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often captured output is looked at. Nothing can wait for a file to grow.
 const LISTEN: Duration = Duration::from_millis(10);

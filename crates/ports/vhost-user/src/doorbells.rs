@@ -94,8 +94,10 @@ impl Kick {
     /// It is no eventfd.
     pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
         let fd = file.map(eventfd).transpose()?;
+        // Declared first: it is closed without the lock, on errors too (see `Call`).
+        let before;
         let mut present = lock(&self.present);
-        let before = present.take();
+        before = present.take();
         if let Some(before) = &before {
             epoll::delete(&self.epoll, before).map_err(io::Error::from)?;
         }
@@ -104,7 +106,6 @@ impl Kick {
         }
         *present = fd;
         drop(present);
-        drop(before);
         // A notification may have come by the descriptor before, or to this one before it was watched.
         self.doorbell.ring();
         Ok(())
@@ -148,8 +149,8 @@ impl Event for Kick {
 
 /// How the guest is notified. The front-end may exchange the descriptor at any time, as QEMU does to mask an interrupt.
 ///
-/// One thread notifies at a time: the worker that owns the ring. Only the session closes descriptors, and without the lock: whoever closes a
-/// file waits for each epoll instance that watches it, which the front-end may keep locked for as long as it likes.
+/// One thread notifies at a time: the worker that owns the ring. Nobody but [`set`](Self::set) closes a descriptor while this lives, and without the
+/// lock: whoever closes a file waits for each epoll instance that watches it, and the front-end may keep one locked for as long as it likes.
 #[derive(Debug, Default)]
 pub struct Call {
     fds: Mutex<CallFds>,
@@ -305,6 +306,30 @@ mod tests {
         assert!(!waits(&outer) && waits(&outer));
         rustix::io::write(&first, &1u64.to_ne_bytes()).unwrap();
         assert!(waits(&outer), "the first one is not watched any more");
+    }
+
+    #[test]
+    fn whoever_notifies_or_watches_closes_no_descriptor() {
+        let call = Call::default();
+        call.set(Some(new())).unwrap();
+        let (fd, write) = call.begin().unwrap();
+        let first = Arc::downgrade(&fd);
+        // The front-end exchanges it during the write.
+        call.set(Some(new())).unwrap();
+        drop(fd);
+        call.ended.store(write, Ordering::Release);
+        call.notify();
+        assert!(first.upgrade().is_some(), "the worker closes it");
+        call.set(Some(new())).unwrap();
+        assert!(first.upgrade().is_none());
+        call.notify();
+        let fd = call.written().unwrap();
+        let third = Arc::downgrade(&fd);
+        call.set(None).unwrap();
+        call.let_go(fd);
+        assert!(third.upgrade().is_some(), "the watchdog closes it");
+        call.set(None).unwrap();
+        assert!(third.upgrade().is_none());
     }
 
     /// Its fdinfo has a line for each descriptor that it watches: the check would cost its time and memory.

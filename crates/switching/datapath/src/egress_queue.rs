@@ -291,12 +291,12 @@ impl EgressQueue {
         self.unmark(REPLACED[present ^ 1]);
         *other = Some(egress);
         self.mark(REPLACED[present]);
+        self.present.store(present ^ 1, Ordering::Release);
         // It may have woken up while the new side was made.
         if let Some(mut side) = self.sides[present].try_lock() {
             *side = None;
             self.unmark(REPLACED[present]);
         }
-        self.present.store(present ^ 1, Ordering::Release);
         self.unmark(SLEEPS);
         true
     }

@@ -52,7 +52,7 @@ impl Entry {
     }
 
     /// Records a turn's duration and end, for `worker`, and how long the batches that ended in it were in the daemon.
-    pub(crate) fn turn_ended(&self, work: &mut Work, worker: usize, took: Duration, end: Instant) {
+    pub(crate) fn record_turn(&self, work: &mut Work, worker: usize, took: Duration, end: Instant) {
         let Some(batches) = self.port.batches_of(worker) else { return };
         batches.turn(took);
         if let Work::Carry { ingress, .. } = work {
@@ -152,7 +152,7 @@ impl Slot {
         if let Some((took, end)) = self.ended.take()
             && let Some(mut work) = self.entry.work.try_lock()
         {
-            self.entry.turn_ended(&mut work, worker, took, end);
+            self.entry.record_turn(&mut work, worker, took, end);
         }
     }
 

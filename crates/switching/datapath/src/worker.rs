@@ -393,7 +393,7 @@ impl Worker {
         self.activity.serve(slot.entry.port.serial());
         let mut work = slot.entry.work.lock();
         if let Some((took, end)) = slot.ended.take() {
-            slot.entry.turn_ended(&mut work, self.number, took, end);
+            slot.entry.record_turn(&mut work, self.number, took, end);
         }
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {

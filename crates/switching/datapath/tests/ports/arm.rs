@@ -89,7 +89,11 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         log.asked.iter().copied().filter(|asked| *asked > instant).collect::<Vec<_>>()
     };
     let mut lates = Vec::new();
+    let in_time = |late: &Duration| *late < Duration::from_millis(50);
     for busy in [false, true, false, false, false] {
+        if !busy && lates.iter().any(in_time) {
+            continue;
+        }
         let due = arm(length);
         let armed = due - length;
         while Instant::now() < due {
@@ -112,7 +116,7 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         assert_eq!(asked_since(armed).len(), looks);
     }
     // Once at least no other program came between.
-    assert!(lates.iter().any(|late| *late < Duration::from_millis(50)), "{lates:?}");
+    assert!(lates.iter().any(in_time), "{lates:?}");
     let length = Duration::from_secs(60);
     let due = arm(length);
     a.sender.send(frame(b.mac, a.mac, 60, 1));

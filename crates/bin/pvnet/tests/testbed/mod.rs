@@ -124,14 +124,19 @@ impl Testbed {
         std::fs::write(folder.path().join("pvnet.toml"), text).unwrap();
         let daemon = Process::capture(run(host.as_ref(), folder.path())).unwrap();
         let testbed = Self { guests, daemon, folder, host };
-        wait("the daemon's start", || testbed.folder.path().join("control.sock").exists());
+        testbed.wait_for_answer();
         testbed
     }
 
     /// Starts the daemon again after its end.
     pub fn restart(&mut self) {
         self.daemon = Process::capture(run(self.host.as_ref(), self.folder())).unwrap();
-        // What the killed one left may be there already.
+        self.wait_for_answer();
+    }
+
+    /// Waits until the daemon answers: then all of its threads have started. Its socket is there before that,
+    /// and a killed daemon leaves one.
+    fn wait_for_answer(&self) {
         wait("the daemon's start", || lab::run(self.command("status"), LIMIT).is_ok());
     }
 

@@ -2,6 +2,7 @@
 //! Skipped with a message without testpmd.
 
 #[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../testbed/mod.rs"]
 mod testbed;
 
 mod inflight;

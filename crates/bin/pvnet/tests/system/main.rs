@@ -10,6 +10,7 @@ mod log_lines;
 mod probes;
 mod terminal;
 #[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../testbed/mod.rs"]
 mod testbed;
 mod two_vifs;
 mod uplink;

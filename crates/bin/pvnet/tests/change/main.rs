@@ -3,6 +3,7 @@
 mod bridge;
 mod mirrors;
 #[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../testbed/mod.rs"]
 mod testbed;
 mod vlans;
 

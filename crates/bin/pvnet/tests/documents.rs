@@ -215,10 +215,16 @@ fn before(block: &Block, before: &Before, folder: &Path) -> String {
         }
     };
     std::fs::write(&config, text).unwrap();
-    let mut script = "pvnet run --config pvnet.toml &\n".to_owned();
+    // Whoever pastes a block has started these before; a busy machine may need longer than one command waits.
+    let mut script = "pvnet run --config pvnet.toml &\n\
+                      until pvnet status >/dev/null 2>&1; do sleep 0.1; done\n"
+        .to_owned();
     if let Guests(names) = before {
         for name in *names {
-            let _ = writeln!(script, "pvnet guest {name} &\npvnet exec {name} -- true || exit");
+            let _ = writeln!(
+                script,
+                "pvnet guest {name} &\nuntil pvnet exec {name} -- true; do :; done"
+            );
         }
     }
     script

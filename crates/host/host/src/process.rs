@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end after SIGTERM, before SIGKILL. Beside compilers, a guest has taken more than two seconds.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long a process may take to end after SIGTERM, before SIGKILL: much, as a killed one cannot clean up, and machines are busy.
+const GRACE: Duration = Duration::from_secs(15);
 /// How often captured output is looked at. Nothing can wait for a file to grow.
 const LISTEN: Duration = Duration::from_millis(10);
 /// The same for a report, which comes at once.
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn a_process_that_ignores_terminate_is_killed() {
         let mut process =
-            Process::capture(shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"))
+            Process::capture(shell("trap '' TERM; echo ready; while :; do sleep 0.2; done"))
                 .expect("start");
         while process.stdout().is_empty() {
             std::thread::yield_now();

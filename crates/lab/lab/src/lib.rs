@@ -38,7 +38,7 @@ pub use hung_disk::HungDisk;
 pub use iperf::{Iperf, RunningIperf, Throughput, Traffic};
 pub use memory::Rss;
 pub use offloads::Offloads;
-pub use outage::{Outage, OutageProbe};
+pub use outage::{Outage, OutageProbe, enlarge_receive_buffer};
 pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
 pub use random::Random;

@@ -5,6 +5,7 @@ use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 use host::deadline::Deadline;
 use host::join;
+use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -20,6 +21,8 @@ const DATAGRAM: usize = 64;
 const CHUNK: usize = 64 * 1024;
 /// Traffic ends after this time in any case.
 const LIMIT: Duration = Duration::from_secs(300);
+/// What a receiver's socket holds.
+const RECEIVE_BUFFER: usize = 4 << 20;
 /// How long datagrams may be on their way after the last one was sent.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -35,6 +38,18 @@ pub struct Outage {
     pub lost: u64,
     /// Datagrams that arrived again.
     pub repeated: u64,
+}
+
+/// Gives a socket room for what comes while its thread does not run.
+///
+/// # Errors
+/// The system's error.
+pub fn enlarge_receive_buffer(socket: &UdpSocket) -> std::io::Result<()> {
+    // Root may have more than the system's limit.
+    if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)?;
+    }
+    Ok(())
 }
 
 /// Traffic from one namespace to another, until [`finish`](Self::finish).
@@ -61,6 +76,7 @@ impl OutageProbe {
             let mut datagrams = Datagrams { arrivals, numbers: HashSet::new(), repeated: 0 };
             let socket = UdpSocket::bind((address, 0));
             let socket = socket.map_err(Error::io(format!("cannot bind to {address}")))?;
+            enlarge_receive_buffer(&socket).map_err(Error::io("cannot enlarge a buffer"))?;
             socket
                 .set_read_timeout(Some(SOCKET_SLICE))
                 .map_err(Error::io("cannot set a timeout"))?;

@@ -131,7 +131,7 @@ fn iperf_runs_over_tcp_and_udp() {
     let both = Iperf { address: right.ipv6.into(), traffic, ..tcp }.run().expect("two streams");
     assert!(both.mbps > 1.0, "{both:?}");
     let udp = tcp.udp(8_000_000, 1000).run().expect("udp");
-    assert!(udp.packets >= 900 && udp.packets <= 1100 && udp.retransmits == 0, "{udp:?}");
+    assert!((500..=2000).contains(&udp.packets) && udp.retransmits == 0, "{udp:?}");
 }
 
 #[test]
@@ -221,6 +221,7 @@ fn an_outage_is_as_long_as_the_path_was_down() {
         testbed.bridge().ip(&["link", "set", "left", "up"]).expect("up");
         arrives(1000);
         let outage = probe.finish().expect("no failure");
-        assert!(outage.longest >= pause && outage.longest < LIMIT, "{outage:?}");
+        // The last arrival before it may have been noted late.
+        assert!(outage.longest >= pause * 2 / 3 && outage.longest < LIMIT, "{outage:?}");
     }
 }

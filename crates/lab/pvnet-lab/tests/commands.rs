@@ -178,7 +178,7 @@ fn a_paper_is_repeated_and_compared_with_its_numbers() {
     command.args(["--seconds", "1", "--rounds", "1", "--json"]).arg(&json);
     command.arg("--html").arg(&html);
     let mut repro = Process::capture(command).unwrap();
-    repro.succeed(LIMIT).unwrap();
+    repro.succeed(3 * LIMIT).unwrap();
     let table = repro.stdout();
     assert!(table.contains("2,794") && table.contains("TLB misses"), "{table}");
     let document = checked("repro menon06", &std::fs::read_to_string(json).unwrap());

@@ -104,7 +104,9 @@ pub(super) mod tests {
         let config = datapath::Config { workers: 2, ..datapath::Config::default() };
         let datapath = Datapath::start(&config, Box::new(|_| ())).unwrap();
         let release = hang_one(&datapath);
-        let (mut check, begin) = (WorkerCheck::default(), Instant::now());
+        let mut check = WorkerCheck::default();
+        check.read(&datapath);
+        let begin = Instant::now();
         let silent = |check: &mut WorkerCheck| -> Vec<bool> {
             // The other worker needs a moment for its answer.
             std::thread::sleep(Duration::from_millis(1));

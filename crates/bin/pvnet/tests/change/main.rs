@@ -70,9 +70,12 @@ struct Stream {
 impl Stream {
     fn start(from: &Namespace, to: &Namespace, address: Ipv4Addr) -> Self {
         let end = Arc::<AtomicBool>::default();
+        let (listens, listening) = std::sync::mpsc::channel();
         let receiver = to
             .thread(move || {
                 let socket = UdpSocket::bind((address, PORT)).unwrap();
+                lab::enlarge_receive_buffer(&socket).unwrap();
+                listens.send(()).unwrap();
                 socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
                 let (mut arrivals, mut bytes) = (Vec::new(), [0; 4]);
                 // Two seconds of silence are the end.
@@ -85,8 +88,7 @@ impl Stream {
         let ends = end.clone();
         let sender = from
             .thread(move || {
-                // The receiver listens by then.
-                std::thread::sleep(Duration::from_millis(200));
+                listening.recv().unwrap();
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
                 let mut number = 0u32;
                 while !ends.load(Ordering::Relaxed) {
@@ -119,12 +121,10 @@ fn longest_gap(arrivals: &[(u32, Instant)], (from, to): (Instant, Instant)) -> D
 /// Datagrams come hardly later in windows with changes than in those without. The commands themselves take processor time; a port that was connected
 /// again, or a worker that waited for somebody, would be late by far more.
 fn assert_in_time(arrivals: &[(u32, Instant)], windows: [&[(Instant, Instant)]; 2]) {
-    let [quiet, busy] = windows.map(|windows| {
-        let mut gaps: Vec<_> =
-            windows.iter().map(|window| longest_gap(arrivals, *window)).collect();
-        gaps.sort_unstable();
-        gaps[gaps.len() / 2]
-    });
+    let [quiet, busy] =
+        windows.map(|windows| windows.iter().map(|window| longest_gap(arrivals, *window)));
+    // Each window with changes would have them; some have those of a busy machine.
+    let (quiet, busy) = (quiet.max().unwrap(), busy.min().unwrap());
     println!("longest gaps: {quiet:?} without changes, {busy:?} with them");
     assert!(busy < quiet * 10 + Duration::from_millis(100), "{quiet:?}, with changes {busy:?}");
 }

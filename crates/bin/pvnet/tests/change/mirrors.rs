@@ -90,7 +90,8 @@ fn mirrors_come_and_go_by_commands() {
     assert_eq!(steps(&change(&testbed, &add).unwrap()), ["add span"]);
     assert_eq!(answers(&testbed, 1), 2);
     let list = || change(&testbed, &["mirror", "list"]).unwrap()["mirrors"][0].clone();
-    wait("the packets", || list()["copied"].as_u64() == Some(4));
+    // More, if an answer was late: then ping asks again.
+    wait("the packets", || list()["copied"].as_u64() >= Some(4));
     assert_eq!(list()["file"]["path"].as_str(), file.to_str());
     let error = change(&testbed, &add).unwrap_err();
     assert!(error.contains("\"span\" is in use"), "{error}");
@@ -98,7 +99,8 @@ fn mirrors_come_and_go_by_commands() {
     assert!(error.contains("recordings in [daemon]"), "{error}");
     let report = change(&testbed, &["mirror", "del", "span"]).unwrap();
     assert_eq!(steps(&report), ["remove span"]);
-    assert_eq!(packets(&file), (4, true));
+    let (count, ends) = packets(&file);
+    assert!((4..=12).contains(&count) && ends, "{count}, {ends}");
 
     // Once to a port, until a reload.
     let to = format!("to={probe}");

@@ -19,7 +19,9 @@ mod wrappers;
 
 use control_socket::join_socket;
 use lab::{Process, TempDir};
-use testbed::{LIMIT, PING_PAUSE, Testbed, holdings, join, pvnet, requires, status_of, wait};
+use testbed::{
+    LIMIT, PING_PAUSE, Testbed, holdings, join, pvnet, requires, settled_holdings, status_of, wait,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -128,7 +130,7 @@ fn a_guest_that_is_killed_is_freed_and_no_other_guest_is_affected() {
     testbed.join(blue, &[]);
     testbed.join(green, &[]);
     testbed.ping(green, blue);
-    let before = holdings(daemon);
+    let before = settled_holdings(daemon);
     for _ in 0..2 {
         testbed.join(red, &[]);
         testbed.ping(red, blue);

@@ -128,10 +128,14 @@ fn a_port_carries_no_more_than_its_limit() {
         let iperf = Iperf::tcp(&from.namespace, &to.namespace, to.ipv4, 2);
         iperf.udp(60_000_000, 1400).run().unwrap().mbps
     };
-    let limited = [mbps(shaped, free), mbps(free, policed)];
-    assert!(limited.iter().all(|mbps| (0.3..1.2).contains(&(mbps / MBPS))), "{limited:?}");
-    let other = mbps(free, shaped);
-    assert!(other > 1.2 * MBPS, "{other}");
+    // A busy machine may carry less, once.
+    for (from, to) in [(shaped, free), (free, policed)] {
+        let rates = [(); 2].map(|()| mbps(from, to) / MBPS);
+        assert!(rates.iter().all(|rate| *rate < 1.2), "{rates:?}");
+        assert!(rates.iter().any(|rate| *rate > 0.3), "{rates:?}");
+    }
+    let other = || mbps(free, shaped) > 1.2 * MBPS;
+    assert!((0..3).any(|_| other()), "the limit holds for others too");
     // What is shaped waits; what is policed is dropped.
     assert_eq!(drops(&testbed, shaped, "rate_limit"), 0);
     assert!(drops(&testbed, policed, "rate_limit") + drops(&testbed, free, "rate_limit") > 0);

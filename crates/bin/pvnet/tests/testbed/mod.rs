@@ -37,6 +37,18 @@ pub fn holdings(pid: u32) -> [usize; 3] {
     [entries("fd"), entries("task"), shared]
 }
 
+/// Those of a process in which nothing begins or ends any more.
+#[allow(dead_code, reason = "some programs use it")]
+pub fn settled_holdings(pid: u32) -> [usize; 3] {
+    loop {
+        let held = holdings(pid);
+        std::thread::sleep(Duration::from_millis(300));
+        if holdings(pid) == held {
+            return held;
+        }
+    }
+}
+
 /// Waits until `ready`.
 pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -56,8 +56,6 @@ pub struct SinkArgs {
 pub const LISTENS: &str = "listening on";
 /// How often a sink looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a sink's socket holds: a burst of the largest must fit.
-const SOCKET: usize = 4 << 20;
 /// Bytes of the number that each datagram begins with.
 const NUMBER: usize = 8;
 
@@ -197,10 +195,7 @@ pub fn sink(args: &SinkArgs) -> Result<()> {
 }
 
 fn receive(socket: &UdpSocket, is_ended: impl Fn() -> bool) -> io::Result<Arrived> {
-    // Root may have more than the system's limit.
-    if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET).is_err() {
-        rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET)?;
-    }
+    lab::enlarge_receive_buffer(socket)?;
     socket.set_read_timeout(Some(LOOK))?;
     let mut datagram = vec![0; usize::from(u16::MAX)];
     let (mut received, mut numbers) = (0, None);

@@ -14,26 +14,29 @@ use crate::common::{A, B, Guest, Host, frame, receive, send};
 
 /// Takes what has come, and otherwise sleeps until it is notified. Returns how many frames have come.
 fn take(guest: &mut Guest) -> usize {
-    let queue = &mut guest.queues[0];
     loop {
-        let mut frames = 0;
-        while receive(queue).is_some() {
-            frames += 1;
-        }
+        let frames = taken(guest);
         if frames > 0 {
             return frames;
         }
-        if queue.rx.arm().unwrap() {
-            continue;
+        if !guest.queues[0].rx.arm().unwrap() {
+            sleep(guest);
         }
-        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-        let woken = poll(
-            &mut [PollFd::from_borrowed_fd(queue.rx.event().as_fd(), PollFlags::IN)],
-            Some(&limit),
-        );
-        assert_eq!(woken, Ok(1), "no notification");
-        queue.rx.event().take().unwrap();
     }
+}
+
+/// What has come.
+fn taken(guest: &mut Guest) -> usize {
+    std::iter::from_fn(|| receive(&mut guest.queues[0])).count()
+}
+
+/// Sleeps until it is notified.
+fn sleep(guest: &Guest) {
+    let event = guest.queues[0].rx.event();
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let woken = poll(&mut [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)], Some(&limit));
+    assert_eq!(woken, Ok(1), "no notification");
+    event.take().unwrap();
 }
 
 const SETTINGS: [Option<(u32, u64)>; 5] =
@@ -81,16 +84,16 @@ fn a_guest_is_woken_once_for_the_wanted_frames() {
     let host = Host::new(1, 1).coalescing(Some(coalescing));
     let [mut a, mut b] = host.pair(Config::default());
     for _ in 0..3 {
+        assert!(!b.queues[0].rx.arm().unwrap());
         let sender = std::thread::spawn(move || {
-            // The guest sleeps by then.
             for n in 0..8 {
                 std::thread::sleep(Duration::from_millis(10));
                 assert!(send(&mut a.queues[0], &frame(B, A, 100, n)));
             }
             a
         });
-        std::thread::sleep(Duration::from_millis(1));
-        assert_eq!(take(&mut b), 8);
+        sleep(&b);
+        assert_eq!(taken(&mut b), 8);
         a = sender.join().unwrap();
     }
 }
@@ -100,13 +103,14 @@ fn fewer_frames_come_when_their_time_is_over() {
     let after = Duration::from_millis(100);
     let host = Host::new(1, 1).coalescing(Some(Coalescing { frames: 8, after }));
     let [mut a, mut b] = host.pair(Config::default());
+    assert!(!b.queues[0].rx.arm().unwrap());
     let began = Instant::now();
     let sender = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
         (0..3).for_each(|n| assert!(send(&mut a.queues[0], &frame(B, A, 100, n))));
         a
     });
-    assert_eq!(take(&mut b), 3);
+    sleep(&b);
+    assert_eq!(taken(&mut b), 3);
     assert!(began.elapsed() >= after);
     drop(sender.join().unwrap());
 }

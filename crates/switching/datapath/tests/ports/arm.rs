@@ -105,7 +105,7 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         wait_until("the look when it is due", || !asked_since(armed).is_empty());
         let late = asked_since(armed)[0].checked_duration_since(due);
         let late = late.expect("not before it is due");
-        assert!(late < 5 * length, "{late:?} late");
+        assert!(late < 25 * length, "{late:?} late");
         if !busy {
             lates.push(late);
         }

@@ -56,14 +56,17 @@ fn frames_that_wait_for_room_move_too() {
     let red = plain(&switch.datapath, 1);
     let blue = plug(&switch.datapath, 2, Sender::new(), Receiver::with_room(0));
     crate::refresh(&switch.datapath);
-    for n in 0..40 {
-        red.sender.send(frame(blue.mac, red.mac, 300, n));
-    }
+    // Few at a time: none may wait for longer than a frame may.
+    let send = |n| red.sender.send(frame(blue.mac, red.mac, 300, n));
+    (0..4).for_each(send);
     wait_until("a turn", || red.sender.turns() > 0);
     for n in 0..40 {
-        move_to(&switch, &red.port, n % 2);
+        move_to(&switch, &red.port, n as usize % 2);
         blue.egress.make_room(1);
-        wait_until("a frame", || blue.egress.count() == n + 1);
+        wait_until("a frame", || blue.egress.count() == n as usize + 1);
+        if n + 4 < 40 {
+            send(n + 4);
+        }
     }
     let expected: Vec<_> = (0..40).map(|n| frame(blue.mac, red.mac, 300, n)).collect();
     assert_eq!(blue.egress.take(), expected);

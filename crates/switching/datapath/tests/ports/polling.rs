@@ -135,10 +135,10 @@ fn bulk_is_not_polled() {
     for _ in 0..200 {
         pair.send(40_000);
         // The worker finds that there is no more.
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(LONG / 3);
     }
     let armed = pair.counts.read()[1] - before;
-    assert!(armed > 150, "{armed}");
+    assert!(armed > 100, "{armed}");
 }
 
 #[test]

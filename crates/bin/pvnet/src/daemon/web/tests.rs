@@ -117,16 +117,21 @@ fn clients_are_bounded() {
 
 #[test]
 fn pages_that_ask_at_once_cost_one_status() {
-    let server = Server::start(FOR_EVER, Status::default());
-    let start = Instant::now();
-    let mut answers = 0;
-    while answers < 20 && start.elapsed() < FRESH / 2 {
-        assert!(server.get("/status.json").contains("200 OK"));
-        answers += 1;
+    for _ in 0..10 {
+        let server = Server::start(FOR_EVER, Status::default());
+        let start = Instant::now();
+        let mut answers = 0;
+        while answers < 20 && start.elapsed() < FRESH / 2 {
+            assert!(server.get("/status.json").contains("200 OK"));
+            answers += 1;
+        }
+        // How many answers fit into the time depends on the machine; that they cost one status does not.
+        if start.elapsed() < FRESH {
+            assert_eq!(server.asked.load(Ordering::Relaxed), 1, "{answers} answers");
+            return;
+        }
     }
-    // How many answers fit into the time depends on the machine; that they cost one status does not.
-    assert!(answers > 0);
-    assert_eq!(server.asked.load(Ordering::Relaxed), 1, "{answers} answers");
+    panic!("each answer comes too late");
 }
 
 #[test]

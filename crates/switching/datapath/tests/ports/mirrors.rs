@@ -97,6 +97,8 @@ fn a_target_without_room_loses_copies_and_delays_nobody() {
     frames.iter().for_each(|bytes| red.sender.send(bytes));
     wait_until("the originals", || blue.egress.count() == frames.len());
     assert_eq!(blue.egress.take(), frames);
+    // The turn of the last ones has ended, their copies included.
+    wait_until("the answers", || red.sender.answers().len() == frames.len());
     assert!(red.sender.answers().iter().all(|(_, outcome)| *outcome == Outcome::Delivered));
     let counts = mirror.counts();
     assert_eq!(counts.copied + counts.lost, u64::from(FRAMES));

@@ -39,6 +39,7 @@ fn a_port_of_a_pair_and_the_switch_have_nothing_in_common() {
             sent.iter().for_each(|bytes| from.sender.send(bytes));
             wait_until("all frames", || to.egress.count() == sent.len());
             assert_eq!(to.egress.take(), sent);
+            wait_until("the answers", || from.sender.answers().len() == sent.len());
             assert_eq!(from.port.counters().snapshot().ingress_frames, sent.len() as u64);
         }
         // What the switch floods does not reach the pair.

@@ -97,7 +97,7 @@ impl Emulator {
     }
 
     fn check(&self, wanted: u32, suite: Suite) -> Result<()> {
-        let found = self.version()?;
+        let (found, suite) = (self.version()?, suite.name());
         let (what, cause) = (format!("no QEMU {wanted}"), format!("the mirrors have QEMU {found}"));
         if found == wanted { Ok(()) } else { Err(Error::Packages { what, suite, cause }) }
     }

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::Suite;
-
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -38,7 +36,7 @@ pub enum Error {
         /// What was attempted.
         what: String,
         /// Whose packages.
-        suite: Suite,
+        suite: &'static str,
         /// What apt said.
         cause: String,
     },

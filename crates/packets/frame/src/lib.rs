@@ -29,11 +29,10 @@ use wire::headers::{ChecksumLocation, Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
-pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
+pub use body::{Body, KeptFrame, Memory, Piece, Place, ReceiveBuffers};
 pub use body::{LENT_MAX, Lent};
 pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
-pub use gather::{Piece, Place};
 pub use linear::{Allocate, Bounce, Linear, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use scatter::{BodyHold, ScatterList};

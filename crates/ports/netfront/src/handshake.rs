@@ -2,18 +2,20 @@
 
 mod rings;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypervisor::guest_copy::GuestCopier;
 use hypervisor::{CopyForm, DomId, Guest};
+use netdev::{Device, NotFreed};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
 use wire::netif::{GrefMapping, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
-use crate::invalidate::{TxPages, wanted};
+use crate::queue::{TxPages, wanted};
 use crate::{ControlError, ControlRing, CopyPool, FrontendQueue};
 
 /// The token of the watch on the backend's state.
@@ -323,6 +325,48 @@ impl<G: Guest> Frontend<G> {
             Err(StoreError::NotFound(_)) => Ok(()),
             other => other,
         }
+    }
+}
+
+impl<G: Guest> Device for Frontend<G> {
+    fn mac(&self) -> MacAddr {
+        self.mac()
+    }
+
+    fn features(&self) -> Features {
+        self.features()
+    }
+
+    fn changes(&self) -> BorrowedFd<'_> {
+        self.store().event_fd()
+    }
+
+    fn take_changes(&self) {
+        // If the store is gone, the device is not open.
+        while let Ok(Some(_)) = self.store().event() {}
+    }
+
+    fn is_open(&self) -> bool {
+        self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
+    }
+
+    fn keep_mapped(&mut self) {
+        // Without it frames cost more.
+        let _ = Frontend::keep_mapped(self);
+    }
+
+    fn free_pages(
+        &mut self,
+        queue: usize,
+        pages: &[u16],
+        timeout: Duration,
+    ) -> Result<(), NotFreed> {
+        Frontend::free_pages(self, queue, pages, timeout)
+    }
+
+    fn close(mut self: Box<Self>, timeout: Duration) {
+        // This times out if the backend has gone first.
+        let _ = Frontend::close(&mut self, timeout);
     }
 }
 

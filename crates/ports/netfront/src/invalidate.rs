@@ -3,14 +3,13 @@
 //! Santos et al. (2008, §4.4): a frontend that wants to use a page for something else asks for its
 //! mapping to be invalidated, and waits for the confirmation. Until then the grant cannot be ended.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{GrantRef, Guest};
+use hypervisor::Guest;
 use netdev::NotFreed;
 use wire::netif::GrefMapping;
 
-use crate::{ControlError, Frontend, FrontendQueue};
+use crate::{ControlError, Frontend};
 
 impl<G: Guest> Frontend<G> {
     /// Frees pages of a queue that were set aside: the backend unmaps them and confirms it, and then
@@ -62,28 +61,6 @@ impl<G: Guest> Frontend<G> {
             control.invalidate(queue, control.mapped(queue), left)
         })
     }
-}
-
-/// The pages that a queue sends from.
-pub(crate) struct TxPages<G: Guest> {
-    pub(crate) pages: Arc<G::Pages>,
-    pub(crate) grefs: Arc<[GrantRef]>,
-}
-
-impl<G: Guest> TxPages<G> {
-    pub(crate) fn of(queue: &FrontendQueue<G>) -> Self {
-        let (pages, grefs) = queue.tx.pages();
-        Self { pages: pages.clone(), grefs: grefs.clone() }
-    }
-}
-
-/// The pages of a queue that the backend may keep mapped, the most important first.
-pub(crate) fn wanted<G: Guest>(queue: &FrontendQueue<G>) -> Vec<GrefMapping> {
-    // A backend that maps each packet anew has places for buffers only. It only reads TX pages.
-    let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
-    let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
-    let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
-    received.chain(sent).map(entry).collect()
 }
 
 impl<G: Guest> Frontend<G> {

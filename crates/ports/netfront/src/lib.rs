@@ -15,18 +15,18 @@
 
 mod buffers;
 mod control;
-mod device;
 mod fetch;
 mod free_pages;
 mod handshake;
 mod invalidate;
+mod queue;
 mod rx;
 mod tx;
 
 pub use buffers::CopyPool;
 pub use control::{ControlError, ControlRing, HashConfig};
-pub use device::FrontendQueue;
 pub use handshake::{Config, ConnectError, Frontend};
+pub use queue::FrontendQueue;
 pub use rx::{FlowHash, Received, RxQueue};
 pub use tx::{Full, TxBuffer, TxQueue};
 

@@ -158,7 +158,7 @@ impl Apt {
     }
 
     fn error(&self, what: &str, cause: String) -> Error {
-        Error::Packages { what: what.to_owned(), suite: self.suite, cause }
+        Error::Packages { what: what.to_owned(), suite: self.suite.name(), cause }
     }
 }
 

@@ -9,8 +9,8 @@ use wire::netif::{CtrlRequest, keys};
 use xen::XenEvent;
 use xenstore::XenbusState;
 
+use crate::Attack;
 use crate::device::{Outcome, wait_until};
-use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
 

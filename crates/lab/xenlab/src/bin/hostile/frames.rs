@@ -1,11 +1,15 @@
 //! Frames from this guest's address.
 
+use std::net::Ipv4Addr;
+use std::ops::Deref;
+
 use wire::checksum::Sum;
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::ip::Protocol;
 use wire::{arp, icmp, ipv4};
 
-use crate::connect::HostileDevice;
+use crate::Cli;
+use crate::device::Outcome;
 
 const ETHERNET: usize = 14;
 const IP: usize = ETHERNET + 20;
@@ -13,6 +17,29 @@ const IP: usize = ETHERNET + 20;
 pub const ECHO_HEADERS: usize = IP + icmp::HEADER_LEN;
 /// IEEE's first EtherType for local experiments, which no stack handles.
 const EXPERIMENT: EtherType = EtherType(0x88b5);
+
+/// An interface, and the addresses that echoes use.
+pub struct HostileDevice {
+    interface: xenlab::netif::device::Device,
+    pub address: Ipv4Addr,
+    pub peer: Ipv4Addr,
+}
+
+impl HostileDevice {
+    /// Opens the interface.
+    pub fn open(cli: &Cli) -> Outcome<Self> {
+        let interface = xenlab::netif::device::Device::open(cli.vif)?;
+        Ok(Self { interface, address: cli.address, peer: cli.peer })
+    }
+}
+
+impl Deref for HostileDevice {
+    type Target = xenlab::netif::device::Device;
+
+    fn deref(&self) -> &Self::Target {
+        &self.interface
+    }
+}
 
 fn frame(device: &HostileDevice, dst: MacAddr, ethertype: EtherType, len: usize) -> Vec<u8> {
     addressed(dst, device.mac, ethertype, len)

@@ -3,10 +3,9 @@
 use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
-use crate::connect::HostileDevice;
+use crate::Attack;
 use crate::device::{Outcome, wait_until};
-use crate::frames;
-use crate::leaving::Attack;
+use crate::frames::{self, HostileDevice};
 use crate::link::{Link, Shape};
 
 /// A reserved entry that is never used (0 and 1 are the console's and the store's), one beyond the table's

@@ -7,9 +7,9 @@ use lab::Random;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
-use crate::connect::HostileDevice;
+use crate::Attack;
 use crate::device::Outcome;
-use crate::leaving::Attack;
+use crate::frames::HostileDevice;
 use crate::link::{Link, Shape};
 
 /// How long each state stays: usually long enough for the backend to react.

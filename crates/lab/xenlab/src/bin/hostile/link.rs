@@ -8,10 +8,10 @@ use ring::netif::{Rx, Tx};
 use wire::netif::{NR_SLOTS_MIN, RxRequest, TxRequest, keys, status, tx_flags};
 use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
+use xenstore::XenbusState;
 
-use crate::connect::HostileDevice;
 use crate::device::{Outcome, holds_within, wait_until};
-use crate::frames;
+use crate::frames::{self, HostileDevice};
 use crate::ring::Ring;
 
 /// Pages to send from: more than the largest packet needs.
@@ -84,6 +84,40 @@ impl Link {
         }
         link.post_up_to(shape.buffers);
         Ok(link)
+    }
+
+    /// Connects as a valid frontend does.
+    pub fn connect(device: &HostileDevice) -> Outcome<Self> {
+        Self::connect_as(device, Shape::default())
+    }
+
+    /// The same with another RX ring.
+    pub fn connect_as(device: &HostileDevice, shape: Shape) -> Outcome<Self> {
+        let link = Self::new(device, shape)?;
+        link.join(device)?;
+        Ok(link)
+    }
+
+    /// Starts over, and connects with this link's rings.
+    pub fn join(&self, device: &HostileDevice) -> Outcome {
+        device.start_over()?;
+        self.offer(device)?;
+        device.enter(XenbusState::Connected)?;
+        device.wait_connected()
+    }
+
+    /// Starts over, offers valid rings, changes the offer with `spoil`, and tries to connect. Succeeds if the backend
+    /// refuses.
+    pub fn refused(
+        &self,
+        device: &HostileDevice,
+        spoil: impl FnOnce(&HostileDevice) -> Outcome,
+    ) -> Outcome {
+        device.start_over()?;
+        self.offer(device)?;
+        spoil(device)?;
+        device.enter(XenbusState::Connected)?;
+        device.wait_closed()
     }
 
     /// Writes the keys of a valid frontend with one queue.

@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod connect;
 mod control;
 mod frames;
 mod grants;
@@ -22,12 +21,11 @@ mod slots;
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum as _};
-use connect::HostileDevice;
 use device::Outcome;
-use leaving::Attack;
+use frames::HostileDevice;
 use link::Link;
 use xenlab::netif::{device, ring};
 use xenlab::scenario::{Class, Report};
@@ -123,6 +121,40 @@ fn dispatch(attack: &mut Attack<'_>, class: Class) -> Outcome<Option<Link>> {
         Class::ForgedSlots => restart::slots(attack),
         Class::RevokedRing => restart::revoked_ring(attack),
         Class::RevokedFrames => restart::revoked_frames(attack),
+    }
+}
+
+/// A running attack and its report.
+struct Attack<'a> {
+    cli: &'a Cli,
+    device: &'a HostileDevice,
+    began: Instant,
+    report: Report,
+}
+
+impl Attack<'_> {
+    /// Checks that the interface is still up after the attack: an echo comes back.
+    fn prove(&mut self, mut link: Link) -> Outcome<Option<Link>> {
+        link.echo(self.device)?;
+        self.report.echoes += 1;
+        Ok(Some(link))
+    }
+
+    /// Adds a line to the report.
+    fn did(&mut self, what: impl Into<String>) {
+        self.report.did.push(what.into());
+    }
+
+    /// How long an attack that repeats runs.
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.cli.seconds)
+    }
+
+    fn note_state(&mut self) -> Outcome {
+        self.report.backend = self.device.backend_state()?.map(|state| state as u8);
+        let elapsed = self.began.elapsed().as_millis();
+        self.report.milliseconds = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        Ok(())
     }
 }
 

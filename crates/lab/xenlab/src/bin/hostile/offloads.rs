@@ -4,9 +4,9 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
 use wire::netif::{GsoKind, TxRequest};
 
+use crate::Attack;
 use crate::device::Outcome;
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::Link;
 
 const BLANK: u16 = CSUM_BLANK | DATA_VALIDATED;

@@ -12,9 +12,9 @@ use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use xenstore::XenbusState;
 
+use crate::Attack;
 use crate::device::{Outcome, holds_within};
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::Link;
 
 /// How long slots of one connection are rewritten. The next round connects again.

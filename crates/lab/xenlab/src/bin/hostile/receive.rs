@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use ring::Slots as _;
 use ring::netif::Rx;
 
+use crate::Attack;
 use crate::device::Outcome;
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 
 /// The time between two buffers.

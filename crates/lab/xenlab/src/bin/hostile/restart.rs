@@ -9,9 +9,9 @@ use ring::netif::Tx;
 use wire::netif::{TxResponse, status};
 use xenlab::scenario::phase;
 
+use crate::Attack;
 use crate::device::{Outcome, wait_until};
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::Link;
 use crate::ring::Ring;
 

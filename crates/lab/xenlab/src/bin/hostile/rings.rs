@@ -4,9 +4,9 @@ use ring::Slots as _;
 use ring::netif::{Rx, Tx};
 use wire::netif::keys;
 
+use crate::Attack;
 use crate::device::{Outcome, holds_within, wait_until};
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::{Link, Shape};
 
 /// More requests than there are slots: a backend that trusted the index would read slots twice or loop for ever.

@@ -3,9 +3,9 @@
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::MORE_DATA;
 
+use crate::Attack;
 use crate::device::Outcome;
 use crate::frames;
-use crate::leaving::Attack;
 use crate::link::Link;
 
 /// Connects, with the beginning of a valid frame in every page that the attacks use.

@@ -1,65 +1,29 @@
-//! The interface and its queues as a guest's stack uses them.
+//! A queue as a guest's stack uses it, and its pages.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::sync::Arc;
 
 use hypervisor::guest_copy::CopierCounts;
-use hypervisor::{EventChannel, Guest};
-use netdev::{Buffer, Copied, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused, SentFrame};
-use offload::Features;
+use hypervisor::{EventChannel, GrantRef, Guest};
+use netdev::{Buffer, Copied, Gone, HEADER_MAX, Metadata, Queue, Refused, SentFrame};
 use shm::Piece;
-use wire::ethernet::MacAddr;
+use wire::netif::GrefMapping;
 use wire::netif::header_channel::HEADER_LEN;
-use xenstore::XenbusState;
 
-use crate::{Fault, Frontend, Received, RxQueue, TxBuffer, TxQueue};
+use crate::{Fault, Received, RxQueue, TxBuffer, TxQueue};
 
 // The first buffer of a frame is a place of the header channel, or a page.
 const _: () = assert!(HEADER_LEN as usize >= HEADER_MAX);
 
-impl<G: Guest> Device for Frontend<G> {
-    fn mac(&self) -> MacAddr {
-        self.mac()
-    }
-
-    fn features(&self) -> Features {
-        self.features()
-    }
-
-    fn changes(&self) -> BorrowedFd<'_> {
-        self.store().event_fd()
-    }
-
-    fn take_changes(&self) {
-        // If the store is gone, the device is not open.
-        while let Ok(Some(_)) = self.store().event() {}
-    }
-
-    fn is_open(&self) -> bool {
-        self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
-    }
-
-    fn keep_mapped(&mut self) {
-        // Without it frames cost more.
-        let _ = Frontend::keep_mapped(self);
-    }
-
-    fn free_pages(
-        &mut self,
-        queue: usize,
-        pages: &[u16],
-        timeout: Duration,
-    ) -> Result<(), NotFreed> {
-        Frontend::free_pages(self, queue, pages, timeout)
-    }
-
-    fn close(mut self: Box<Self>, timeout: Duration) {
-        // This times out if the backend has gone first.
-        let _ = Frontend::close(&mut self, timeout);
-    }
+/// One queue: a ring for each direction.
+pub struct FrontendQueue<G: Guest> {
+    /// To the backend.
+    pub tx: TxQueue<G>,
+    /// From the backend.
+    pub rx: RxQueue<G>,
 }
 
-impl<G: Guest> netdev::Queue for FrontendQueue<G> {
+impl<G: Guest> Queue for FrontendQueue<G> {
     type Frame = Received;
     type Fault = Fault;
 
@@ -151,10 +115,24 @@ impl<G: Guest> netdev::Queue for FrontendQueue<G> {
     }
 }
 
-/// One queue: a ring for each direction.
-pub struct FrontendQueue<G: Guest> {
-    /// To the backend.
-    pub tx: TxQueue<G>,
-    /// From the backend.
-    pub rx: RxQueue<G>,
+/// The pages that a queue sends from.
+pub(crate) struct TxPages<G: Guest> {
+    pub(crate) pages: Arc<G::Pages>,
+    pub(crate) grefs: Arc<[GrantRef]>,
+}
+
+impl<G: Guest> TxPages<G> {
+    pub(crate) fn of(queue: &FrontendQueue<G>) -> Self {
+        let (pages, grefs) = queue.tx.pages();
+        Self { pages: pages.clone(), grefs: grefs.clone() }
+    }
+}
+
+/// The pages of a queue that the backend may keep mapped, the most important first.
+pub(crate) fn wanted<G: Guest>(queue: &FrontendQueue<G>) -> Vec<GrefMapping> {
+    // A backend that maps each packet anew has places for buffers only. It only reads TX pages.
+    let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
+    let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
+    let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
+    received.chain(sent).map(entry).collect()
 }

@@ -11,7 +11,7 @@ use crate::carry::Progress;
 use crate::held::Held;
 use crate::inbox::{Delivering, Inbox};
 use crate::port::Port;
-use crate::port_memory::PortMemory;
+use crate::port::PortMemory;
 use crate::probes;
 
 impl Carrier {

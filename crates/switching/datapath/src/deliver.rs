@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use port::{Body, Broken, DropReason, Offer, Outcome, Outcomes, WINDOW, Window};
-use switch::{Membership, PortId};
+use port::{Body, Broken, DropReason, Frame, Offer, Outcome, Outcomes, WINDOW, Window};
+use switch::{Membership, PortId, TagChange};
 
 use crate::carrier::{Carrier, Pass};
 use crate::head_of_line::Waits;
@@ -14,9 +14,7 @@ use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
 use crate::probes;
-use crate::route::{Route, Routes};
-use crate::steer::Steer;
-use crate::tags::{self, TagAction};
+use crate::route::{Route, Routes, Steer};
 use crate::targets::Targets;
 
 /// A turn that has lasted for this time ends before all its frames have been offered. The rest, also of
@@ -327,7 +325,7 @@ impl Recipient<'_> {
         let window = self.batch.pass.window;
         let mut changed = self.carrier.changed.borrow_mut();
         changed.clear();
-        let change = |slot: &u8| (*slot, tags::change(members, window, *slot, &mut changed));
+        let change = |slot: &u8| (*slot, change_tag(members, window, *slot, &mut changed));
         let changes: ArrayVec<_, WINDOW> = group.iter().map(change).collect();
         let (mut slots, mut offers) = (Slots::new(), ArrayVec::<_, WINDOW>::new());
         for (slot, change) in &changes {
@@ -422,6 +420,41 @@ impl Recipient<'_> {
         probes::egress(to.name(), queue, offers.len(), accepted, done.bytes);
         done
     }
+}
+
+/// What happens to a frame before it leaves by a port.
+#[derive(Clone, Copy)]
+enum TagAction {
+    /// It leaves as it is.
+    Keep,
+    /// This one of the changed frames leaves in its place.
+    Changed(usize),
+    /// It must not leave.
+    Refused(DropReason),
+}
+
+/// Changes the tag of a frame that came from `from` and leaves by `to`. A frame that is changed is added to `changed`: its header, and
+/// where its body lies; the body itself is not copied.
+fn change_tag(
+    (from, to): (&Membership, &Membership),
+    window: &Window,
+    slot: u8,
+    changed: &mut Vec<Frame>,
+) -> TagAction {
+    let frame = window.frame(slot);
+    // It was routed, so its port may send it.
+    let Some(domain) = from.domain_of(frame) else { return TagAction::Refused(DropReason::Vlan) };
+    let frame = match to.change(domain, frame) {
+        TagChange::Keep => return TagAction::Keep,
+        TagChange::Refuse => return TagAction::Refused(DropReason::Vlan),
+        TagChange::Pop => frame.without_tag(),
+        TagChange::Push => match frame.with_tag(domain) {
+            Some(frame) => frame,
+            None => return TagAction::Refused(DropReason::TooLarge),
+        },
+    };
+    changed.push(frame);
+    TagAction::Changed(changed.len() - 1)
 }
 
 /// How many of the frames, at least one, become this many packets, counted as on a wire.

@@ -28,37 +28,28 @@ mod batches;
 mod carrier;
 mod carry;
 mod command;
-mod config;
 mod copies;
 mod deliver;
 mod domains;
 mod egress_queue;
-mod flooding;
 mod head_of_line;
 mod held;
 mod histogram;
 mod in_flight;
 mod inbox;
-mod liveness;
 mod loads;
-mod lockstep;
-mod mirror_target;
 mod move_log;
 mod moves;
 mod pair;
 mod parts;
-mod peer;
 mod placement;
 mod port;
-mod port_memory;
 mod probes;
 mod residence;
 mod route;
 mod shared;
 mod sleepers;
 mod slot;
-mod steer;
-mod tags;
 mod targets;
 mod times;
 mod wake_ups;
@@ -69,25 +60,23 @@ mod worker_state;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::port::{Coalescing, Egress, Ingress, Queue, Rewrap, Task};
-use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
+use switch::{LearningCounts, Limits, MacAddr, MacTable, Membership, PortId};
 
 pub use batches::BatchCounts;
-pub use config::Config;
 pub use egress_queue::LockWaits;
 pub use histogram::Distribution;
-pub use liveness::LivenessCheck;
 pub use loads::{QueueLoad, QueueName, Shares, WorkerLoad};
-pub use lockstep::LockstepWorker;
 pub use moves::{Balance, BalanceRule, MoveError, MoveReason, PastMove, QueueMove};
 pub use placement::Workers;
-pub use port::{IngressId, Port};
-pub use port_memory::PortMemory;
+pub use port::{IngressId, Port, PortMemory};
 pub use shared::{Failure, FailureSink, Sleep, SleepSink};
+pub use sleepers::LivenessCheck;
 pub use switch::TeachError;
 pub use times::WorkerTimes;
+pub use worker::LockstepWorker;
 
 use carry::IngressQueue;
 use command::Command;
@@ -95,7 +84,6 @@ use command::NewWork;
 use loads::Readings;
 use move_log::MoveLog;
 use moves::Balancing;
-use peer::Peer;
 use placement::{Owners, Placement};
 use shared::{Attachment, Shared};
 use sleepers::SleeperWatch;
@@ -104,6 +92,42 @@ use wake_ups::WakeUps;
 use work::Work;
 use worker::Worker;
 use worker_state::WorkerHandle;
+
+/// How workers behave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How many workers.
+    pub workers: usize,
+    /// The CPU of each of them, by number; a worker without one runs where the scheduler puts it.
+    pub cpus: Vec<usize>,
+    /// How long a worker without work polls at most before it sleeps, while round trips are under way.
+    pub poll: Duration,
+    /// Workers that have queues never sleep.
+    pub always_poll: bool,
+    /// Bounds of the switch's table.
+    pub limits: Limits,
+    /// Addresses that the table can hold.
+    pub capacity: usize,
+    /// Copies of flooded frames that one port may cause per second; zero for no limit.
+    pub flood_copies: u32,
+    /// Whether MAC addresses are part of the hash that spreads flows over a port's queues.
+    pub hash_macs: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            cpus: Vec::new(),
+            poll: poller::POLL,
+            always_poll: false,
+            limits: Limits::default(),
+            capacity: switch::DEFAULT_CAPACITY,
+            flood_copies: switch::FLOOD_COPIES,
+            hash_macs: false,
+        }
+    }
+}
 
 /// What a port consists of when it is attached.
 #[derive(Default)]
@@ -161,7 +185,7 @@ impl Datapath {
         config: &Config,
         failures: FailureSink,
     ) -> std::io::Result<(Self, LockstepWorker)> {
-        let poll = std::time::Duration::ZERO;
+        let poll = Duration::ZERO;
         let config = Config { poll, always_poll: false, ..config.clone() };
         let shared = Shared::of(&config, failures, 1)?;
         let (worker, handle) = Worker::new(0, shared.clone())?;
@@ -264,36 +288,6 @@ impl Datapath {
         membership: Option<Membership>,
     ) -> Arc<Port> {
         self.add(name, parts, Attachment::Switch(membership))
-    }
-
-    /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
-    /// `peer` is a port outside of the switch whose peer it becomes; [`pair`](Self::pair) gives it one later. Before it has one, and
-    /// after its peer is detached, its frames are dropped.
-    pub fn attach_apart(
-        &self,
-        name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        peer: Option<&Port>,
-    ) -> Arc<Port> {
-        let own = Peer::none();
-        if let Some(peer) = peer {
-            own.set(peer.id(), peer.serial());
-        }
-        let parts = PortParts { queues, tasks, ..PortParts::default() };
-        let port = self.add(name, parts, Attachment::Pair(own));
-        if let Some(peer) = peer {
-            self.pair(&port, peer);
-        }
-        port
-    }
-
-    /// Makes two ports each other's peer, in place of those that they had. Ports in the switch have none, and stay as they are.
-    pub fn pair(&self, one: &Port, other: &Port) {
-        if let (Some(of_one), Some(of_other)) = (one.peer(), other.peer()) {
-            of_one.set(other.id(), other.serial());
-            of_other.set(one.id(), one.serial());
-        }
     }
 
     fn add(&self, name: &str, parts: PortParts, attachment: Attachment) -> Arc<Port> {

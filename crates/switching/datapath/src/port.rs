@@ -13,8 +13,6 @@ use switch::{PortCounters, PortId, StormControl};
 use crate::batches::{BatchCounts, Batches};
 use crate::egress_queue::{EgressQueue, LockWaits};
 use crate::inbox::Inbox;
-use crate::peer::Peer;
-use crate::port_memory::PortMemory;
 use crate::probes;
 
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
@@ -23,6 +21,81 @@ pub struct IngressId {
     pub(crate) port: PortId,
     /// No other ingress queue of the datapath has it.
     pub(crate) serial: u64,
+}
+
+/// What a thread may find in the memory of a port, and what becomes of the port while a thread sleeps elsewhere.
+///
+/// There are ports whose memory can make a thread sleep, beside ports whose queues nobody can replace meanwhile.
+/// A thread that copies a frame between two guests has the queues of both in its hands. If it sleeps in the memory of the one, the other's queue must
+/// be replaced ([`sleepers`](crate::sleepers)), or it waits as long. A queue over granted pages cannot be: what the thread still does with it when it wakes up
+/// would reach pages that the guest uses for something else by then. So frames between these two kinds of ports go through memory of this
+/// process: those from memory that can sleep are copied before the other port's queue is locked ([`copies`](crate::copies)), and those to such memory are
+/// delivered by the turns of its own port ([`inbox`](crate::inbox)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortMemory {
+    /// A thread that touches it may sleep for as long as its owner likes.
+    pub can_sleep: bool,
+    /// Other queues take the places of those with which a thread sleeps in another port's memory.
+    pub is_replaceable: bool,
+    /// Its frames may lie in buffers that another port lends: in memory in which a thread can sleep, for whoever else gets them.
+    pub borrows: bool,
+}
+
+impl PortMemory {
+    /// Whether frames from here to there are copied before the other queue is locked.
+    #[inline]
+    pub(crate) fn is_left_for(self, to: Self) -> bool {
+        self.can_sleep && !to.is_replaceable
+    }
+
+    /// Whether frames from here to there are delivered by the other port's turns.
+    #[inline]
+    pub(crate) fn avoids(self, to: Self) -> bool {
+        to.can_sleep && !self.is_replaceable
+    }
+}
+
+/// The other port of a pair, which may come and go.
+#[derive(Debug)]
+pub(crate) struct Peer(AtomicU64);
+
+/// No peer: no port has this serial number.
+const NO_PEER: u64 = u64::MAX;
+/// Bits of a port's number. Its serial number is above them.
+const ID_BITS: u32 = u16::BITS;
+
+impl Peer {
+    pub(crate) fn none() -> Self {
+        Self(AtomicU64::new(NO_PEER))
+    }
+
+    /// Sets it. The serial number tells it from the port that gets its number after it.
+    pub(crate) fn set(&self, PortId(id): PortId, serial: u64) {
+        self.0.store(word(id, serial), Ordering::Release);
+    }
+
+    /// Leaves it without one, if it is this one.
+    pub(crate) fn clear_if(&self, PortId(id): PortId, serial: u64) {
+        // Otherwise it is another one by now, which stays.
+        let _ = self.0.compare_exchange(
+            word(id, serial),
+            NO_PEER,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Its number, and its serial number.
+    pub(crate) fn get(&self) -> (PortId, u64) {
+        let word = self.0.load(Ordering::Acquire);
+        #[expect(clippy::cast_possible_truncation, reason = "the number is in the low bits")]
+        let id = PortId(word as u16);
+        (id, word >> ID_BITS)
+    }
+}
+
+fn word(id: u16, serial: u64) -> u64 {
+    serial << ID_BITS | u64::from(id)
 }
 
 /// A port.

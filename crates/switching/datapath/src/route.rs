@@ -1,15 +1,14 @@
 //! Where the frames of a window go.
 
 use arrayvec::ArrayVec;
-use port::{Frame, WINDOW};
+use port::{Frame, SteeringCell, SteeringGuard, WINDOW};
 use switch::multicast::{Arrival, Reach};
 use switch::{Membership, NO_VLAN, PortId, PortSet, Verdict, forward};
 
 use crate::carrier::{Carrier, Pass};
 use crate::domains::Domains;
-use crate::port::Port;
+use crate::port::{Peer, Port};
 use crate::shared::Shared;
-use crate::steer::Steer;
 use crate::targets::Targets;
 
 /// Where a frame goes.
@@ -76,6 +75,38 @@ impl Lookup<'_> {
     }
 }
 
+/// A port, and how its guest wants flows spread over its queues, for one batch of frames.
+pub(crate) struct Steer<'a> {
+    port: &'a Port,
+    wanted: SteeringGuard,
+}
+
+impl<'a> Steer<'a> {
+    #[inline]
+    pub(crate) fn to(port: &'a Port) -> Self {
+        Self {
+            port,
+            wanted: port.steering().map_or_else(SteeringGuard::default, SteeringCell::load),
+        }
+    }
+
+    /// The queue for a frame: the same for all frames of a flow.
+    #[inline]
+    pub(crate) fn queue(&self, frame: &Frame) -> usize {
+        let Self { port, wanted } = self;
+        if port.queues() < 2 {
+            return 0;
+        }
+        if let Some(steering) = wanted.steering() {
+            return steering.queue_of(steering.hash(frame), port.queues());
+        }
+        port.queue_of(match port.hashes_macs() {
+            true => frame.flow_hash_with_macs(),
+            false => frame.flow_hash(),
+        })
+    }
+}
+
 impl Carrier {
     /// Finds where every frame goes, in order of arrival. Learns where the fresh ones come from:
     /// a frame that waits has been learnt from, and its station may have moved since. Frames that are
@@ -138,6 +169,48 @@ impl Carrier {
         }
         if self.groups.is_some() {
             self.route_messages(pass, |_| NO_VLAN, routes);
+        }
+        if fresh > 0 {
+            port.counters().add_ingress(self.worker, fresh as u64, bytes);
+        }
+    }
+
+    /// Routes frames from a mirror's target, which sends nothing.
+    pub(crate) fn route_nowhere(
+        &self,
+        Pass { port, window, fresh, .. }: &Pass<'_>,
+        routes: &mut Routes<'_>,
+    ) {
+        let order = window.order();
+        let lens =
+            order[order.len() - *fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
+        let bytes = lens.sum();
+        if *fresh > 0 {
+            port.counters().add_ingress(self.worker, *fresh as u64, bytes);
+        }
+        routes.of.extend(order.iter().map(|_| Route::Nowhere));
+    }
+
+    /// Routes the frames in hand to the other port of a pair; nowhere while that is not there.
+    pub(crate) fn route_to_peer(&self, peer: &Peer, pass: &Pass<'_>, routes: &mut Routes<'_>) {
+        let Pass { port, window, fresh, decided } = *pass;
+        let (id, serial) = peer.get();
+        let to = self.ports.get(id).filter(|to| to.serial() == serial);
+        let to = to.map(|to| Steer::to(to));
+        let first_fresh = window.len() - fresh;
+        let mut bytes = 0;
+        for (n, slot) in window.order().iter().enumerate() {
+            let frame = window.frame(*slot);
+            if n >= first_fresh {
+                bytes += u64::from(frame.len);
+            }
+            routes.of.push(match &to {
+                Some(to) if decided & (1 << slot) == 0 => {
+                    let queue = u8::try_from(to.queue(frame)).unwrap_or(0);
+                    Route::To { port: id.0, queue }
+                }
+                _ => Route::Nowhere,
+            });
         }
         if fresh > 0 {
             port.counters().add_ingress(self.worker, fresh as u64, bytes);

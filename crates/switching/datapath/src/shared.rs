@@ -7,14 +7,12 @@ use std::time::{Duration, Instant};
 
 use poller::Dozer;
 use port::{Doorbell, Egress};
-use switch::multicast::Snooping;
+use switch::multicast::{Router, Snooping, SnoopingCounts};
 use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
-use crate::config::Config;
 use crate::domains::Domains;
-use crate::peer::Peer;
-use crate::port::Port;
-use crate::port_memory::PortMemory;
+use crate::port::{Peer, Port, PortMemory};
+use crate::{Config, Datapath};
 
 /// Addresses that the table of one VLAN can hold.
 const VLAN_CAPACITY: usize = 2048;
@@ -337,5 +335,34 @@ impl Shared {
             ports.leaving.extend(port.clone());
             port
         })
+    }
+}
+
+impl Datapath {
+    /// Sends the frames of a multicast group to its members and to routers only, as far as members are known
+    /// ([`switch::multicast`]); or floods them.
+    pub fn snoop(&self, snoops: bool) {
+        self.shared.snoop(snoops);
+    }
+
+    /// Sets the copies of flooded frames that each port may cause per second, those with a limit of their own excepted; zero for no
+    /// limit. A port whose limit changes has a full budget.
+    pub fn limit_floods(&self, copies: u32) {
+        self.shared.limit_floods(copies);
+    }
+
+    /// Sets the same for one port; none for the limit of the others.
+    pub fn limit_floods_of(&self, port: PortId, copies: Option<u32>) {
+        self.shared.limit_floods_of(port, copies);
+    }
+
+    /// Says whether multicast routers are behind a port. Without this there are none.
+    pub fn set_router(&self, port: PortId, router: Router) {
+        self.shared.snooping.set_router(port, router);
+    }
+
+    /// What is known of multicast groups; none while they are flooded.
+    pub fn multicast(&self) -> Option<SnoopingCounts> {
+        self.shared.ports().snoops.then(|| self.shared.snooping.counts())
     }
 }

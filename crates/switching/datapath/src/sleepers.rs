@@ -6,18 +6,23 @@
 //!
 //! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
 //! timer that is set and cancelled around each frame of a conversation costs more than these rare rings.
+//!
+//! A [`LivenessCheck`] asks the workers whether they still take turns.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use switch::PortId;
 use tracing::{error, warn};
 
+use crate::Datapath;
+use crate::command::Command;
 use crate::port::Port;
 use crate::shared::{Shared, Sleep};
 use crate::worker::Worker;
-use crate::worker_state::{WorkerState, WorkerThread};
+use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 
 /// How often it checks the workers while one does not wait for events. A check takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
 /// a worker that shares its CPU.
@@ -192,4 +197,43 @@ fn find(shared: &Shared, serial: u64) -> Option<Arc<Port>> {
 
 fn is_attached(shared: &Shared, serial: u64) -> bool {
     shared.ports().list.iter().flatten().any(|port| port.serial() == serial)
+}
+
+/// A port that no queue has.
+const NOBODY: PortId = PortId(u16::MAX);
+
+/// A question to all workers.
+#[derive(Debug)]
+pub struct LivenessCheck {
+    /// By worker. Each sends one answer.
+    answers: Vec<mpsc::Receiver<()>>,
+    missing: Vec<bool>,
+}
+
+impl LivenessCheck {
+    /// Whether all have answered by now. Does not wait.
+    pub fn is_passed(&mut self) -> bool {
+        !self.missing().contains(&true)
+    }
+
+    /// Whether each worker has yet to answer. Does not wait.
+    pub fn missing(&mut self) -> &[bool] {
+        for (missing, answers) in self.missing.iter_mut().zip(&self.answers) {
+            *missing &= answers.try_recv().is_err();
+        }
+        &self.missing
+    }
+}
+
+impl Datapath {
+    /// Asks each worker to answer between two of its turns. Wakes those that sleep; for a watchdog, every few seconds.
+    pub fn check_liveness(&self) -> LivenessCheck {
+        let ask = |worker: &WorkerHandle| {
+            let (done, answers) = mpsc::channel();
+            worker.send(Command::Synchronise { port: NOBODY, done });
+            answers
+        };
+        let answers: Vec<_> = self.workers.iter().map(ask).collect();
+        LivenessCheck { missing: vec![true; answers.len()], answers }
+    }
 }

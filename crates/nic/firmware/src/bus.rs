@@ -1,7 +1,8 @@
-//! All that the card can reach of the host, behind traits.
+//! All that the card can reach, behind traits: the host, and the wire.
 
 use cdna::vectors::Vector;
 use cdna::{ContextId, Descriptor, Direction, Mailbox, Reason, RxCompletion, Status};
+use offload::{Checksum, Features, Gso};
 
 /// An access to the machine's memory that failed. It is a fault of the context that it was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,4 +89,39 @@ pub trait VectorPage {
     fn consumer(&self) -> u32;
     /// Whether the hypervisor's sleep word is set, read after a full barrier.
     fn is_hypervisor_asleep(&self) -> bool;
+}
+
+/// What is known of a frame beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Of the TCP or UDP checksum.
+    pub checksum: Checksum,
+    /// How it must be segmented.
+    pub gso: Option<Gso>,
+}
+
+/// What became of a frame that was given to the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on the wire.
+    Sent,
+    /// The wire is busy: the same frame must be offered again.
+    Busy,
+    /// The wire does not take it, now or later.
+    Refused,
+}
+
+/// Where frames leave the card, and come from.
+pub trait Wire {
+    /// What it takes beyond whole frames with complete checksums. It gathers in any case.
+    fn features(&self) -> Features {
+        Features::NONE
+    }
+
+    /// Sends one frame, `head` and then `body`. Its metadata needs no more than
+    /// [`features`](Self::features).
+    fn send(&mut self, head: &[u8], body: &[u8], metadata: Metadata) -> Sent;
+
+    /// Takes the next frame. Returns its length, at most the buffer's, and what is known of it.
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, Metadata)>;
 }

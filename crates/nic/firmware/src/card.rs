@@ -6,10 +6,9 @@ use cdna::layout::{Announcement, features};
 use cdna::message::Assignment;
 use cdna::{ContextId, Report, Statistics, Status};
 
-use crate::bus::{Bus, ContextPages};
+use crate::bus::{Bus, ContextPages, Wire};
 use crate::contexts::Contexts;
 use crate::interrupts::Interrupts;
-use crate::phy::Wire;
 use crate::receive::Receiver;
 use crate::transmit::{Blocked, Transmitter};
 

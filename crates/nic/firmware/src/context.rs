@@ -8,11 +8,9 @@ use cdna::{
 };
 use offload::{Checksum, Features, GsoKind};
 
-use crate::bus::{Bus, BusFault, ContextPages};
+use crate::bus::{Bus, BusFault, ContextPages, Metadata};
 use crate::coalesce::Coalescer;
-use crate::fetch::{CACHE, Fetcher};
-use crate::phy::Metadata;
-use crate::violation::Violation;
+use crate::fetch::{CACHE, Fetcher, Violation};
 
 /// The card's state of a context.
 #[derive(Debug)]

@@ -7,14 +7,12 @@ use cdna::{ContextId, Direction, DropReason, Fault, Mailbox, Statistics, Status}
 use offload::{Checksum, MAX_HEADER};
 use wire::ethernet::MacAddr;
 
-use crate::bus::{Bus, ContextPages, VectorPage};
+use crate::bus::{Bus, ContextPages, Metadata, VectorPage};
 use crate::context::{Context, Parts};
+use crate::fetch::Violation;
 use crate::finish::{Form, finish};
-use crate::interrupts::EventVectors;
-use crate::interrupts::Interrupts;
-use crate::phy::Metadata;
+use crate::interrupts::{EventVectors, Interrupts};
 use crate::stations::Stations;
-use crate::violation::Violation;
 
 /// What the card keeps of a context.
 #[derive(Debug, Default)]

@@ -1,16 +1,32 @@
 //! The descriptors of one ring that the card has fetched.
 
 use cdna::ring::{self, SLOTS};
-use cdna::{Descriptor, Direction, Reason};
+use cdna::{ContextId, Descriptor, Direction, Fault, Reason};
 
 use crate::bus::ContextPages;
-use crate::violation::Violation;
 
 /// Most descriptors in the card: the longest chain of buffers that it fills or gathers.
 pub(crate) const CACHE: u32 = 64;
 
 /// How many descriptors before its use a buffer is prefetched: the other end wrote it, on another processor.
 const PREFETCH: u32 = 4;
+
+/// What was wrong in one ring, before it is known whose ring it is: a fault without its context and direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) reason: Reason,
+    /// The index of the descriptor, or the producer index.
+    pub(crate) index: u32,
+    /// The refused value.
+    pub(crate) value: u64,
+}
+
+impl Violation {
+    pub(crate) fn of(self, context: ContextId, direction: Direction) -> Fault {
+        let Self { reason, index, value } = self;
+        Fault { context, reason, direction, index, value }
+    }
+}
 
 /// A ring's producer index, and the descriptors before it that were fetched and not yet used.
 ///

@@ -3,7 +3,7 @@
 use offload::{Checksum, Error, Features, Need, Segmenter, complete_checksum, need};
 use wire::headers::Headers;
 
-use crate::phy::Metadata;
+use crate::bus::Metadata;
 
 /// The most segments of a frame. The least that TCP allows of IPv4 (RFC 1122: 536 bytes) needs 122 for 64 KiB.
 pub(crate) const SEGMENTS_MAX: usize = 128;

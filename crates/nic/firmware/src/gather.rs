@@ -4,8 +4,7 @@ use cdna::descriptor::{FRAGMENTS_MAX, FRAME_MAX, FRAME_MIN};
 use cdna::{ContextId, Flags, Offload, Reason};
 
 use crate::bus::{Bus, ContextPages};
-use crate::fetch::{CACHE, Fetcher};
-use crate::violation::Violation;
+use crate::fetch::{CACHE, Fetcher, Violation};
 
 /// The descriptors of one frame, which are the next ones of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,14 +31,11 @@ mod fetch;
 mod finish;
 mod gather;
 mod interrupts;
-mod phy;
 mod receive;
 pub mod regions;
 mod schedule;
 mod stations;
 mod transmit;
-mod violation;
 
-pub use bus::{Bus, BusFault, ContextPages, VectorPage};
+pub use bus::{Bus, BusFault, ContextPages, Metadata, Sent, VectorPage, Wire};
 pub use card::{Card, Config, Counters, Next, Step};
-pub use phy::{Metadata, Sent, Wire};

@@ -3,9 +3,8 @@
 use cdna::descriptor::{FRAME_MAX, FRAME_MIN};
 
 use crate::bucket::{Bucket, WIRE_OVERHEAD};
-use crate::bus::Bus;
+use crate::bus::{Bus, Wire};
 use crate::contexts::Contexts;
-use crate::phy::Wire;
 use crate::transmit::addresses;
 
 /// Most frames that are received per step.

@@ -8,11 +8,10 @@ use offload::{Checksum, Gso, MAX_HEADER};
 use wire::ethernet::MacAddr;
 
 use crate::bucket::{Bucket, WIRE_OVERHEAD};
-use crate::bus::Bus;
+use crate::bus::{Bus, Metadata, Sent, Wire};
 use crate::contexts::{Contexts, Route};
 use crate::finish::{Form, finish};
 use crate::gather::Chain;
-use crate::phy::{Metadata, Sent, Wire};
 use crate::schedule::Schedule;
 
 /// Most frames that are sent per step.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use shm::Region;
 
 use crate::chain::{DESCRIPTORS_MAX, Descriptor, flag, is_single};
-use crate::events::must_notify;
 use crate::inflight::{InflightLog, Positions};
+use crate::layout::must_notify;
 use crate::position::Position;
 use crate::split::walk_table;
 use crate::taken::{Taken, TakenChain};

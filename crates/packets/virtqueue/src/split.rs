@@ -7,8 +7,7 @@ use shm::Region;
 use zerocopy::FromBytes;
 
 use crate::chain::{DESCRIPTOR_LEN, DESCRIPTORS_MAX, Descriptor, flag, is_single};
-use crate::events::must_notify;
-use crate::layout::Parts;
+use crate::layout::{Parts, must_notify};
 use crate::memory::Area;
 use crate::taken::Taken;
 use crate::{

@@ -3,18 +3,17 @@
 use std::io;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
-use port::{SteeringCell, Task};
+use port::{Armed, Broken, Doorbell, Event, SteeringCell, Task};
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
 use crate::buffers::Destination;
 use crate::completions::Completions;
-use crate::event_ring::EventRing;
-use crate::expiry::Expiry;
 use crate::grant_cache::{Direction, GrantCache};
 use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
@@ -22,8 +21,8 @@ use crate::multicast::MulticastList;
 use crate::persistent::PiecesInUse;
 use crate::rx::{RxMode, RxOptions};
 use crate::{
-    ControlRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants, RingKind,
-    RxChannel, RxQueue, TxChannel, TxQueue,
+    ControlRing, EventRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants,
+    RingKind, RxChannel, RxQueue, TxChannel, TxQueue,
 };
 
 /// Why a frontend could not be connected. The reason is for an operator.
@@ -427,5 +426,51 @@ fn header_pages(keys: &Keys<'_>, prefix: &str) -> Result<Option<Vec<GrantRef>>, 
     match grefs {
         Ok(grefs) if grefs.len() == header_channel::PAGES => Ok(Some(grefs)),
         _ => Err(ConnectError::Key(key)),
+    }
+}
+
+/// How long a guest may take to copy. After that it loses the frame, and the uplink has its buffer
+/// again.
+pub const COPY_LIMIT: Duration = Duration::from_secs(1);
+
+/// Revokes what the guest has not copied in time.
+///
+/// It looks twice per limit, also while nothing is granted: an event per grant would cost more.
+pub(crate) struct Expiry {
+    copies: Vec<Arc<dyn GuestCopies>>,
+    /// Never rung.
+    event: Arc<Doorbell>,
+    next: Instant,
+}
+
+impl Expiry {
+    /// For the queues of one frontend.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub(crate) fn new(copies: Vec<Arc<dyn GuestCopies>>) -> io::Result<Self> {
+        let next = Instant::now() + COPY_LIMIT / 2;
+        Ok(Self { copies, event: Arc::new(Doorbell::new()?), next })
+    }
+}
+
+impl Task for Expiry {
+    fn event(&self) -> Arc<dyn Event> {
+        self.event.clone()
+    }
+
+    fn step(&mut self) -> Result<bool, Broken> {
+        let now = Instant::now();
+        if now >= self.next {
+            self.next = now + COPY_LIMIT / 2;
+            for copies in &self.copies {
+                copies.expire(COPY_LIMIT);
+            }
+        }
+        Ok(false)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        Ok(Armed::Until(self.next))
     }
 }

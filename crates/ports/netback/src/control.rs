@@ -18,9 +18,8 @@ use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, CtrlRequest, GrefMapping};
 use zerocopy::IntoBytes;
 
-use crate::event_ring::EventRing;
 use crate::hash::Hashing;
-use crate::{Fault, PersistentGrants};
+use crate::{EventRing, Fault, PersistentGrants};
 
 /// Pages mapped or unmapped in one step, which takes about as long as a batch of frames.
 const STEP: usize = 16;

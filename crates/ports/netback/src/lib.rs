@@ -22,8 +22,6 @@ mod channel;
 mod completions;
 mod connect;
 mod control;
-mod event_ring;
-mod expiry;
 mod grant_cache;
 mod grant_use;
 mod hash;
@@ -39,10 +37,14 @@ mod rx;
 mod tx;
 mod vif;
 
+use std::sync::Arc;
+
+use hypervisor::Hypervisor;
+use ring::{BackRing, RegionPage, Slots};
+
 pub use channel::{GrantReuse, RxChannel, TxChannel};
-pub use connect::{ConnectError, Connection, VifQueue};
+pub use connect::{COPY_LIMIT, ConnectError, Connection, VifQueue};
 pub use control::ControlRing;
-pub use expiry::COPY_LIMIT;
 pub use grant_use::{DirectionUsage, GrantUsage, GrantUse};
 pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use offered::Offered;
@@ -51,3 +53,9 @@ pub use request::Fault;
 pub use rx::RxQueue;
 pub use tx::TxQueue;
 pub use vif::{CLOSED_FOR, Vif, VifChange, VifError, remove_closed};
+
+/// A ring, and the event channel beside it.
+pub(crate) struct EventRing<S: Slots, H: Hypervisor> {
+    pub(crate) ring: BackRing<S, RegionPage<H::Mapping>>,
+    pub(crate) event: Arc<H::Event>,
+}

@@ -10,24 +10,23 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
+use loans::Loans;
+use moderation::Moderation;
 use offload::{Features, Gso, Need};
+use plan::{Asked, PacketShape, Placement, RxRing};
 use port::{
     Body, Bounce, Broken, BufferSupply, Coalescing, DropReason, Egress, Event, FRAME_MAX, Finisher,
     LentBuffer, LentMemory, Merging, Offer, Outcome, SEGMENTS_MAX, SteeringCell, Wanted,
 };
 use ring::netif::Rx;
+use segment_slots::SegmentSlots;
+use slots::Slots;
 
-use crate::GrantUse;
 use crate::buffers::{Buffers, Destination};
-use crate::event_ring::EventRing;
 use crate::grant_cache::GrantCache;
 use crate::multicast::{MulticastList, WantedGroups};
 use crate::request::Fault;
-use loans::Loans;
-use moderation::Moderation;
-use plan::{Asked, PacketShape, Placement, RxRing};
-use segment_slots::SegmentSlots;
-use slots::Slots;
+use crate::{EventRing, GrantUse};
 
 mod flip;
 mod guest_copy;

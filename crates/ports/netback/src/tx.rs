@@ -19,12 +19,11 @@ use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
-use crate::GrantUse;
 use crate::completions::Completions;
-use crate::event_ring::EventRing;
 use crate::headers::PacketAccess;
 use crate::multicast::{ListChange, MulticastList};
 use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
+use crate::{EventRing, GrantUse};
 
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {

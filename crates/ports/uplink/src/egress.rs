@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -16,7 +16,6 @@ use shm::Piece;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
 
-use crate::rings::free_ring;
 use crate::sys::ring::{Ring, WRITES_MAX};
 use crate::tap::TapQueue;
 
@@ -317,4 +316,40 @@ fn refusal(error: &io::Error) -> Outcome {
         io::ErrorKind::InvalidInput => DropReason::Malformed,
         _ => DropReason::PortGone,
     })
+}
+
+/// Rings by which several frames are written by one system call, as far as the kernel has them.
+///
+/// A system call of a paravirtual dom0 goes through Xen, which changes the page tables twice for it; so on such a host the daemon opens
+/// rings, before it gives up the calls that make them. Elsewhere a call costs little more than an entry of a ring.
+///
+/// Like the filter of system calls of this process they are set once.
+static RINGS: OnceLock<Vec<Mutex<Ring>>> = OnceLock::new();
+
+/// Opens as many rings as threads write at the same time, for all [`TapEgress`]es of this process.
+///
+/// # Errors
+/// The kernel has no io_uring, or its operator has switched it off (`kernel.io_uring_disabled`). Each frame is written by a call of its own then.
+pub fn open_rings(threads: usize) -> io::Result<()> {
+    let rings =
+        (0..threads).map(|_| Ring::open().map(Mutex::new)).collect::<io::Result<Vec<_>>>()?;
+    // They stay as they were first opened.
+    let _ = RINGS.set(rings);
+    Ok(())
+}
+
+/// Whether this kernel would let a process have rings.
+pub fn try_ring() -> io::Result<()> {
+    Ring::open().map(drop)
+}
+
+/// Whether there are rings.
+#[must_use]
+pub fn has_rings() -> bool {
+    RINGS.get().is_some()
+}
+
+/// A ring that nobody uses. There is none if a thread was replaced that sleeps in a call.
+pub(crate) fn free_ring() -> Option<MutexGuard<'static, Ring>> {
+    RINGS.get()?.iter().find_map(|ring| ring.try_lock().ok().filter(|ring| ring.is_usable()))
 }

@@ -17,7 +17,7 @@ use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
 use crate::buffers::Buffers;
-use crate::rings::{free_ring, has_rings};
+use crate::egress::{free_ring, has_rings};
 use crate::sys::ring::{READS_MAX, Read, Ring};
 use crate::tap::TapQueue;
 

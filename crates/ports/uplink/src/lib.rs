@@ -17,7 +17,6 @@ mod kept;
 mod loans;
 pub mod packet;
 mod packet_ring;
-mod rings;
 mod steering;
 mod sys;
 mod sysfs;
@@ -26,11 +25,10 @@ mod xdp;
 
 pub use buffers::{BufferOptions, Buffers};
 pub use direct::DirectIngress;
-pub use egress::TapEgress;
+pub use egress::{TapEgress, has_rings, open_rings, try_ring};
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use guest_tap::GuestTap;
 pub use ingress::TapIngress;
-pub use rings::{has_rings, open_rings, try_ring};
 pub use steering::{Steering, SteeringError};
 pub use tap::Macvtap;
 pub use xdp::{

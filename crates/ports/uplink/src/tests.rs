@@ -1,15 +1,12 @@
 //! Frames to and from a socket that stands in for the tap: the bytes that the device would
 //! get. The tests of the tap and of the whole system cover the kernel's side.
 
-mod deleted;
 mod direct;
 mod egress;
 mod guest_tap;
 mod ingress;
-mod merged;
 mod network;
 mod packet_ring;
-mod socket_drops;
 mod together;
 mod udp;
 mod unfinished;

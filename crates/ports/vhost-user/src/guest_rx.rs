@@ -17,9 +17,8 @@ use zerocopy::IntoBytes;
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::{FrameHeader, HeaderForm};
-use crate::position::Continued;
 use crate::singles::{self, Singles};
-use crate::vring::Vring;
+use crate::vring::{Continued, Vring};
 use crate::writer::{NoPlace, Writer};
 
 /// The most chains of one frame. Sixteen of the size that Linux posts hold the longest one; a guest that posts smaller

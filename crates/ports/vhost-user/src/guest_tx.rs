@@ -1,6 +1,7 @@
-//! Frames that the guest sends.
+//! Frames that the guest sends, and the announcement of its address in its place after it has moved here.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use port::{
@@ -9,15 +10,14 @@ use port::{
 };
 use shm::Region;
 use virtqueue::{Buffer, Chain, Queue, Single};
+use wire::ethernet::MacAddr;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
-use crate::announcement::{self, Announcement};
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
-use crate::header::{HEADER_LEN_MAX, accept_from_driver};
-use crate::position::Continued;
-use crate::vring::Vring;
+use crate::header::{HEADER_LEN_MAX, accept, accept_from_driver};
+use crate::vring::{Continued, Vring};
 
 /// Chains that are taken before the first of them is read, so that their headers are on the way.
 const AHEAD: usize = 16;
@@ -79,7 +79,7 @@ impl GuestTx {
         if let Some(mac) = self.announcement.take()
             && let Some((slot, frame)) = self.window.push()
         {
-            if announcement::write(frame, mac) {
+            if write_announcement(frame, mac) {
                 self.announced |= 1 << slot;
                 received.fresh += 1;
             } else {
@@ -350,4 +350,53 @@ impl Ingress for GuestTx {
             false => Armed::Until(Instant::now() + LOOK),
         })
     }
+}
+
+/// Set where there is an address.
+const PRESENT: u64 = 1 << 63;
+/// Bytes of the frame: the shortest one, without its checksum.
+const LEN: u8 = 60;
+/// What stands between the Ethernet addresses and the sender's in a request of RARP (RFC 903) for IPv4 over Ethernet.
+const REQUEST: [u8; 10] = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
+
+/// An address that the next batch of the guest's frames begins with.
+#[derive(Debug, Default)]
+pub(crate) struct Announcement(AtomicU64);
+
+impl Announcement {
+    pub(crate) fn set(&self, MacAddr([a, b, c, d, e, f]): MacAddr) {
+        let address = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        self.0.store(address | PRESENT, Ordering::Release);
+    }
+
+    /// Whether there is one.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the address.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<MacAddr> {
+        if !self.is_due() {
+            return None;
+        }
+        let [_, _, mac @ ..] = self.0.swap(0, Ordering::Acquire).to_be_bytes();
+        Some(MacAddr(mac))
+    }
+}
+
+/// Makes a frame that asks, as RARP, for the IP address of the guest. All switches learn from it, and nobody answers.
+fn write_announcement(frame: &mut Frame, MacAddr(mac): MacAddr) -> bool {
+    let bytes = &mut frame.bytes[..LEN.into()];
+    bytes.fill(0);
+    bytes[..6].fill(0xff);
+    bytes[6..12].copy_from_slice(&mac);
+    bytes[12..22].copy_from_slice(&REQUEST);
+    bytes[22..28].copy_from_slice(&mac);
+    bytes[32..38].copy_from_slice(&mac);
+    frame.header_len = LEN;
+    frame.len = LEN.into();
+    frame.pieces.clear();
+    accept(frame, &VirtioNetHdr::default())
 }

@@ -19,7 +19,6 @@
 
 #![forbid(unsafe_code)]
 
-mod announcement;
 mod budget;
 mod channel;
 mod config_space;
@@ -32,11 +31,8 @@ mod guest_tx;
 mod handler;
 mod header;
 mod inflight;
-mod link;
 mod listener;
 mod memory;
-mod memory_files;
-mod position;
 mod processes;
 mod requests;
 mod session;
@@ -46,20 +42,19 @@ mod watchdog;
 mod writer;
 
 pub use budget::{LOGS, MAPPINGS_MAX, MemoryBudget, OverBudget, ProcessBudget};
+pub use config_space::Link;
 pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
 pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
-pub use link::Link;
 pub use listener::{Mode, Socket, session_pace};
-pub use memory::MapError;
-pub use memory_files::MemoryFiles;
-pub use position::Position;
+pub use memory::{MapError, MemoryFiles};
 pub use processes::{Alarm, Processes, REFUSED_MAX};
 pub use session::renewal::Renewal;
 pub use session::watch::Condition;
 pub use session::{Device, Session};
+pub use vring::Position;
 
 /// What the back-end's and the front-end's side of vhost-user share.
 pub mod shared {

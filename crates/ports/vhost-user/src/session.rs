@@ -14,14 +14,13 @@ use shm::Region;
 use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
 use wire::ethernet::MacAddr;
 
-use crate::announcement::Announcement;
 use crate::budget::MemoryBudget;
+use crate::config_space::Link;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
-use crate::guest_tx::GuestTx;
+use crate::guest_tx::{Announcement, GuestTx};
 use crate::inflight::Inflight;
-use crate::link::Link;
-use crate::memory_files::MemoryFiles;
+use crate::memory::MemoryFiles;
 use crate::processes::{Alarm, Processes};
 use crate::vring::Vring;
 use crate::watchdog;

@@ -19,7 +19,6 @@
 
 mod error;
 mod messages;
-mod notifier;
 mod options;
 mod receiver;
 mod sender;

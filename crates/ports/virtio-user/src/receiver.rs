@@ -13,7 +13,7 @@ use vhost_user::shared::{accept, bit};
 use virtqueue::burst::{BurstDriver, Returned};
 use wire::virtio_net::{VirtioNetHdr, VirtioNetHdrMrgRxbuf};
 
-use crate::notifier::Notifier;
+use crate::messages::Notifier;
 use crate::options::Agreed;
 use crate::shared_memory::{PART, WHOLE};
 

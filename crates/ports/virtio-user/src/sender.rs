@@ -16,7 +16,7 @@ use virtqueue::Buffer;
 use virtqueue::burst::BurstDriver;
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
 
-use crate::notifier::Notifier;
+use crate::messages::Notifier;
 use crate::options::Agreed;
 use crate::shared_memory::WHOLE;
 

@@ -14,10 +14,9 @@ use virtqueue::burst::BurstDriver;
 
 use crate::error::Error;
 use crate::messages::{
-    GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM, Messages, SET_FEATURES, SET_OWNER,
-    SET_PROTOCOL_FEATURES, protocol,
+    GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM, Messages, Notifier, SET_FEATURES,
+    SET_OWNER, SET_PROTOCOL_FEATURES, protocol,
 };
-use crate::notifier::Notifier;
 use crate::options::{Agreed, Options};
 use crate::receiver::Receiver;
 use crate::sender::Sender;

@@ -142,7 +142,6 @@
 
 mod budget;
 mod event;
-mod lend;
 mod metric;
 mod steering;
 mod supply;
@@ -153,6 +152,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use offload::Features;
+use shm::Region;
 
 pub use budget::Budget;
 pub use event::Coalescing;
@@ -163,7 +163,6 @@ pub use frame::{
     Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX,
     ScatterList, Segments, Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
 };
-pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use metric::{Metric, whole};
 pub use steering::{SteeringCell, SteeringGuard};
 pub use supply::BufferSupply;
@@ -486,4 +485,43 @@ pub struct Queue {
     pub ingress: Box<dyn Ingress>,
     /// From the switch out of the port.
     pub egress: Box<dyn Egress>,
+}
+
+/// Lends the receive buffers of an egress queue, from any thread.
+pub trait Lender: Send + Sync {
+    /// See [`Egress::lend`](crate::Egress::lend). A port that is gone lends nothing.
+    fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>);
+
+    /// See [`Egress::take_back`](crate::Egress::take_back).
+    fn take_back(&self, tokens: &[u32]);
+}
+
+/// Where lent buffers lie.
+#[derive(Debug)]
+pub struct LentMemory {
+    /// The number of the egress queue, for [`Lent::lender`](crate::Lent).
+    pub lender: u64,
+    /// The memory. The other side writes to it at any time.
+    pub region: Region,
+    /// What the other side can take of a frame. What needs more should not be put there.
+    pub features: Features,
+}
+
+/// What an ingress queue wants to borrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// How many buffers.
+    pub buffers: usize,
+    /// Whether the lender must keep the pages in place. Not needed where the device has references
+    /// to them.
+    pub held: bool,
+}
+
+/// A lent buffer: a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentBuffer {
+    /// Its number, which is not used again.
+    pub token: u32,
+    /// Its first byte in the [memory](LentMemory).
+    pub offset: u64,
 }

@@ -8,8 +8,10 @@ use wire::headers::Headers;
 use wire::virtio_net::flags;
 
 use super::egress::finish;
+use super::network::{in_own_network, ip};
 use super::*;
-use crate::TapEgress;
+use crate::tap::{Tap, TapOffload, TapQueue};
+use crate::{Macvtap, TapEgress, packet};
 
 const LARGE: BufferOptions = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
 
@@ -196,4 +198,28 @@ fn a_checksum_behind_unknown_headers_is_finished() {
         assert!(arrived != mpls);
         receiver.release();
     }
+}
+
+/// A queue of each kind on `nic0`.
+fn queues() -> Vec<TapQueue> {
+    ip("link add nic0 type veth peer name pv0");
+    let mut queues = packet::open("nic0", 1).unwrap();
+    ip("link add link nic0 name mv0 type macvtap mode passthru");
+    queues.extend(Macvtap::open("mv0", 1, TapOffload::ALL).unwrap());
+    queues.extend(Tap::open("tap0", 1, TapOffload::ALL).unwrap());
+    queues
+}
+
+#[test]
+fn every_kind_of_queue_tells_a_deleted_interface_from_one_that_is_down() {
+    in_own_network(|| {
+        let queues = queues();
+        let deleted = || queues.iter().map(TapQueue::is_deleted).collect::<Vec<_>>();
+        for state in ["up", "down"] {
+            ["nic0", "mv0", "tap0"].iter().for_each(|name| ip(&format!("link set {name} {state}")));
+            assert_eq!(deleted(), [false; 3], "{state}");
+        }
+        ["nic0", "tap0"].iter().for_each(|name| ip(&format!("link delete {name}")));
+        assert_eq!(deleted(), [true; 3]);
+    });
 }

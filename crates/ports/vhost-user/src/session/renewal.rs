@@ -11,8 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::memory::map_part_again;
-use crate::position::Position;
 use crate::session::Session;
+use crate::vring::Position;
 
 /// Asks a session to serve its rings anew.
 #[derive(Debug)]

@@ -14,11 +14,10 @@ use serde::Serialize;
 
 use crate::call_graph::CallGraph;
 use crate::error::Result;
-use crate::event::Event;
 use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::{json, show};
-use crate::summary::{Part, function_name, mode_name};
+use crate::summary::{Event, Part, function_name, mode_name};
 
 /// Arguments of `pvscope calls`.
 #[derive(Args)]

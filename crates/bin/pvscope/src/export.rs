@@ -15,10 +15,10 @@ use report::html::FlameGraph;
 
 use crate::call_graph::{CallGraph, label};
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::show;
+use crate::summary::Event;
 use crate::summary::{Summary, function_name};
 
 /// Arguments of `pvscope export`.

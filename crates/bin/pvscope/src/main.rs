@@ -12,7 +12,6 @@ mod custom;
 mod diff;
 mod entries;
 mod error;
-mod event;
 mod export;
 mod filter;
 mod guest_report;

@@ -18,12 +18,11 @@ use tables::{cells, tables, with_columns};
 use words::{caveats, lead, provenance};
 
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::filter::FilterArgs;
 use crate::model_args::CostArgs;
 use crate::report_data::ReportData;
 use crate::source_lines::{Place, SourceLines, without_lines};
-use crate::summary::{Summary, function_name};
+use crate::summary::{Event, Summary, function_name};
 
 pub use words::{model, sentence};
 

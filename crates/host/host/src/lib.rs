@@ -13,7 +13,6 @@
 mod cpu;
 pub mod deadline;
 mod error;
-mod exit;
 mod interrupt;
 mod namespace;
 mod needs;
@@ -23,8 +22,7 @@ mod threads;
 mod tools;
 
 pub use cpu::{Children, CpuMeter, CpuUsage};
-pub use error::{Error, Result};
-pub use exit::exit_code;
+pub use error::{Error, Result, exit_code};
 pub use interrupt::Interrupt;
 pub use namespace::{LIMIT, Namespace, ip, join};
 pub use needs::{able, needed};

@@ -17,7 +17,6 @@
 pub mod bench;
 pub mod demo;
 mod error;
-mod fairness;
 pub mod load;
 mod output;
 pub mod repro;

@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 
 pub use client::{ClientArgs, MEASURES};
 pub use datagrams::{Arrived, LISTENS, Sent, SinkArgs, SourceArgs};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, jain};
 pub use server::ServerArgs;
 
 /// Which end.

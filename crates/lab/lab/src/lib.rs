@@ -7,10 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
-mod arrivals;
 pub mod documents;
 mod fuzz;
-mod hung_disk;
 mod iperf;
 mod memory;
 mod offloads;
@@ -21,7 +19,6 @@ mod random;
 mod rtt;
 mod slow_disk;
 mod slow_swap;
-mod steering;
 mod sysctl;
 mod transfer;
 mod veth;
@@ -32,9 +29,8 @@ pub use host::{
     user_time,
 };
 
-pub use affinity::{cpus, on_cpu, share_a_core};
+pub use affinity::{cpus, on_cpu, share_a_core, steer_receive};
 pub use fuzz::FuzzRounds;
-pub use hung_disk::HungDisk;
 pub use iperf::{Iperf, RunningIperf, Throughput, Traffic};
 pub use memory::Rss;
 pub use offloads::Offloads;
@@ -43,9 +39,8 @@ pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
 pub use random::Random;
 pub use rtt::RttProbe;
-pub use slow_disk::SlowDisk;
+pub use slow_disk::{HungDisk, SlowDisk};
 pub use slow_swap::{SlowSwap, Wish};
-pub use steering::steer_receive;
 pub use sysctl::Sysctl;
 pub use transfer::{
     RunningTransfer, Transfer, hexadecimal, transfer_file, transfer_translated_file,

@@ -1,19 +1,19 @@
 //! The longest pause in traffic that is under way while something else happens, and what was lost.
 
-use crate::arrivals::Arrivals;
-use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
-use crate::{Error, Interrupt, Namespace, Result};
-use host::deadline::Deadline;
-use host::join;
-use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use host::deadline::Deadline;
+use host::join;
+use rustix::net::sockopt;
+
+use crate::transfer::{Arrivals, SOCKET_SLICE, accept, announce, connect, listen};
+use crate::{Error, Interrupt, Namespace, Result};
 
 /// Payload of a datagram. It begins with its number.
 const DATAGRAM: usize = 64;

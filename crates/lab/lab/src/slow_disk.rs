@@ -1,9 +1,10 @@
-//! A disk whose answers come when a test wants them.
+//! Disks whose answers come when a test wants them, or never.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,7 +12,6 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::TempDir;
-use crate::hung_disk::{mount_fuse, unmount};
 
 /// Bytes of its one file.
 const SIZE: usize = 16 << 20;
@@ -207,6 +207,58 @@ impl State {
         match word(4) {
             request::READ | request::FLUSH if self.is_held => self.waiting.push((unique, answer)),
             _ => self.answer(unique, 0, &answer),
+        }
+    }
+}
+
+/// A disk that hangs, over a folder: whoever asks it for anything waits until it is dropped, and gets an error then.
+///
+/// It is a file system of FUSE whose server never says a word. Make it in a mount namespace of the test's own.
+#[derive(Debug)]
+pub struct HungDisk {
+    /// The server's descriptor. When it is closed, nobody waits any more.
+    server: Option<File>,
+    folder: PathBuf,
+}
+
+impl HungDisk {
+    /// Mounts it over a folder.
+    ///
+    /// # Errors
+    /// The kernel has no FUSE, or this user may not mount.
+    pub fn over(folder: &Path) -> io::Result<Self> {
+        Ok(Self { server: Some(mount_fuse(folder, "hung")?), folder: folder.to_owned() })
+    }
+}
+
+/// Mounts a file system of FUSE over a folder. Returns its server's descriptor.
+pub(crate) fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
+    let server = File::options().read(true).write(true).open("/dev/fuse")?;
+    let mut mount = Command::new("mount");
+    // The number is that of standard input.
+    let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
+    mount.args(["-i", "-t", "fuse", "-o", options, name]).arg(folder);
+    let status = mount.stdin(server.try_clone()?).status()?;
+    match status.success() {
+        true => Ok(server),
+        false => Err(io::Error::other(format!("mount: {status}"))),
+    }
+}
+
+/// Takes a file system out of the tree. Whoever has a file of it keeps that.
+pub(crate) fn unmount(folder: &Path) -> io::Result<()> {
+    let status = Command::new("umount").arg("--lazy").arg(folder).status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("umount: {status}"))),
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        if let Err(error) = unmount(&self.folder) {
+            eprintln!("clean-up: {}: {error}", self.folder.display());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::packet::Direction;
+use crate::filter::Direction;
 use crate::pcapng::{
     BLOCK_OVERHEAD, DROPPED, ENHANCED_PACKET, INTERFACE_STATISTICS, flag, option, u32_at,
 };

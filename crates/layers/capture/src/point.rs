@@ -5,11 +5,10 @@ use std::sync::Arc;
 use port::{Egress, Ingress, Layer, Queue};
 
 use crate::filter::{Filter, FilterError};
-use crate::preamble::preamble;
 use crate::reader::Capture;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
-use crate::request::Options;
+use crate::request::{Options, preamble};
 use crate::sink::Sink;
 use crate::sinks::{CAPTURES_MAX, PortSink, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};

@@ -5,9 +5,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::merge::Merge;
 use crate::pcapng::{self, Statistics};
-use crate::sink::Sink;
+use crate::sink::{Merge, Sink};
 use crate::sinks::Sinks;
 
 /// How often the buffers are emptied: at 10 Gbit/s they fill up in 6 ms. A live viewer sees each

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use offload::{Checksum, Features};
 use port::{ALL_SEGMENTS, Body, DropReason, Finisher, Frame};
 
-use crate::packet::{Direction, Packet};
+use crate::filter::{Direction, Packet};
 use crate::pcapng::flag;
 use crate::sink::Batch;
 use crate::sinks::{PortSink, Sinks};

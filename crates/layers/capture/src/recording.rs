@@ -11,12 +11,10 @@ use std::time::Instant;
 use crate::current::Current;
 use crate::files::Files;
 use crate::filter::{Filter, FilterError};
-use crate::merge::Merge;
 use crate::pcapng::{self, Statistics};
-use crate::preamble::preamble;
 use crate::reader::INTERVAL;
-use crate::request::Options;
-use crate::sink::Sink;
+use crate::request::{Options, preamble};
+use crate::sink::{Merge, Sink};
 
 /// The packets of some ports on their way to files. A [`CapturePoint`](crate::CapturePoint) of each port
 /// [gives](crate::CapturePoint::record) it the port's packets.

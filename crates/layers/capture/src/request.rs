@@ -1,7 +1,9 @@
-//! What an operator asks for, as the control socket carries it.
+//! What an operator asks for, as the control socket carries it, and what a stream begins with that answers it.
 
 use port::FRAME_MAX;
 use serde::{Deserialize, Serialize};
+
+use crate::pcapng::{self, Preamble};
 
 /// A request for a capture: where, and what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,4 +38,27 @@ impl Options {
             Ok(len) => len.min(FRAME_MAX),
         }
     }
+}
+
+/// The program that writes the stream.
+const APPLICATION: &str = concat!("pvnet ", env!("CARGO_PKG_VERSION"));
+
+/// The blocks before the first packet, with an interface for each of these ports.
+pub(crate) fn preamble(ports: &[String], options: &Options) -> Vec<u8> {
+    let mut blocks = Vec::new();
+    let preamble = Preamble {
+        application: APPLICATION,
+        os: &os(),
+        interfaces: ports,
+        snaplen: u32::try_from(options.snaplen()).unwrap_or(u32::MAX),
+        filter: &options.filter,
+    };
+    pcapng::append_preamble(&mut blocks, &preamble);
+    blocks
+}
+
+/// The operating system's name and release.
+fn os() -> String {
+    let uname = rustix::system::uname();
+    format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use port::{Body, Broken, Egress, EgressWrapper, Ingress, IngressWrapper, Offer, Outcomes};
 
-use crate::packet::{Direction, Packet};
+use crate::filter::{Direction, Packet};
 use crate::recorder::Recorder;
 
 /// An ingress side that records frames when their outcome is final.

@@ -1,11 +1,7 @@
-//! Which caches and TLBs are modelled, and which of them are counted for each function.
+//! Which caches and TLBs are modelled: their sizes, the policies of TLBs, and processors whose sizes are known; and which of them are counted for
+//! each function.
 
 use serde::{Deserialize, Serialize};
-
-use crate::geometry::{L2_BYTES, TLB_ENTRIES};
-use crate::policy::Policy;
-use crate::preset::Preset;
-use crate::tlb_set::TlbSet;
 
 /// The processor whose misses are counted function by function: one of all that are modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,5 +97,148 @@ impl std::fmt::Display for Config {
             Policy::Real => Ok(()),
             policy => write!(f, ", TLB misses of functions under {}", policy.name()),
         }
+    }
+}
+
+/// The number of layouts.
+pub const LAYOUTS: usize = 32;
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
+/// The sizes of the unified L2, in bytes.
+pub const L2_BYTES: [usize; 7] =
+    [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
+/// The number of L2 sizes.
+pub const L2_SIZES: usize = L2_BYTES.len();
+
+/// The sizes of a TLB for pages of 4 KiB, in entries. The TLB for large pages has half as many.
+pub const TLB_ENTRIES: [u16; 7] = [16, 32, 64, 128, 256, 512, 1024];
+/// The number of TLB sizes.
+pub const TLB_SIZES: usize = TLB_ENTRIES.len();
+
+named::named! {
+    /// A processor: the sizes of its caches and TLBs, and the costs of its events.
+    ///
+    /// The costs are round numbers of the published order of magnitude. `pvscope calibrate` compares them with the host's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Preset {
+        /// A server of 2007 at 3 GHz, with the sizes of Chadha et al.: 2 MiB of L2 before memory, 64 TLB entries before the page
+        /// tables.
+        #[serde(rename = "2007")]
+        Of2007 => "2007",
+        /// A present server at 3 to 4 GHz: 1 MiB of L2, a slice of 16 MiB of L3, 64 TLB entries and 1024 behind them.
+        #[default]
+        #[serde(rename = "server")]
+        Server => "server",
+    }
+}
+
+impl Preset {
+    /// The preset of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+}
+
+named::named! {
+    /// How a TLB treats global pages, address spaces and large pages.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[repr(u8)]
+    pub enum Policy {
+        /// As the processor does: a new CR3 removes everything but global pages and, with PCID, entries of other contexts.
+        #[default]
+        Real => "real",
+        /// No page is global.
+        NoGlobal => "no-global",
+        /// Only the hypervisor's pages are global, regardless of their page tables (Chadha §4.2), and its context switch keeps
+        /// them. An upper bound of what a global bit for the hypervisor saves: no context switch has to flush its pages.
+        GlobalHypervisor => "global-hypervisor",
+        /// Every entry has the tag of its page tables (ASID, VPID): neither a new CR3 nor the hypervisor's context switch removes
+        /// anything. An upper bound of what tags save: there are more tags than page tables, and none is ever recycled early.
+        Tagged => "tagged",
+        /// As the processor does, with the kernel's linear map in pages of 2 MiB wherever nothing has broken a block up (Menon
+        /// 2006 §5.4).
+        Superpages => "superpages",
+        /// As `Superpages`, with the pages that break blocks up kept together: the grouping allocator.
+        GroupedSuperpages => "grouped-superpages",
+        /// Kernels' pages are global like the hypervisor's, and everything is flushed when another domain runs (Menon 2006 §5.3.2);
+        /// idling in between flushes nothing. An upper bound of what global pages save in guests: a domain keeps all of its
+        /// kernel's pages until then, and never unmaps one.
+        GuestGlobal => "guest-global",
+        /// As `GuestGlobal`, with the large pages of `GroupedSuperpages`: the paper's SP-GP.
+        GuestGlobalSuperpages => "guest-global-superpages",
+    }
+}
+
+impl Policy {
+    /// The policy of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Policy::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// The number of TLBs for one page size of one side: every size under every policy.
+pub const TLBS: usize = TLB_SIZES * Policy::ALL.len();
+
+/// A set of TLBs, one bit each. The bits of a policy are neighbours, the smallest TLB first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlbSet(pub u64);
+
+impl TlbSet {
+    /// No TLB.
+    pub const NONE: Self = Self(0);
+    /// Every TLB.
+    pub const ALL: Self = Self((1 << TLBS) - 1);
+
+    /// All sizes under one policy.
+    #[must_use]
+    pub const fn of(policy: Policy) -> Self {
+        Self(((1 << TLB_SIZES) - 1) << (policy as usize * TLB_SIZES))
+    }
+
+    /// One TLB; `size` is an index into [`TLB_ENTRIES`](crate::TLB_ENTRIES).
+    #[must_use]
+    pub const fn one(policy: Policy, size: usize) -> Self {
+        Self(1 << (policy as usize * TLB_SIZES + size))
+    }
+
+    /// This set if `condition` holds, else none.
+    #[inline]
+    #[must_use]
+    pub const fn only_if(self, condition: bool) -> Self {
+        Self(self.0 & (condition as u64).wrapping_neg())
+    }
+
+    /// The TLBs of either set.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The TLBs of this set that `other` does not have.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether both sets have a TLB in common.
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The numbers of the TLBs, in ascending order.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            (left != 0).then(|| {
+                let number = left.trailing_zeros() as usize;
+                left &= left - 1;
+                number
+            })
+        })
     }
 }

@@ -84,8 +84,8 @@ impl std::fmt::Display for Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Preset;
     use crate::cost_event::{CostEvent, EventCounts};
-    use crate::preset::Preset;
 
     /// Costs that are different powers of ten.
     fn costs() -> Costs {

@@ -4,10 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{L2_SIZES, Policy, TLB_SIZES, TlbSet};
 use crate::cost_event::EventCounts;
-use crate::geometry::{L2_SIZES, TLB_SIZES};
-use crate::policy::Policy;
-use crate::tlb_set::TlbSet;
 
 /// Counts of one piece of code, or of many, for the processor of a [`Config`](crate::Config).
 ///

@@ -3,7 +3,7 @@
 use wide::u32x8;
 
 use crate::cache::WAYS;
-use crate::geometry::{LAYOUTS, LINE};
+use crate::config::{LAYOUTS, LINE};
 
 /// Layouts that one vector holds.
 const LANES: usize = 8;

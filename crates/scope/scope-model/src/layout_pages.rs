@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use wide::u16x8;
 
-use crate::geometry::LAYOUTS;
+use crate::config::LAYOUTS;
 use crate::layout_lines::Each;
 use crate::lru_tlbs::LruTlbs;
 use crate::mapping::Mapping;
@@ -252,7 +252,7 @@ impl MovedPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tlb_set::TlbSet;
+    use crate::config::TlbSet;
 
     fn numbers() -> impl Iterator<Item = u64> {
         let next = |word: &u64| {

@@ -5,13 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
-use crate::flush::Flush;
-use crate::geometry::{LAYOUTS, LINE, TLB_ENTRIES};
+use crate::config::{Config, LAYOUTS, LINE, TLB_ENTRIES};
 use crate::layout_lines::{Each, LayoutLines};
 use crate::layout_pages::LayoutPages;
 use crate::mapping::{Mapping, Side};
-use crate::paging::Paging;
+use crate::paging::{Flush, Paging};
 use crate::piece::Piece;
 
 /// Bytes of a page.

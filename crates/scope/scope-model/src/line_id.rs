@@ -1,6 +1,6 @@
 //! Names of cache lines in 17 bits.
 
-use crate::geometry::LINE;
+use crate::config::LINE;
 use crate::mapping::{PAGE_SLOTS, Side};
 
 /// A line of a page that the model has a mapping of: its side, the page's slot and the line's number in the page.

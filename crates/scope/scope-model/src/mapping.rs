@@ -1,8 +1,7 @@
 //! Where a page lies, and how it is mapped.
 
+use crate::config::{Policy, TlbSet};
 use crate::paging::PageSize;
-use crate::policy::Policy;
-use crate::tlb_set::TlbSet;
 
 /// Pages of each side whose mappings are kept, in a direct-mapped table: the lower bits of a page's number choose its slot.
 pub const PAGE_SLOTS: usize = 1024;

@@ -3,16 +3,12 @@
 use std::collections::HashMap;
 
 use crate::cache::{Cache, Lines, WAYS};
-use crate::config::Config;
-use crate::flush::{Flush, FlushSite};
-use crate::geometry::{LINE, TLB_SIZES};
+use crate::config::{Config, LINE, Policy, TLB_SIZES, TlbSet};
 use crate::hot_pages::{HotPages, NO_PINS, Pins, SLOTS};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::line_id::LineId;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
-use crate::paging::Paging;
-use crate::policy::Policy;
-use crate::tlb_set::TlbSet;
+use crate::paging::{Flush, FlushSite, Paging};
 use crate::tlbs::Tlbs;
 
 /// The outcome of an access to a line.

@@ -1,7 +1,5 @@
 //! The four-level page tables of x86-64.
 
-use crate::flush::Flush;
-
 /// The guest's physical memory.
 pub trait PhysicalMemory {
     /// Eight aligned bytes at a physical address; none where there is no memory.
@@ -132,4 +130,26 @@ pub fn is_uniform(memory: &impl PhysicalMemory, table: u64) -> bool {
     let rights = |n: u64| memory.read(table + n * 8).map_or(0, |entry| entry & RIGHTS);
     let first = rights(0);
     first & PRESENT != 0 && (1..512).all(|n| rights(n) == first)
+}
+
+/// An instruction that empties TLBs, entirely or in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// A write of CR3: its new value.
+    Cr3(u64),
+    /// A write of CR4: its new value.
+    Cr4(u64),
+    /// INVLPG: the address.
+    Page(u64),
+    /// INVPCID: its type, the PCID, the address.
+    Pcid(u64, u16, u64),
+}
+
+/// Where such an instruction is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushSite {
+    /// In the hypervisor's function that changes the address space for another process or domain: Xen's `switch_cr3_cr4`.
+    NewSpace,
+    /// Anywhere else: a change between the page tables of one process, or an explicit flush.
+    Elsewhere,
 }

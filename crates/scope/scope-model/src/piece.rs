@@ -1,6 +1,6 @@
 //! The pieces of a program that layouts put elsewhere, and how far.
 
-use crate::geometry::LAYOUTS;
+use crate::config::LAYOUTS;
 
 /// A piece of a program that a linker or an allocator may put anywhere: a function, a section of data, the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

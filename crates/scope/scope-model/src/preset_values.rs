@@ -1,10 +1,8 @@
 //! The sizes and costs of the presets.
 
-use crate::config::Config;
+use crate::config::{Config, Policy, Preset};
 use crate::cost::Costs;
 use crate::cost_event::EventCosts;
-use crate::policy::Policy;
-use crate::preset::Preset;
 
 impl Default for Config {
     fn default() -> Self {

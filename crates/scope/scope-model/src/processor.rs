@@ -1,15 +1,12 @@
 //! A whole processor that takes one access at a time.
 
-use crate::cache::Lookup;
-use crate::config::Config;
+use crate::cache::{L2Bank, Lookup};
+use crate::config::{Config, LINE};
 use crate::counters::{Counters, Sweep};
-use crate::flush::{Flush, FlushSite};
-use crate::geometry::LINE;
-use crate::l2_bank::L2Bank;
 use crate::line_id::LineId;
 use crate::mapping::Side;
 use crate::model::{Model, Outcome};
-use crate::paging::{Paging, PhysicalMemory};
+use crate::paging::{Flush, FlushSite, Paging, PhysicalMemory};
 use crate::streams::Streams;
 use crate::walker::Walker;
 

@@ -11,8 +11,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::geometry::TLB_SIZES;
-use crate::tlb_set::{TLBS, TlbSet};
+use crate::config::{TLB_SIZES, TLBS, TlbSet};
 
 /// The index of a page's entry, which stays the same while it is [pinned](Tlb::pin).
 pub type Entry = u32;

@@ -1,14 +1,12 @@
 //! The TLBs of one side, for small and for large pages.
 
 use crate::address_space::Region;
-use crate::geometry::TLB_ENTRIES;
+use crate::config::{Policy, TLB_ENTRIES, TlbSet};
 use crate::hot_pages::{NO_PINS, Pin, Pins};
 use crate::keys::{self, GLOBAL};
 use crate::mapping::Mapping;
 use crate::paging::PageSize;
-use crate::policy::Policy;
 use crate::tlb::Tlb;
-use crate::tlb_set::TlbSet;
 
 const GLOBAL_HYPERVISOR: TlbSet = TlbSet::of(Policy::GlobalHypervisor);
 const TAGGED: TlbSet = TlbSet::of(Policy::Tagged);

@@ -3,12 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::config::Config;
-use crate::flush::Flush;
-use crate::geometry::LINE;
+use crate::config::{Config, LINE, TlbSet};
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
-use crate::paging::{PageSize, Paging, PhysicalMemory, Translation, is_uniform, walk};
-use crate::tlb_set::TlbSet;
+use crate::paging::{Flush, PageSize, Paging, PhysicalMemory, Translation, is_uniform, walk};
 
 /// Linux's map of all memory, without KASLR (`Documentation/arch/x86/x86_64/mm.rst`).
 const LINEAR_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
@@ -185,7 +182,7 @@ impl<M: PhysicalMemory> Walker<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::Preset;
+    use crate::config::Preset;
 
     struct Words(HashMap<u64, u64>);
 

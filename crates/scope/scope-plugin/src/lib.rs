@@ -12,13 +12,14 @@
 //! This crate contains `unsafe` code: `qemu` declares QEMU's functions, `memory` reads the guest's memory, and QEMU calls the
 //! entry points here.
 
-mod hold;
 mod memory;
 mod qemu;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 
 use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
@@ -135,7 +136,7 @@ extern "C" fn search(_: Id, translation: *mut Translation) {
     for instruction in Instruction::all(translation) {
         if mark(&instruction.bytes()) == Some(Mark::Begin) {
             if let Some(plugin) = plugin() {
-                hold::wait(&std::mem::take(&mut plugin.arguments.hold), say);
+                hold(&std::mem::take(&mut plugin.arguments.hold), say);
             }
             let address = std::ptr::without_provenance_mut(mark_address(instruction.address()));
             instruction.on_execution(begin, CallbackRegisters::Read, address);
@@ -463,3 +464,19 @@ extern "C" fn search_again(id: Id) {
 }
 
 extern "C" fn nothing(_: Id) {}
+
+/// The longest time to hold the machine.
+const HOLD_MAX: Duration = Duration::from_secs(60);
+
+/// Holds the machine before its first mark, so that it can be saved there: waits while the file exists with which the program that started QEMU asks for it; with an empty path it does not wait. QEMU translates
+/// the first mark here, and does not execute the translation if it was told to stop meanwhile.
+fn hold(file: &Path, say: fn(&str)) {
+    if file.as_os_str().is_empty() {
+        return;
+    }
+    say("held");
+    let start = Instant::now();
+    while file.exists() && start.elapsed() < HOLD_MAX {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

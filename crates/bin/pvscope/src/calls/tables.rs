@@ -5,9 +5,8 @@ use scope_model::{Costs, Counters};
 
 use crate::call_graph::{CallGraph, kind_name, label};
 use crate::error::{Error, Result};
-use crate::event::Event;
 use crate::filter::FilterArgs;
-use crate::summary::{Part, function_name, plain};
+use crate::summary::{Event, Part, function_name, plain};
 
 /// What to show of a call graph.
 pub struct View<'a> {

@@ -6,9 +6,8 @@ use scope_result::{Block, Domain, Function, Recording, Step, Work};
 use super::{of_calls, of_functions, *};
 use crate::call_graph::CallGraph;
 use crate::call_graph::tests::recording as with_calls;
-use crate::event::Event;
 use crate::filter::{EventFilter, FilterArgs};
-use crate::summary::Summary;
+use crate::summary::{Event, Summary};
 
 /// Three functions: of Xen, of dom0's kernel with a name that needs quotes, and without a name in a program.
 pub fn recording() -> Recording {

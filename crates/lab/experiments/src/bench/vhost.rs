@@ -8,7 +8,6 @@ mod back_end;
 mod front_end;
 mod guest;
 mod open_vswitch;
-mod sample;
 mod subject;
 mod table;
 
@@ -20,9 +19,8 @@ use clap::Args;
 use front_end::{Reply, Request, RingLayout};
 use lab::Progress;
 use report::html::Report;
-use sample::{Polling, Sample};
 use subject::Subject;
-use table::Rounds;
+use table::{Polling, Rounds, Sample};
 
 use super::pps::{Cpus, Extra, Pair};
 use super::rows::Common;

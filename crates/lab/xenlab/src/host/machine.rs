@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::{Process, TempDir};
 
 use super::channel::{Channel, WaitError};
-use super::console;
+use super::console_tail;
 use super::monitor::Monitor;
 use super::overlay::{HostFile, add, concatenate, read, script};
 use super::port::{self, Port};
@@ -210,7 +210,7 @@ impl Machine {
                 format!("QEMU ended ({}): {}", self.qemu.stop()?, self.qemu.stderr().trim())
             }
         };
-        let console = console::tail(&self.log);
+        let console = console_tail(&self.log);
         Err(Error::Boot { what: self.name().to_owned(), cause, console })
     }
 }

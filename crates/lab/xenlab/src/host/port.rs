@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Interrupt, Process};
 
-use super::console;
+use super::console_tail;
 use crate::{Error, Result};
 
 /// How long QEMU may take to connect its ports.
@@ -56,7 +56,7 @@ impl Port {
                 }
             };
             let what = "the machine in QEMU".to_owned();
-            return Err(Error::Boot { what, cause, console: console::tail(log) });
+            return Err(Error::Boot { what, cause, console: console_tail(log) });
         }
     }
 }

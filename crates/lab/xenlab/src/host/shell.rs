@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channel::{Channel, WaitError};
-use super::console;
+use super::console_tail;
 use crate::{Error, Result};
 
 /// How long a stopped command may take to return its output.
@@ -97,7 +97,7 @@ impl Shell {
     #[must_use]
     pub fn console(&self) -> String {
         match &self.domain.log {
-            Some(log) => console::tail(log),
+            Some(log) => console_tail(log),
             None => self.domain.channel.noise(),
         }
     }

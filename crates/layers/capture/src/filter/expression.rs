@@ -8,7 +8,7 @@ use wire::arp;
 use wire::ethernet::MacAddr;
 use wire::headers::{Network, Transport};
 
-use crate::packet::{Direction, Packet};
+use crate::filter::{Direction, Packet};
 
 /// The bits of a tag's control information that are the VLAN identifier.
 pub(crate) const VLAN_ID_MASK: u16 = 0xfff;

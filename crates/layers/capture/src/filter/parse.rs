@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use wire::headers::{Network, Transport};
 
 use super::expression::{End, Expression, Operator, Primitive, Subnet, VLAN_ID_MASK};
-use crate::packet::Direction;
+use crate::filter::Direction;
 
 /// Most parentheses within each other: each takes space on the stack.
 const DEPTH_MAX: usize = 32;

@@ -11,7 +11,7 @@ use rustix::fs::fstat;
 
 use crate::bench::guest::{Guest, text};
 use crate::error::{Error, Result};
-use crate::fairness::jain;
+use crate::load::jain;
 use crate::testbed::{Daemon, table};
 
 /// Bytes of a frame.

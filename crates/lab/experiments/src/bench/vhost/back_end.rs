@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::front_end::{MACS, RingLayout};
 use super::open_vswitch::{self, OpenVswitch};
-use super::sample::Polling;
+use super::table::Polling;
 use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
 use crate::testbed::{Daemon, quoted, table};

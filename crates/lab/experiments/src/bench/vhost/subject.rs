@@ -8,7 +8,7 @@ use clap::ValueEnum as _;
 
 use super::back_end::BackEnd;
 use super::front_end::{Reply, Request, RingLayout};
-use super::sample::{Polling, Sample};
+use super::table::{Polling, Sample};
 use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
 use crate::testbed::this;

@@ -6,8 +6,7 @@ use control_socket::Status;
 use lab::{Process, on_cpu};
 
 use crate::error::{Error, Result};
-use crate::fairness::jain;
-use crate::load::{MEASURES, Outcome};
+use crate::load::{MEASURES, Outcome, jain};
 use crate::repro::cpus::Cpus;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;

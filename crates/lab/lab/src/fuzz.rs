@@ -4,8 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use crate::random::Random;
-use crate::transfer::hexadecimal;
+use crate::transfer::{Random, hexadecimal};
 
 /// Inputs for a test `stateful`, which lives through bytes that decode to steps.
 pub struct FuzzRounds<'a> {

@@ -15,7 +15,6 @@ mod offloads;
 mod outage;
 mod ping;
 mod progress;
-mod random;
 mod rtt;
 mod slow_disk;
 mod slow_swap;
@@ -37,12 +36,11 @@ pub use offloads::Offloads;
 pub use outage::{Outage, OutageProbe, enlarge_receive_buffer};
 pub use ping::{Ping, RoundTrip, ping};
 pub use progress::Progress;
-pub use random::Random;
 pub use rtt::RttProbe;
 pub use slow_disk::{HungDisk, SlowDisk};
 pub use slow_swap::{SlowSwap, Wish};
 pub use sysctl::Sysctl;
 pub use transfer::{
-    RunningTransfer, Transfer, hexadecimal, transfer_file, transfer_translated_file,
+    Random, RunningTransfer, Transfer, hexadecimal, transfer_file, transfer_translated_file,
 };
 pub use veth::{Endpoint, VethBridge};

@@ -232,7 +232,7 @@ impl HungDisk {
 }
 
 /// Mounts a file system of FUSE over a folder. Returns its server's descriptor.
-pub(crate) fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
+fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
     let server = File::options().read(true).write(true).open("/dev/fuse")?;
     let mut mount = Command::new("mount");
     // The number is that of standard input.
@@ -246,7 +246,7 @@ pub(crate) fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
 }
 
 /// Takes a file system out of the tree. Whoever has a file of it keeps that.
-pub(crate) fn unmount(folder: &Path) -> io::Result<()> {
+fn unmount(folder: &Path) -> io::Result<()> {
     let status = Command::new("umount").arg("--lazy").arg(folder).status()?;
     match status.success() {
         true => Ok(()),

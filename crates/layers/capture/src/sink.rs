@@ -15,7 +15,7 @@ pub const BUFFER_BYTES: usize = 8 << 20;
 
 /// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker finds it free unless the
 /// reader has it, which holds it for a swap of two pointers. Where more sides share them, a worker takes the next free one.
-pub(crate) const BUFFERS: usize = 16;
+const BUFFERS: usize = 16;
 
 /// The buffers of one capture, filled by workers and emptied by one reader.
 pub(crate) struct Sink {
@@ -93,7 +93,7 @@ impl Sink {
     ///
     /// A batch whose timestamp is before this call is in the buffer: its worker had the lock when
     /// it took the time, and this call gets the lock when the worker is done.
-    pub(crate) fn exchange(&self, buffer: usize, emptied: &mut Vec<u8>) {
+    fn exchange(&self, buffer: usize, emptied: &mut Vec<u8>) {
         emptied.clear();
         // One burst must not make every buffer large for good.
         emptied.shrink_to(BUFFER_BYTES / BUFFERS);

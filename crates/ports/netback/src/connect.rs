@@ -436,7 +436,7 @@ pub const COPY_LIMIT: Duration = Duration::from_secs(1);
 /// Revokes what the guest has not copied in time.
 ///
 /// It looks twice per limit, also while nothing is granted: an event per grant would cost more.
-pub(crate) struct Expiry {
+struct Expiry {
     copies: Vec<Arc<dyn GuestCopies>>,
     /// Never rung.
     event: Arc<Doorbell>,
@@ -448,7 +448,7 @@ impl Expiry {
     ///
     /// # Errors
     /// The process is out of descriptors.
-    pub(crate) fn new(copies: Vec<Arc<dyn GuestCopies>>) -> io::Result<Self> {
+    fn new(copies: Vec<Arc<dyn GuestCopies>>) -> io::Result<Self> {
         let next = Instant::now() + COPY_LIMIT / 2;
         Ok(Self { copies, event: Arc::new(Doorbell::new()?), next })
     }

@@ -371,13 +371,13 @@ impl Announcement {
 
     /// Whether there is one.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    fn is_due(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 
     /// Takes the address.
     #[inline]
-    pub(crate) fn take(&self) -> Option<MacAddr> {
+    fn take(&self) -> Option<MacAddr> {
         if !self.is_due() {
             return None;
         }

@@ -176,11 +176,7 @@ impl Carrier {
     }
 
     /// Routes frames from a mirror's target, which sends nothing.
-    pub(crate) fn route_nowhere(
-        &self,
-        Pass { port, window, fresh, .. }: &Pass<'_>,
-        routes: &mut Routes<'_>,
-    ) {
+    fn route_nowhere(&self, Pass { port, window, fresh, .. }: &Pass<'_>, routes: &mut Routes<'_>) {
         let order = window.order();
         let lens =
             order[order.len() - *fresh..].iter().map(|slot| u64::from(window.frame(*slot).len));
@@ -192,7 +188,7 @@ impl Carrier {
     }
 
     /// Routes the frames in hand to the other port of a pair; nowhere while that is not there.
-    pub(crate) fn route_to_peer(&self, peer: &Peer, pass: &Pass<'_>, routes: &mut Routes<'_>) {
+    fn route_to_peer(&self, peer: &Peer, pass: &Pass<'_>, routes: &mut Routes<'_>) {
         let Pass { port, window, fresh, decided } = *pass;
         let (id, serial) = peer.get();
         let to = self.ports.get(id).filter(|to| to.serial() == serial);

@@ -254,7 +254,7 @@ impl Shared {
     }
 
     /// Has workers look at messages of IGMP and MLD, or flood all multicast frames.
-    pub(crate) fn snoop(&self, snoops: bool) {
+    fn snoop(&self, snoops: bool) {
         self.change(|ports| ports.snoops = snoops);
         if !snoops {
             self.snooping.reset();
@@ -262,7 +262,7 @@ impl Shared {
     }
 
     /// Ports without a limit of their own may flood `copies` per second from now on.
-    pub(crate) fn limit_floods(&self, copies: u32) {
+    fn limit_floods(&self, copies: u32) {
         self.flood_copies.store(copies, Ordering::Relaxed);
         self.change(|ports| {
             let numbers: Vec<_> = ports.list.iter().flatten().map(|port| port.id().0).collect();
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// A port may flood `copies` per second from now on; `None`: as many as others.
-    pub(crate) fn limit_floods_of(&self, PortId(port): PortId, copies: Option<u32>) {
+    fn limit_floods_of(&self, PortId(port): PortId, copies: Option<u32>) {
         let is_own = copies.is_some();
         let copies = copies.unwrap_or_else(|| self.flood_copies.load(Ordering::Relaxed));
         if !is_own && !self.ports().flood_budgets.contains_key(&port) {

@@ -1,5 +1,5 @@
 //! A guest as its backend sees it: memory with rings and a grant table, and keys
-//! in the store.
+//! in the store, where the toolstack has announced its interface.
 
 use std::fmt::Display;
 use std::ops::{Deref, Range};
@@ -8,18 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hypervisor::{EventChannel, Guest, Hypervisor};
-use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
-use netback::{Connection, ControlRing, Offered, RxChannel, TxChannel, Vif, VifChange, VifQueue};
+use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
+use netback::{
+    Anonymous, Connection, ControlRing, GrantReuse, Offered, RxChannel, TxChannel, Vif, VifChange,
+    VifQueue,
+};
 use offload::Features;
-use port::{Body, Egress, Outcome};
+use port::{Body, Coalescing, Egress, Outcome};
 use port_testing::{frame, offer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shm::Region;
 use wire::netif::{RxRequest, RxResponse};
 use xenstore::Store;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-use super::device::{Device, OFFERED};
 
 /// Pages of each guest, the first of which is its grant table.
 pub const PAGES: u32 = 64;
@@ -249,5 +250,47 @@ impl Raw {
         ] {
             self.key(key, value);
         }
+    }
+}
+
+/// What a backend offers, unless a test says otherwise.
+pub const OFFERED: Offered = Offered {
+    max_queues: 1,
+    features: Features::ALL,
+    guest_offloads: true,
+    split_event_channels: false,
+    tx: TxChannel::Header,
+    rx: RxChannel::Copy,
+    persistent_grants: 0,
+    reuse: GrantReuse::Agreed,
+    multicast_control: false,
+    coalescing: Some(Coalescing::OFF),
+    completion_delay: None,
+};
+
+/// The domain, and what outlives its backends.
+pub struct Device {
+    pub domain: Arc<Domain>,
+    pub inside: MachineGuest,
+    /// The store as the driver domain has it.
+    pub driver_store: Arc<dyn Store>,
+    ledgers: Arc<Anonymous>,
+}
+
+impl Device {
+    pub fn new(machine: &Machine, size: MemorySize, name: &str, mac: &str) -> Self {
+        let domain = machine.create(size).unwrap();
+        let inside = MachineGuest::inside(machine, &domain).unwrap();
+        let driver_store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+        toolstack::create_domain(&*driver_store, domain.id(), name).unwrap();
+        toolstack::create_vif(&*driver_store, domain.id(), 0, mac).unwrap();
+        Self { domain, inside, driver_store, ledgers: Arc::default() }
+    }
+
+    /// A backend for it. It takes over live rings, if an earlier one has left some.
+    pub fn adopt<H: Hypervisor>(&self, hypervisor: H, offered: Offered) -> Vif<H> {
+        let path = toolstack::backend_path(self.domain.id(), 0);
+        let (store, ledgers) = (self.driver_store.clone(), self.ledgers.clone());
+        Vif::adopt(hypervisor, store, &path, offered, ledgers).unwrap()
     }
 }

@@ -3,8 +3,6 @@
 
 #![allow(dead_code, reason = "each of them uses its part")]
 
-pub mod device;
 pub mod guest;
-pub mod random;
 pub mod taker;
 pub mod tampered;

@@ -10,8 +10,7 @@ use port::{Armed, Ingress, Outcome, WINDOW};
 use port_testing::receive;
 use wire::netif::TxRequest;
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, REQ_PROD, RSP_EVENT, RSP_PROD, Raw, TX_RING};
+use crate::common::guest::{DATA, OFFERED, REQ_PROD, RSP_EVENT, RSP_PROD, Raw, TX_RING};
 
 #[test]
 fn a_lone_frame_is_announced_late_unless_the_guest_looks() {

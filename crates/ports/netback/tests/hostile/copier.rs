@@ -13,8 +13,7 @@ use wire::netif::RxResponse;
 use wire::netif::guest_copy::{Directory, Mark};
 use zerocopy::FromBytes;
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{PAGE, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{OFFERED, PAGE, RSP_PROD, RX_RING, Raw};
 use crate::granting::{GrantTable, Granting};
 
 pub const POOL: usize = 64;

@@ -18,7 +18,7 @@ use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags};
 
 use crate::common::guest::{BUFFERS, DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
-use crate::common::random::Random;
+use crate::common::tampered::Random;
 
 /// Bytes of a buffer, and where a body begins in it.
 const BUFFER: usize = 1 << 16;

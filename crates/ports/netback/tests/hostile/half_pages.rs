@@ -11,8 +11,7 @@ use port_testing::offer;
 use shm::Region;
 use wire::netif::{RxRequest, RxResponse};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, PAGE, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{DATA, OFFERED, PAGE, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw};
 
 const HALF: usize = 2048;
 const BUFFERS: u32 = 32;

@@ -14,9 +14,8 @@ use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, Extra, ExtraInfo, HashKind, RxResponse, rx_flags};
 use wire::toeplitz::{MICROSOFT_KEY, Table};
 
-use crate::common::device::OFFERED;
 use crate::common::guest::{
-    CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw,
+    CTRL_RING, DATA, LIST, OFFERED, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw,
 };
 use crate::common::tampered::Tampered;
 use crate::control::{PERMIT_READ, World, world};

@@ -13,8 +13,7 @@ use shm::Region;
 use wire::checksum::Sum;
 use wire::netif::{RxResponse, rx_flags};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{DATA, OFFERED, RSP_PROD, RX_RING, Raw};
 use crate::common::tampered::Tampered;
 
 const TCP: u8 = 6;

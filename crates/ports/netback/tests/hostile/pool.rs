@@ -16,7 +16,7 @@ use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags};
 
 use crate::common::guest::{DATA, PAGE, REQ_PROD, RX_RING, Raw};
-use crate::common::random::Random;
+use crate::common::tampered::Random;
 use crate::copier::{Copier, GUEST_COPY_OFFER, HEADER, Known, POOL, frame, is_frame};
 use crate::granting::Granting;
 

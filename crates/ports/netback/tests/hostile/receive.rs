@@ -14,10 +14,8 @@ use shm::Region;
 use wire::headers::{Headers, Transport};
 use wire::netif::{RxRequest, rx_flags};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
-use crate::common::random::Random;
-use crate::common::tampered::Tampered;
+use crate::common::guest::{DATA, OFFERED, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::tampered::{Random, Tampered};
 
 /// The bytes of frames.
 const BODY: u8 = 0x77;

@@ -12,8 +12,7 @@ use offload::Features;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{Raw, TX_RING};
+use crate::common::guest::{OFFERED, Raw, TX_RING};
 use crate::states::{End, TEXTS, World, device};
 
 #[test]

@@ -15,8 +15,7 @@ use port_testing::{receive, with_body};
 use proptest::prelude::*;
 use wire::netif::{TxRequest, TxResponse};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING};
+use crate::common::guest::{DATA, OFFERED, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING};
 use crate::common::taker::{Taker, pass};
 use crate::common::tampered::Tampered;
 

@@ -14,9 +14,8 @@ use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
 
 use crate::common::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
-use crate::common::random::Random;
 use crate::common::taker::{BEHIND, Taker, pass};
-use crate::common::tampered::Tampered;
+use crate::common::tampered::{Random, Tampered};
 use crate::control::World;
 
 /// The last byte of the destination address; the others do not change.

@@ -14,8 +14,7 @@ use wire::headers::Headers;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags};
 
-use crate::common::device::OFFERED;
-use crate::common::guest::{BUFFERS, DATA, PAGE, RSP_PROD, RX_RING, Raw};
+use crate::common::guest::{BUFFERS, DATA, OFFERED, PAGE, RSP_PROD, RX_RING, Raw};
 
 /// What Linux asks for: `XDP_PACKET_HEADROOM`.
 const HEADROOM: u16 = 256;

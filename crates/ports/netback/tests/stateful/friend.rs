@@ -11,7 +11,7 @@ use offload::Checksum;
 use shm::Piece;
 use xenstore::Store;
 
-use crate::common::device::{Device, OFFERED};
+use crate::common::guest::{Device, OFFERED};
 use crate::common::tampered::Tampered;
 
 /// Bytes that only honest guests have, in their memory and in the frames between them.

@@ -17,7 +17,7 @@ use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Renewal, Sess
 use virtqueue::RingAddresses;
 use wire::ethernet::MacAddr;
 
-use super::message;
+use super::protocol::message;
 use super::served::{LIMIT, Served};
 
 /// The device's address.

@@ -2,18 +2,13 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
-mod features;
 mod front_end;
-pub mod message;
-mod metadata;
-mod pass;
+mod protocol;
 mod served;
 mod vm;
 
-pub use features::*;
 pub use front_end::*;
-pub use metadata::*;
-pub use pass::*;
 pub use port_testing::{tcp, tcp_v6, udp, udp_v6};
+pub use protocol::*;
 pub use served::*;
 pub use vm::*;

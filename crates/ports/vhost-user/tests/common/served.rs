@@ -1,9 +1,9 @@
-//! What a session serves, seen by a test.
+//! What a session serves, seen by a test, which moves frames between its queues as a worker does.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use port::Queue;
+use port::{Broken, Outcome, Queue, Received};
 use vhost_user::{Condition, Device};
 
 /// What a session serves, seen by a test.
@@ -74,4 +74,17 @@ impl Device for Served {
         self.state.lock().unwrap().conditions.push(condition);
         self.changed.notify_all();
     }
+}
+
+/// Moves what one queue has to another one. Returns frames and malformed packets received, and the outcome of each frame.
+pub fn pass(from: &mut Queue, to: &mut Queue) -> Result<(Received, Vec<Outcome>), Broken> {
+    pass_at(from, to, Duration::ZERO)
+}
+
+pub fn pass_at(
+    from: &mut Queue,
+    to: &mut Queue,
+    now: Duration,
+) -> Result<(Received, Vec<Outcome>), Broken> {
+    port_testing::pass(&mut *from.ingress, &mut *to.egress, now)
 }

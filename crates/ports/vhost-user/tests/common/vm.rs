@@ -1,4 +1,4 @@
-//! A virtual machine with one pair of rings, and a driver in its memory.
+//! A virtual machine with one pair of rings, a driver in its memory, and the metadata of its frames.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +10,8 @@ use shm::{PageSize, Region};
 use virtqueue::driver::{Driver, Offered, Table};
 use virtqueue::{Layout, Options, RingAddresses};
 
-use super::features::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1};
 use super::front_end::FrontEnd;
-use super::message;
+use super::protocol::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1, message};
 
 /// Bytes of the guest's memory, which is one region.
 pub const LEN: usize = 8 << 20;
@@ -243,4 +242,39 @@ impl Vm {
 /// Whether the guest was notified since the last time.
 pub fn was_notified(fd: &OwnedFd) -> bool {
     rustix::io::read(fd, &mut [0; 8]).is_ok()
+}
+
+/// Metadata that says nothing.
+pub fn plain(vm: &Vm) -> Vec<u8> {
+    vec![0; vm.header_len()]
+}
+
+/// The metadata of a TCP segment over IPv4 that is to be segmented.
+pub fn tso(vm: &Vm, size: u16) -> Vec<u8> {
+    let mut bytes = plain(vm);
+    (bytes[0], bytes[1]) = (1, 1);
+    for (at, value) in [(2, 54u16), (4, size), (6, 34), (8, 16)] {
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// The same over IPv6.
+pub fn tso_v6(vm: &Vm, size: u16) -> Vec<u8> {
+    let mut bytes = tso(vm, size);
+    bytes[1] = 4;
+    for (at, value) in [(2, 74u16), (6, 54)] {
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// The metadata of a datagram that is to be segmented, whose UDP header begins at `start`.
+pub fn uso(vm: &Vm, start: u16, size: u16) -> Vec<u8> {
+    let mut bytes = plain(vm);
+    (bytes[0], bytes[1]) = (1, 5);
+    for (at, value) in [(2, start + 8), (4, size), (6, start), (8, 6)] {
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
 }

@@ -1,12 +1,13 @@
 //! Frames and buffers to receive into that cannot be: what becomes of each, and what it costs the neighbours on the worker.
 
-use crate::bed::{Bed, dropped, wait};
-use crate::common::{
-    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, table_at, tcp,
-    tso,
-};
 use port::{Budget, DropReason, Outcome, Received};
 use virtqueue::driver::Offered;
+
+use crate::bed::{Bed, dropped, wait};
+use crate::common::{
+    GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RINGS, RX_DATA, SIZE, TX_DATA, Vm, pass, plain,
+    table_at, tcp, tso,
+};
 
 /// Two machines, and what one sends does not arrive; and beside others it costs them nothing.
 fn refused(metadata: impl Fn(&Vm) -> Vec<u8>, frame: &[u8], cuts: &[usize]) {
@@ -296,4 +297,21 @@ fn memory_that_is_cut_short_ends_its_guests_port_and_not_the_daemon() {
     assert!(received.contains("the guest's memory is gone"), "{received}");
     // Others go on.
     assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+}
+
+/// What breaks a ring is tested in `virtqueue/tests/hostile.rs`.
+#[test]
+fn a_ring_that_cannot_be_ends_the_guests_own_port() {
+    let bed = &mut Bed::new();
+    let green = bed.green(LINUX);
+    // The index and the first entry of what is available.
+    green.memory.write(RINGS[1] + 0x4000 + 2, [1, SIZE]).unwrap();
+    green.kick();
+    assert_eq!(bed.failure(), "descriptor 256 of a table of 256");
+    green.front.end();
+    let green = bed.green(LINUX | RING_PACKED);
+    // Available in the first lap.
+    green.memory.write(RINGS[1] + 12, [SIZE, 1 << 7]).unwrap();
+    green.kick();
+    assert_eq!(bed.failure(), "buffer id 256 in a ring of 256");
 }

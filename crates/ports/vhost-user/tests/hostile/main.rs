@@ -6,7 +6,5 @@ mod common;
 mod eventfds;
 mod frames;
 mod messages;
-mod pace;
-mod rings;
 mod sparse;
 mod udp;

@@ -8,7 +8,6 @@ mod elsewhere;
 mod few_buffers;
 mod frames;
 mod inflight;
-mod merged;
 mod migration;
 mod renewal;
 mod session;

@@ -1,11 +1,13 @@
-//! Connections with fake back-ends.
+//! Connections with fake back-ends, and the end of a queue: what came out of it.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use port::{Doorbell, Queue};
+use offload::{Checksum, Gso};
+use port::{Doorbell, Outcome, Queue, linearise};
+use port_testing::FakeEgress;
 use vhost_user::shared::bit;
 use virtio_user::{Error, Options, Session};
 use virtqueue::Layout;
@@ -45,4 +47,28 @@ pub fn with(features: u64) -> (Session, Queue, Fake) {
     let (connected, fake) = connect(features, &ALL, |_| None);
     let (session, mut queues) = connected.unwrap();
     (session, queues.remove(0), fake.unwrap())
+}
+
+/// A frame that came out of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Out {
+    pub bytes: Vec<u8>,
+    pub checksum: Checksum,
+    pub gso: Option<Gso>,
+}
+
+/// An egress queue that notes what it is offered.
+pub fn sink() -> (FakeEgress, Arc<Mutex<Vec<Out>>>) {
+    let seen = Arc::<Mutex<Vec<Out>>>::default();
+    let noted = seen.clone();
+    let egress = FakeEgress::new(move |frame, body| {
+        let mut bytes = vec![0; frame.len as usize];
+        if let Err(fault) = linearise(frame, body, &mut bytes) {
+            return Ok(fault);
+        }
+        let (checksum, gso) = (frame.checksum, frame.gso);
+        noted.lock().unwrap().push(Out { bytes, checksum, gso });
+        Ok(Outcome::Delivered)
+    });
+    (egress, seen)
 }

@@ -9,8 +9,8 @@ use vhost_user::shared::bit;
 use virtqueue::Layout;
 
 use crate::connect;
+use crate::connect::{Out, sink};
 use crate::fake::Fake;
-use crate::sink::{Out, sink};
 
 const LAYOUTS: [Layout; 2] = [Layout::Split, Layout::Packed];
 /// Bytes of the header before a frame, and of a buffer.

@@ -5,7 +5,6 @@ mod fake;
 mod hostile;
 mod messages;
 mod pvnet;
-mod sink;
 
 use offload::Features;
 use virtio_user::Options;

@@ -15,7 +15,7 @@ use virtqueue::Layout;
 
 use crate::ALL;
 use crate::connect;
-use crate::sink::{Out, sink};
+use crate::connect::{Out, sink};
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);

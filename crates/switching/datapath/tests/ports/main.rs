@@ -7,7 +7,6 @@ mod apart;
 mod arm;
 mod batches;
 mod changes;
-mod cpus;
 mod device;
 mod fairness;
 mod faults;

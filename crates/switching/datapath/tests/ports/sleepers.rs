@@ -15,8 +15,8 @@ use shm::{PageSize, Region, create_memfd};
 use switch::MacAddr;
 
 use crate::common::{Guest, Host, frame, receive, send, wait_until};
-use crate::cpus::cpus_of;
 use crate::memory::Lends;
+use crate::placement::cpus_of;
 use crate::receiver::Receiver;
 use crate::{Plugged, Switch, plain, plug, plug_with, refresh};
 

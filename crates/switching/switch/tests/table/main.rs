@@ -2,7 +2,6 @@
 
 mod model;
 mod moves;
-mod taught;
 mod workers;
 
 use switch::{Limits, MacEntry, MacTable, PortId};

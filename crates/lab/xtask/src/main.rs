@@ -1,7 +1,8 @@
 //! What `make` runs, in the repository's root:
 //!
 //! - `xtask deny` checks the dependencies.
-//! - `xtask docs` checks the documents and how long they are, that the product has no laboratory in it, and that no files import each other in a circle.
+//! - `xtask docs` checks the documents and how long they are, that the product has no laboratory in it, that no files
+//!   import each other in a circle, and that short files have a reason.
 //! - `xtask words` counts the words of the documents.
 //! - `xtask sbom PROGRAM TARGET` prints a program's bill of materials.
 //!
@@ -15,6 +16,7 @@ mod layout;
 mod licence;
 mod links;
 mod sbom;
+mod short_files;
 mod specification;
 mod words;
 
@@ -63,6 +65,7 @@ fn docs(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     findings.extend(specification::check(root)?);
     findings.extend(layout::check(root)?);
     findings.extend(circles::check(root)?);
+    findings.extend(short_files::check(root)?);
     findings.extend(words::check(root)?);
     Ok(findings)
 }

@@ -37,6 +37,7 @@ mod toolstack;
 mod worker;
 
 pub use batches::{BatchStatus, Histogram};
+pub use capture::RecordingStatus;
 pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep, TableKind};
 pub use client::{
     DIRECTORY, capture, change, command, control_socket, join_socket, meter, nic_socket, status,
@@ -56,7 +57,7 @@ pub use port::{
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{
     Address, CpuStatus, LogEvent, MeterStatus, MirrorStatus, MulticastStatus, OwnPagesStatus,
-    RecordingStatus, Status,
+    Status,
 };
 pub use toolstack::{IgnoredKey, ToolstackStatus};
 pub use worker::{

@@ -1,5 +1,6 @@
 //! The daemon and its ports at one moment: the answer to `status`, one JSON object.
 
+use capture::RecordingStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -130,19 +131,6 @@ pub struct MirrorStatus {
     pub copied: u64,
     /// Frames that were not, because the target was behind.
     pub lost: u64,
-}
-
-/// The files of a mirror.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RecordingStatus {
-    /// The newest file; absent if none could be made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-    /// Its bytes.
-    pub bytes: u64,
-    /// Why nothing is written at the moment; it is tried again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 /// An address in the switch's table.

@@ -72,7 +72,7 @@ pub use files::{EXTENSION, Files};
 pub use filter::{Direction, Filter, FilterError, Packet};
 pub use point::{CaptureLayer, CapturePoint, StartError};
 pub use reader::{Capture, Totals};
-pub use recording::{Place, Recording};
+pub use recording::{Recording, RecordingStatus};
 pub use request::{CaptureRequest, Options};
 pub use sink::BUFFER_BYTES;
 pub use sinks::CAPTURES_MAX;

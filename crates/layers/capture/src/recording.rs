@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::current::Current;
 use crate::files::Files;
 use crate::filter::{Filter, FilterError};
@@ -28,17 +31,19 @@ struct Shared {
     /// The blocks that each file starts with.
     preamble: Vec<u8>,
     written: AtomicU64,
-    place: Mutex<Place>,
+    status: Mutex<RecordingStatus>,
 }
 
-/// Where a recording writes to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The newest file.
-    pub path: Option<PathBuf>,
+/// The files of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordingStatus {
+    /// The newest file; absent if none could be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// Its bytes.
     pub bytes: u64,
-    /// Why nothing is written at the moment.
+    /// Why nothing is written at the moment; it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -54,7 +59,7 @@ impl Recording {
             sink: Arc::new(Sink::new(filter, options, ports.len(), true)),
             preamble: preamble(ports, options),
             written: AtomicU64::new(0),
-            place: Mutex::default(),
+            status: Mutex::default(),
         })))
     }
 
@@ -90,8 +95,8 @@ impl Recording {
 
     /// Where it writes to.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.0.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn status(&self) -> RecordingStatus {
+        self.0.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn interface(&self, port: &str) -> Option<u32> {
@@ -106,8 +111,8 @@ impl Recording {
 
 impl Shared {
     /// Notes where the recording writes to. The owner waits for it, so `change` asks no disk, which may hang.
-    fn note(&self, change: impl FnOnce(&mut Place)) {
-        change(&mut self.place.lock().unwrap_or_else(PoisonError::into_inner));
+    fn note(&self, change: impl FnOnce(&mut RecordingStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -211,8 +216,8 @@ impl<'a> Writer<'a> {
         let new = self.with_room(Self::make)?;
         let Shared { sink, preamble, .. } = self.recording;
         let file = Current::new(new, preamble.len() as u64, sink.now(), sink.lost());
-        self.recording.note(|place| {
-            (place.path, place.bytes) = (Some(file.path().to_owned()), file.bytes());
+        self.recording.note(|status| {
+            (status.path, status.bytes) = (Some(file.path().display().to_string()), file.bytes());
         });
         self.file = Some(file);
         Ok(())
@@ -236,12 +241,12 @@ impl<'a> Writer<'a> {
         let (had_packets, bytes) = (file.has_kept_packets(), file.bytes());
         let packets =
             self.with_room(|writer| writer.file.as_mut().map_or(Ok(0), Current::flush))?;
-        self.recording.note(|place| place.bytes = bytes);
+        self.recording.note(|status| status.bytes = bytes);
         if packets == 0 {
             return Ok(());
         }
         self.retry = None;
-        self.recording.note(|place| place.error = None);
+        self.recording.note(|status| status.error = None);
         self.recording.written.fetch_add(packets, Ordering::Relaxed);
         if had_packets { Ok(()) } else { self.files.make_room().map(drop) }
     }
@@ -266,7 +271,7 @@ impl<'a> Writer<'a> {
 
     /// Removes a file.
     fn discard(&self, file: &Current) -> io::Result<()> {
-        self.recording.note(|place| (place.path, place.bytes) = (None, 0));
+        self.recording.note(|status| (status.path, status.bytes) = (None, 0));
         fs::remove_file(file.path())
     }
 
@@ -287,7 +292,7 @@ impl<'a> Writer<'a> {
         self.retry = Some(Instant::now() + self.files.pause);
         let needs_room = needs_room(error);
         let then = if needs_room { "; nothing is written until there is room" } else { "" };
-        self.recording.note(|place| place.error = Some(format!("{error}{then}")));
+        self.recording.note(|status| status.error = Some(format!("{error}{then}")));
         let Some(file) = self.file.take() else { return };
         for (interface, packets) in (0..).zip(file.waiting()) {
             self.recording.sink.lose(interface, packets);

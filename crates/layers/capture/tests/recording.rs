@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use capture::{
-    CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Place, Recording, StartError,
+    CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Recording, RecordingStatus, StartError,
 };
 use common::{Port, number, packets, start, tcp_frame};
 use lab::TempDir;
@@ -82,10 +82,10 @@ fn each_port_is_an_interface() {
     let found = packets(&fs::read(&file).unwrap());
     let found: Vec<_> = found.iter().map(|one| (one.interface, number(&one.bytes))).collect();
     assert_eq!(found, [(0, 1), (1, 2), (1, 3)]);
-    let (totals, place) = (recording.totals(), recording.place());
+    let (totals, status) = (recording.totals(), recording.status());
     assert_eq!((totals.written, totals.lost), (3, 0));
-    assert_eq!(place.path.as_deref(), Some(&*file));
-    assert_eq!((place.bytes, place.error), (fs::metadata(&file).unwrap().len(), None));
+    assert_eq!(status.path.as_deref(), file.to_str());
+    assert_eq!((status.bytes, status.error), (fs::metadata(&file).unwrap().len(), None));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn what_cannot_be_written_is_lost_and_said() {
     Port::wrapped(&point).carry([tcp_frame(1, 10)]);
     write(&recording, files);
     assert_eq!((recording.totals().written, recording.totals().lost), (0, 1));
-    assert!(recording.place().error.is_some());
+    assert!(recording.status().error.is_some());
 }
 
 /// A link of that name may lead to a file of the daemon's user.
@@ -195,7 +195,7 @@ fn a_recording_without_packets_leaves_no_file() {
     let recording = recording(&["red"]);
     write(&recording, files(&folder, 1 << 20, 1));
     assert_eq!(folder.files(), ["span.00001.pcapng"]);
-    assert_eq!(recording.place().path, None);
+    assert_eq!(recording.status().path, None);
 }
 
 /// Another writer of that name begins while the first one runs, as at a reload.
@@ -311,7 +311,7 @@ fn on_a_disk_for_the_recording() {
         next += 10;
         next == 400
     });
-    let (totals, error) = (recording.totals(), recording.place().error);
+    let (totals, error) = (recording.totals(), recording.status().error);
     assert_eq!((totals.written, totals.lost, error), (400, 0, None));
     let kept = folder.recordings();
     assert_eq!(kept.len(), FILES);
@@ -355,7 +355,7 @@ fn on_a_disk_that_hangs() {
     let (recording, stop) = (recording(&["red"]), Arc::new(AtomicBool::new(false)));
     let (files, writer, stops) = (files_on_disk(&folder), recording.clone(), stop.clone());
     let thread = thread::spawn(move || writer.run(files, &mut || stops.load(Ordering::Relaxed)));
-    while recording.place().path.is_none() {
+    while recording.status().path.is_none() {
         thread::sleep(PAUSE);
     }
     let Some(disk) = lab::needed(lab::HungDisk::over(folder.0.path())) else { return };
@@ -363,14 +363,14 @@ fn on_a_disk_that_hangs() {
     // Its file has no packets, so it is removed.
     let (answer, answers) = mpsc::channel();
     thread::spawn(move || {
-        while recording.place().path.is_some() {
+        while recording.status().path.is_some() {
             thread::sleep(PAUSE);
         }
         // Now the writer waits for the disk.
         thread::sleep(PAUSE);
-        answer.send(recording.place()).unwrap();
+        answer.send(recording.status()).unwrap();
     });
-    assert_eq!(answers.recv_timeout(Duration::from_secs(5)), Ok(Place::default()));
+    assert_eq!(answers.recv_timeout(Duration::from_secs(5)), Ok(RecordingStatus::default()));
     assert!(!thread.is_finished());
     drop(disk);
     thread.join().unwrap();
@@ -406,13 +406,13 @@ fn on_a_small_disk() {
             3..40 => {
                 // More than the rest of a page that the file has already.
                 carry(1, 5000);
-                let error = recording.place().error.unwrap();
+                let error = recording.status().error.unwrap();
                 assert!(error.contains("until there is room"), "{error}");
                 assert_eq!(folder.recordings(), before);
             }
             40 => disk.free(),
             41..60 => carry(1, 500),
-            _ => assert_eq!(recording.place().error, None),
+            _ => assert_eq!(recording.status().error, None),
         }
         looks == 61
     };

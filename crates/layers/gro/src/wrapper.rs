@@ -159,7 +159,7 @@ fn deliver_whole(
     }
 }
 
-/// GroStatus what was merged for one port. All its queues share it.
+/// Counts what was merged for one port. All its queues share it.
 #[derive(Debug, Default)]
 pub struct Counters {
     frames: AtomicU64,

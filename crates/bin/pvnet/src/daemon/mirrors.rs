@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use capture::{Files, Place, Recording, Totals};
-use control_socket::{MirrorStatus, RecordingStatus};
+use capture::{Files, Recording, Totals};
+use control_socket::MirrorStatus;
 use datapath::{Datapath, Port};
 use mirror::{Mirror, MirrorCounts, MirrorLayer};
 use tracing::{info, warn};
@@ -81,7 +81,7 @@ impl PluggedMirror {
         let config::Mirror { name, from, to, .. } = self.config.clone();
         let ((copied, lost), file) = match &self.target {
             Target::Port(target) => (target.counts(), None),
-            Target::File(target) => (target.counts(), Some(target.status())),
+            Target::File(target) => (target.counts(), Some(target.recording.status())),
         };
         MirrorStatus { name, from, to, file, copied, lost }
     }
@@ -267,11 +267,6 @@ impl ToFile {
     fn counts(&self) -> (u64, u64) {
         let Totals { written, lost } = self.recording.totals();
         (written, lost)
-    }
-
-    fn status(&self) -> RecordingStatus {
-        let Place { path, bytes, error } = self.recording.place();
-        RecordingStatus { path: path.map(|path| path.display().to_string()), bytes, error }
     }
 
     /// Whether the thread removes no files.

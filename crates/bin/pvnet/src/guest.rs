@@ -5,7 +5,6 @@ mod links;
 mod memory;
 mod options;
 mod pump;
-mod stack_queue;
 mod vif;
 
 use std::io;
@@ -32,7 +31,7 @@ use crate::start;
 use link::{Link, StackEnd};
 use links::Follow;
 use memory::Balloon;
-use stack_queue::StackQueue;
+use pump::StackQueue;
 
 pub use options::Options;
 

@@ -11,8 +11,7 @@ use uplink::tap::{Tap, TapOffload};
 use wire::ethernet::MacAddr;
 
 use super::options::Options;
-use super::pump::QueueThread;
-use super::stack_queue::StackQueue;
+use super::pump::{QueueThread, StackQueue};
 use crate::context::ContextDevice;
 use crate::netns;
 use crate::program::text;

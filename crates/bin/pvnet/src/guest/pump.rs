@@ -13,14 +13,15 @@ use std::time::Instant;
 
 use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue, SentFrame};
 use offload::vnet;
+use parking_lot::Mutex;
 use poller::{Poller, Polling};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
+use uplink::tap::TapQueue;
 use wire::headers::{ChecksumLocation, Headers};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::stack_queue::Unconfirmed;
 use counters::{QueueCounters, RingWatch};
 use orders::{OrderSender, OrderTaker};
 
@@ -29,6 +30,43 @@ const RECEIVE_BURST: usize = 32;
 
 /// Turns after a device's end in which frames may still be received: more than its ring has.
 const LAST_TURNS: usize = 16;
+
+/// The stack's end of a queue, which outlives a daemon: a queue of its tap, and the frames that come before those in the tap.
+#[derive(Debug)]
+pub(super) struct StackQueue {
+    pub(super) tap: TapQueue,
+    pub(super) unconfirmed: Unconfirmed,
+}
+
+impl StackQueue {
+    pub(super) fn new(tap: TapQueue) -> Self {
+        Self { tap, unconfirmed: Unconfirmed::default() }
+    }
+
+    /// Another handle of it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { tap: self.tap.try_clone()?, unconfirmed: self.unconfirmed.clone() })
+    }
+}
+
+/// The frames that an earlier device has taken and not confirmed: the next one sends them first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unconfirmed(Arc<Mutex<Vec<SentFrame>>>);
+
+impl Unconfirmed {
+    /// Replaces them.
+    pub(super) fn set(&self, frames: Vec<SentFrame>) {
+        *self.0.lock() = frames;
+    }
+
+    /// Takes them.
+    pub(super) fn take(&self) -> Vec<SentFrame> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
 
 /// A running thread.
 pub struct QueueThread {

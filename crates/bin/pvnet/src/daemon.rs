@@ -7,7 +7,6 @@
 mod admission;
 mod backends;
 mod carried;
-mod change;
 mod clients;
 mod closed_nodes;
 mod connections;
@@ -21,15 +20,14 @@ mod leases;
 mod limits;
 mod low_latency;
 mod machine;
-mod memory;
 mod metrics;
 mod mirrors;
 mod nics;
 mod notify;
 mod placement;
 mod platform;
-mod port_record;
 mod ports;
+mod ports_last_up;
 mod priority;
 mod reach;
 mod sandbox;
@@ -54,8 +52,8 @@ use leases::Leases;
 use limits::Limits;
 use notify::Readiness;
 use platform::Platform;
-use port_record::PortRecord;
 use ports::{Host, PluggedPort, TABLES, of_tables};
+use ports_last_up::PortsLastUp;
 use reach::Reach;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox::Sandbox;
@@ -134,8 +132,8 @@ fn serve(
     if config.daemon.platform == crate::config::PlatformKind::Xen {
         open_rings(datapath.workers());
     }
-    let record = PortRecord::open(&config.daemon.directory);
-    if record.is_waiting() {
+    let last_up = PortsLastUp::open(&config.daemon.directory);
+    if last_up.is_waiting() {
         datapath.pause();
     }
     let nics = platform.nics().cloned();
@@ -152,7 +150,7 @@ fn serve(
     };
     // Descriptors and mappings that this process holds by now are not for guests to share.
     host.limits = Arc::new(Limits::of_this_process());
-    ports::warn_of_shortages(&host.config, &host.limits);
+    host.limits.warn_of_shortages(&host.config, None);
     let [_, last] = TABLES;
     for port in of_tables(&host.config, last, None)? {
         ports.push(port.open(&host)?);
@@ -179,7 +177,7 @@ fn serve(
     host.reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers = host.datapath.workers(), "ready");
-    Control::new(host, text, ports, record).run(inbox, watchdog);
+    Control::new(host, text, ports, last_up).run(inbox, watchdog);
     stop_looking();
     Ok(())
 }
@@ -235,7 +233,7 @@ fn watch_signals(file: ConfigFile, events: mpsc::Sender<Event>) -> Result<(), Er
             if signal == SIGHUP {
                 // On a thread: the next signal may be one to stop.
                 let (file, events) = (file.clone(), events.clone());
-                let reload = move || change::reload(&file, &events);
+                let reload = move || server::reload(&file, &events);
                 if let Err(error) = thread::spawn_for_client("reload", reload) {
                     warn!(target: OPERATOR, %error, "not reloaded");
                 }

@@ -23,8 +23,8 @@ use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
-use crate::daemon::port_record::PortRecord;
 use crate::daemon::ports::{Host, PluggedPort, PortEvent, PortId, Transition, vif};
+use crate::daemon::ports_last_up::PortsLastUp;
 use crate::daemon::worker_check::WorkerCheck;
 use crate::program::text;
 
@@ -49,7 +49,7 @@ pub(super) struct Control {
     closed: ClosedNodes,
     stopwatch: Stopwatch,
     /// The names of the ports that are up, for the next daemon.
-    record: PortRecord,
+    last_up: PortsLastUp,
     workers: WorkerCheck,
     started: SystemTime,
 }
@@ -60,7 +60,7 @@ impl Control {
         host: Host,
         text: String,
         ports: Vec<PluggedPort>,
-        record: PortRecord,
+        last_up: PortsLastUp,
     ) -> Self {
         Self {
             host,
@@ -72,7 +72,7 @@ impl Control {
             sockets_disk: Disk::default(),
             closed: ClosedNodes::default(),
             stopwatch: Stopwatch::start(),
-            record,
+            last_up,
             workers: WorkerCheck::default(),
             started: SystemTime::now(),
         }
@@ -82,9 +82,9 @@ impl Control {
     /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
         self.set_mirrors(Vec::new());
-        self.record.begin(Instant::now());
+        self.last_up.begin(Instant::now());
         loop {
-            let limit = self.record.left(Instant::now()).unwrap_or(SWEEP);
+            let limit = self.last_up.left(Instant::now()).unwrap_or(SWEEP);
             match inbox.recv_timeout(limit) {
                 Ok(Event::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Ok(event) => self.serve(event),
@@ -215,8 +215,11 @@ impl Control {
         self.release_queue(id);
         self.release_queues_of(id);
         let Some(port) = self.ports.remove(&id) else { return };
+        let backend = port.source.guest().map(|(id, _)| id);
         port.close(&self.host);
-        self.note_closed(id);
+        if let Some(id) = backend {
+            self.note_closed(id);
+        }
         self.teach_addresses();
     }
 

@@ -30,7 +30,7 @@ pub(super) struct NewInterface {
 
 /// What the ports are to become.
 pub(super) struct NewConfig {
-    pub(super) source: Source,
+    pub(super) source: ConfigSource,
     /// Only say what would be done.
     pub(super) dry_run: bool,
     /// Cut connections, and open devices again, where that is needed.
@@ -38,7 +38,7 @@ pub(super) struct NewConfig {
 }
 
 /// Where a new configuration comes from.
-pub(super) enum Source {
+pub(super) enum ConfigSource {
     /// The file was read again.
     File(Box<Loaded>),
     /// A command changes the present one.

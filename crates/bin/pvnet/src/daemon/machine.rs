@@ -1,13 +1,15 @@
 //! The daemon on platform `machine`, which contains the hypervisor and the toolstack. Each guest of
 //! the configuration may join once.
 
+use std::collections::HashSet;
 use std::sync::{Arc, mpsc};
 
-use control_socket::Status;
-use hypervisor::{DomId, Hypervisor as _, Meter, Metered};
+use control_socket::{MemoryStatus, Status, View};
+use hypervisor::{DomId, Hypervisor, Meter, Metered, PAGE_SIZE};
 use machine::toolstack::set_memory_target;
-use machine::{DRIVER_DOMAIN, Listener, Machine};
+use machine::{AddressSpace, Coverage, DRIVER_DOMAIN, Domain, Listener, Machine};
 use netback::{Anonymous, Offered, VifError};
+use shm::PageSize;
 use tracing::info;
 use xenstore::Store;
 
@@ -17,7 +19,6 @@ use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::limits::Limits;
-use crate::daemon::memory;
 use crate::daemon::nics::Nics;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
 use crate::daemon::socket_file::give_to_group;
@@ -131,6 +132,35 @@ impl Platform for MachinePlatform {
     }
 
     fn measure(&self, status: &mut Status) {
-        memory::measure(status, &self.machine);
+        measure_memory(status, &self.machine);
+    }
+}
+
+/// Adds each guest's memory to the first of its ports in a status, or else of its contexts.
+fn measure_memory(status: &mut Status, machine: &Machine) {
+    let daemon = AddressSpace::of_self().ok();
+    let mut measured = HashSet::new();
+    let ports = status.ports.iter_mut().map(|port| (port.domain, &mut port.memory));
+    let contexts = status.nics.iter_mut().flat_map(|nic| &mut nic.contexts);
+    let contexts = contexts.map(|context| (context.domain, &mut context.memory));
+    for (domain, shown) in ports.chain(contexts) {
+        let first = domain.filter(|id| measured.insert(*id));
+        let domain = first.and_then(|id| machine.peer(DomId(id)).ok());
+        *shown = domain.map(|domain| memory(&domain, daemon.as_ref()));
+    }
+}
+
+fn memory(domain: &Domain, daemon: Option<&AddressSpace>) -> MemoryStatus {
+    let size = domain.size();
+    let process = domain.process().and_then(|process| AddressSpace::of_process(process).ok());
+    let view = |space| {
+        let Coverage { large, total } = domain.coverage(space);
+        View { large, total }
+    };
+    MemoryStatus {
+        reservation: ((size.pages - domain.pages_out()) * PAGE_SIZE) as u64,
+        huge_pages: size.page_size == PageSize::Huge,
+        daemon: daemon.map(view),
+        guest: process.as_ref().map(view),
     }
 }

@@ -27,8 +27,7 @@ use crate::daemon::error::Error;
 pub(super) use plugged::PluggedPort;
 pub(super) use port_event::{PortEvent, PortId, Transition};
 pub(super) use record::{Address, Host, Record};
-pub(super) use source::Needs;
-pub(super) use virtual_machine::warn_of_shortages;
+pub(super) use source::{Agreed, Needs};
 
 /// The tables of a configuration whose ports the daemon opens itself, those first that it opens before it gives up its rights.
 pub(super) const TABLES: [TableKind; 2] = [TableKind::Uplink, TableKind::Port];

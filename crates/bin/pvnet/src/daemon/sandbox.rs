@@ -20,9 +20,9 @@ use crate::daemon::xen::lock_path;
 const PROGRAMS: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/iproute2", "/nix/store"];
 
-/// What the daemon still needs after its start.
+/// What the daemon keeps after its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Needs {
+struct Rights {
     capabilities: CapabilitySet,
     files: FileRules,
     calls: CallRules,
@@ -31,7 +31,7 @@ struct Needs {
 /// The sandbox that the calling thread is in.
 pub(super) struct Sandbox {
     /// None if it is off.
-    needs: Option<Needs>,
+    rights: Option<Rights>,
     reach: Reach,
 }
 
@@ -41,25 +41,25 @@ impl Sandbox {
     pub(super) fn enter(config: &Config, file: &Path) -> Self {
         if config.daemon.sandbox == config::SandboxLevel::Off {
             warn!("sandbox = \"off\": the daemon keeps all its rights");
-            return Self { needs: None, reach: Reach::everywhere() };
+            return Self { rights: None, reach: Reach::everywhere() };
         }
-        let needs = needs(config, file);
-        match sandbox::keep_capabilities(needs.capabilities) {
+        let rights = rights(config, file);
+        match sandbox::keep_capabilities(rights.capabilities) {
             Ok(kept) => info!(
                 kept = names(kept),
                 "capabilities that this configuration does not need are given up"
             ),
             Err(error) => warn!(%error, "the daemon keeps its capabilities"),
         }
-        let reach = restrict_files(&needs.files);
-        Self { needs: Some(needs), reach }
+        let reach = restrict_files(&rights.files);
+        Self { rights: Some(rights), reach }
     }
 
     /// Gives up system calls, in all threads: the start is over. Returns where files can be made from now on.
     pub(super) fn close(mut self) -> Reach {
-        let Some(needs) = self.needs else { return self.reach };
-        let CallRules { programs, connects, .. } = needs.calls;
-        match sandbox::restrict_calls(needs.calls) {
+        let Some(rights) = self.rights else { return self.reach };
+        let CallRules { programs, connects, .. } = rights.calls;
+        match sandbox::restrict_calls(rights.calls) {
             Ok(()) => {
                 info!(programs, connects, "system calls that it does not need are refused");
                 self.reach.connects = connects;
@@ -96,7 +96,7 @@ fn names(capabilities: CapabilitySet) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }
 
-fn needs(config: &Config, file: &Path) -> Needs {
+fn rights(config: &Config, file: &Path) -> Rights {
     let opens_devices = config.daemon.sandbox == config::SandboxLevel::Devices;
     let ports: Vec<_> = TABLES
         .into_iter()
@@ -114,7 +114,7 @@ fn needs(config: &Config, file: &Path) -> Needs {
         connects: any(|port| port.connects) || reaches_store(config),
     };
     let capabilities = capabilities(config, &ports, calls);
-    Needs { capabilities, files: files(config, &ports, file, calls), calls }
+    Rights { capabilities, files: files(config, &ports, file, calls), calls }
 }
 
 /// Whether the daemon connects again to a xenstored of this domain, after that was started again.
@@ -210,23 +210,23 @@ fn files(config: &Config, ports: &[ports::Needs], file: &Path, calls: CallRules)
 mod tests {
     use super::*;
 
-    fn needs_of(text: &str) -> Needs {
-        needs(&Config::parse(text).unwrap(), Path::new("/etc/pvnet/pvnet.toml"))
+    fn rights_of(text: &str) -> Rights {
+        rights(&Config::parse(text).unwrap(), Path::new("/etc/pvnet/pvnet.toml"))
     }
 
     fn kept(text: &str) -> CapabilitySet {
-        needs_of(text).capabilities
+        rights_of(text).capabilities
     }
 
     #[test]
     fn an_ordinary_configuration_needs_no_capability_and_no_program() {
-        let needs = needs_of(
+        let rights = rights_of(
             "[[guest]]\nname = \"red\"\n[[uplink]]\nname = \"up\"\ntap = \"tap0\"\nnamespace = \"x\"\n\
              [[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/nonexistent/vm.sock\"\n",
         );
-        assert_eq!(needs.capabilities, CapabilitySet::empty());
-        assert_eq!(needs.calls, CallRules::default());
-        let files = needs.files;
+        assert_eq!(rights.capabilities, CapabilitySet::empty());
+        assert_eq!(rights.calls, CallRules::default());
+        let files = rights.files;
         assert_eq!(files.run, Vec::<PathBuf>::new());
         assert!(files.write.contains(&"/nonexistent".into()), "{files:?}");
     }
@@ -252,12 +252,12 @@ mod tests {
         let client =
             "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/x\"\nmode = \"client\"\n";
         assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);
-        let connects = |text: &str| needs_of(text).calls.connects;
+        let connects = |text: &str| rights_of(text).calls.connects;
         assert!(connects(client) && !connects(&client.replace("client", "server")));
         let dialler = "[[uplink]]\nname = \"up\"\nkind = \"virtio-user\"\nsocket = \"/nonexistent/up.sock\"\n";
         assert_eq!(kept(&format!("{dialler}mode = \"client\"\n")), CapabilitySet::DAC_OVERRIDE);
         assert!(connects(&format!("{dialler}mode = \"client\"\n")) && !connects(dialler));
-        let Needs { capabilities, files, calls } = needs_of(dialler);
+        let Rights { capabilities, files, calls } = rights_of(dialler);
         assert_eq!((capabilities, calls), (CapabilitySet::empty(), CallRules::default()));
         assert!(files.write.contains(&"/nonexistent".into()));
         let low = "[daemon]\nmetrics = \"127.0.0.1:80\"\n";
@@ -272,11 +272,11 @@ mod tests {
 
     #[test]
     fn a_daemon_that_opens_devices_later_keeps_what_that_needs() {
-        let needs = needs_of("[daemon]\nsandbox = \"devices\"\n");
+        let rights = rights_of("[daemon]\nsandbox = \"devices\"\n");
         let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
-        assert!(needs.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{needs:?}");
-        assert!(needs.files.write.contains(&"/dev/net/tun".into()));
-        assert!(needs.calls.connects, "of a port that comes later, another may make the socket");
+        assert!(rights.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{rights:?}");
+        assert!(rights.files.write.contains(&"/dev/net/tun".into()));
+        assert!(rights.calls.connects, "of a port that comes later, another may make the socket");
     }
 
     /// Such a device is made again after somebody has deleted it, and on a Xen host when its guest comes.
@@ -288,13 +288,13 @@ mod tests {
         let all = format!("{xen}[xen]\nattach = \"device\"\n");
         let one = format!("{xen}{machine}");
         for text in [machine, port, &all, &one] {
-            let Needs { capabilities, files, calls } = needs_of(text);
+            let Rights { capabilities, files, calls } = rights_of(text);
             assert_eq!(capabilities, CapabilitySet::NET_ADMIN, "{text}");
             assert_eq!(calls, CallRules::default(), "no programs, and no sockets of the network");
             assert!(files.write.contains(&"/dev/net/tun".into()), "{text}");
         }
-        let Needs { capabilities, files, .. } =
-            needs_of(&format!("{xen}[[guest]]\nname = \"red\"\n"));
+        let Rights { capabilities, files, .. } =
+            rights_of(&format!("{xen}[[guest]]\nname = \"red\"\n"));
         assert_eq!(capabilities, CapabilitySet::empty());
         assert!(!files.write.contains(&"/dev/net/tun".into()));
     }
@@ -302,7 +302,7 @@ mod tests {
     /// `pvnet run --config pvnet.toml`: a reload reads it again.
     #[test]
     fn the_folder_of_a_file_without_one_is_the_working_directory() {
-        let files = needs(&Config::parse("").unwrap(), Path::new("pvnet.toml")).files;
+        let files = rights(&Config::parse("").unwrap(), Path::new("pvnet.toml")).files;
         assert!(files.read.contains(&std::env::current_dir().unwrap()), "{files:?}");
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let mirror = "[[mirror]]\nname = \"m\"\nfrom = [\"up\"]\nfile = \"m\"\n";
         let daemon = "[daemon]\nrecordings = \"/nonexistent/records\"\n";
         let written = |text: &str| {
-            let files = needs_of(text).files;
+            let files = rights_of(text).files;
             files.write.contains(&"/nonexistent/records".into())
         };
         assert!(written(&format!("{daemon}{mirror}")));
@@ -322,7 +322,7 @@ mod tests {
     /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.
     #[test]
     fn guests_with_huge_pages_are_not_looked_into() {
-        let huge = needs_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
-        assert_eq!(huge, needs_of("[[guest]]\nname = \"red\"\n"));
+        let huge = rights_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
+        assert_eq!(huge, rights_of("[[guest]]\nname = \"red\"\n"));
     }
 }

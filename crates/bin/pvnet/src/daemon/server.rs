@@ -7,7 +7,10 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use capture::Capture;
-use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use control_socket::{
+    CHANGE_TIMEOUT, Change, ChangeReport, ChangeRequest, METERED, REQUEST_MAX, Refusal, Request,
+    TIMEOUT,
+};
 use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Gid;
@@ -16,17 +19,18 @@ use rustix::process::getgroups;
 use rustix::thread::set_thread_groups;
 use seqpacket::remove_socket;
 use serde::Serialize;
+use tracing::{info, warn};
 
 use crate::config::{Config, ConfigFile};
-use crate::daemon::change;
 use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
-use crate::daemon::event::{Event, request};
+use crate::daemon::event::{ConfigSource, Event, NewConfig, request};
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
 use crate::daemon::socket_file::give_to_group;
 use crate::daemon::status::StatusReader;
 use crate::daemon::thread::{spawn, spawn_for_client};
+use crate::log::OPERATOR;
 
 /// Clients at a time. Captures and `pvnet top` stay connected.
 const CLIENTS_MAX: usize = 64;
@@ -152,7 +156,7 @@ impl Services {
                 }
             }
             Ok(Request::Change(change)) => {
-                let changed = change::request(change, &self.file, events);
+                let changed = self::change(change, &self.file, events);
                 // Changes take longer than other requests.
                 return respond(Timed::new(stream, TIMEOUT), changed);
             }
@@ -164,6 +168,44 @@ impl Services {
             Err(refusal) => return Ok(serde_json::to_writer(reply, &refusal)?),
         };
         done.or_else(|why| Ok(serde_json::to_writer(reply, &Refusal::new(why))?))
+    }
+}
+
+/// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
+fn change(
+    asked: ChangeRequest,
+    file: &ConfigFile,
+    events: &mpsc::Sender<Event>,
+) -> Result<ChangeReport, String> {
+    let ChangeRequest { change, dry_run, reconnect } = asked;
+    let source = match change {
+        Change::Reload { candidate: true } if !dry_run => {
+            return Err(
+                "a configuration that the daemon has not read yet can only be tried".to_owned()
+            );
+        }
+        Change::Reload { candidate } => {
+            let loaded = match candidate {
+                true => file.candidate().and_then(|file| file.read()),
+                false => file.read_again(),
+            };
+            ConfigSource::File(Box::new(loaded.map_err(|error| error.to_string())?))
+        }
+        change => ConfigSource::Command(change),
+    };
+    let change = Box::new(NewConfig { source, dry_run, reconnect });
+    request(events, CHANGE_TIMEOUT, |answer| Event::Change { change, answer })
+}
+
+/// Reads the file again, and logs what that did.
+pub(super) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
+    match change(ChangeRequest::new(Change::Reload { candidate: false }), file, events) {
+        Ok(report) if report.steps.is_empty() => {
+            info!(target: OPERATOR, "reloaded: nothing has changed");
+        }
+        // The control thread has logged each step.
+        Ok(report) => info!(target: OPERATOR, steps = report.steps.len(), "reloaded"),
+        Err(error) => warn!(target: OPERATOR, error, "not reloaded: nothing was changed"),
     }
 }
 

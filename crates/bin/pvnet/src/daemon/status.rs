@@ -5,9 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use control_socket::{
-    Address, Counts, MeterStatus, MulticastStatus, PortKind, PortStatus, Reason, Status,
-};
+use control_socket::{Address, Counts, MeterStatus, MulticastStatus, Reason, Status};
 use hypervisor::Meter;
 use switch::NO_VLAN;
 use switch::multicast::SnoopingCounts;
@@ -79,13 +77,12 @@ pub(super) fn multicast(counts: SnoopingCounts) -> MulticastStatus {
     MulticastStatus { groups, members, pruned, refused }
 }
 
-/// The counts of a meter, for a daemon with these ports.
-pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
-    let guests = ports.iter().filter(|port| port.kind == PortKind::Guest);
+/// The counts of a meter, for a daemon whose guests have copied these bytes.
+pub(super) fn meter(meter: &Meter, guest_bytes: u64) -> MeterStatus {
     MeterStatus {
         on: meter.is_on(),
         counts: Counts::new(|what| meter.count(what)),
-        guest_bytes: guests.map(|port| port.ingress.bytes + port.egress.bytes).sum(),
+        guest_bytes,
         nanoseconds: meter.nanoseconds(),
     }
 }

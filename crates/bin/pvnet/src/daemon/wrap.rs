@@ -6,7 +6,7 @@ mod tests;
 use std::sync::Arc;
 
 use capture::{Capture, CaptureLayer, CapturePoint, Options, Recording};
-use control_socket::{PortKind, PortState, PortStatus, Reason, VlanStatus};
+use control_socket::{PortState, PortStatus, Reason, VlanStatus};
 use datapath::{Datapath, Port, PortParts};
 use gate::GateLayer;
 use gro::{Counters, GroLayer};
@@ -259,11 +259,10 @@ impl Wrappers {
         point.start(options).map_err(|error| error.to_string())
     }
 
-    /// Completes the status of the port: what its frames are checked for, and what it may carry.
-    pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
-        // An uplink has no guard: its frames come from many sources.
+    /// Completes the status of the port: what its frames are checked for, if one may be guarded at all, and what it may carry.
+    pub(super) fn describe(&self, status: PortStatus, may_be_guarded: bool) -> PortStatus {
         let Rules { guard, limits, enabled, membership, .. } = &self.rules;
-        let guard = (status.kind == PortKind::Guest).then(|| GuardStatus::new(guard.as_ref()));
+        let guard = may_be_guarded.then(|| GuardStatus::new(guard.as_ref()));
         let limit = LimitStatus::new(*limits, &self.from_port, &self.to_port);
         let status = match enabled {
             true => status,

@@ -16,9 +16,9 @@ use crate::config::{
     differences, edit, effort, merged,
 };
 use crate::daemon::control::Control;
-use crate::daemon::event::{NewConfig, Source};
+use crate::daemon::event::{ConfigSource, NewConfig};
 use crate::daemon::mirrors::{self, PluggedMirror};
-use crate::daemon::ports::{PluggedPort, PortId, device, of_tables, warn_of_shortages};
+use crate::daemon::ports::{PluggedPort, PortId, device, of_tables};
 use crate::log::OPERATOR;
 use crate::program::text;
 
@@ -27,11 +27,11 @@ impl Control {
     pub(super) fn change(&mut self, change: NewConfig) -> Result<ChangeReport, String> {
         let NewConfig { source, dry_run, reconnect } = change;
         let (config, text, only) = match source {
-            Source::File(loaded) => {
+            ConfigSource::File(loaded) => {
                 let Loaded { config, text } = *loaded;
                 (config, text, None)
             }
-            Source::Command(change) => {
+            ConfigSource::Command(change) => {
                 let Edited { config, text, names } = edit(&self.text, &change, &self.served())?;
                 (config, text, Some(names))
             }
@@ -99,14 +99,14 @@ impl Control {
 
     /// The ports whose settings are agreed with a front-end now.
     fn connected(&self) -> Connected {
-        let connected = self.ports.values().filter(|port| port.source.is_connected());
-        let names = connected.flat_map(|PluggedPort { record, source }| {
+        let connected =
+            self.ports.values().filter_map(|port| Some((port, port.source.agreed_by()?)));
+        let names = connected.flat_map(|(PluggedPort { record, source }, by)| {
             let guest = source.guest().map(|(_, guest)| guest.name.clone());
             let names = guest.into_iter().chain([record.name().to_owned()]);
-            names.map(|name| (record.identity.table, name))
+            names.map(move |name| ((record.identity.table, name), by))
         });
-        let by_toolstack = self.host.config.daemon.platform == PlatformKind::Xen;
-        Connected { ports: names.collect(), by_toolstack }
+        Connected(names.collect())
     }
 }
 
@@ -143,9 +143,7 @@ impl Control {
             }
         };
         drop(made);
-        if self.host.config.ports != before.ports {
-            warn_of_shortages(&self.host.config, &self.host.limits);
-        }
+        self.host.limits.warn_of_shortages(&self.host.config, Some(&before));
         admit();
         // What goes makes room for what comes: a tap's name, an address, a socket.
         for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
@@ -250,11 +248,19 @@ impl Control {
         ports.map(|(id, _)| *id).collect()
     }
 
+    /// The name of the guest whose interface a port is.
+    fn guest_of(&self, port: PortId) -> Option<String> {
+        let (_, guest) = self.ports.get(&port)?.source.guest()?;
+        Some(guest.name.clone())
+    }
+
+    /// Removes the ports of a table. A guest that has not all of its interfaces yet gets none any more: it is not in the configuration.
     fn remove(&mut self, table: TableKind, name: &str) {
-        if table == TableKind::Guest {
-            return self.end_guest(name);
+        let ids = self.ids_of(table, name);
+        match ids.iter().find_map(|id| self.guest_of(*id)) {
+            Some(guest) => self.end_guest(&guest),
+            None => ids.into_iter().for_each(|id| self.unplug(id)),
         }
-        self.ids_of(table, name).into_iter().for_each(|id| self.unplug(id));
     }
 
     /// Adds a port that could not be opened before others went. One that could is there already.
@@ -293,11 +299,10 @@ impl Control {
     fn reconnect(&mut self, step: &ChangeStep) -> Result<(), String> {
         let ChangeStep { table, name, keys, .. } = step;
         let table = *table;
-        let found = self.ids_of(table, name).into_iter().next();
-        let Some((id, port)) = found.and_then(|id| Some((id, self.ports.get(&id)?))) else {
+        let Some(id) = self.ids_of(table, name).into_iter().next() else {
             return self.add(table, name);
         };
-        if let Some(guest) = port.source.guest().map(|(_, guest)| guest.name.clone()) {
+        if let Some(guest) = self.guest_of(id) {
             self.end_guest(&guest);
             return Ok(());
         }

@@ -58,7 +58,7 @@ impl Control {
                 (Presence::Wanted, true) => self.serve_port(port, PortEvent::Script),
                 (Presence::Leaving, true) => {}
                 // An earlier daemon has closed it.
-                (Presence::Leaving, false) => self.note_closed(port),
+                (Presence::Leaving, false) => self.note_closed(id),
                 (Presence::Gone, false) => self.closed.forget(id),
             },
             // Frames are carried on while the store is away.
@@ -67,11 +67,9 @@ impl Control {
     }
 
     /// Notes that a backend is closed.
-    pub(super) fn note_closed(&mut self, port: PortId) {
+    pub(super) fn note_closed(&mut self, id: VifId) {
         let platform = &self.host.platform;
-        if let PortId::Vif(id) = port
-            && platform.ends_with_its_node()
-        {
+        if platform.ends_with_its_node() {
             self.closed.note(platform.backends(), id, Instant::now());
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use control_socket::PortKind;
 use datapath::TeachError;
 use tracing::warn;
 
@@ -14,7 +13,7 @@ impl Control {
     /// Those of guests.
     pub(super) fn guests_ports(&self) -> Vec<PortId> {
         let mut ports: Vec<_> = self.ports.iter().collect();
-        ports.retain(|(_, port)| port.record.identity.kind == PortKind::Guest);
+        ports.retain(|(_, port)| !port.source.leads_out());
         ports.into_iter().map(|(id, _)| *id).collect()
     }
 
@@ -30,11 +29,9 @@ impl Control {
 
     /// Records which guests' ports are up, and carries frames once those of the last daemon are.
     pub(super) fn record_ports(&mut self) {
-        let is_up = |port: &&PluggedPort| {
-            port.record.port.is_some() && port.record.identity.kind == PortKind::Guest
-        };
+        let is_up = |port: &&PluggedPort| port.record.port.is_some() && !port.source.leads_out();
         let names = self.ports.values().filter(is_up).map(|port| port.record.name()).collect();
-        if self.record.note(names, Instant::now()) {
+        if self.last_up.note(names, Instant::now()) {
             self.host.datapath.resume();
         }
     }

@@ -79,6 +79,8 @@ impl Control {
         let workers = self.workers.read(&self.host.datapath);
         let devices = Interfaces::read();
         let ports: Vec<_> = self.ports.values().map(|port| port.status(&devices)).collect();
+        let guests = self.ports.values().zip(&ports).filter(|(port, _)| !port.source.leads_out());
+        let guest_bytes = guests.map(|(_, port)| port.ingress.bytes + port.egress.bytes).sum();
         let has_joined = |guest: &Guest| {
             let mut joined = self.ports.values().filter_map(|port| port.source.guest());
             joined.any(|(_, joined)| joined.name == guest.name)
@@ -98,7 +100,7 @@ impl Control {
             writes_together: (self.host.config.daemon.platform == PlatformKind::Xen)
                 .then(uplink::has_rings),
             cpu: self.stopwatch.read(),
-            meter: status::meter(self.host.platform.meter(), &ports),
+            meter: status::meter(self.host.platform.meter(), guest_bytes),
             own_pages: self.host.platform.own_pages(),
             ports,
             multicast: self.host.datapath.multicast().map(status::multicast),

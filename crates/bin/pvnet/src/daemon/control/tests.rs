@@ -127,7 +127,7 @@ fn daemon(platform: &Arc<FakeXen>, config: &str, folder: &TempDir) -> Control {
     let (limits, reach) = (Arc::new(Limits::of_this_process()), Reach::everywhere());
     let (platform, front_ends) = (platform.clone(), Arc::default());
     let host = Host { config, platform, datapath, limits, front_ends, events, reach };
-    Control::new(host, String::new(), Vec::new(), PortRecord::open(folder.path()))
+    Control::new(host, String::new(), Vec::new(), PortsLastUp::open(folder.path()))
 }
 
 #[test]

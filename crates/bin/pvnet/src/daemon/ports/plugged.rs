@@ -1,6 +1,6 @@
 //! A port of the daemon: its record and its source.
 
-use control_socket::{PortState, PortStatus, Reason, TableKind};
+use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
 use datapath::{Datapath, Port, PortParts};
 use port::{Queue, Task};
 
@@ -127,15 +127,18 @@ impl PluggedPort {
             Address::Taken(owner) => Some(Reason::AddressTaken(owner.clone())),
             _ => None,
         };
+        // The protocol's kind: what is behind the port, for operators.
+        let kind = if source.leads_out() { PortKind::Uplink } else { PortKind::Guest };
         let is_stalled = port.is_some_and(Port::is_stalled);
         let guest_queues = record.guest_queues.as_ref().map(|queues| queues.status());
         let status = PortStatus {
             mac: source.mac().map(|mac| mac.to_string()),
             reason: record.reason.clone().or(taken).or(is_stalled.then_some(Reason::Stalled)),
             guest_queues: guest_queues.unwrap_or_default(),
-            ..PortStatus::new(record.name(), record.identity.kind, state)
+            ..PortStatus::new(record.name(), kind, state)
         };
-        let status = record.wrappers.describe(source.describe(record, status, devices));
+        let status = source.describe(record, status, devices);
+        let status = record.wrappers.describe(status, !source.leads_out());
         let status = match &record.device {
             Some(device) => device.describe(status, devices),
             None => status,

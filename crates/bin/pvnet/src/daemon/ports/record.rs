@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use control_socket::{PortKind, Reason, TableKind};
+use control_socket::{Reason, TableKind};
 use datapath::{Datapath, Port, PortParts};
 use hypervisor::Meter;
 use vhost_user::Processes;
@@ -69,8 +69,6 @@ pub(in crate::daemon) struct Identity {
     /// The kind of its table in the configuration.
     pub(in crate::daemon) table: TableKind,
     pub(in crate::daemon) name: String,
-    /// What is behind it, for operators.
-    pub(in crate::daemon) kind: PortKind,
 }
 
 /// What a port is to the daemon, whatever it is made of.

@@ -61,6 +61,14 @@ impl Needs {
     }
 }
 
+/// Who can end a connection and have another begin, with other settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Agreed {
+    ByDaemon,
+    /// The toolstack alone, which made the interface.
+    ByToolstack,
+}
+
 /// Where a port's queues come from.
 pub(in crate::daemon) trait Source: Send {
     /// What it needs; nothing if others open it.
@@ -93,9 +101,9 @@ pub(in crate::daemon) trait Source: Send {
     /// Puts the settings that it runs with into the place of those of a configuration.
     fn write_running(&self, config: &mut Config);
 
-    /// Whether settings are agreed with its other side.
-    fn is_connected(&self) -> bool {
-        false
+    /// Who can have the settings agreed anew that are agreed with its other side; none if none are.
+    fn agreed_by(&self) -> Option<Agreed> {
+        None
     }
 
     /// Takes those settings of the host's configuration that change now.
@@ -154,6 +162,11 @@ pub(in crate::daemon) trait Source: Send {
     /// When a worker is woken up for frames that come in.
     fn coalescing(&self) -> Option<Coalescing> {
         None
+    }
+
+    /// Whether everybody outside is behind it. Otherwise it is one guest or virtual machine, whose frames the guard checks.
+    fn leads_out(&self) -> bool {
+        false
     }
 
     /// The guest whose interface it is, with the settings with which it has joined but for what changed in place since.

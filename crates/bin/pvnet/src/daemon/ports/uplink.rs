@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
+use control_socket::{PortState, PortStatus, Reason, TableKind};
 use datapath::{Datapath, Port, PortMemory, PortParts};
 use netback::RxChannel;
 use port::Coalescing;
@@ -72,9 +72,9 @@ struct OpenDevice {
 /// The uplink of a table.
 pub(super) fn closed(uplink: &config::Uplink, config: &Config) -> Result<PluggedPort, Error> {
     let id = PortId::Uplink(NEXT.fetch_add(1, Ordering::Relaxed));
-    let (name, kind) = (uplink.name.clone(), PortKind::Uplink);
+    let name = uplink.name.clone();
     let source = Uplink { config: uplink.clone(), prepared: None, opened: None };
-    let identity = Identity { id, table: TableKind::Uplink, name, kind };
+    let identity = Identity { id, table: TableKind::Uplink, name };
     PluggedPort::closed(identity, source, uplink.rules(), config)
 }
 
@@ -258,6 +258,10 @@ impl Source for Uplink {
             // One of them is empty.
             _ => Place::Interface(namespace.clone(), format!("{tap}{device}")),
         }]
+    }
+
+    fn leads_out(&self) -> bool {
+        true
     }
 
     fn memory(&self) -> PortMemory {

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use control_socket::{
-    IgnoredKey, PortKind, PortState, PortStatus, Reason, TableKind, ToolstackStatus,
-};
+use control_socket::{IgnoredKey, PortState, PortStatus, Reason, TableKind, ToolstackStatus};
 use netback::VifError;
 use tracing::{info, warn};
 use wire::ethernet::MacAddr;
@@ -15,7 +13,7 @@ use super::device::{DeviceOptions, GuestDevice};
 use super::plugged::PluggedPort;
 use super::port_event::{PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
-use super::source::Source;
+use super::source::{Agreed, Source};
 use crate::config::{self, Config, Effort, Guest, Rules, Vif, default_queues, taking};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
@@ -24,7 +22,7 @@ use crate::daemon::interfaces::Interfaces;
 use crate::daemon::platform::{Backend, Platform};
 
 /// A guest's interface.
-struct Interface {
+struct GuestInterface {
     id: VifId,
     /// Its port's name.
     name: String,
@@ -63,16 +61,17 @@ pub(in crate::daemon) fn adopt(
     };
     let toolstack = ToolstackStatus::default();
     let platform = host.platform.clone();
-    let mut interface = Interface { id, name, guest, vif, backend, platform, lends, toolstack };
+    let mut interface =
+        GuestInterface { id, name, guest, vif, backend, platform, lends, toolstack };
     let rules = interface.rules_of(&interface.vif, host)?;
-    let (id, name, kind) = (PortId::Vif(id), interface.name.clone(), PortKind::Guest);
-    let identity = Identity { id, table: TableKind::Guest, name, kind };
+    let (id, name) = (PortId::Vif(id), interface.name.clone());
+    let identity = Identity { id, table: TableKind::Guest, name };
     let record = Record { device, is_open: true, ..Record::new(identity, rules.0, &host.config) };
     interface.toolstack = rules.1;
     Ok(PluggedPort { record, source: Box::new(interface) })
 }
 
-impl Interface {
+impl GuestInterface {
     /// Where its frontend says something.
     fn frontend(&self, key: &str) -> String {
         format!("{}/{key}", self.backend.frontend())
@@ -143,7 +142,7 @@ impl Interface {
     }
 }
 
-impl Source for Interface {
+impl Source for GuestInterface {
     /// Has the store say what its frontend does.
     fn open(&mut self, _: &mut Record, host: &Host) -> Result<(), Error> {
         let token = self.id.to_string();
@@ -180,8 +179,11 @@ impl Source for Interface {
     }
 
     /// Each is, from when it was found on: its backend offers what was configured then.
-    fn is_connected(&self) -> bool {
-        true
+    fn agreed_by(&self) -> Option<Agreed> {
+        Some(match self.platform.ends_with_its_node() {
+            true => Agreed::ByToolstack,
+            false => Agreed::ByDaemon,
+        })
     }
 
     fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String> {

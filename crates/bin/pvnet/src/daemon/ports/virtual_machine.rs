@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use control_socket::{PortKind, PortStatus, Reason, TableKind};
+use control_socket::{PortStatus, Reason, TableKind};
 use datapath::{Datapath, PortMemory};
 use seqpacket::remove_socket;
 use tracing::{info, warn};
@@ -16,16 +16,14 @@ use super::front_end::FrontEnds;
 use super::plugged::PluggedPort;
 use super::port_event::{FrontEndChange, PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
-use super::source::{Needs, Place, Source};
+use super::source::{Agreed, Needs, Place, Source};
 use crate::config::{self, Config, Effort, taking};
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
 use crate::daemon::interfaces::Interfaces;
-use crate::daemon::limits::{Limits, PortsCost};
 use crate::daemon::platform::DeviceServices;
 use crate::daemon::socket_file;
 use crate::daemon::thread::spawn_for_client;
-use crate::log::OPERATOR;
 
 /// Why a port is down whose neighbours made two workers sleep at once.
 const NO_PLACE: &str = "two workers sleep in the memory of neighbours, with a queue of this port";
@@ -79,13 +77,8 @@ pub(super) fn closed(port: &config::Port, config: &Config) -> Result<PluggedPort
     let id = PortId::Machine(NEXT.fetch_add(1, Ordering::Relaxed));
     let (settings, renewal) = (port.clone(), Renewing::Not);
     let source = VirtualMachine { config: settings, agreed: None, open: None, renewal };
-    let (name, kind) = (port.name.clone(), PortKind::Guest);
-    PluggedPort::closed(
-        Identity { id, table: TableKind::Port, name, kind },
-        source,
-        port.rules(),
-        config,
-    )
+    let identity = Identity { id, table: TableKind::Port, name: port.name.clone() };
+    PluggedPort::closed(identity, source, port.rules(), config)
 }
 
 impl VirtualMachine {
@@ -234,8 +227,8 @@ impl Source for VirtualMachine {
         }
     }
 
-    fn is_connected(&self) -> bool {
-        self.agreed.is_some()
+    fn agreed_by(&self) -> Option<Agreed> {
+        self.agreed.is_some().then_some(Agreed::ByDaemon)
     }
 
     /// The guard, the limits and whether it is enabled count at once, the others from the next session on.
@@ -331,16 +324,5 @@ impl Source for VirtualMachine {
             self.renewal = Renewing::Asked;
             open.front_ends.renew();
         }
-    }
-}
-
-/// Says what the ports of a configuration may take beyond the limits of this process.
-pub(in crate::daemon) fn warn_of_shortages(config: &Config, limits: &Limits) {
-    for shortage in limits.shortages(PortsCost::of(&config.ports)) {
-        warn!(
-            target: OPERATOR,
-            ports = config.ports.len(),
-            "the virtual machines' ports together may take {shortage}; front-ends that come last may be refused"
-        );
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use control_socket::PortKind;
 use guard::Policy;
 use limit::{Limit, LimitedPackets, Rates};
 use port::{DropReason, Outcome};
@@ -24,15 +25,15 @@ fn free() -> Rules {
     }
 }
 
-fn described(kind: PortKind, guard: Option<Policy>, limits: &Limits) -> PortStatus {
+fn described(guard: Option<Policy>, limits: &Limits) -> PortStatus {
     let rules = Rules { guard, limits: *limits, ..free() };
     let wrappers = Wrappers::new("red", rules, false);
-    wrappers.describe(PortStatus::new("red", kind, PortState::Up))
+    wrappers.describe(PortStatus::new("red", PortKind::Guest, PortState::Up), true)
 }
 
 #[test]
 fn a_port_says_how_it_is_guarded() {
-    let guard = |policy| described(PortKind::Guest, policy, &Limits::default()).guard;
+    let guard = |policy| described(policy, &Limits::default()).guard;
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     assert_eq!(guard(None), Some(GuardStatus::Off));
     assert_eq!(guard(Some(Policy { mac, addresses: None })), Some(GuardStatus::Mac));
@@ -41,7 +42,9 @@ fn a_port_says_how_it_is_guarded() {
     let addresses = guard(Some(Policy { mac, addresses: Some(addresses) }));
     let texts = texts.map(str::to_owned).to_vec();
     assert_eq!(addresses, Some(GuardStatus::Addresses { addresses: texts }));
-    assert_eq!(described(PortKind::Uplink, None, &Limits::default()).guard, None);
+    let wrappers = Wrappers::new("up", free(), false);
+    let status = PortStatus::new("up", PortKind::Uplink, PortState::Up);
+    assert_eq!(wrappers.describe(status, false).guard, None);
 }
 
 #[test]
@@ -49,16 +52,16 @@ fn a_port_that_was_set_down_says_so() {
     let rules = Rules { enabled: false, ..free() };
     let wrappers = Wrappers::new("red", rules, false);
     let status = PortStatus::new("red", PortKind::Guest, PortState::Up);
-    let PortStatus { state, reason, .. } = wrappers.describe(status);
+    let PortStatus { state, reason, .. } = wrappers.describe(status, true);
     assert_eq!((state, reason), (PortState::Down, Some(Reason::SetDown)));
 }
 
 #[test]
 fn a_port_says_what_it_may_carry() {
-    assert_eq!(described(PortKind::Uplink, None, &Limits::default()).limit, None);
+    assert_eq!(described(None, &Limits::default()).limit, None);
     let ingress = Limit::new(Some(125_000), Some(7));
     for (egress, packets) in [(Limit::default(), None), (Limit::new(None, Some(9)), Some(9))] {
-        let limit = described(PortKind::Guest, None, &Limits { ingress, egress }).limit;
+        let limit = described(None, &Limits { ingress, egress }).limit;
         let egress = packets.map(|n| Rates { bytes_per_second: None, packets_per_second: Some(n) });
         let ingress = Some(Rates { bytes_per_second: Some(125_000), packets_per_second: Some(7) });
         let packets = LimitedPackets::default();

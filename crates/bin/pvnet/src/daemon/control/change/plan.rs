@@ -1,24 +1,15 @@
 //! What is done about the differences between what runs and a configuration.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use control_socket::{ChangeAction, ChangeStep, TableKind};
 
 use crate::config::{Difference, Effort, What};
+use crate::daemon::ports::Agreed;
 
 /// The ports whose settings are agreed with a front-end now, by table and name: of a guest's interface, by that of the guest too.
 #[derive(Debug, Default)]
-pub(super) struct Connected {
-    pub(super) ports: BTreeSet<(TableKind, String)>,
-    /// Whether only a toolstack can have a guest connect again.
-    pub(super) by_toolstack: bool,
-}
-
-impl Connected {
-    fn has(&self, table: TableKind, name: &str) -> bool {
-        self.ports.iter().any(|(kind, own)| *kind == table && own == name)
-    }
-}
+pub(super) struct Connected(pub(super) BTreeMap<(TableKind, String), Agreed>);
 
 /// The steps from what runs to a configuration. With `reconnect`, connections are cut and devices are opened again where that is
 /// needed; without, such keys wait.
@@ -70,9 +61,9 @@ pub(super) fn plan(
             }
             continue;
         }
-        let is_connected = connected.has(*table, name);
+        let agreed = connected.0.get(&(*table, name.clone()));
         let is_easy = |effort: Effort| {
-            effort == Effort::InPlace || (effort == Effort::Connection && !is_connected)
+            effort == Effort::InPlace || (effort == Effort::Connection && agreed.is_none())
         };
         let (easy, hard) = (with(&is_easy), with(&|effort| !is_easy(effort)));
         if !easy.is_empty() {
@@ -81,8 +72,8 @@ pub(super) fn plan(
         if hard.is_empty() {
             continue;
         }
-        match *table {
-            TableKind::Guest if connected.by_toolstack => push(
+        match agreed {
+            Some(Agreed::ByToolstack) => push(
                 ChangeAction::Wait,
                 hard,
                 Some("until the toolstack detaches and attaches the interface (xl network-detach)"),
@@ -121,8 +112,8 @@ mod tests {
         let both = |name: &&str| {
             [TableKind::Guest, TableKind::Port].map(|table| (table, (*name).to_owned()))
         };
-        let ports = connected.iter().flat_map(both).collect();
-        let connected = Connected { ports, by_toolstack: false };
+        let ports = connected.iter().flat_map(both);
+        let connected = Connected(ports.map(|port| (port, Agreed::ByDaemon)).collect());
         let [old, new] = [old, new].map(|text| Config::parse(text).unwrap());
         let steps = plan(&differences(&old, &new), &connected, reconnect);
         let line = |step: &ChangeStep| {
@@ -194,6 +185,18 @@ mod tests {
         let other = UP.replace("up0", "up1");
         assert_eq!(steps(UP, &other, &[], false), ["waits uplink up tap"]);
         assert_eq!(steps(UP, &other, &[], true), ["reconnected uplink up tap"]);
+    }
+
+    #[test]
+    fn an_interface_of_a_toolstack_waits_for_the_toolstack() {
+        let red = (TableKind::Guest, "red".to_owned());
+        let connected = Connected([(red, Agreed::ByToolstack)].into());
+        let new = format!("{RED}queues = 2\n");
+        let [old, new] = [RED, &new].map(|text| Config::parse(text).unwrap());
+        let steps = plan(&differences(&old, &new), &connected, true);
+        let [step] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!(step.action, ChangeAction::Wait);
+        assert!(step.reason.as_ref().is_some_and(|why| why.contains("network-detach")), "{step}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A record of the ports that are up, for the next daemon: it carries no frame before they are back.
+//! The ports that were up last, for the next daemon: it carries no frame before they are back.
 //!
 //! A frame to a port that is not back yet is lost, and its sender waits for longer than the restart takes: 200 ms for TCP,
 //! a second for ARP.
@@ -11,9 +11,9 @@ const WAIT: Duration = Duration::from_millis(150);
 /// The file in the daemon's folder: a name per line.
 const FILE: &str = "ports";
 
-/// The record, and what the last daemon has left in it.
+/// The names of the ports that are up, in a file, and those that the last daemon has left in it.
 #[derive(Debug)]
-pub(super) struct PortRecord {
+pub(super) struct PortsLastUp {
     file: PathBuf,
     up: Vec<String>,
     /// The ports that were up under the last daemon, until all of them are.
@@ -21,7 +21,7 @@ pub(super) struct PortRecord {
     until: Option<Instant>,
 }
 
-impl PortRecord {
+impl PortsLastUp {
     /// Reads what the last daemon has left.
     pub(super) fn open(folder: &Path) -> Self {
         let file = folder.join(FILE);
@@ -75,11 +75,11 @@ mod tests {
     fn the_next_daemon_waits_for_the_ports_of_the_last_one() {
         let folder = TempDir::new().unwrap();
         let now = Instant::now();
-        let mut first = PortRecord::open(folder.path());
+        let mut first = PortsLastUp::open(folder.path());
         first.begin(now);
         assert!(!first.is_waiting() && first.left(now).is_none());
         assert!(!first.note(vec!["red", "blue"], now));
-        let mut second = PortRecord::open(folder.path());
+        let mut second = PortsLastUp::open(folder.path());
         assert!(second.is_waiting());
         second.begin(now);
         assert_eq!(second.left(now), Some(WAIT));
@@ -88,15 +88,15 @@ mod tests {
         assert!(second.note(vec!["red", "green", "blue"], now), "all are back");
         assert!(!second.is_waiting());
         assert!(!second.note(vec!["green"], now), "it waits once");
-        assert_eq!(PortRecord::open(folder.path()).awaited, ["green"]);
+        assert_eq!(PortsLastUp::open(folder.path()).awaited, ["green"]);
     }
 
     #[test]
     fn it_does_not_wait_for_ever() {
         let folder = TempDir::new().unwrap();
         let now = Instant::now();
-        PortRecord::open(folder.path()).note(vec!["red"], now);
-        let mut next = PortRecord::open(folder.path());
+        PortsLastUp::open(folder.path()).note(vec!["red"], now);
+        let mut next = PortsLastUp::open(folder.path());
         assert!(!next.note(vec![], now + WAIT), "no port can have come");
         next.begin(now);
         assert!(!next.note(vec![], now));

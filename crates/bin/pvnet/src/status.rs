@@ -5,10 +5,10 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MappedMemory,
-    MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus, PortStatus,
-    QueueKind, QueueStatus, Rates, Status, View, VlanStatus, WorkerShares, WorkerStatus,
-    XdpQueueStatus,
+    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits,
+    MappedMemory, MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus,
+    PortStatus, QueueKind, QueueStatus, Rates, Status, View, VlanStatus, WorkerShares,
+    WorkerStatus, XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -108,6 +108,7 @@ fn said_of(port: &PortStatus) -> impl Iterator<Item = String> {
         learning(&port.learning),
         merged(port.gro),
         fixups,
+        lock_waits(port.lock_waits),
         port.guest_copy.as_ref().map(guest_copy),
         xdp(&port.xdp),
     ];
@@ -130,6 +131,16 @@ fn xdp(sockets: &[XdpQueueStatus]) -> Option<String> {
 /// What was merged on its way to a port, if anything was.
 fn merged(GroStatus { segments, frames }: GroStatus) -> Option<String> {
     (frames > 0).then(|| format!("{segments} TCP segments for it were merged into {frames} frames"))
+}
+
+/// How workers were in each other's way at a port's queues, if they were.
+fn lock_waits(LockWaits { count, nanoseconds }: LockWaits) -> Option<String> {
+    (count > 0).then(|| {
+        let time = human(nanoseconds as f64 / 1e9);
+        format!(
+            "workers waited {count} times for another one that was sending to it, {time} s in all"
+        )
+    })
 }
 
 /// That others came to a socket that is taken, if any did.
@@ -377,6 +388,14 @@ pub mod tests {
         let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
         let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
         assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn workers_that_wait_for_each_other_are_one_line() {
+        assert_eq!(lock_waits(LockWaits::default()), None);
+        let line = "workers waited 3 times for another one that was sending to it, 1.50 s in all";
+        let waits = LockWaits { count: 3, nanoseconds: 1_500_000_000 };
+        assert_eq!(lock_waits(waits).as_deref(), Some(line));
     }
 
     #[test]

@@ -123,6 +123,11 @@ const PORTS: &[Metric<PortStatus>] = &[
         "TCP frames from the port to be segmented whose checksum was not blank, and was made so",
         |port| whole(port.gso_checksum_fixups),
     ),
+    Metric::counter(
+        "pvnet_port_lock_waits",
+        "Waits of workers that were sending to the port for another one that was",
+        |port| whole(port.lock_waits.count),
+    ),
     Metric::gauge("pvnet_port_up", "Whether the port carries traffic", |port| {
         whole((port.state == PortState::Up).into())
     }),

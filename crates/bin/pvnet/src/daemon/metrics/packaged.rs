@@ -1,12 +1,15 @@
-//! The packaged dashboard and alert rules name metrics and labels that the daemon serves.
+//! The metrics that the daemon serves: each number of a port's status is in one, or there is a reason why not; each is documented; and
+//! the packaged dashboard and alert rules name no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 
 use control_socket::{
-    BatchStatus, CpuStatus, GuestCopyStatus, GuestQueueStatus, Histogram, KeptPages, LimitStatus,
-    LimitedPackets, MappedMemory, MirrorStatus, MulticastStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Rates, Reason, Status, WorkerStatus,
+    BatchStatus, Counts, CpuStatus, DeviceDrops, GroStatus, GuardStatus, GuestCopyStatus,
+    GuestQueueStatus, Histogram, IgnoredKey, KeptPages, LimitStatus, LimitedPackets, LockWaits,
+    MappedMemory, MemoryStatus, MirrorStatus, MulticastStatus, PersistentStatus, PortKind,
+    PortState, PortStatus, Rates, Reason, Status, ToolstackStatus, View, VlanStatus, WorkerStatus,
+    XdpQueueStatus,
 };
 use serde_json::Value;
 
@@ -36,23 +39,43 @@ pub(super) fn everything() -> Status {
         worker_nanoseconds: 1,
     };
     let rates = Rates { bytes_per_second: Some(1), packets_per_second: Some(1) };
+    let pages = KeptPages { mapped: 1, hits: 1, misses: 1, evictions: 1 };
+    let view = Some(View { large: 1, total: 1 });
+    let ignored = IgnoredKey { key: "script".into(), value: "x".into(), why: "a test".into() };
     let port = PortStatus {
-        batches,
+        domain: Some(1),
+        mac: Some("02:00:00:00:00:01".into()),
+        device: Some("vif1.0".into()),
+        reason: Some(Reason::Stalled),
+        reason_text: Some("stalled".into()),
+        guard: Some(GuardStatus::Mac),
         limit: Some(LimitStatus {
             ingress: Some(rates),
             egress: Some(rates),
             packets: LimitedPackets::default(),
         }),
+        toolstack: ToolstackStatus { rate: true, ignored: vec![ignored] },
+        vlans: Some(VlanStatus { vlan: Some(1), trunk: vec![1], native: Some(1), isolated: true }),
+        memory: Some(MemoryStatus { reservation: 1, huge_pages: true, daemon: view, guest: view }),
         mapped_memory: Some(MappedMemory { bytes: 1, limit: 1 }),
-        persistent_grants: Some(PersistentStatus {
-            bound: 1,
-            bytes: 1,
-            tx: KeptPages::default(),
-            rx: KeptPages::default(),
-        }),
+        persistent_grants: Some(PersistentStatus { bound: 1, bytes: 1, tx: pages, rx: pages }),
         guest_copy: Some(GuestCopyStatus::default()),
-        reason: Some(Reason::Stalled),
-        guest_queues: vec![GuestQueueStatus::default()],
+        guest_queues: vec![GuestQueueStatus {
+            guest: Some("red".into()),
+            copied: [("later".into(), 1)].into(),
+            reason: Some("gone".into()),
+            ..GuestQueueStatus::default()
+        }],
+        gro: GroStatus { segments: 1, frames: 1 },
+        gso_checksum_fixups: 1,
+        lock_waits: LockWaits { count: 1, nanoseconds: 1 },
+        drops: Counts::new(|_| 1),
+        guest_hash: true,
+        device_drops: Some(DeviceDrops::default()),
+        socket_drops: Some(1),
+        xdp: vec![XdpQueueStatus { queue: 1, zero_copy: true, dropped: 1 }],
+        refused_connections: 1,
+        batches,
         ..PortStatus::new("red", PortKind::Guest, PortState::Up)
     };
     Status {
@@ -228,6 +251,88 @@ fn every_metric_is_in_the_table_of_the_operations_page() {
     };
     let missing: Vec<_> = served().into_keys().filter(|metric| !named(metric)).collect();
     assert_eq!(missing, [""; 0]);
+}
+
+/// Numbers of a port's status that are no metrics, alone or as a part of it, and why not.
+const NOT_MEASURED: &[(&str, &str)] = &[
+    ("/domain", "a name"),
+    ("/vlans", "names, from the configuration"),
+    ("/memory", "takes /proc, which `pvnet status` reads and a scrape does not"),
+    ("/persistent_grants/bound", "from the configuration"),
+    ("/persistent_grants/bytes", "the pages are: pvnet_port_mapped_pages"),
+    ("/guest_copy/pool_pages", "from the configuration"),
+    ("/queues", "each is a series of pvnet_queue_worker"),
+    ("/xdp/0/queue", "a name"),
+    ("/xdp/0/dropped", "in socket_drops, with those of the other queues"),
+];
+
+/// The places of all numbers in a value.
+fn numbers(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => found.push(at.to_owned()),
+        Value::Object(object) => {
+            object.iter().for_each(|(key, value)| numbers(value, &format!("{at}/{key}"), found));
+        }
+        Value::Array(values) => {
+            (0..)
+                .zip(values)
+                .for_each(|(n, value): (u32, _)| numbers(value, &format!("{at}/{n}"), found));
+        }
+        _ => {}
+    }
+}
+
+/// The fields of a schema that a value lacks, and lists without an item.
+fn left_out(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
+    if let Some(name) = schema["$ref"].as_str() {
+        left_out(root, root.pointer(&name[1..]).unwrap(), value, at, found);
+    }
+    for one in schema["anyOf"].as_array().into_iter().flatten() {
+        left_out(root, one, value, at, found);
+    }
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    let fields = fields.map(|(key, schema)| (key.as_str(), schema, value.get(key)));
+    let items = schema.get("items").map(|schema| ("0", schema, value.get(0)));
+    for (key, schema, value) in fields.chain(items) {
+        let at = format!("{at}/{key}");
+        match value {
+            Some(value) => left_out(root, schema, value, &at, found),
+            None => found.push(at),
+        }
+    }
+}
+
+/// Each number is changed in turn, and the metrics must change with it.
+#[test]
+fn every_number_of_a_port_is_in_the_metrics_or_there_is_a_reason() {
+    let port = serde_json::to_value(&everything().ports[0]).unwrap();
+    let schema = document::schema::<Status>();
+    let mut missing = Vec::new();
+    left_out(&schema, &schema["$defs"]["PortStatus"], &port, "", &mut missing);
+    assert_eq!(missing, [""; 0], "everything() leaves them out");
+    let metrics = |port: Value| {
+        let ports = vec![serde_json::from_value(port).unwrap()];
+        render(Status { ports, ..Status::default() }).unwrap()
+    };
+    let is_in = |place: &str, part: &str| {
+        place.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let (before, mut places) = (metrics(port.clone()), Vec::new());
+    numbers(&port, "", &mut places);
+    for place in &places {
+        let mut other = port.clone();
+        let number = other.pointer_mut(place).unwrap();
+        *number = (number.as_u64().unwrap() + 1).into();
+        let is_measured = metrics(other) != before;
+        let reason = NOT_MEASURED.iter().find(|(part, _)| is_in(place, part));
+        assert_ne!(
+            is_measured,
+            reason.is_some(),
+            "{place}: in the metrics {is_measured}, {reason:?}"
+        );
+    }
+    let is_there = |part: &str| places.iter().any(|place| is_in(place, part));
+    assert!(NOT_MEASURED.iter().all(|(part, _)| is_there(part)));
 }
 
 #[test]

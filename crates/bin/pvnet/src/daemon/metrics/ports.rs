@@ -21,12 +21,17 @@ pub(super) fn encode(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) 
     });
     let help = "1 for each port that carries no traffic, or not well, with the reason's code";
     family(encoder, "pvnet_port_reason", help, reasons)?;
-    let times = ports.iter().map(|port| {
-        let time = seconds(port.batches.worker_nanoseconds);
-        ([("port", &*port.name)], ConstCounter::new(time))
-    });
+    let times = |of: fn(&PortStatus) -> u64| {
+        let time = move |port| ConstCounter::new(seconds(of(port)));
+        ports.iter().map(move |port| ([("port", &*port.name)], time(port)))
+    };
     let help = "Time of workers in turns of the port's queues, also while the worker had no CPU";
-    family(encoder, "pvnet_port_worker_seconds", help, times)?;
+    let turns = times(|port| port.batches.worker_nanoseconds);
+    family(encoder, "pvnet_port_worker_seconds", help, turns)?;
+    let help =
+        "Time of the waits of workers that were sending to the port for another one that was";
+    let waits = times(|port| port.lock_waits.nanoseconds);
+    family(encoder, "pvnet_port_lock_wait_seconds", help, waits)?;
     // Zeros too: a reason that appears with its first drop would show no increase.
     let drops = ports.iter().flat_map(|port| {
         let by_daemon = port.drops.iter().map(|(reason, count)| (reason.name(), count));

@@ -11,7 +11,6 @@ mod clients;
 mod closed_nodes;
 mod connections;
 mod control;
-mod cpu;
 mod disk;
 mod error;
 mod event;

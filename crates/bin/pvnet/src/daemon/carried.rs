@@ -5,7 +5,7 @@ use control_socket::{
 };
 use datapath::Port;
 
-use crate::daemon::cpu::nanoseconds;
+use crate::daemon::status::nanoseconds;
 
 /// Counters of a port.
 #[derive(Clone, Default)]

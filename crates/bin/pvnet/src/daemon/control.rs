@@ -17,7 +17,6 @@ use control_socket::Reason;
 use datapath::{Failure, Port};
 use tracing::{info, warn};
 
-use super::cpu::Stopwatch;
 use crate::daemon::closed_nodes::ClosedNodes;
 use crate::daemon::disk::Disk;
 use crate::daemon::event::{Event, NewInterface};
@@ -25,6 +24,7 @@ use crate::daemon::mirrors::{self, PluggedMirror};
 use crate::daemon::notify::Watchdog;
 use crate::daemon::ports::{Host, PluggedPort, PortEvent, PortId, Transition, vif};
 use crate::daemon::ports_last_up::PortsLastUp;
+use crate::daemon::status::Stopwatch;
 use crate::daemon::worker_check::WorkerCheck;
 use crate::program::text;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use control_socket::{QueueKind, QueueStatus, WorkerShares, WorkerStatus};
 use datapath::{Datapath, LivenessCheck, QueueLoad, QueueName, Shares, WorkerLoad};
 
-use crate::daemon::cpu::nanoseconds;
+use crate::daemon::status::nanoseconds;
 
 /// What the last status asked, and what does not change.
 #[derive(Default)]

@@ -274,7 +274,8 @@ impl Wrappers {
     }
 }
 
-/// Innermost: the port holds back notifications by these rules from now on.
+/// The port holds back notifications by these rules from now on. Innermost, and not a layer of its own in a crate: it wraps nothing,
+/// and only passes a setting to the port through what does.
 struct Coalesced(Option<Coalescing>);
 
 impl Layer for Coalesced {

@@ -17,7 +17,7 @@ use super::plugged::PluggedPort;
 use super::port_event::{PortEvent, PortId, Transition};
 use super::record::{Host, Identity, Record};
 use super::source::{Needs, Place, Source};
-use super::uplink_device::{self, Device, ForGuests, Opened, UplinkInterface, Wanted};
+use super::uplink_device::{self, ForGuests, Opened, UplinkDevice, UplinkInterface, Wanted};
 use super::uplink_queues::{self, Handles, Watch};
 use super::xdp_queues::XdpQueues;
 use crate::config::{self, Config, Effort, PlatformKind, Queues, UplinkKind, taking};
@@ -113,8 +113,13 @@ impl Uplink {
     }
 
     /// Attaches the queues of its device.
-    fn attach(&self, device: Device, port: &mut Record, host: &Host) -> Result<OpenDevice, Error> {
-        let Device { shared, for_guests, macvtap, interface } = device;
+    fn attach(
+        &self,
+        device: UplinkDevice,
+        port: &mut Record,
+        host: &Host,
+    ) -> Result<OpenDevice, Error> {
+        let UplinkDevice { shared, for_guests, macvtap, interface } = device;
         let (uplink, datapath) = (&self.config, &host.datapath);
         let services = host.platform.device_services();
         let mut vifs = host.config.guests.iter().flat_map(|guest| &guest.vifs);

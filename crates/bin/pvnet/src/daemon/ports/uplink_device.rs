@@ -17,13 +17,13 @@ use crate::program::text;
 /// What an uplink has at its start.
 pub(super) enum Opened {
     /// A device, which carries frames at once.
-    Device(Device),
+    Device(UplinkDevice),
     /// A socket, at which a back-end may come.
     Socket(Socket),
 }
 
 /// An uplink's device.
-pub(super) struct Device {
+pub(super) struct UplinkDevice {
     pub(super) shared: Shared,
     pub(super) for_guests: ForGuests,
     /// Deleted when the uplink ends.
@@ -112,7 +112,7 @@ fn offload(uplink: &Uplink, guests: usize) -> TapOffload {
     }
 }
 
-fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<UplinkDevice, String> {
     let Wanted { shared, guests } = wanted;
     let open = || Tap::open(&uplink.tap, shared + guests, offload(uplink, guests)).map_err(text);
     let mut queues = netns::inside(uplink.namespace.as_deref(), open)?;
@@ -134,10 +134,10 @@ fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     };
     let interface = UplinkInterface::find(uplink, &uplink.tap, Side::Behind)?;
     let shared = Shared::Taps(queues);
-    Ok(Device { shared, for_guests, macvtap: None, interface })
+    Ok(UplinkDevice { shared, for_guests, macvtap: None, interface })
 }
 
-fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<UplinkDevice, String> {
     let Wanted { shared, guests } = wanted;
     let namespace = uplink.namespace.as_deref();
     let macvtap = netns::MacvtapInterface::make(namespace, uplink.nic_name())?;
@@ -161,11 +161,11 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     };
     let interface = UplinkInterface::find(uplink, macvtap.name(), Side::InFront)?;
     let shared = Shared::Taps(queues);
-    Ok(Device { shared, for_guests, macvtap: Some(macvtap), interface })
+    Ok(UplinkDevice { shared, for_guests, macvtap: Some(macvtap), interface })
 }
 
 /// Takes a NIC over.
-fn take_over(uplink: &Uplink) -> Result<Device, String> {
+fn take_over(uplink: &Uplink) -> Result<UplinkDevice, String> {
     let (namespace, device) = (uplink.namespace.as_deref(), uplink.nic_name());
     // That says if there is no such device.
     netns::inside(namespace, || packet::interface_index(device).map_err(text))?;
@@ -175,7 +175,7 @@ fn take_over(uplink: &Uplink) -> Result<Device, String> {
     let nic = netns::inside(namespace, open)?;
     let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
     let (shared, for_guests) = (Shared::Nic(nic), ForGuests::Nothing);
-    Ok(Device { shared, for_guests, macvtap: None, interface })
+    Ok(UplinkDevice { shared, for_guests, macvtap: None, interface })
 }
 
 /// A NIC that takes VLAN tags out of frames puts them where AF_XDP does not look, so it is told not to.
@@ -190,7 +190,7 @@ fn keep_tags(namespace: Option<&str>, device: &str) {
 }
 
 /// Opens packet sockets and, if guests have receive queues, attaches the program that finds their frames.
-fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<UplinkDevice, String> {
     let Wanted { shared, guests } = wanted;
     let (namespace, device) = (uplink.namespace.as_deref(), uplink.nic_name());
     let (sockets, receive_queues) = netns::inside(namespace, || {
@@ -201,7 +201,12 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let interface = UplinkInterface::find(uplink, device, Side::InFront)?;
     if guests == 0 {
         let for_guests = ForGuests::Nothing;
-        return Ok(Device { shared: Shared::Taps(sockets), for_guests, macvtap: None, interface });
+        return Ok(UplinkDevice {
+            shared: Shared::Taps(sockets),
+            for_guests,
+            macvtap: None,
+            interface,
+        });
     }
     if uplink.guest_queues.is_some() && guests > receive_queues {
         return Err(format!(
@@ -216,5 +221,5 @@ fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let queues = (0..count).rev().take(guests).collect();
     let for_guests = ForGuests::Sockets(xdp, queues);
     let shared = Shared::Taps(sockets);
-    Ok(Device { shared, for_guests, macvtap: None, interface })
+    Ok(UplinkDevice { shared, for_guests, macvtap: None, interface })
 }

@@ -33,11 +33,11 @@ pub use differences::{Difference, What, differences, effort, merged};
 pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
-pub use guest::{Guest, vif_name};
+pub use guest::{EVERY_GUEST, Guest, vif_name};
 pub use mirror::Mirror;
 pub use nic::{Context, Nic, Protection, Wire};
-pub use overrides::{EVERY_GUEST, Override};
-pub use port_settings::{Attach, Device, PortSettings, PortTable, Rules, SocketFile, taking};
+pub use overrides::Override;
+pub use port_settings::{Attach, HostDevice, PortSettings, PortTable, Rules, SocketFile, taking};
 pub use ports::Port;
 pub use read::Fault;
 pub use table::Effort;
@@ -310,7 +310,7 @@ impl Config {
     }
 
     /// The device of an interface, if it has one; `port` is its port's name where that names the device.
-    pub fn device_of(&self, vif: &Vif, port: Option<&str>) -> Option<Device> {
+    pub fn device_of(&self, vif: &Vif, port: Option<&str>) -> Option<HostDevice> {
         let xen = self.daemon.platform == PlatformKind::Xen;
         let (default, port) = if xen { (self.xen.attach, None) } else { (Attach::Switch, port) };
         vif.settings.device(default, port)
@@ -324,7 +324,7 @@ impl Config {
     }
 
     /// The devices whose names are known, by port. On Xen those of domains are not.
-    pub fn devices(&self) -> impl Iterator<Item = (String, Device)> {
+    pub fn devices(&self) -> impl Iterator<Item = (String, HostDevice)> {
         let xen = self.daemon.platform == PlatformKind::Xen;
         let of_guest = move |guest: &Guest| {
             let vifs = guest.vif_names().zip(&guest.vifs).filter(|_| !xen);

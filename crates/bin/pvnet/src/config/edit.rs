@@ -3,11 +3,11 @@
 use control_socket::{Change, TableKind};
 use toml_edit::{ArrayOfTables, Decor, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::guest::vif_name;
+use super::guest::{EVERY_GUEST, vif_name};
 use super::nic::Context;
 use super::port_settings::effort_in;
 use super::table::Table as _;
-use super::{Config, EVERY_GUEST, Error, Override, Vif, differences};
+use super::{Config, Vif, differences};
 
 /// A configuration after a command.
 #[derive(Debug)]
@@ -55,22 +55,6 @@ pub fn keeps_its_form(text: &str) -> Result<(), String> {
     }
 }
 
-/// Applies changes of the command line to a text.
-///
-/// # Errors
-/// A change, and why it is none.
-pub(super) fn with_overrides(text: &str, overrides: &[Override]) -> Result<String, Error> {
-    let mut text = text.to_owned();
-    for set in overrides {
-        let refused = |reason| Error::Set { set: set.to_string(), reason };
-        let mut document: DocumentMut = text.parse().map_err(said).map_err(refused)?;
-        set.apply(&mut document).map_err(refused)?;
-        text = document.to_string();
-        Config::parse(&text).map_err(|fault| refused(fault.of_key()))?;
-    }
-    Ok(text)
-}
-
 /// The keys whose values are lists.
 const LISTS: [&str; 5] = ["addresses", "guard_addresses", "trunk", "workers", "from"];
 
@@ -91,7 +75,7 @@ fn in_toml(text: &str) -> Option<Value> {
     Some(value)
 }
 
-fn said(error: impl std::fmt::Display) -> String {
+pub(super) fn said(error: impl std::fmt::Display) -> String {
     error.to_string().trim_end().to_owned()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::edit::with_overrides;
+use super::overrides::with_overrides;
 use super::{Config, Error, Override};
 
 /// A file, and the changes of the command line.

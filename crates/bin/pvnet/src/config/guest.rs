@@ -34,6 +34,9 @@ table! {
     }
 }
 
+/// The name that stands for every guest.
+pub const EVERY_GUEST: &str = "*";
+
 /// The most pages of a copy pool: the rings of 16 queues, without a default guest's last references.
 const COPY_POOL_MAX: usize = 4096;
 /// The most interfaces of one guest.

@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use toml_edit::{DocumentMut, Item, Value};
 
-use super::edit::{Found, tables_with, value_of};
+use super::edit::{Found, said, tables_with, value_of};
+use super::guest::EVERY_GUEST;
+use super::{Config, Error};
 
 /// One change.
 #[derive(Clone, Debug)]
@@ -17,9 +19,6 @@ pub struct Override {
     key: String,
     value: Value,
 }
-
-/// The name that stands for every guest.
-pub const EVERY_GUEST: &str = "*";
 
 impl FromStr for Override {
     type Err = String;
@@ -66,6 +65,22 @@ impl Override {
         };
         found.then_some(()).ok_or_else(known)
     }
+}
+
+/// Applies changes of the command line to a text.
+///
+/// # Errors
+/// A change, and why it is none.
+pub(super) fn with_overrides(text: &str, overrides: &[Override]) -> Result<String, Error> {
+    let mut text = text.to_owned();
+    for set in overrides {
+        let refused = |reason| Error::Set { set: set.to_string(), reason };
+        let mut document: DocumentMut = text.parse().map_err(said).map_err(refused)?;
+        set.apply(&mut document).map_err(refused)?;
+        text = document.to_string();
+        Config::parse(&text).map_err(|fault| refused(fault.of_key()))?;
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::coalescing::coalescing;
 use super::flooding::{Flooding, multicast_router};
 use super::table::{Changes, Effort, Table, parsed_if_any, table};
 pub(super) use attach::check_interface;
-pub use attach::{Attach, Device};
+pub use attach::{Attach, HostDevice};
 pub use socket::SocketFile;
 
 /// The longest path of a socket (`sun_path`, without the zero behind it).

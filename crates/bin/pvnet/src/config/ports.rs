@@ -8,7 +8,7 @@ use serde::Deserialize;
 use switch::multicast::Router;
 use vhost_user::DeviceOptions;
 
-use super::port_settings::{Attach, Device, PortSettings, Rules};
+use super::port_settings::{Attach, HostDevice, PortSettings, Rules};
 use super::table::{Effort, table};
 
 table! {
@@ -17,7 +17,7 @@ table! {
         /// The port's name.
         name: String = String::new();
         /// What it is; every port says so.
-        kind: Option<PortKind> = None, Effort::Device;
+        kind: Option<BackendKind> = None, Effort::Device;
         /// The most pairs of rings.
         queues: u16 = 1;
         /// What its front-end may have mapped, in units of 1 MiB, and logs beside it: the guest's memory. This machine's memory if absent.
@@ -32,7 +32,7 @@ table! {
 /// `kind`: what a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PortKind {
+pub enum BackendKind {
     /// A device of a virtual machine, over vhost-user.
     VhostUser,
 }
@@ -90,7 +90,7 @@ impl Port {
     }
 
     /// Its device on the host, if it has one.
-    pub fn device(&self) -> Option<Device> {
+    pub fn device(&self) -> Option<HostDevice> {
         self.settings.device(Attach::Switch, Some(&self.name))
     }
 

@@ -20,8 +20,8 @@ fn parse(text: &str) -> Result<Config, String> {
 
 /// A text after a change by the command line.
 fn overridden(text: &str, set: &str) -> Result<Config, String> {
-    let text =
-        edit::with_overrides(text, &[set.parse().unwrap()]).map_err(|error| error.to_string())?;
+    let text = overrides::with_overrides(text, &[set.parse().unwrap()])
+        .map_err(|error| error.to_string())?;
     parse(&text)
 }
 

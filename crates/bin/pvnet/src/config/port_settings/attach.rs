@@ -18,7 +18,7 @@ pub enum Attach {
 
 /// A guest's interface on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct HostDevice {
     /// Its name. None on Xen, where domain and number give it one.
     pub name: Option<String>,
     /// What the network behind it can do with the guest's frames.
@@ -46,9 +46,13 @@ impl PortSettings {
 
     /// The device that a guest or virtual machine has on the host, if it has one. `default` is for those that do not say what they
     /// are joined to; `port` is the port's name where that names the device.
-    pub(in crate::config) fn device(&self, default: Attach, port: Option<&str>) -> Option<Device> {
+    pub(in crate::config) fn device(
+        &self,
+        default: Attach,
+        port: Option<&str>,
+    ) -> Option<HostDevice> {
         let of_port = || port.map(|port| format!("vif-{port}"));
-        (self.attach.unwrap_or(default) == Attach::Device).then(|| Device {
+        (self.attach.unwrap_or(default) == Attach::Device).then(|| HostDevice {
             name: self.device.clone().or_else(of_port),
             capabilities: self.device_capabilities.unwrap_or_default(),
             mtu: self.mtu,
@@ -56,7 +60,7 @@ impl PortSettings {
     }
 }
 
-impl Device {
+impl HostDevice {
     /// Checks the name, which may be made from a port's.
     pub(in crate::config) fn check(&self) -> Result<(), String> {
         match &self.name {
@@ -98,7 +102,10 @@ mod tests {
     fn a_port_has_a_device_if_it_says_so_or_by_default() {
         assert_eq!(none().device(Attach::Switch, Some("red")), None);
         let device = none().device(Attach::Device, None).unwrap();
-        assert_eq!(device, Device { name: None, capabilities: Capabilities::default(), mtu: None });
+        assert_eq!(
+            device,
+            HostDevice { name: None, capabilities: Capabilities::default(), mtu: None }
+        );
         let name = |keys: PortSettings| keys.device(Attach::Switch, Some("red")).unwrap().name;
         assert_eq!(name(with_device(None)).as_deref(), Some("vif-red"));
         assert_eq!(name(with_device(Some("tap7"))).as_deref(), Some("tap7"));

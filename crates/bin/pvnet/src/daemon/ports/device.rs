@@ -40,8 +40,8 @@ pub(super) struct DeviceOptions {
 
 impl DeviceOptions {
     /// A device whose name is configured.
-    pub(super) fn named(device: config::Device, queues: usize) -> Self {
-        let config::Device { name, capabilities, mtu } = device;
+    pub(super) fn named(device: config::HostDevice, queues: usize) -> Self {
+        let config::HostDevice { name, capabilities, mtu } = device;
         Self { names: name.into_iter().collect(), queues, features: capabilities.features(), mtu }
     }
 }
@@ -266,7 +266,7 @@ pub(in crate::daemon) fn make_all(config: &Config) -> Result<(), Error> {
 /// Makes those devices of a configuration that are not there, and returns them.
 pub(in crate::daemon) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
     let mut made = Vec::new();
-    let is_missing = |device: &config::Device| {
+    let is_missing = |device: &config::HostDevice| {
         device.name.as_deref().is_some_and(|name| !GuestTap::exists(name))
     };
     for (port, device) in config.devices().filter(|(_, device)| is_missing(device)) {
@@ -291,7 +291,7 @@ pub(in crate::daemon) fn unmake(made: Vec<GuestTap>) {
     }
 }
 
-fn make(port: String, device: &config::Device) -> Result<Option<GuestTap>, Error> {
+fn make(port: String, device: &config::HostDevice) -> Result<Option<GuestTap>, Error> {
     let Some(name) = &device.name else { return Ok(None) };
     let made = GuestTap::open(name, 1).and_then(|tap| {
         if let Some(mtu) = device.mtu.filter(|_| tap.is_new()) {

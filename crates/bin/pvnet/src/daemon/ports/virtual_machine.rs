@@ -201,7 +201,7 @@ impl Source for VirtualMachine {
         let socket =
             socket.map_err(|error| record.failed(format!("{}: {error}", path.display())))?;
         let workers = host.datapath.workers();
-        let open_device = |device: config::Device| {
+        let open_device = |device: config::HostDevice| {
             let services = DeviceServices::with_ordinary_memory(host.meter().clone());
             GuestDevice::open(DeviceOptions::named(device, workers), services)
         };

@@ -136,8 +136,21 @@ named::named! {
 }
 
 impl TableKind {
-    /// Those that are ports, or have some.
-    pub const PORTS: [Self; 3] = [Self::Guest, Self::Uplink, Self::Port];
+    /// What its tables are, if these are ports, or have some.
+    #[must_use]
+    pub const fn port(self) -> Option<&'static str> {
+        match self {
+            Self::Guest => Some("A process that joins"),
+            Self::Uplink => Some("A way out of the switch"),
+            Self::Port => Some("A virtual machine's network device"),
+            Self::Daemon | Self::Switch | Self::Xen | Self::Mirror | Self::Nic => None,
+        }
+    }
+
+    /// Those whose tables are ports, or have some.
+    pub fn ports() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.is_port())
+    }
 
     /// The kind of this name.
     #[must_use]
@@ -147,8 +160,8 @@ impl TableKind {
 
     /// Whether its tables are ports, or have some.
     #[must_use]
-    pub fn is_port(self) -> bool {
-        Self::PORTS.contains(&self)
+    pub const fn is_port(self) -> bool {
+        self.port().is_some()
     }
 
     /// Whether a command can add such a table.

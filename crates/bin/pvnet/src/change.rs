@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use control_socket::{Change, ChangeReport, ChangeRequest, REQUEST_MAX, TableKind, control_socket};
 
 use crate::args::DaemonArgs;
@@ -57,8 +58,8 @@ pub enum PortCommand {
     #[command(verbatim_doc_comment)]
     Add {
         /// The kind of the port.
-        #[arg(required_unless_present = "file")]
-        kind: Option<Kind>,
+        #[arg(required_unless_present = "file", value_parser = kind_of_port())]
+        kind: Option<TableKind>,
         /// Its keys, as in the configuration. A value that is not TOML is a string; lists may be written with commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
@@ -92,25 +93,11 @@ pub enum PortCommand {
     Down(NamedArgs),
 }
 
-/// The tables that are ports, or have some.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Kind {
-    /// A process that joins.
-    Guest,
-    /// A way out of the switch.
-    Uplink,
-    /// A virtual machine's network device.
-    Port,
-}
-
-impl From<Kind> for TableKind {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Guest => Self::Guest,
-            Kind::Uplink => Self::Uplink,
-            Kind::Port => Self::Port,
-        }
-    }
+/// Takes the kinds of tables that are ports, or have some.
+fn kind_of_port() -> impl TypedValueParser<Value = TableKind> {
+    let known = TableKind::ports();
+    let known = known.filter_map(|kind| Some(PossibleValue::new(kind.name()).help(kind.port()?)));
+    PossibleValuesParser::new(known).try_map(|name| TableKind::named(&name).ok_or("not a kind"))
 }
 
 pub fn key_value(text: &str) -> Result<(String, String), String> {
@@ -135,7 +122,7 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
         PortCommand::Add { kind, keys, file, change } => {
             let toml = match (file, kind) {
                 (Some(file), _) => read(&file)?,
-                (None, Some(kind)) => table(kind.into(), &keys)?,
+                (None, Some(kind)) => table(kind, &keys)?,
                 (None, None) => return Err("say what kind of port".to_owned()),
             };
             (Change::Add { toml }, change)

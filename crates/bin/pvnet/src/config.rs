@@ -8,6 +8,7 @@ mod edit;
 mod file;
 mod flooding;
 mod guest;
+mod keys;
 pub mod manual;
 mod mirror;
 mod nic;
@@ -29,18 +30,22 @@ use datapath::Workers;
 use serde::Deserialize;
 
 pub use daemon::{Daemon, OnStop, PlatformKind, Poll, SandboxLevel, Switch, Xen, default_queues};
-pub use differences::{Difference, What, differences, effort, merged};
+pub use differences::{Difference, What, differences, merged};
 pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{EVERY_GUEST, Guest, vif_name};
+pub use keys::effort;
 pub use mirror::Mirror;
 pub use nic::{Context, Nic, Protection, Wire};
 pub use overrides::Override;
-pub use port_settings::{Attach, HostDevice, PortSettings, PortTable, Rules, SocketFile, taking};
+pub use port_settings::{
+    Attach, HostDevice, PortSettings, PortTable, Rules, SinglePort, SocketFile, taking,
+};
 pub use ports::Port;
 pub use read::Fault;
 pub use table::Effort;
+use table::Table as _;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
@@ -82,34 +87,57 @@ pub enum Error {
 }
 
 /// The whole file. `examples/pvnet.toml` documents every key.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The daemon's own settings.
-    #[serde(default)]
     pub daemon: Daemon,
     /// Settings of platform `xen` only.
-    #[serde(default)]
     pub xen: Xen,
     /// The switch's limits.
-    #[serde(default)]
     pub switch: Switch,
     /// Guests that may join.
-    #[serde(default, rename = "guest")]
+    #[serde(rename = "guest")]
     pub guests: Vec<Guest>,
     /// Ports that lead out of the host.
-    #[serde(default, rename = "uplink")]
+    #[serde(rename = "uplink")]
     pub uplinks: Vec<Uplink>,
     /// Network devices of virtual machines.
-    #[serde(default, rename = "port")]
+    #[serde(rename = "port")]
     pub ports: Vec<Port>,
     /// Ports whose frames are copied to others.
-    #[serde(default, rename = "mirror")]
+    #[serde(rename = "mirror")]
     pub mirrors: Vec<Mirror>,
     /// Cards with contexts.
-    #[serde(default, rename = "nic")]
+    #[serde(rename = "nic")]
     pub nics: Vec<Nic>,
 }
+
+/// Evaluates an expression for the type of a kind's tables, if each of these is a port: `T` in `single_port!(kind, T => …)`. A new kind of port
+/// has its row here.
+macro_rules! single_port {
+    ($kind:expr, $table:ident => $value:expr) => {
+        match $kind {
+            control_socket::TableKind::Uplink => {
+                type $table = $crate::config::Uplink;
+                Some($value)
+            }
+            control_socket::TableKind::Port => {
+                type $table = $crate::config::Port;
+                Some($value)
+            }
+            // A guest has several.
+            control_socket::TableKind::Guest
+            | control_socket::TableKind::Daemon
+            | control_socket::TableKind::Switch
+            | control_socket::TableKind::Xen
+            | control_socket::TableKind::Mirror
+            | control_socket::TableKind::Nic => None,
+        }
+    };
+}
+
+use single_port;
 
 /// The longest name of a guest, uplink or card, which is also the name of a namespace or port.
 const NAME_MAX: usize = 32;
@@ -124,8 +152,7 @@ impl Config {
     pub fn check(&self) -> Result<(), String> {
         self.daemon.check()?;
         self.check_names()?;
-        let mut macs: HashSet<_> =
-            self.uplinks.iter().filter_map(|uplink| uplink.settings.mac).collect();
+        let mut macs: HashSet<_> = self.single_ports().filter_map(|(_, port)| port.mac).collect();
         let xen = self.daemon.platform == PlatformKind::Xen;
         for guest in &self.guests {
             let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
@@ -137,12 +164,12 @@ impl Config {
                 }
             }
         }
-        for port in &self.ports {
-            let of_port = |reason| format!("port {:?}: {reason}", port.name);
-            port.check().map_err(of_port)?;
-            if port.settings.mac.is_some_and(|mac| !macs.insert(mac)) {
-                return Err(of_port("its mac is given twice".into()));
-            }
+        for kind in TableKind::ports() {
+            let checked = single_port!(kind, T => T::all(self).iter().try_for_each(|port| {
+                let of_port = |reason| format!("{kind} {:?}: {reason}", port.name());
+                port.check(self).map_err(of_port)
+            }));
+            checked.unwrap_or(Ok(()))?;
         }
         self.check_workers()?;
         self.check_sockets()?;
@@ -156,19 +183,10 @@ impl Config {
     /// Checks that there are the workers that ports name, and one for each port that has one to itself.
     fn check_workers(&self) -> Result<(), String> {
         let workers = self.daemon.workers();
-        let vifs = self.guests.iter().flat_map(|guest| {
-            guest
-                .vif_names()
-                .zip(guest.vifs.iter().map(|vif| vif.settings.wanted_workers()))
-                .collect::<Vec<_>>()
-        });
-        let uplinks =
-            self.uplinks.iter().map(|one| (one.name.clone(), one.settings.wanted_workers()));
-        let ports = self.ports.iter().map(|one| (one.name.clone(), one.settings.wanted_workers()));
         let mut own = Vec::new();
-        for (name, wanted) in vifs.chain(uplinks).chain(ports) {
+        for (name, settings) in self.known_ports() {
             let of_port = |reason| format!("port {name:?}: {reason}");
-            match wanted.map_err(of_port)? {
+            match settings.wanted_workers().map_err(of_port)? {
                 Workers::Any => {}
                 Workers::Own => own.push(name),
                 Workers::Of(list) => {
@@ -212,20 +230,6 @@ impl Config {
                 return Err(of_nic(format!(
                     "guests want {wanted} contexts, and it has {most} for guests; raise contexts"
                 )));
-            }
-        }
-        for uplink in &self.uplinks {
-            let of_uplink = |reason| format!("uplink {:?}: {reason}", uplink.name);
-            uplink.check().map_err(of_uplink)?;
-            let shares =
-                |other: &&Uplink| other.name != uplink.name && other.place() == uplink.place();
-            if let Some(Uplink { name, .. }) = self.uplinks.iter().find(shares) {
-                let reason = format!("uplink {name:?} has its device, socket or context already");
-                return Err(of_uplink(reason));
-            }
-            let Some(nic) = &uplink.nic else { continue };
-            if self.nics.iter().all(|other| other.name != *nic) {
-                return Err(of_uplink(format!("there is no [[nic]] with the name {nic:?}")));
             }
         }
         for guest in &self.guests {
@@ -285,13 +289,12 @@ impl Config {
                 return Err(of_port(format!("another port has the device {name:?} too")));
             }
         }
-        let vifs = self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs));
-        let vifs = vifs.filter(|(_, vif)| self.device_of(vif, None).is_some());
-        let vifs = vifs.map(|(port, vif)| (port, vif.settings.membership()));
-        let ports = self.ports.iter().filter(|port| port.device().is_some());
-        let ports = ports.map(|port| (port.name.clone(), port.settings.membership()));
-        for (port, membership) in vifs.chain(ports) {
-            if membership?.is_some() {
+        let vifs = self.vifs().filter(|(_, vif)| self.device_of(vif, None).is_some());
+        let vifs = vifs.map(|(port, vif)| (port, &vif.settings));
+        let others = self.single_ports().filter(|(name, port)| port.own_device(name).is_some());
+        let others = others.map(|(name, port)| (name.to_owned(), port));
+        for (port, settings) in vifs.chain(others) {
+            if settings.membership()?.is_some() {
                 return Err(format!(
                     "port {port:?}: vlan, trunk and isolated are for ports of pvnet's switch; with attach = \"device\" the network \
                      behind the device has its own (bridge vlan, ovs-vsctl set port tag=)"
@@ -326,15 +329,41 @@ impl Config {
     /// The devices whose names are known, by port. On Xen those of domains are not.
     pub fn devices(&self) -> impl Iterator<Item = (String, HostDevice)> {
         let xen = self.daemon.platform == PlatformKind::Xen;
-        let of_guest = move |guest: &Guest| {
-            let vifs = guest.vif_names().zip(&guest.vifs).filter(|_| !xen);
-            let devices = vifs
-                .filter_map(|(port, vif)| Some((port.clone(), self.device_of(vif, Some(&port))?)));
-            devices.collect::<Vec<_>>()
+        let vifs = self.vifs().filter(move |_| !xen);
+        let vifs =
+            vifs.filter_map(|(port, vif)| Some((port.clone(), self.device_of(vif, Some(&port))?)));
+        let others = self
+            .single_ports()
+            .filter_map(|(name, port)| Some((name.to_owned(), port.own_device(name)?)));
+        vifs.chain(others)
+    }
+
+    /// The guests' interfaces, by their ports.
+    fn vifs(&self) -> impl Iterator<Item = (String, &Vif)> {
+        self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs).collect::<Vec<_>>())
+    }
+
+    /// The ports that have tables of their own.
+    fn single_ports(&self) -> impl Iterator<Item = (&str, &PortSettings)> {
+        let of_kind = |kind| {
+            let tables = single_port!(kind, T => {
+                T::all(self).iter().map(|port| (port.name(), port.settings())).collect::<Vec<_>>()
+            });
+            tables.unwrap_or_default()
         };
-        let of_ports =
-            self.ports.iter().filter_map(|port| Some((port.name.clone(), port.device()?)));
-        self.guests.iter().flat_map(of_guest).chain(of_ports)
+        TableKind::ports().flat_map(of_kind)
+    }
+
+    /// All ports. On Xen guests have others.
+    fn known_ports(&self) -> impl Iterator<Item = (String, &PortSettings)> {
+        let others = self.single_ports().map(|(name, port)| (name.to_owned(), port));
+        self.vifs().map(|(name, vif)| (name, &vif.settings)).chain(others)
+    }
+
+    /// The groups of all sockets that need one.
+    pub fn socket_groups(&self) -> impl Iterator<Item = u32> {
+        let ports = self.single_ports().map(|(_, port)| port.socket_group);
+        [self.daemon.control_group, self.daemon.join_group].into_iter().chain(ports).flatten()
     }
 
     /// The interfaces that have a queue of an uplink: the guest, and the interface's index among the guest's.
@@ -379,20 +408,17 @@ impl Config {
     /// Checks the names of guests, uplinks and cards, and those that ports get. No mirror has the name of another or of a port.
     fn check_names(&self) -> Result<(), String> {
         let xen = self.daemon.platform == PlatformKind::Xen;
-        let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
-        let nics = self.nics.iter().map(|nic| &nic.name);
-        let others = self.ports.iter().map(|port| &port.name).chain(uplinks).chain(nics);
-        for name in self.guests.iter().map(|guest| &guest.name).chain(others) {
+        let nics = self.nics.iter().map(|nic| nic.name.clone());
+        let others = self.single_ports().map(|(name, _)| name.to_owned()).chain(nics);
+        let others: Vec<_> = others.collect();
+        for name in self.guests.iter().map(|guest| &guest.name).chain(&others) {
             if !(xen && name == EVERY_GUEST) {
                 check_name(name)?;
             }
         }
         let mut names = HashSet::new();
-        let uplinks = self.uplinks.iter().map(|uplink| uplink.name.clone());
-        let nics = self.nics.iter().map(|nic| nic.name.clone());
-        let mirrors = self.mirrors.iter().map(|mirror| mirror.name.clone());
-        let others = self.ports.iter().map(|port| port.name.clone());
-        let others = others.chain(uplinks).chain(nics).chain(mirrors);
+        let others =
+            others.into_iter().chain(self.mirrors.iter().map(|mirror| mirror.name.clone()));
         let of_guest = |guest: &Guest| {
             let further: Vec<_> = guest.vif_names().skip(1).collect();
             std::iter::once(guest.name.clone()).chain(further)
@@ -421,12 +447,9 @@ impl Config {
 
     /// No two ports or uplinks meet their peers at one socket.
     fn check_sockets(&self) -> Result<(), String> {
-        let uplinks = self.uplinks.iter().filter(|uplink| uplink.kind == UplinkKind::VirtioUser);
-        let of_ports = self.ports.iter().map(|port| (&port.name, &port.settings.socket));
-        let all = of_ports.chain(uplinks.map(|uplink| (&uplink.name, &uplink.settings.socket)));
         let mut sockets = HashSet::new();
-        for (name, socket) in all {
-            if !sockets.insert(socket) {
+        for (name, PortSettings { socket, .. }) in self.single_ports() {
+            if !socket.as_os_str().is_empty() && !sockets.insert(socket) {
                 return Err(format!("port {name:?}: another port has {} too", socket.display()));
             }
         }
@@ -435,11 +458,7 @@ impl Config {
 
     /// Forgets a table of a port that is opened.
     pub fn forget(&mut self, table: TableKind, name: &str) {
-        match table {
-            TableKind::Uplink => self.uplinks.retain(|uplink| uplink.name != name),
-            TableKind::Port => self.ports.retain(|port| port.name != name),
-            _ => {}
-        }
+        single_port!(table, T => T::all_mut(self).retain(|port| port.name() != name));
     }
 
     /// The socket that guests join at.

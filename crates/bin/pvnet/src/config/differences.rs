@@ -3,9 +3,9 @@
 use control_socket::{ChangeAction, ChangeStep, TableKind};
 use netback::RxChannel;
 
-use super::port_settings::{PortTable, changes, effort_in, taking};
+use super::port_settings::{SinglePort, changes, taking};
 use super::table::{CARDS, Changes, Effort, Table, in_place};
-use super::{Config, Guest, Mirror, Nic, PlatformKind, Port, Uplink, UplinkKind, Vif};
+use super::{Config, Guest, Mirror, Nic, PlatformKind, single_port};
 
 /// A table that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +44,15 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     let is_fixed = |name: &str| uses_card(old, name) || uses_card(new, name);
     let changes_of = |before: &_, after: &_| guest([old, new], before, after);
     all.of_tables(TableKind::Guest, [&old.guests, &new.guests], is_fixed, changes_of);
-    let uplinks = || old.uplinks.iter().chain(&new.uplinks);
-    let of_card =
-        |name: &str| uplinks().any(|uplink| uplink.name == name && uplink.kind == UplinkKind::Cdna);
-    all.of_tables(TableKind::Uplink, [&old.uplinks, &new.uplinks], of_card, whole(uplink));
-    all.of_tables(TableKind::Port, [&old.ports, &new.ports], |_| false, whole(changes));
+    for kind in TableKind::ports() {
+        single_port!(kind, T => {
+            let [old, new] = [old, new].map(T::all);
+            let is_fixed = |name: &str| {
+                old.iter().chain(new).any(|port| port.name() == name && port.fixed().is_some())
+            };
+            all.of_tables(kind, [old, new], is_fixed, whole(of_port));
+        });
+    }
     let mirrors = [&*old.mirrors, &new.mirrors];
     all.of_tables(TableKind::Mirror, mirrors, |_| false, whole(Mirror::differing));
     all.0
@@ -57,25 +61,8 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
 /// What differs of a guest's table, by port.
 type ByPort = Vec<(String, Changes)>;
 
-/// A table that has a name.
-trait Named {
-    fn name(&self) -> &str;
-}
-
-macro_rules! tables_with_names {
-    ($($table:ty),*) => {
-        $(impl Named for $table {
-            fn name(&self) -> &str {
-                &self.name
-            }
-        })*
-    };
-}
-
-tables_with_names!(Nic, Guest, Uplink, Port, Mirror);
-
 /// What differs between two tables of one port.
-fn whole<T: Named>(changes: impl Fn(&T, &T) -> Changes) -> impl Fn(&T, &T) -> ByPort {
+fn whole<T: Table>(changes: impl Fn(&T, &T) -> Changes) -> impl Fn(&T, &T) -> ByPort {
     move |old, new| vec![(new.name().to_owned(), changes(old, new))]
 }
 
@@ -98,7 +85,7 @@ impl Differences {
     }
 
     /// Compares tables by their names. Those that are fixed come and go only with the daemon.
-    fn of_tables<T: Named>(
+    fn of_tables<T: Table>(
         &mut self,
         table: TableKind,
         [old, new]: [&[T]; 2],
@@ -170,24 +157,15 @@ fn guest(configs: [&Config; 2], before: &Guest, after: &Guest) -> ByPort {
     ports
 }
 
-fn uplink(old: &Uplink, new: &Uplink) -> Changes {
-    let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
+/// What differs of a port that is opened.
+fn of_port<T: SinglePort>(old: &T, new: &T) -> Changes {
+    let fixed = old.fixed().or(new.fixed());
     let changes = changes(old, new).into_iter();
-    let changes = changes.map(|(key, effort)| match effort {
-        Effort::Device if is_context => (key, CARDS),
+    let changes = changes.map(|(key, effort)| match (effort, fixed) {
+        (Effort::Device, Some(fixed)) => (key, fixed),
         _ => (key, effort),
     });
     changes.collect()
-}
-
-/// What it takes to change a key of a port, by the kind of its table.
-pub fn effort(table: TableKind, key: &str) -> Option<Effort> {
-    match table {
-        TableKind::Guest => effort_in::<Vif>(key),
-        TableKind::Uplink => effort_in::<Uplink>(key),
-        TableKind::Port => effort_in::<Port>(key),
-        _ => None,
-    }
 }
 
 /// What can run of a configuration without a restart, after these steps: the rest stays as it is in `old`.
@@ -197,23 +175,20 @@ pub fn merged(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
     merged.switch = in_place(&old.switch, &new.switch);
     (merged.xen, merged.nics) = (old.xen.clone(), old.nics.clone());
     for ChangeStep { table, name, action, .. } in steps {
-        match (table, action) {
-            (TableKind::Guest, ChangeAction::Refuse) => {
-                keep(&mut merged.guests, &old.guests, |guest| {
-                    guest.name == *name || guest.vif_names().any(|vif| vif == *name)
-                });
-            }
-            (TableKind::Uplink, ChangeAction::Refuse) => {
-                keep(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
-            }
-            (TableKind::Uplink, ChangeAction::Wait) => {
-                keep_open(&mut merged.uplinks, &old.uplinks, |uplink| uplink.name == *name);
-            }
-            (TableKind::Port, ChangeAction::Wait) => {
-                keep_open(&mut merged.ports, &old.ports, |port| port.name == *name);
-            }
-            _ => {}
+        let is_refused = *action == ChangeAction::Refuse;
+        if *table == TableKind::Guest && is_refused {
+            keep(&mut merged.guests, &old.guests, |guest| {
+                guest.name == *name || guest.vif_names().any(|vif| vif == *name)
+            });
         }
+        single_port!(*table, T => {
+            let (merged, is_meant) = (T::all_mut(&mut merged), |port: &T| port.name() == *name);
+            if is_refused {
+                keep(merged, T::all(old), is_meant);
+            } else if *action == ChangeAction::Wait {
+                keep_open(merged, T::all(old), is_meant);
+            }
+        });
     }
     merged
 }
@@ -225,7 +200,7 @@ fn keep<T: Clone>(merged: &mut Vec<T>, old: &[T], is_kept: impl Fn(&T) -> bool) 
 }
 
 /// Keeps those keys of a table for which something would have to be opened again.
-fn keep_open<T: PortTable>(merged: &mut [T], old: &[T], is_meant: impl Fn(&T) -> bool) {
+fn keep_open<T: SinglePort>(merged: &mut [T], old: &[T], is_meant: impl Fn(&T) -> bool) {
     let new = merged.iter_mut().find(|table| is_meant(table));
     if let (Some(new), Some(old)) = (new, old.iter().find(|table| is_meant(table))) {
         *new = taking(new.clone(), old, Effort::Device);

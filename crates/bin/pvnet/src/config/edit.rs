@@ -97,9 +97,8 @@ fn add(document: &mut DocumentMut, text: &str) -> Result<Vec<String>, String> {
             _ => None,
         };
         let (Some(known), Some(new)) = (known, new) else {
-            return Err(format!(
-                "[[guest]], [[uplink]], [[port]] and [[mirror]] can be added, not {kind}"
-            ));
+            let ports: Vec<_> = TableKind::ports().map(|kind| format!("[[{kind}]]")).collect();
+            return Err(format!("{} and [[mirror]] can be added, not {kind}", ports.join(", ")));
         };
         for table in new {
             let name = name_of(&table).ok_or_else(|| nameless(known, &table))?.to_owned();
@@ -195,7 +194,7 @@ fn without_places(table: &mut Table) {
 
 /// Removes a port; of a guest all interfaces.
 fn delete(document: &mut DocumentMut, name: &str) -> Result<Vec<String>, String> {
-    for kind in TableKind::PORTS {
+    for kind in TableKind::ports() {
         if take(document, kind, name) {
             return Ok(vec![name.to_owned()]);
         }

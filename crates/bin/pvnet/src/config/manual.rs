@@ -8,9 +8,7 @@ use std::fmt::Write as _;
 use control_socket::TableKind;
 
 use super::nic::Context;
-use super::port_settings::effort_in;
-use super::table::{Effort, Table};
-use super::{Daemon, Guest, Mirror, Nic, Port, Switch, Uplink, Vif, Xen};
+use super::table::{Effort, Table as _};
 
 /// The page's file.
 pub const FILE: &str = "pvnet.toml.5";
@@ -65,23 +63,9 @@ fn key(line: &str) -> &str {
 
 /// What it takes to change a key of a table.
 fn effort(heading: &str, key: &str) -> Option<Effort> {
-    let name = heading.trim_matches(['[', ']']);
-    let of_vif = || effort_in::<Vif>(key);
-    match name {
-        "xen" => return Xen::key(key),
-        "guest.vif" => return of_vif(),
-        "guest.context" => return Context::key(key),
-        _ => {}
-    }
-    match TableKind::named(name)? {
-        TableKind::Daemon => Daemon::key(key),
-        TableKind::Switch => Switch::key(key),
-        TableKind::Guest => Guest::key(key).or_else(of_vif).or_else(|| Context::key(key)),
-        TableKind::Uplink => effort_in::<Uplink>(key),
-        TableKind::Port => effort_in::<Port>(key),
-        TableKind::Nic => Nic::key(key),
-        TableKind::Mirror => Mirror::key(key),
-        _ => None,
+    match heading.trim_matches(['[', ']']) {
+        "guest.context" => Context::key(key),
+        name => super::effort(TableKind::named(name.split('.').next()?)?, key),
     }
 }
 
@@ -200,7 +184,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::config::port_settings::keys_of;
+    use crate::config::keys::keys_in;
 
     /// The keys that the page has under a heading, each with when a change of it is applied.
     fn shown(heading: &str) -> Vec<String> {
@@ -212,28 +196,17 @@ mod tests {
 
     #[test]
     fn the_page_has_every_key_of_every_table() {
-        let own = |keys: &[(&'static str, Effort)]| -> Vec<&str> {
-            keys.iter().map(|(key, _)| *key).collect()
-        };
-        for (heading, keys) in [
-            ("[daemon]", own(Daemon::KEYS)),
-            ("[switch]", own(Switch::KEYS)),
-            ("[xen]", own(Xen::KEYS)),
-            ("[[guest]]", own(Guest::KEYS)),
-            ("[[guest]]", keys_of::<Vif>().collect()),
-            ("[[uplink]]", keys_of::<Uplink>().collect()),
-            ("[[port]]", keys_of::<Port>().collect()),
-            ("[[nic]]", own(Nic::KEYS)),
-            ("[[mirror]]", own(Mirror::KEYS)),
-        ] {
-            let (shown, page) = (shown(heading), page());
-            for key in keys.into_iter().filter(|key| !["vifs", "contexts"].contains(key)) {
+        for kind in TableKind::ALL {
+            let (one, many) = (format!("[{kind}]"), format!("[[{kind}]]"));
+            let heading = if shown(&one).is_empty() { many } else { one };
+            let (shown, page) = (shown(&heading), page());
+            for (key, _) in keys_in(kind) {
                 assert!(shown.iter().any(|other| other == key), "{key} of {heading}");
                 assert!(page.contains(&format!(".B {} = ", roff(key))) || key == "limit", "{key}");
             }
             // What is shown is a key, so that each says when a change of it is applied.
             for key in &shown {
-                assert!(effort(heading, key).is_some(), "{key} of {heading}");
+                assert!(effort(&heading, key).is_some(), "{key} of {heading}");
             }
         }
     }

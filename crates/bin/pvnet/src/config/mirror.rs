@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use super::table::{Effort, table};
-use super::{Attach, Config, PlatformKind, Queues, check_name};
+use super::{Config, PlatformKind, Queues, check_name};
 
 table! {
     /// `[[mirror]]`
@@ -123,11 +123,7 @@ impl Config {
 
     /// Checks that there is such a port. On Xen the toolstack makes guests' ports.
     fn check_mirrored(&self, port: &str) -> Result<(), String> {
-        let mut vifs =
-            self.guests.iter().flat_map(|guest| guest.vif_names().take(guest.vifs.len()));
-        let is_known = self.uplinks.iter().any(|uplink| uplink.name == port)
-            || self.ports.iter().any(|other| other.name == port)
-            || vifs.any(|vif| vif == port);
+        let is_known = self.known_ports().any(|(name, _)| name == port);
         match is_known || self.daemon.platform == PlatformKind::Xen {
             true => Ok(()),
             false => Err(format!("there is no port {port:?}")),
@@ -142,16 +138,14 @@ impl Config {
                 "uplink {port:?} has queues for guests, and cannot get copies only"
             ));
         }
-        let machine = self.ports.iter().find(|other| other.name == port);
-        let vif = self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs));
-        let mut vif = vif.filter(|(name, _)| name == port);
         // On Xen the toolstack makes guests' ports, each of which has a table of its name, or that of all.
-        let by_toolstack = (uplink.is_none() && machine.is_none())
+        let by_toolstack = self
+            .single_ports()
+            .all(|(name, _)| name != port)
             .then(|| self.guest(port).filter(|_| self.daemon.platform == PlatformKind::Xen))
             .flatten();
         let of_domain = by_toolstack.map(|guest| guest.vifs.first().cloned().unwrap_or_default());
-        let has_device = machine.is_some_and(|port| port.settings.attach == Some(Attach::Device))
-            || vif.any(|(name, vif)| self.device_of(vif, Some(&name)).is_some())
+        let has_device = self.devices().any(|(name, _)| name == port)
             || of_domain.is_some_and(|vif| self.device_of(&vif, None).is_some());
         match has_device {
             true => Err(format!(

@@ -17,6 +17,7 @@ use switch::{Membership, Tagging, VlanId};
 use vhost_user::Mode;
 use wire::ethernet::MacAddr;
 
+use super::Config;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
 use super::flooding::{Flooding, multicast_router};
@@ -75,7 +76,11 @@ impl ByTable {
             TableKind::Guest => self.vif,
             TableKind::Uplink => self.uplink,
             TableKind::Port => self.port,
-            _ => None,
+            TableKind::Daemon
+            | TableKind::Switch
+            | TableKind::Xen
+            | TableKind::Mirror
+            | TableKind::Nic => None,
         }
     }
 }
@@ -229,6 +234,11 @@ impl PortSettings {
         self.guard == Some(GuardMode::Addresses) && !is_known
     }
 
+    /// The device on the host of a port with a table of its own, if it has one.
+    pub(super) fn own_device(&self, port: &str) -> Option<HostDevice> {
+        self.device(Attach::Switch, Some(port))
+    }
+
     /// When its other side is notified of frames, or a worker woken up for an uplink's; none for the default, which costs a single
     /// frame nothing.
     ///
@@ -287,6 +297,23 @@ pub trait PortTable: Table<Key = Effort> {
 
     /// The same, to change them.
     fn settings_mut(&mut self) -> &mut PortSettings;
+}
+
+/// A table that is one port, whatever that is made of.
+pub trait SinglePort: PortTable {
+    /// All such tables.
+    fn all(config: &Config) -> &Vec<Self>;
+
+    /// The same, to change them.
+    fn all_mut(config: &mut Config) -> &mut Vec<Self>;
+
+    /// Checks what TOML cannot express, and that it fits the other tables.
+    fn check(&self, config: &Config) -> Result<(), String>;
+
+    /// Why it comes, goes and is opened only with the daemon, if that is so.
+    fn fixed(&self) -> Option<Effort> {
+        None
+    }
 }
 
 /// What it takes to change a key of a port, by the kind of its table; none if that has no such key.

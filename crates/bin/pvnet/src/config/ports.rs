@@ -8,7 +8,8 @@ use serde::Deserialize;
 use switch::multicast::Router;
 use vhost_user::DeviceOptions;
 
-use super::port_settings::{Attach, HostDevice, PortSettings, Rules};
+use super::Config;
+use super::port_settings::{HostDevice, PortSettings, Rules, SinglePort};
 use super::table::{Effort, table};
 
 table! {
@@ -56,9 +57,16 @@ fn memory_in(info: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-impl Port {
-    /// Checks what TOML cannot express.
-    pub(super) fn check(&self) -> Result<(), String> {
+impl SinglePort for Port {
+    fn all(config: &Config) -> &Vec<Self> {
+        &config.ports
+    }
+
+    fn all_mut(config: &mut Config) -> &mut Vec<Self> {
+        &mut config.ports
+    }
+
+    fn check(&self, config: &Config) -> Result<(), String> {
         let Self { queues, settings, .. } = self;
         if self.kind.is_none() {
             return Err("kind is missing: kind = \"vhost-user\"".into());
@@ -86,12 +94,18 @@ impl Port {
         if settings.mtu.is_some() && self.device().is_none() {
             return Err("mtu is for attach = \"device\"; otherwise a virtual machine's MTU is its front-end's (QEMU: host_mtu)".into());
         }
+        let mut others = config.single_ports().filter(|(name, _)| *name != self.name);
+        if settings.mac.is_some() && others.any(|(_, other)| other.mac == settings.mac) {
+            return Err("its mac is given twice".into());
+        }
         settings.sources().map(drop)
     }
+}
 
+impl Port {
     /// Its device on the host, if it has one.
     pub fn device(&self) -> Option<HostDevice> {
-        self.settings.device(Attach::Switch, Some(&self.name))
+        self.settings.own_device(&self.name)
     }
 
     /// What is enforced of it.
@@ -141,7 +155,7 @@ impl Port {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, SocketFile};
+    use crate::config::SocketFile;
 
     const GOOD: &str =
         "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/run/vm.sock\"\n";
@@ -153,7 +167,7 @@ mod tests {
 
     fn check(text: &str) -> Result<(), String> {
         let port = parse(text)?;
-        port.check()
+        port.check(&Config::default())
     }
 
     #[test]
@@ -211,7 +225,7 @@ mod tests {
     fn a_socket_has_the_permissions_and_the_group_of_its_table() {
         let text = "mac = \"02:00:00:00:00:01\"\nsocket_mode = 0o660\nsocket_group = 7\n";
         let port = parse(text).unwrap();
-        assert_eq!(port.check(), Ok(()));
+        assert_eq!(port.check(&Config::default()), Ok(()));
         assert_eq!(port.settings.socket_file(), SocketFile { mode: Some(0o660), group: Some(7) });
     }
 

@@ -22,7 +22,7 @@ use super::guest::Guest;
 use super::nic::Context;
 use super::port_settings::{PortSettings, PortTable, SETTINGS, effort_in, keys_of};
 use super::table::Table as _;
-use super::{Config, Port, Uplink, Vif};
+use super::{Config, Vif, single_port};
 
 /// What is wrong with a text, in an operator's words, and where.
 #[derive(Clone, Debug)]
@@ -123,9 +123,8 @@ pub(super) fn read(text: &str) -> Result<Config, Fault> {
             let DeValue::Table(table) = table.get_mut() else { continue };
             let put = match TableKind::named(kind.get_ref()) {
                 Some(TableKind::Guest) => write_out(table, &place),
-                Some(TableKind::Uplink) => gather::<Uplink>(table, &place),
-                Some(TableKind::Port) => gather::<Port>(table, &place),
-                _ => Ok(()),
+                Some(kind) => single_port!(kind, T => gather::<T>(table, &place)).unwrap_or(Ok(())),
+                None => Ok(()),
             };
             put.map_err(|(place, message)| Fault::new(text, Some(place), message))?;
         }

@@ -41,6 +41,9 @@ pub trait Table: Clone {
     /// Its keys.
     const KEYS: &'static [(&'static str, Self::Key)];
 
+    /// Its name, which is its first key; empty for a table without one.
+    fn name(&self) -> &str;
+
     /// For each key, in their order, whether it has another value in `new`.
     fn differs(&self, new: &Self) -> Vec<bool>;
 
@@ -91,6 +94,10 @@ macro_rules! table {
             const KEYS: &'static [(&'static str, $known)] =
                 &[$((stringify!($key), table!(@either $usual $(, $own)?)),)*];
 
+            fn name(&self) -> &str {
+                table!(@name self, $($key)*)
+            }
+
             fn differs(&self, new: &Self) -> Vec<bool> {
                 vec![$(self.$key != new.$key,)*]
             }
@@ -127,6 +134,8 @@ macro_rules! table {
             }
         }
     };
+    (@name $table:expr, name $($key:ident)*) => { &$table.name };
+    (@name $table:expr, $($key:ident)*) => { "" };
     (@either $usual:expr) => { $usual };
     (@either $usual:expr, $own:expr) => { $own };
 }

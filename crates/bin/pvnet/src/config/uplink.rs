@@ -7,10 +7,11 @@ use offload::Features;
 use serde::Deserialize;
 use switch::multicast::Router;
 
+use super::Config;
 use super::capabilities::Capabilities;
 use super::nic::Protection;
-use super::port_settings::{Rules, changes, check_interface};
-use super::table::{Effort, table};
+use super::port_settings::{Rules, SinglePort, changes, check_interface};
+use super::table::{CARDS, Effort, table};
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -71,9 +72,37 @@ const KINDS_WITH: [(&[&str], &[UplinkKind]); 7] = [
     (&["huge_pages", "receive_buffers"], &[Tap, Macvtap, AfPacket, AfXdp, Cdna]),
 ];
 
+impl SinglePort for Uplink {
+    fn all(config: &Config) -> &Vec<Self> {
+        &config.uplinks
+    }
+
+    fn all_mut(config: &mut Config) -> &mut Vec<Self> {
+        &mut config.uplinks
+    }
+
+    fn fixed(&self) -> Option<Effort> {
+        (self.kind == Cdna).then_some(CARDS)
+    }
+
+    fn check(&self, config: &Config) -> Result<(), String> {
+        self.check_keys()?;
+        let shares = |other: &&Self| other.name != self.name && other.place() == self.place();
+        if let Some(Self { name, .. }) = config.uplinks.iter().find(shares) {
+            return Err(format!("uplink {name:?} has its device, socket or context already"));
+        }
+        match &self.nic {
+            Some(nic) if config.nics.iter().all(|other| other.name != *nic) => {
+                Err(format!("there is no [[nic]] with the name {nic:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Uplink {
     /// Checks what TOML cannot express.
-    pub(super) fn check(&self) -> Result<(), String> {
+    fn check_keys(&self) -> Result<(), String> {
         let Self { kind, tap, nic, queues, guest_queues, settings, .. } = self;
         settings.check()?;
         for (key, _) in changes(&Self::default(), self) {
@@ -281,14 +310,13 @@ impl UplinkKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     const BACK_END: &str = "name = \"up\"\nkind = \"virtio-user\"\nsocket = \"/run/up.sock\"\n";
 
     fn parse(text: &str) -> Result<Uplink, String> {
         let config = Config::parse(&format!("[[uplink]]\n{text}"));
         let uplink = config.map_err(|fault| fault.to_string())?.uplinks.remove(0);
-        uplink.check().map(|()| uplink)
+        uplink.check(&Config::default()).map(|()| uplink)
     }
 
     #[test]

@@ -51,6 +51,23 @@ pub(super) fn of_tables(
             let wanted = config.ports.iter().filter(|port| is_wanted(&port.name));
             wanted.map(|port| virtual_machine::closed(port, config)).collect()
         }
-        _ => Ok(Vec::new()),
+        TableKind::Guest
+        | TableKind::Daemon
+        | TableKind::Switch
+        | TableKind::Xen
+        | TableKind::Mirror
+        | TableKind::Nic => Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// None is forgotten when the daemon starts.
+    #[test]
+    fn all_ports_but_guests_are_opened() {
+        let opened = TableKind::ports().filter(|kind| *kind != TableKind::Guest);
+        assert!(opened.eq(TABLES));
     }
 }

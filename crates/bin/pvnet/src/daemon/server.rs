@@ -40,15 +40,9 @@ const BUSY: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 /// Joins the groups that sockets will have, if the process may: whoever owns a file may give it to a group that they are in, without the
 /// capability that the sandbox takes.
 pub(super) fn join_groups(config: &Config) {
-    let ports = config.ports.iter().map(|port| port.settings.socket_group);
-    let uplinks = config.uplinks.iter().map(|uplink| uplink.settings.socket_group);
-    let all = [config.daemon.control_group, config.daemon.join_group]
-        .into_iter()
-        .chain(ports)
-        .chain(uplinks);
     let mut groups = getgroups().unwrap_or_default();
     let own = groups.len();
-    for group in all.flatten().map(Gid::from_raw) {
+    for group in config.socket_groups().map(Gid::from_raw) {
         if !groups.contains(&group) {
             groups.push(group);
         }

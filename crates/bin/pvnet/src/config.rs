@@ -27,6 +27,7 @@ use std::path::PathBuf;
 
 use control_socket::TableKind;
 use datapath::Workers;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use daemon::{Daemon, OnStop, PlatformKind, Poll, SandboxLevel, Switch, Xen, default_queues};
@@ -35,7 +36,7 @@ pub use edit::{Edited, edit, keeps_its_form, value_of};
 pub use file::{ConfigFile, Loaded, candidate};
 pub use flooding::{Flooding, Multicast};
 pub use guest::{EVERY_GUEST, Guest, vif_name};
-pub use keys::effort;
+pub use keys::{SCHEMA, effort, schema};
 pub use mirror::Mirror;
 pub use nic::{Context, Nic, Protection, Wire};
 pub use overrides::Override;
@@ -87,7 +88,7 @@ pub enum Error {
 }
 
 /// The whole file. `examples/pvnet.toml` documents every key.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The daemon's own settings.

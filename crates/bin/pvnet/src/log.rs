@@ -7,6 +7,7 @@ mod recent;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, warn};
@@ -83,7 +84,7 @@ fn filter(text: &str) -> Option<EnvFilter> {
 }
 
 /// `log`, `--log-format`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
     /// A line of text per message, for people.

@@ -241,7 +241,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Print what a command's JSON looks like, as a JSON Schema (2020-12); without a name, list all.
+    /// Print what a command's JSON looks like, or the configuration (`config`), as a JSON Schema (2020-12); without a name, list all.
     ///
     /// Each document names its schema and the version of it in its first field, `schema`. Fields may be added to a version, so a
     /// program that reads a document should ignore those that it does not know.

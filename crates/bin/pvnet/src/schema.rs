@@ -1,4 +1,4 @@
-//! `pvnet schema`: what the JSON of each command looks like.
+//! `pvnet schema`: what the JSON of each command looks like, and the configuration.
 
 use std::io::Write as _;
 
@@ -8,6 +8,7 @@ use report::SchemaArgs;
 
 use crate::attach::AttachDocument;
 use crate::balloon::BalloonDocument;
+use crate::config;
 use crate::config_check::CheckDocument;
 use crate::doctor::DoctorDocument;
 use crate::mirrors::MirrorDocument;
@@ -43,7 +44,11 @@ pub const KINDS: &[Kind] = &[
     Kind::of::<DoctorDocument>("doctor", &["doctor"]),
     // At SIGUSR1, not with an option.
     Kind::of::<GuestReport>("guest", &["guest", "frontend"]),
+    // Nothing prints it: the file that an operator writes.
+    Kind { name: CONFIG, commands: &[], id: config::SCHEMA, schema: config::schema },
 ];
+
+const CONFIG: &str = "config";
 
 /// Prints the schema that is asked for, or a list of all.
 ///
@@ -77,7 +82,7 @@ mod tests {
 
     #[test]
     fn schemas_name_themselves_and_know_all_fields() {
-        for kind in KINDS {
+        for kind in KINDS.iter().filter(|kind| kind.name != CONFIG) {
             assert!(kind.id.starts_with(&format!("pvnet-{}/", kind.name)), "{}", kind.id);
             assert_eq!(document::faults(kind), [""; 0], "{}", kind.id);
         }

@@ -10,7 +10,7 @@ use crate::addresses::Allowed;
 use crate::hidden::Policy;
 
 /// `guard`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuardMode {
     /// Its own MAC address and its own IP addresses.

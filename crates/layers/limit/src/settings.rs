@@ -7,19 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::meter::{Limit, Meter};
 
 /// `limit`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// From the port into the switch.
     #[serde(deserialize_with = "limit")]
+    #[schemars(with = "DirectionLimits")]
     pub ingress: Limit,
     /// From the switch out of the port.
     #[serde(deserialize_with = "limit")]
+    #[schemars(with = "DirectionLimits")]
     pub egress: Limit,
 }
 
 /// One direction, as in the file.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DirectionLimits {
     /// 10⁶ bits per second.

@@ -75,13 +75,18 @@ pub enum GrantReuse {
 
 macro_rules! named {
     ($kind:ty, $($name:literal => $value:path),+) => {
+        impl $kind {
+            /// The names of all, in the order of their declaration.
+            pub const NAMES: &[&str] = &[$($name),+];
+        }
+
         impl FromStr for $kind {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
                 match text {
                     $($name => Ok($value),)+
-                    _ => Err(format!("not one of {}", [$($name),+].join(", "))),
+                    _ => Err(format!("not one of {}", Self::NAMES.join(", "))),
                 }
             }
         }

@@ -1,10 +1,11 @@
 //! What a device can do with frames that are sent to it.
 
 use offload::Features;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// The NIC's capabilities on transmit. `capabilities` is their names joined by `+`, or `none`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 pub struct Capabilities {
     /// Completes transport checksums.

@@ -11,12 +11,13 @@ use cpus::CpuList;
 use datapath::BalanceRule;
 use poller::Polling;
 use port::LENT_MAX;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
 use super::flooding::Multicast;
 use super::port_settings::Attach;
-use super::port_settings::socket::{group, socket_mode};
+use super::port_settings::socket::{Group, group, socket_mode};
 use super::table::{AT_START, Effort, table};
 use crate::log::LogFormat;
 
@@ -32,22 +33,25 @@ table! {
         join_mode: u32 = SOCKET_MODE;
         /// Its group; the daemon's, or the folder's, if absent.
         #[serde(deserialize_with = "group")]
+        #[schemars(with = "Option<Group>")]
         join_group: Option<u32> = None;
         /// The permissions of the control socket.
         #[serde(deserialize_with = "socket_mode")]
         control_mode: u32 = SOCKET_MODE;
         /// The group of the control socket; the daemon's, or the folder's, if absent.
         #[serde(deserialize_with = "group")]
+        #[schemars(with = "Option<Group>")]
         control_group: Option<u32> = None;
         /// The permissions of the socket where cards join.
         #[serde(deserialize_with = "socket_mode")]
         nic_mode: u32 = SOCKET_MODE;
         /// The platform whose guests are served.
         platform: PlatformKind = PlatformKind::Machine;
-        /// Threads that carry frames; see [`Daemon::workers`].
+        /// Threads that carry frames; one for each of `cpus`, or as the machine's CPUs suggest, if absent.
         workers: Option<usize> = None;
         /// The CPUs of these threads, one each; without it they run where the scheduler puts them.
         #[serde(deserialize_with = "cpu_list")]
+        #[schemars(with = "Option<String>")]
         cpus: Option<CpuList> = None;
         /// Whether queues get other workers when these have too much to do.
         rebalance: Rebalance = Rebalance::default(), Effort::InPlace;
@@ -77,7 +81,7 @@ table! {
 }
 
 /// `poll`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Poll {
     /// Polls for a while where that helps, then sleeps.
@@ -101,7 +105,7 @@ impl Poll {
 }
 
 /// `rebalance`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rebalance {
     /// Queues move when that helps.
@@ -215,7 +219,7 @@ const RECORDINGS: &str = "/var/lib/pvnet";
 const SOCKET_MODE: u32 = 0o600;
 
 /// `platform`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlatformKind {
     /// Guests are processes that join: `pvnet guest`.
@@ -261,7 +265,7 @@ impl Xen {
 }
 
 /// `on_stop`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStop {
     /// They stay connected and wait for the next daemon.
@@ -287,7 +291,7 @@ table! {
 }
 
 /// What the daemon gives up when it has started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxLevel {
     /// Everything that the configuration, as it is, does not need.

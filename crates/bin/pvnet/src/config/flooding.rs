@@ -1,11 +1,12 @@
 //! `multicast` in `[switch]`, and `multicast_router` and `flood_copies_per_second` of a port: who gets what a port floods, and how
 //! much that may be.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switch::multicast::Router;
 
 /// `multicast`: who gets the frames of multicast groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Multicast {
     /// All ports.
@@ -24,25 +25,28 @@ pub struct Flooding {
     pub copies: Option<u32>,
 }
 
+/// `multicast_router` as it is written.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "true, false or \"auto\"")]
+pub(super) enum RouterKey {
+    Is(bool),
+    Learnt(Auto),
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Auto {
+    Auto,
+}
+
 /// `multicast_router`: a truth, or `"auto"`.
 pub(super) fn multicast_router<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Router>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "true, false or \"auto\"")]
-    enum Key {
-        Is(bool),
-        Learnt(Auto),
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    enum Auto {
-        Auto,
-    }
-    Ok(Some(match Key::deserialize(deserializer)? {
-        Key::Is(true) => Router::Always,
-        Key::Is(false) => Router::Never,
-        Key::Learnt(Auto::Auto) => Router::Learnt,
+    Ok(Some(match RouterKey::deserialize(deserializer)? {
+        RouterKey::Is(true) => Router::Always,
+        RouterKey::Is(false) => Router::Never,
+        RouterKey::Learnt(Auto::Auto) => Router::Learnt,
     }))
 }
 

@@ -157,6 +157,8 @@ and
 .B \-\-set
 take the keys of ports, and write a list with commas:
 .BR trunk=10,20 .
+.B pvnet schema config
+prints all keys with their types, as a JSON Schema.
 "#;
 
 const END: &str = r#".SH FILES

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::table::{Effort, table};
@@ -19,7 +20,7 @@ table! {
         direction: Direction = Direction::Both;
         /// The port that gets the copies and nothing else. What it sends is dropped.
         to: Option<String> = None;
-        /// The name of the files that the copies are written to, without what [`Mirror::file_name`] takes off.
+        /// The name of the files that the copies are written to, without number and ending.
         file: Option<String> = None;
         /// The most MiB of a file [default: 100].
         file_mib: Option<u32> = None;
@@ -33,7 +34,7 @@ table! {
 }
 
 /// `direction`: which frames of a port are copied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// From the port into the switch.

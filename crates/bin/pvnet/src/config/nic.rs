@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use contexts::IommuMode;
 use nic_session::channel::Coalescing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
@@ -26,9 +27,9 @@ table! {
         tso: bool = false;
         /// When its contexts are interrupted, unless a guest's table says otherwise.
         coalescing: CoalescingSettings = CoalescingSettings::default();
-        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
+        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it.
         coalesce_frames: Option<u32> = None;
-        /// and instead of `coalescing.rx_micros`.
+        /// Instead of `coalescing.rx_micros`.
         coalesce_us: Option<u32> = None;
         /// Where its frames leave the host.
         wire: Wire = Wire::default();
@@ -53,7 +54,7 @@ table! {
 /// `coalescing`: interrupts come after a number of frames, or of microseconds after the first; 0 is not by number, or not by
 /// time. Both 0: at once. Without a number for received frames, one after a pause interrupts at once, and frames in a row are
 /// held back. What is absent is as the guest's end has it.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoalescingSettings {
     /// Sent frames.
@@ -107,8 +108,9 @@ impl From<CoalescingSettings> for Coalescing {
 }
 
 /// `protection`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(from = "ProtectionToml")]
+#[schemars(with = "ProtectionToml")]
 pub struct Protection {
     /// Who writes the rings, and what keeps the card from memory of others.
     pub mode: contexts::Protection,
@@ -128,7 +130,7 @@ const DEFERRED_PAGES: u32 = 128;
 const DEFERRED_TIME: Duration = Duration::from_millis(10);
 
 /// `protection`, as in the file: a word, or a table for an IOMMU.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "\"hypervisor\", \"none\", or { iommu = \"static\", \"strict\" or \"deferred\" }"
@@ -138,14 +140,14 @@ enum ProtectionToml {
     Iommu(Iommu),
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Named {
     None,
     Hypervisor,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Iommu {
     iommu: Mode,
@@ -157,7 +159,7 @@ fn cache_entries_default() -> u32 {
     iommu::Geometry::default().entries
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Mode {
     Static,
@@ -250,6 +252,7 @@ table! {
         nic: String = String::new();
         /// Its MAC address, the only source of the frames that it sends.
         #[serde(deserialize_with = "parsed")]
+        #[schemars(with = "String")]
         mac: MacAddr = MacAddr([0; 6]);
         /// IP addresses for its guest's namespace.
         addresses: Vec<String> = Vec::new();
@@ -257,9 +260,9 @@ table! {
         protection: Option<Protection> = None;
         /// When it is interrupted; as the card's contexts are if absent.
         coalescing: Option<CoalescingSettings> = None;
-        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
+        /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it.
         coalesce_frames: Option<u32> = None;
-        /// and instead of `coalescing.rx_micros`.
+        /// Instead of `coalescing.rx_micros`.
         coalesce_us: Option<u32> = None;
     }
 }

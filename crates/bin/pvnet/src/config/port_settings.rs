@@ -10,8 +10,9 @@ use datapath::Workers;
 use guard::{Allowed, GuardMode, Policy, Sources, deserialize_allowed};
 use limit::Limits;
 use port::Coalescing;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use socket::{SocketMode, group, socket_mode_if_any};
+use socket::{Group, SocketMode, group, socket_mode_if_any};
 use switch::multicast::Router;
 use switch::{Membership, Tagging, VlanId};
 use vhost_user::Mode;
@@ -20,7 +21,7 @@ use wire::ethernet::MacAddr;
 use super::Config;
 use super::capabilities::Capabilities;
 use super::coalescing::coalescing;
-use super::flooding::{Flooding, multicast_router};
+use super::flooding::{Flooding, RouterKey, multicast_router};
 use super::table::{Changes, Effort, Table, parsed_if_any, table};
 pub(super) use attach::check_interface;
 pub use attach::{Attach, HostDevice};
@@ -99,6 +100,7 @@ table! {
     PortSettings [ByTable = IN_PLACE] {
         /// The MAC address of what is behind it: a guest, or a card's context. On Xen the toolstack gives it.
         #[serde(deserialize_with = "parsed_if_any")]
+        #[schemars(with = "Option<String>")]
         mac: Option<MacAddr> = None, AGREED;
         /// IP addresses: for a guest's namespace, or for the host's end of an uplink.
         addresses: Vec<String> = Vec::new(), AGREED.not_for_ports(NO_ADDRESSES);
@@ -111,6 +113,7 @@ table! {
         socket_mode: Option<u32> = None, OPENED.not_for_vifs(NO_SOCKET);
         /// The group of the socket's file; the daemon's, or the folder's, if absent.
         #[serde(deserialize_with = "group")]
+        #[schemars(with = "Option<Group>")]
         socket_group: Option<u32> = None, OPENED.not_for_vifs(NO_SOCKET);
         /// Whether rings may be packed. An uplink accepts them by default. A virtual machine is not offered them: under QEMU no
         /// device continues one after a restart.
@@ -121,10 +124,11 @@ table! {
         tcp_segmentation_offload: Option<bool> = None, AGREED.not_for_uplinks(BY_CAPABILITIES);
         /// Whether the guest gets unfinished checksums and frames beyond the MTU, as far as its front-end takes them.
         guest_offloads: bool = true, AGREED.not_for_uplinks(BY_CAPABILITIES);
-        /// The sources that its frames may have; [`PortSettings::sources`] has the default.
+        /// The sources that its frames may have; "addresses" if these are known, otherwise "mac", if absent.
         guard: Option<GuardMode> = None, IN_PLACE.not_for_uplinks(FROM_EVERYBODY);
         /// The IP addresses and networks that it may send from; `addresses` if empty.
         #[serde(deserialize_with = "deserialize_allowed")]
+        #[schemars(with = "Vec<String>")]
         guard_addresses: Vec<Allowed> = Vec::new(), IN_PLACE.not_for_uplinks(FROM_EVERYBODY);
         /// The rates at which frames may come from it and go to it.
         limit: Limits = Limits::default();
@@ -140,14 +144,15 @@ table! {
         isolated: bool = false;
         /// Whether multicast routers are behind it; behind uplinks by default.
         #[serde(deserialize_with = "multicast_router")]
+        #[schemars(with = "Option<RouterKey>")]
         multicast_router: Option<Router> = None;
         /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
         flood_copies_per_second: Option<u32> = None;
         /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
         gro: bool = false;
-        /// Frames after which its other side is notified,
+        /// Frames after which its other side is notified, or a worker woken up for an uplink's.
         coalesce_frames: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
-        /// or microseconds after the last one; see [`PortSettings::coalescing`].
+        /// Microseconds after the last frame, when that happens too.
         coalesce_us: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
         /// What it is joined to.
         attach: Option<Attach> = None, OPENED.not_for_uplinks(LEADS_OUT);
@@ -184,7 +189,7 @@ pub struct Rules {
 }
 
 /// `worker`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OwnWorker {
     /// A worker that serves no other port.

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use guard::GuardMode;
 use offload::Features;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switch::multicast::Router;
 use vhost_user::DeviceOptions;
@@ -31,7 +32,7 @@ table! {
 }
 
 /// `kind`: what a port is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
     /// A device of a virtual machine, over vhost-user.

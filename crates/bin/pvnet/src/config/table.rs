@@ -77,7 +77,7 @@ macro_rules! table {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+        #[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub struct $name {
             $($(#[$key_meta])* pub $key: $type,)*

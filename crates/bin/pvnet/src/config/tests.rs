@@ -1,9 +1,9 @@
 //! Tests of the whole configuration.
 
 mod cards;
+mod example;
 mod uplinks;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use guard::Sources;
@@ -27,83 +27,6 @@ fn overridden(text: &str, set: &str) -> Result<Config, String> {
 
 const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
 const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
-
-/// What stands in the example from the first table of a kind on, up to that of another one.
-fn example_of(kind: TableKind) -> Vec<&'static str> {
-    let text = include_str!("../../../../../examples/pvnet.toml");
-    let lines = text.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
-    let mut of = None;
-    let lines = lines.filter(|line| {
-        let header = line.strip_prefix('[').map(|line| line.trim_start_matches('['));
-        let header = header.and_then(|line| line.split(']').next()?.split('.').next());
-        of = header.map_or(of, TableKind::named);
-        of == Some(kind)
-    });
-    lines.collect()
-}
-
-/// The keys that have a line there.
-fn shown_in_example(kind: TableKind) -> BTreeSet<&'static str> {
-    let lines = example_of(kind).into_iter().filter(|line| line.contains(" = "));
-    let keys = lines.filter_map(|line| line.split([' ', '.']).next());
-    keys.filter(|key| !key.is_empty()).collect()
-}
-
-/// An operator finds a line for it, with what it means; and nothing else.
-#[test]
-fn the_example_has_a_line_for_every_key() {
-    // examples/xen.toml has [xen].
-    for kind in TableKind::ALL.into_iter().filter(|kind| *kind != TableKind::Xen) {
-        let keys = keys::keys_in(kind).into_iter().map(|(key, _)| key);
-        assert_eq!(shown_in_example(kind), keys.collect(), "in {kind}");
-    }
-}
-
-#[test]
-fn the_example_is_valid_and_shows_the_defaults() {
-    let text = include_str!("../../../../../examples/pvnet.toml");
-    let config = parse(text).unwrap();
-    assert_eq!(config.guests.len(), 2);
-    // The example sets on `red` what `blue` has by default.
-    let [red, blue] = &config.guests[..] else { panic!() };
-    assert_eq!((red.memory_mib, red.balloon), (blue.memory_mib, blue.balloon));
-    assert_eq!(red.group_pages, blue.group_pages);
-    assert_eq!(red.copy_pool, blue.copy_pool);
-    let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
-    assert_eq!(red.features(), blue.features());
-    assert_eq!(red.persistent_grants, blue.persistent_grants);
-    assert_eq!(red.grant_reuse, blue.grant_reuse);
-    let is_split =
-        |vif: &Vif| vif.offered(1, PlatformKind::Machine, Poll::Adaptive).split_event_channels;
-    assert_eq!(is_split(red), is_split(blue));
-    let sources = |vif: &Vif| std::mem::discriminant(&vif.settings.sources().unwrap());
-    assert_eq!(sources(red), sources(blue));
-    assert_eq!(red.settings.limit, blue.settings.limit);
-    // The lines that are commented out are valid too.
-    let keys = ["limit", "guard", "uid", "token_file"];
-    let set = keys
-        .iter()
-        .fold(text.to_owned(), |text, key| text.replace(&format!("\n#{key}"), &format!("\n{key}")));
-    let set = parse(&set).unwrap();
-    assert!(set.guests[0].uid.is_some() && set.guests[0].token_file.is_some());
-    assert_eq!(set.guests[0].vifs[0].settings.sources(), red.settings.sources());
-    assert!(!set.guests[0].vifs[0].settings.limit.ingress.is_unlimited());
-    let shown = text.split("\n\n").find(|part| part.contains("#[[guest.vif]]")).unwrap();
-    let lines = shown.lines().filter(|line| !line.starts_with("# "));
-    let router: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
-    assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
-    assert_eq!(config.daemon.poll_limit(), Daemon::default().poll_limit());
-    assert_eq!(config.daemon.low_latency, Daemon::default().low_latency);
-    assert_eq!(config.daemon.sandbox, Daemon::default().sandbox);
-    assert_eq!(config.daemon.directory, Daemon::default().directory);
-    assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
-    assert_eq!(config.daemon.control_mode, Daemon::default().control_mode);
-    assert_eq!(config.daemon.nic_mode, Daemon::default().nic_mode);
-    assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
-    assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
-    let default = Switch::default().flood_copies_per_second;
-    assert_eq!(config.switch.flood_copies_per_second, default);
-}
 
 #[test]
 fn queues_and_workers_follow_the_cpus() {
@@ -159,26 +82,6 @@ fn coalescing_has_the_same_keys_everywhere() {
             assert!(parse(&text).unwrap_err().contains("coalesce_"), "{text}");
         }
     }
-}
-
-#[test]
-fn the_example_for_xen_is_valid_and_shows_the_defaults() {
-    let config = parse(include_str!("../../../../../examples/xen.toml")).unwrap();
-    let any = config.guest("any").unwrap().vifs.remove(0);
-    let other = Vif::default();
-    assert_eq!(any.features(), other.features());
-    assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
-    let is_split =
-        |vif: &Vif| vif.offered(1, PlatformKind::Xen, Poll::Adaptive).split_event_channels;
-    assert_eq!(is_split(&any), is_split(&other));
-    assert_eq!(any.settings.guest_offloads, other.settings.guest_offloads);
-    assert_eq!(
-        (any.settings.sources(), any.settings.limit),
-        (other.settings.sources(), other.settings.limit)
-    );
-    assert_eq!(config.daemon.poll_limit(), Duration::ZERO);
-    let default = Xen::default();
-    assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use offload::Features;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switch::multicast::Router;
 
@@ -14,7 +15,7 @@ use super::port_settings::{Rules, SinglePort, changes, check_interface};
 use super::table::{CARDS, Effort, table};
 
 /// `receive_buffers`: the memory that frames from an uplink are read into.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiveBuffers {
     /// Buffers for a whole frame, reused without zeroing.
@@ -233,7 +234,7 @@ fn check_prefix(text: &str) -> Result<(), String> {
 }
 
 /// `queues`: who shares the receive queues of an uplink, or how many pairs of rings a back-end's port has at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(from = "QueuesValue")]
 pub enum Queues {
     /// All frames.
@@ -247,14 +248,14 @@ pub enum Queues {
 }
 
 /// `queues` as it is written.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "queues is not \"shared\", \"per-guest\" or a number")]
 enum QueuesValue {
     Number(u16),
     Name(QueuesName),
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum QueuesName {
     Shared,
@@ -275,7 +276,7 @@ impl From<QueuesValue> for Queues {
 const GUEST_QUEUES_MAX: u16 = 192;
 
 /// `kind`: what an uplink is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum UplinkKind {
     /// A tap device.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switch::multicast::Router;
 use wire::ethernet::MacAddr;
@@ -19,14 +20,17 @@ table! {
         queues: Option<u32> = None;
         /// The I/O channel of the frames that the guest sends.
         #[serde(deserialize_with = "parsed")]
+        #[schemars(with = "String", extend("enum" = TxChannel::NAMES))]
         tx: TxChannel = TxChannel::default();
         /// The I/O channel of the frames that the guest receives.
         #[serde(deserialize_with = "parsed")]
+        #[schemars(with = "String", extend("enum" = RxChannel::NAMES))]
         rx: RxChannel = RxChannel::default();
         /// The most pages of each queue that stay mapped.
         persistent_grants: u16 = PERSISTENT_GRANTS;
         /// Who decides which they are.
         #[serde(deserialize_with = "parsed")]
+        #[schemars(with = "String", extend("enum" = GrantReuse::NAMES))]
         grant_reuse: GrantReuse = GrantReuse::default();
         /// Its offloads.
         interface: Interface = Interface::High;
@@ -40,7 +44,7 @@ table! {
 }
 
 /// `interface`: the offloads of a virtual interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interface {
     /// Scatter/gather, checksum offload and TSO, also where the uplink lacks them.

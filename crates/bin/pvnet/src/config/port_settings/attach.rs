@@ -1,12 +1,13 @@
 //! `attach`: what a guest's interface is joined to, and the device that it then has on the host.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::PortSettings;
 use crate::config::capabilities::Capabilities;
 
 /// `attach`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attach {
     /// pvnet's own switch.

@@ -1,10 +1,11 @@
 //! Sockets: who makes them, and whose their files are.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use vhost_user::Mode;
 
 /// `mode`: who makes the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketMode {
     /// The daemon.
@@ -63,16 +64,18 @@ pub(in crate::config) fn socket_mode<'de, D: serde::Deserializer<'de>>(
     Ok(mode)
 }
 
+/// A group as it is written.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(in crate::config) enum Group {
+    Number(u32),
+    Name(String),
+}
+
 /// A group of this machine: its number, or its name.
 pub(in crate::config) fn group<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Group {
-        Number(u32),
-        Name(String),
-    }
     let name = match Group::deserialize(deserializer)? {
         Group::Number(number) => return Ok(Some(number)),
         Group::Name(name) => name,

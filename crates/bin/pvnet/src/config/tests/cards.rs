@@ -79,17 +79,3 @@ fn the_command_line_changes_cards_and_contexts() {
     let strict = changed("card0.protection={ iommu = \"static\" }").nics[0].protection;
     assert_eq!(strict.mode, contexts::Protection::Iommu(contexts::IommuMode::Static));
 }
-
-#[test]
-fn the_example_shows_the_defaults_of_a_card() {
-    let text = include_str!("../../../../../../examples/pvnet.toml");
-    let shown = &text[text.find("#[[nic]]").unwrap()..];
-    let lines = shown.lines().filter(|line| !line.starts_with("# "));
-    let lines: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
-    let config = parse(&format!("{RED}{lines}")).unwrap();
-    let (shown, silent) = (&config.nics[0], &parse(NIC).unwrap().nics[0]);
-    assert_eq!((shown.contexts, shown.rate_mbps), (silent.contexts, silent.rate_mbps));
-    assert_eq!((shown.protection, shown.tso), (silent.protection, silent.tso));
-    assert_eq!(shown.coalescing, silent.coalescing);
-    assert_eq!(config.guests[1].contexts.len(), 1);
-}

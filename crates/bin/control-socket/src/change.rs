@@ -30,9 +30,9 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         candidate: bool,
     },
-    /// Add ports.
+    /// Add ports and mirrors.
     Add {
-        /// Tables as in the configuration file: `[[guest]]`, `[[uplink]]`, `[[port]]` and `[[mirror]]`.
+        /// Tables of ports and mirrors, as in the configuration file.
         toml: String,
     },
     /// Remove a port; of a guest, with all its interfaces.

@@ -66,7 +66,6 @@ const REASONS: Reasons<'_> = &[
     (
         "what the modules within it share",
         &[
-            "bin/pvnet/src/daemon/ports.rs",
             "lab/xenlab/src/scenario/hostile.rs",
             "platforms/machine/src/store/tests.rs",
             "scope/scope-symbols/src/proc.rs",

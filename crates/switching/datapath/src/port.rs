@@ -27,10 +27,10 @@ pub struct IngressId {
 ///
 /// There are ports whose memory can make a thread sleep, beside ports whose queues nobody can replace meanwhile.
 /// A thread that copies a frame between two guests has the queues of both in its hands. If it sleeps in the memory of the one, the other's queue must
-/// be replaced ([`sleepers`](crate::sleepers)), or it waits as long. A queue over granted pages cannot be: what the thread still does with it when it wakes up
+/// be replaced (`sleepers.rs`), or it waits as long. A queue over granted pages cannot be: what the thread still does with it when it wakes up
 /// would reach pages that the guest uses for something else by then. So frames between these two kinds of ports go through memory of this
-/// process: those from memory that can sleep are copied before the other port's queue is locked ([`copies`](crate::copies)), and those to such memory are
-/// delivered by the turns of its own port ([`inbox`](crate::inbox)).
+/// process: those from memory that can sleep are copied before the other port's queue is locked (`copies.rs`), and those to such memory are
+/// delivered by the turns of its own port (`inbox.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortMemory {
     /// A thread that touches it may sleep for as long as its owner likes.

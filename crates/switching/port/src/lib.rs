@@ -489,10 +489,10 @@ pub struct Queue {
 
 /// Lends the receive buffers of an egress queue, from any thread.
 pub trait Lender: Send + Sync {
-    /// See [`Egress::lend`](crate::Egress::lend). A port that is gone lends nothing.
+    /// See [`Egress::lend`]. A port that is gone lends nothing.
     fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>);
 
-    /// See [`Egress::take_back`](crate::Egress::take_back).
+    /// See [`Egress::take_back`].
     fn take_back(&self, tokens: &[u32]);
 }
 

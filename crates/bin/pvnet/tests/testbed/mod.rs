@@ -236,8 +236,9 @@ impl Testbed {
     pub fn ping(&self, from: usize, to: usize) {
         let (from, to) = (&self.guests[from].namespace, &self.guests[to]);
         for address in [std::net::IpAddr::from(to.ipv4), to.ipv6.into()] {
-            let ping = lab::ping(from, address, 3, PING_PAUSE).unwrap();
-            assert_eq!((ping.sent, ping.received), (3, 3), "{address}");
+            // A guest that does not run for 200 ms loses frames beside others': once is enough.
+            let mut pings = (0..3).map(|_| lab::ping(from, address, 3, PING_PAUSE).unwrap());
+            assert!(pings.any(|ping| (ping.sent, ping.received) == (3, 3)), "{address}");
         }
     }
 }

@@ -153,7 +153,7 @@ const STAND_INS: [(&str, &str); 3] = [
     ),
 ];
 
-/// A paste as a script. Lines without an end (`pvnet top`) get three seconds and Ctrl-C; the others may be pasted three times, since
+/// A paste as a script. Lines without an end (`pvnet top`) get three seconds and Ctrl-C; the others may be pasted four times, since
 /// a person repeats a ping whose guest was not up yet.
 fn script(block: &Block, before: &str, folder: &Path) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_pvnet")).parent().unwrap().display();
@@ -181,7 +181,7 @@ fn script(block: &Block, before: &str, folder: &Path) -> String {
             ),
             (false, false) => writeln!(
                 script,
-                "for try in 1 2 3; do timeout 60 bash -c '{quoted}' && break; [ $try != 3 ] || {{ echo 'FAILED: {quoted}'; exit 1; }}; done"
+                "for try in 1 2 3 4; do timeout 60 bash -c '{quoted}' && break; [ $try != 4 ] || {{ echo 'FAILED: {quoted}'; exit 1; }}; sleep $try; done"
             ),
         };
         assert!(!last.is_empty(), "{line}");

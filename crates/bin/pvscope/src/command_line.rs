@@ -11,9 +11,36 @@ const MEMORY: u64 = 128 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Options that only say what the machine is, or what is loaded into it at its start.
-const WITHIN: &str = "M machine accel cpu smp m object global kernel initrd append name nodefaults \
-    no-user-config nographic display vga no-reboot serial chardev monitor device netdev \
-    icount seed rtc L no-shutdown";
+const WITHIN: [&str; 28] = [
+    "M",
+    "machine",
+    "accel",
+    "cpu",
+    "smp",
+    "m",
+    "object",
+    "global",
+    "kernel",
+    "initrd",
+    "append",
+    "name",
+    "nodefaults",
+    "no-user-config",
+    "nographic",
+    "display",
+    "vga",
+    "no-reboot",
+    "serial",
+    "chardev",
+    "monitor",
+    "device",
+    "netdev",
+    "icount",
+    "seed",
+    "rtc",
+    "L",
+    "no-shutdown",
+];
 
 /// The arguments of QEMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,7 +165,7 @@ impl CommandLine {
     /// Why there can be no snapshot of the machine: what an option connects it to is not in a snapshot, or is not known to be.
     pub fn outside(&self) -> Option<String> {
         let given = self.0.iter().filter_map(|word| name(word));
-        let mut others = given.filter(|option| !WITHIN.split(' ').any(|known| known == *option));
+        let mut others = given.filter(|option| !WITHIN.contains(option));
         let unknown = others.next().map(|option| format!("-{option}"));
         let network = self.values(&["netdev"]).find(|value| first(value) != "hubport");
         let network = network.map(|value| format!("-netdev {value}"));

@@ -13,9 +13,29 @@ const LIMIT: Duration = Duration::from_secs(900);
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Dependencies that only an installation needs, and language runtimes that nothing here uses.
-const UNNEEDED: &str = "adduser coreutils cpio debconf dpkg dracut init-system-helpers initramfs-tools \
-    klibc-utils libklibc libpam libperl libpython linux-sysctl passwd perl python tar \
-    ucf udev usrmerge";
+const UNNEEDED: [&str; 21] = [
+    "adduser",
+    "coreutils",
+    "cpio",
+    "debconf",
+    "dpkg",
+    "dracut",
+    "init-system-helpers",
+    "initramfs-tools",
+    "klibc-utils",
+    "libklibc",
+    "libpam",
+    "libperl",
+    "libpython",
+    "linux-sysctl",
+    "passwd",
+    "perl",
+    "python",
+    "tar",
+    "ucf",
+    "udev",
+    "usrmerge",
+];
 
 /// A package in one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +58,7 @@ impl Package {
     }
 
     fn is_needed(&self) -> bool {
-        !UNNEEDED.split_whitespace().any(|unneeded| self.name.starts_with(unneeded))
+        !UNNEEDED.iter().any(|unneeded| self.name.starts_with(unneeded))
     }
 
     /// The beginning of its file's name. The colon after an epoch is percent-encoded.

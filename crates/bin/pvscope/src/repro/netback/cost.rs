@@ -145,13 +145,21 @@ impl Cost {
 }
 
 /// Functions of Linux and of Xen that copy, by their names without suffixes. They write 8 bytes at a time.
-const COPIES: &str = "copy_user_generic_unrolled copy_user_generic_string copy_user_enhanced_fast_string \
-    __memcpy memcpy memcpy_orig memmove csum_partial_copy_generic copy_page";
+const COPIES: [&str; 9] = [
+    "copy_user_generic_unrolled",
+    "copy_user_generic_string",
+    "copy_user_enhanced_fast_string",
+    "__memcpy",
+    "memcpy",
+    "memcpy_orig",
+    "memmove",
+    "csum_partial_copy_generic",
+    "copy_page",
+];
 
 /// How many bytes a write of this function copies; 0 for those that do something else, or whose copies have no names (C libraries').
 fn copy_width(module: &str, name: &str) -> u64 {
-    let is_copy = matches!(module, "vmlinux" | "xen")
-        && COPIES.split_whitespace().any(|copy| copy == plain(name));
+    let is_copy = matches!(module, "vmlinux" | "xen") && COPIES.contains(&plain(name));
     if is_copy { 8 } else { 0 }
 }
 

@@ -27,43 +27,149 @@ const COPIES: &str = "dom0's kernel: copies";
 const EVENTS: &str = "events, wake-ups, scheduling";
 
 /// The beginnings of names, of Xen and of dom0's kernel. The first that fits counts.
-const XEN: [(&str, &str); 3] = [
+const XEN: [(&str, &[&str]); 3] = [
     (
         CALLS,
-        "toggle_guest lstar_enter iret_exit_to_guest restore_all_guest do_iret \
-         do_stack_switch switch_to_kernel",
+        &[
+            "toggle_guest",
+            "lstar_enter",
+            "iret_exit_to_guest",
+            "restore_all_guest",
+            "do_iret",
+            "do_stack_switch",
+            "switch_to_kernel",
+        ],
     ),
     (
         GRANTS,
-        "gnttab do_grant_table unmap_common map_grant memcpy acquire_grant release_grant \
-         _spin_lock _read_ get_page put_page copy_ __copy page_get mod_l1 do_mmu \
-         guest_get_eff clear_page",
+        &[
+            "gnttab",
+            "do_grant_table",
+            "unmap_common",
+            "map_grant",
+            "memcpy",
+            "acquire_grant",
+            "release_grant",
+            "_spin_lock",
+            "_read_",
+            "get_page",
+            "put_page",
+            "copy_",
+            "__copy",
+            "page_get",
+            "mod_l1",
+            "do_mmu",
+            "guest_get_eff",
+            "clear_page",
+        ],
     ),
     (
         EVENTS,
-        "evtchn do_event send_guest vcpu_ csched schedule sched_ context_switch do_softirq \
-         do_poll timer runq do_IRQ",
+        &[
+            "evtchn",
+            "do_event",
+            "send_guest",
+            "vcpu_",
+            "csched",
+            "schedule",
+            "sched_",
+            "context_switch",
+            "do_softirq",
+            "do_poll",
+            "timer",
+            "runq",
+            "do_IRQ",
+        ],
     ),
 ];
-const KERNEL: [(&str, &str); 4] = [
+const KERNEL: [(&str, &[&str]); 4] = [
     (
         CALLS,
-        "entry_SYSCALL do_syscall syscall_ x64_sys __x64_sys xen_iret exit_to_user \
-         xen_hypercall __seccomp seccomp security_ apparmor_ aa_ __fget __fdget fput \
-         rw_verify vfs_ ksys_ import_iovec do_iter do_readv do_writev",
+        &[
+            "entry_SYSCALL",
+            "do_syscall",
+            "syscall_",
+            "x64_sys",
+            "__x64_sys",
+            "xen_iret",
+            "exit_to_user",
+            "xen_hypercall",
+            "__seccomp",
+            "seccomp",
+            "security_",
+            "apparmor_",
+            "aa_",
+            "__fget",
+            "__fdget",
+            "fput",
+            "rw_verify",
+            "vfs_",
+            "ksys_",
+            "import_iovec",
+            "do_iter",
+            "do_readv",
+            "do_writev",
+        ],
     ),
     (
         PINNING,
-        "internal_get_user_pages get_user_pages pin_user gup_ mfn_to_pfn xen_p \
-         __raw_callee_save_xen try_grab try_get_folio mod_node_page unpin_user follow_page \
-         gnttab_batch",
+        &[
+            "internal_get_user_pages",
+            "get_user_pages",
+            "pin_user",
+            "gup_",
+            "mfn_to_pfn",
+            "xen_p",
+            "__raw_callee_save_xen",
+            "try_grab",
+            "try_get_folio",
+            "mod_node_page",
+            "unpin_user",
+            "follow_page",
+            "gnttab_batch",
+        ],
     ),
-    (COPIES, "copy_user memcpy __memcpy _copy_ copy_page skb_copy memmove csum_partial"),
+    (
+        COPIES,
+        &[
+            "copy_user",
+            "memcpy",
+            "__memcpy",
+            "_copy_",
+            "copy_page",
+            "skb_copy",
+            "memmove",
+            "csum_partial",
+        ],
+    ),
     (
         EVENTS,
-        "evtchn xen_evtchn __schedule schedule sched try_to_wake wake_ __wake ep_ do_epoll \
-         eventfd enqueue_ dequeue_ pick_ update_ futex hrtimer ktime finish_task __switch \
-         irq_ handle_irq __do_softirq tick_",
+        &[
+            "evtchn",
+            "xen_evtchn",
+            "__schedule",
+            "schedule",
+            "sched",
+            "try_to_wake",
+            "wake_",
+            "__wake",
+            "ep_",
+            "do_epoll",
+            "eventfd",
+            "enqueue_",
+            "dequeue_",
+            "pick_",
+            "update_",
+            "futex",
+            "hrtimer",
+            "ktime",
+            "finish_task",
+            "__switch",
+            "irq_",
+            "handle_irq",
+            "__do_softirq",
+            "tick_",
+        ],
     ),
 ];
 
@@ -78,8 +184,8 @@ fn group(function: &FunctionCost) -> &'static str {
         return group;
     }
     let name = plain(&function.function);
-    let named = |rules: &[(&'static str, &str)], rest| {
-        let fits = |names: &str| names.split_whitespace().any(|start| name.starts_with(start));
+    let named = |rules: &[(&'static str, &[&str])], rest| {
+        let fits = |names: &&[&str]| names.iter().any(|start| name.starts_with(start));
         rules.iter().find(|(_, names)| fits(names)).map_or(rest, |(group, _)| *group)
     };
     if is(Share::Xen) {

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use token_bucket::TokenBucket;
 
 use crate::error::{Error, Result};
 
@@ -88,37 +89,36 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
 
-/// How many bytes may go at once after a pause, in time.
-const BURST: Duration = Duration::from_millis(2);
+/// The bytes that may go at once after a pause are what the rate gives in such a part of a second.
+const BURSTS_PER_SECOND: u64 = 500;
 
-/// A token bucket.
+/// A rate of bytes.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    /// Bytes per second; no limit if absent.
-    rate: Option<f64>,
-    /// Bytes that may go now; negative if too many went.
-    tokens: f64,
-    at: Instant,
+pub(crate) struct ByteRate {
+    /// No limit if absent.
+    bucket: Option<TokenBucket>,
+    /// Where its clock begins.
+    start: Instant,
 }
 
-impl Pace {
+impl ByteRate {
     /// A rate in bytes per second; no limit if absent.
-    pub fn new(rate: Option<f64>, now: Instant) -> Self {
-        Self { rate, tokens: 0.0, at: now }
+    pub fn new(rate: Option<u64>, now: Instant) -> Self {
+        let bucket = rate.map(|rate| TokenBucket::new(rate, rate / BURSTS_PER_SECOND));
+        Self { bucket, start: now }
     }
 
     /// Bytes went.
     pub fn spend(&mut self, bytes: usize) {
-        self.tokens -= bytes as f64;
+        self.bucket.iter_mut().for_each(|bucket| bucket.take(bytes as u64));
     }
 
-    /// How long to wait before the next bytes go.
+    /// How long to wait until the bytes that went are paid for.
     pub fn wait(&mut self, now: Instant) -> Duration {
-        let Some(rate) = self.rate else { return Duration::ZERO };
-        let new = now.saturating_duration_since(self.at).as_secs_f64() * rate;
-        self.at = now;
-        self.tokens = (self.tokens + new).min(rate * BURST.as_secs_f64());
-        Duration::from_secs_f64((-self.tokens / rate).max(0.0))
+        let Some(bucket) = &mut self.bucket else { return Duration::ZERO };
+        let nanos = now.saturating_duration_since(self.start).as_nanos();
+        bucket.fill(u64::try_from(nanos).unwrap_or(u64::MAX));
+        Duration::from_nanos(bucket.time_until(0))
     }
 }
 
@@ -214,16 +214,16 @@ mod tests {
     fn the_wait_is_as_long_as_what_went_takes() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        let mut pace = Pace::new(Some(1000.0), start);
-        assert_eq!(pace.wait(start), Duration::ZERO);
-        pace.spend(500);
-        assert_eq!(pace.wait(after(100)).as_millis(), 400);
-        assert_eq!(pace.wait(after(500)), Duration::ZERO);
+        let mut rate = ByteRate::new(Some(1000), start);
+        assert_eq!(rate.wait(start), Duration::ZERO);
+        rate.spend(502);
+        assert_eq!(rate.wait(after(100)).as_millis(), 400);
+        assert_eq!(rate.wait(after(500)), Duration::ZERO);
         // A long pause is no permission for a long burst.
-        assert_eq!(pace.wait(after(60_000)), Duration::ZERO);
-        pace.spend(1002);
-        assert_eq!(pace.wait(after(60_000)).as_millis(), 1000);
-        assert_eq!(Pace::new(None, start).wait(start), Duration::ZERO);
+        assert_eq!(rate.wait(after(60_000)), Duration::ZERO);
+        rate.spend(1002);
+        assert_eq!(rate.wait(after(60_000)).as_millis(), 1000);
+        assert_eq!(ByteRate::new(None, start).wait(start), Duration::ZERO);
     }
 
     #[test]

@@ -62,7 +62,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bucket;
 mod meter;
 mod policer;
 mod settings;

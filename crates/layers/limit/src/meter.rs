@@ -1,11 +1,11 @@
 //! The buckets of one direction of a port, shared by its queues.
 
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use port::{FRAME_MAX, WINDOW};
-
-use crate::bucket::{Bucket, Tokens};
+use port::{FRAME_MAX, Frame, WINDOW};
+use token_bucket::TokenBucket;
 
 /// What one direction of a port may carry. None: as much as there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,29 @@ impl Limit {
     }
 }
 
+/// Bytes and packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    pub bytes: u64,
+    pub packets: u64,
+}
+
+impl Tokens {
+    /// What a frame costs.
+    #[inline]
+    pub fn of(frame: &Frame) -> Self {
+        Self { bytes: frame.len.into(), packets: frame.packets().into() }
+    }
+}
+
+impl AddAssign for Tokens {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
+    }
+}
+
 /// The largest number of tokens with which shaping begins a batch.
 const LARGEST_BATCH: Tokens = Tokens { bytes: 256 * 1024, packets: WINDOW as u64 };
 /// The most that one turn reserves: a window of the largest frames, in segments of 1 KiB.
@@ -72,6 +95,28 @@ struct State {
     queues: u32,
     /// Packets that have passed.
     passed: u64,
+}
+
+/// A bucket of bytes or of packets.
+#[derive(Debug)]
+struct Bucket {
+    tokens: TokenBucket,
+    /// Tokens needed to start a batch.
+    batch: u64,
+}
+
+impl Bucket {
+    /// A full bucket. `largest_batch` bounds the tokens with which a batch begins.
+    fn new(rate: u64, burst: u64, largest_batch: u64) -> Self {
+        // What a millisecond gives; half a burst leaves the other half for a late worker.
+        let batch = (rate / 1000).min(largest_batch).min(burst / 2).max(1);
+        Self { tokens: TokenBucket::new(rate, burst), batch }
+    }
+
+    /// The tokens for `batches` batches.
+    fn tokens_for(&self, batches: u64) -> u64 {
+        self.batch.saturating_mul(batches)
+    }
 }
 
 /// A queue that shares a meter.
@@ -150,9 +195,9 @@ impl Meter {
         let alone = state.waiting.is_empty();
         let take = |bucket: &mut Option<Bucket>, most: u64| {
             let Some(bucket) = bucket else { return u64::MAX };
-            let most = if alone { most } else { bucket.batch() };
-            let tokens = bucket.tokens().min(most);
-            bucket.take(tokens);
+            let most = if alone { most } else { bucket.batch };
+            let tokens = bucket.tokens.tokens().min(most);
+            bucket.tokens.take(tokens);
             tokens
         };
         Some(Tokens {
@@ -167,7 +212,8 @@ impl Meter {
         state.fill(now);
         let ahead = state.waiting.iter().position(|waiting| *waiting == queue).unwrap_or(0);
         let buckets = [&state.bytes, &state.packets].into_iter().flatten();
-        buckets.map(|bucket| bucket.time_until(ahead as u64 + 1)).max().unwrap_or_default()
+        let wait = |bucket: &Bucket| bucket.tokens.time_until(bucket.tokens_for(ahead as u64 + 1));
+        Duration::from_nanos(buckets.map(wait).max().unwrap_or_default())
     }
 
     /// A queue has nothing to take: it gives up its place in the order.
@@ -184,7 +230,8 @@ impl Meter {
     ) -> (usize, Tokens) {
         let mut state = self.lock();
         state.fill(now);
-        let tokens = |bucket: &Option<Bucket>| bucket.as_ref().map_or(u64::MAX, Bucket::tokens);
+        let tokens =
+            |bucket: &Option<Bucket>| bucket.as_ref().map_or(u64::MAX, |b| b.tokens.tokens());
         let available = Tokens { bytes: tokens(&state.bytes), packets: tokens(&state.packets) };
         let (mut admitted, mut taken) = (0, Tokens::default());
         for cost in costs {
@@ -220,11 +267,12 @@ impl State {
     }
 
     fn fill(&mut self, now: Duration) {
-        self.buckets().for_each(|bucket| bucket.fill(now));
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets().for_each(|bucket| bucket.tokens.fill(nanos));
     }
 
     fn has_batches(&mut self, batches: u64) -> bool {
-        self.buckets().all(|bucket| bucket.has_batches(batches))
+        self.buckets().all(|bucket| bucket.tokens.has(bucket.tokens_for(batches)))
     }
 
     fn enqueue(&mut self, queue: QueueId) {
@@ -236,8 +284,8 @@ impl State {
     fn correct(&mut self, taken: Tokens, used: Tokens) {
         let correct = |bucket: &mut Option<Bucket>, taken: u64, used: u64| {
             let Some(bucket) = bucket else { return };
-            bucket.take(used.saturating_sub(taken));
-            bucket.put_back(taken.saturating_sub(used));
+            bucket.tokens.take(used.saturating_sub(taken));
+            bucket.tokens.put_back(taken.saturating_sub(used));
         };
         correct(&mut self.bytes, taken.bytes, used.bytes);
         correct(&mut self.packets, taken.packets, used.packets);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use port::{Body, Broken, DropReason, Egress, EgressWrapper, Offer, Outcome};
 
-use crate::bucket::Tokens;
-use crate::meter::Meter;
+use crate::meter::{Meter, Tokens};
 
 /// Polices what goes to a queue. All queues of a port share its meter.
 #[must_use]

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use port::{Armed, Broken, Budget, Ingress, IngressWrapper, Received};
 
-use crate::bucket::Tokens;
-use crate::meter::{Meter, QueueId};
+use crate::meter::{Meter, QueueId, Tokens};
 
 /// The longest time until a queue looks again: a rate of zero never has tokens.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use port::{
 use port_testing::{FakeEgress, Log};
 use shm::Region;
 
-use crate::bucket::Tokens;
+use crate::meter::Tokens;
 
 /// Source of the honest frames.
 pub const MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 1];

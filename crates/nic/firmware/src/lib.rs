@@ -5,9 +5,9 @@
 //! ContextPages, Bus                                                              Wire
 //!     │                                                                            │
 //!     │─▶ events: which mailboxes were written                                     │
-//!     │─▶ fetch ─▶ gather ─▶ schedule ─┬─▶ finish ─▶ bucket ──────────────────────▶│
+//!     │─▶ fetch ─▶ gather ─▶ schedule ─┬─▶ finish ─▶ rate ────────────────────────▶│
 //!     │                                │ to other contexts                         │
-//!     │◀─ context: RX buffers ◀─ finish ◀─ contexts: MAC table, groups ◀─ bucket ◀─│
+//!     │◀─ context: RX buffers ◀─ finish ◀─ contexts: MAC table, groups ◀─ rate ◀───│
 //!     │◀─ completions, consumer indices
 //!     └◀─ coalesce ─▶ interrupts: vectors for the hypervisor
 //! ```
@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bucket;
 mod bus;
 mod card;
 mod coalesce;
@@ -31,6 +30,7 @@ mod fetch;
 mod finish;
 mod gather;
 mod interrupts;
+mod line_rate;
 mod receive;
 pub mod regions;
 mod schedule;

@@ -2,9 +2,9 @@
 
 use cdna::descriptor::{FRAME_MAX, FRAME_MIN};
 
-use crate::bucket::{Bucket, WIRE_OVERHEAD};
 use crate::bus::{Bus, Wire};
 use crate::contexts::Contexts;
+use crate::line_rate::{LineRate, WIRE_OVERHEAD};
 use crate::transmit::addresses;
 
 /// Most frames that are received per step.
@@ -13,7 +13,7 @@ const BUDGET: u32 = 128;
 /// The receiving half of the card.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    bucket: Bucket,
+    line: LineRate,
     buffer: Box<[u8; FRAME_MAX]>,
     pub(crate) wire_frames: u64,
     /// Frames for nobody here, and frames that are none.
@@ -33,8 +33,8 @@ pub(crate) struct Progress {
 impl Receiver {
     /// With a line rate in Mbit/s, 0 for none.
     pub(crate) fn new(rate_mbps: u32) -> Self {
-        let (bucket, buffer) = (Bucket::new(rate_mbps), Box::new([0; FRAME_MAX]));
-        Self { bucket, buffer, wire_frames: 0, unclaimed: 0 }
+        let (line, buffer) = (LineRate::new(rate_mbps), Box::new([0; FRAME_MAX]));
+        Self { line, buffer, wire_frames: 0, unclaimed: 0 }
     }
 
     /// Receives frames within a budget.
@@ -46,8 +46,8 @@ impl Receiver {
     ) -> Progress {
         let mut frames = 0;
         while frames < BUDGET {
-            if !self.bucket.is_ready(now) {
-                let blocked_until = Some(self.bucket.retry_at());
+            if !self.line.is_ready(now) {
+                let blocked_until = Some(self.line.retry_at(now));
                 return Progress { frames, blocked_until, has_more: true };
             }
             let Some((len, mut metadata)) = wire.receive(&mut self.buffer[..]) else {
@@ -55,7 +55,7 @@ impl Receiver {
             };
             frames += 1;
             self.wire_frames += 1;
-            self.bucket.take(len + WIRE_OVERHEAD, now);
+            self.line.take(len + WIRE_OVERHEAD);
             let frame = &mut self.buffer[..len];
             if len < FRAME_MIN {
                 self.unclaimed += 1;

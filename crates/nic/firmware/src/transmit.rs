@@ -7,11 +7,11 @@ use cdna::{ContextId, Direction, DropReason, Flags};
 use offload::{Checksum, Gso, MAX_HEADER};
 use wire::ethernet::MacAddr;
 
-use crate::bucket::{Bucket, WIRE_OVERHEAD};
 use crate::bus::{Bus, Metadata, Sent, Wire};
 use crate::contexts::{Contexts, Route};
 use crate::finish::{Form, finish};
 use crate::gather::Chain;
+use crate::line_rate::{LineRate, WIRE_OVERHEAD};
 use crate::schedule::Schedule;
 
 /// Most frames that are sent per step.
@@ -21,7 +21,7 @@ const BUDGET: u32 = 128;
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     schedule: Schedule,
-    bucket: Bucket,
+    line: LineRate,
     segments: bool,
     buffer: Box<[u8; FRAME_MAX]>,
     /// The buffer holds a frame that the wire has not taken.
@@ -62,7 +62,7 @@ impl Transmitter {
     pub(crate) fn new(rate_mbps: u32, segments: bool) -> Self {
         Self {
             schedule: Schedule::new(),
-            bucket: Bucket::new(rate_mbps),
+            line: LineRate::new(rate_mbps),
             segments,
             buffer: Box::new([0; FRAME_MAX]),
             staged: None,
@@ -213,8 +213,8 @@ impl Transmitter {
         wire: &mut impl Wire,
         now: u64,
     ) -> Option<Blocked> {
-        if !self.bucket.is_ready(now) {
-            return Some(Blocked::Until(self.bucket.retry_at()));
+        if !self.line.is_ready(now) {
+            return Some(Blocked::Until(self.line.retry_at(now)));
         }
         let frame = &mut self.buffer[..staged.len];
         let form = match finish(frame, &mut staged.metadata, wire.features()) {
@@ -228,7 +228,7 @@ impl Transmitter {
             Form::Whole => {
                 let sent = wire.send(frame, &[], staged.metadata);
                 if sent == Sent::Sent {
-                    self.bucket.take(staged.len + WIRE_OVERHEAD, now);
+                    self.line.take(staged.len + WIRE_OVERHEAD);
                     self.wire_frames += 1;
                 }
                 sent
@@ -248,7 +248,7 @@ impl Transmitter {
                         break;
                     }
                     staged.sent = number;
-                    self.bucket.take(head.len() + body.len() + WIRE_OVERHEAD, now);
+                    self.line.take(head.len() + body.len() + WIRE_OVERHEAD);
                     self.wire_frames += 1;
                 }
                 sent

@@ -19,7 +19,6 @@ mod hypervisor;
 mod id;
 mod meter;
 pub mod metered;
-mod pace;
 mod pages;
 pub mod references;
 
@@ -34,6 +33,5 @@ pub use hypervisor::Hypervisor;
 pub use id::{DomId, FrameNumber, GrantRef, Port};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
-pub use pace::Pace;
 pub use pages::{Granted, MappedPages, PAGE_SIZE};
 pub use references::{LockedReferences, PageOwner, PageReferences, PageUser};

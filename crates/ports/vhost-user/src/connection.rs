@@ -9,7 +9,7 @@ use crate::processes::Alarm;
 use crate::requests::{Requests, SessionError};
 use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
-use hypervisor::Pace;
+use token_bucket::Pace;
 
 /// Rings are served once the front-end has sent nothing for this time: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -5,10 +5,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
 
-use hypervisor::Pace;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use seqpacket::remove_socket;
+use token_bucket::Pace;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,11 +15,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hypervisor::Pace;
 use port::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::Sender;
+use token_bucket::Pace;
 
 /// Most processes that are refused at a time. They live, and each has cost the port of its proof, so more than ports need not be remembered.
 pub const REFUSED_MAX: usize = 64;

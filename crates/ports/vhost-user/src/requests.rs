@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hypervisor::Pace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use token_bucket::Pace;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};

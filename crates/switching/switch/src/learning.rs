@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use token_bucket::SharedBucket;
+
 use crate::PortId;
 use crate::entry::Word;
-use crate::tokens::Tokens;
 
 /// What the table did with a frame's source address.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -72,7 +73,7 @@ struct Share {
     /// Slots with addresses learnt from the port.
     learnt: AtomicU32,
     /// Moves to the port.
-    moves: Tokens,
+    moves: SharedBucket,
 }
 
 impl Shares {

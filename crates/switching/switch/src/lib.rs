@@ -21,7 +21,6 @@ pub mod multicast;
 mod ports;
 mod storm;
 mod table;
-mod tokens;
 
 pub use counters::{PortCounters, PortSnapshot, add_alone};
 pub use forward::{Verdict, forward};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use frame::Frame;
-
-use crate::tokens::Tokens;
+use token_bucket::SharedBucket;
 
 /// The copies per second that a port may cause by default.
 ///
@@ -25,14 +24,14 @@ const COPY_BYTES: u32 = 2048;
 pub struct StormControl {
     /// Zero for no limit.
     copies_per_second: u32,
-    tokens: Tokens,
+    tokens: SharedBucket,
 }
 
 impl StormControl {
     /// A full budget of this rate; zero for no limit.
     #[must_use]
     pub fn new(copies_per_second: u32) -> Self {
-        Self { copies_per_second, tokens: Tokens::default() }
+        Self { copies_per_second, tokens: SharedBucket::default() }
     }
 
     /// Whether a frame may go to `ports` ports at `now`, a clock that goes forward. Takes its copies out of the budget

@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, Pace};
+use hypervisor::DomId;
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
 use machine::{Admitted, Applicant, MemorySize, Session, Token, Toolstack};
 use netback::RxChannel;
 use offload::Features;
 use parking_lot::{Mutex, RwLock};
 use shm::PageSize;
+use token_bucket::Pace;
 use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest, Vif, default_queues};

@@ -8,6 +8,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use token_bucket::Pace;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, info};
@@ -52,9 +53,9 @@ struct Buckets {
 type Key = (Identifier, String);
 
 struct Bucket {
-    left: u32,
-    /// When `left` was last increased.
-    since: Instant,
+    pace: Pace,
+    /// When the last message was counted.
+    last: Instant,
     /// Messages that were dropped and not yet counted in a line.
     dropped: u64,
     /// The last one's text.
@@ -106,7 +107,7 @@ impl Buckets {
     fn sweep(&mut self, now: Instant) {
         if self.swept.is_none_or(|swept| now.duration_since(swept) >= INTERVAL) {
             let is_needed =
-                |bucket: &Bucket| bucket.dropped > 0 || now.duration_since(bucket.since) < FORGET;
+                |bucket: &Bucket| bucket.dropped > 0 || now.duration_since(bucket.last) < FORGET;
             self.by_key.retain(|_, bucket| is_needed(bucket));
             self.swept = Some(now);
         }
@@ -125,16 +126,13 @@ impl LogLimit {
                 key.1.clear();
             }
         }
-        let fresh = || Bucket { left: BURST, since: now, dropped: 0, text: String::new() };
+        let pace = Pace::one_in(INTERVAL, BURST, now);
+        let fresh = || Bucket { pace, last: now, dropped: 0, text: String::new() };
         let bucket = buckets.by_key.entry(key).or_insert_with(fresh);
-        let intervals = now.duration_since(bucket.since).as_secs() / INTERVAL.as_secs();
-        if intervals > 0 {
-            let more = u32::try_from(intervals).unwrap_or(BURST);
-            (bucket.left, bucket.since) = (bucket.left.saturating_add(more).min(BURST), now);
-        }
-        let may = bucket.left > 0;
+        bucket.last = now;
+        let may = bucket.pace.wait(now).is_zero();
         match may {
-            true => bucket.left -= 1,
+            true => bucket.pace.count(1, now),
             false => (bucket.dropped, bucket.text) = (bucket.dropped + 1, fields.text),
         }
         may

@@ -10,7 +10,7 @@ use clap::Args;
 use lab::Interrupt;
 
 use super::outcome::{Outcome, ResultArgs};
-use super::{Events, Interest, PORT, Pace, failed, request, set_congestion};
+use super::{ByteRate, Events, Interest, PORT, failed, request, set_congestion};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -99,7 +99,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
     for (number, socket) in sockets.into_iter().enumerate() {
         parts[number % args.threads as usize].push((number, socket));
     }
-    let rate = args.mbps.map(|mbps| f64::from(mbps) * 1e6 / 8.0 / f64::from(args.threads));
+    let rate = args.mbps.map(|mbps| u64::from(mbps) * 125_000 / u64::from(args.threads));
     let is_ended = Arc::new(AtomicBool::new(false));
     let (bytes, seconds) = std::thread::scope(|scope| {
         let start = |part| {
@@ -171,7 +171,7 @@ struct Thread<'a> {
     events: Events,
     balance: &'a Balance,
     interest: Interest,
-    pace: Pace,
+    rate: ByteRate,
     buffer: Vec<u8>,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Thread<'a> {
         part: Vec<(usize, TcpStream)>,
         balance: &'a Balance,
         args: &ClientArgs,
-        rate: Option<f64>,
+        rate: Option<u64>,
     ) -> io::Result<Self> {
         let interest = if args.receive { Interest::Read } else { Interest::Write };
         let events = Events::new()?;
@@ -197,15 +197,15 @@ impl<'a> Thread<'a> {
             events.add(&socket, index as u64, interest)?;
             connections.push(Connection { number, socket, waits: false });
         }
-        let pace = Pace::new(rate, Instant::now());
+        let rate = ByteRate::new(rate, Instant::now());
         let buffer = vec![0; args.buffer as usize * 1024];
-        Ok(Self { connections, events, balance, interest, pace, buffer })
+        Ok(Self { connections, events, balance, interest, rate, buffer })
     }
 
     fn run(&mut self, is_ended: &AtomicBool) -> io::Result<()> {
         let mut ready = Vec::new();
         while !is_ended.load(Ordering::Relaxed) {
-            let wait = self.pace.wait(Instant::now());
+            let wait = self.rate.wait(Instant::now());
             if !wait.is_zero() {
                 std::thread::sleep(wait.min(LOOK));
                 continue;
@@ -250,7 +250,7 @@ impl<'a> Thread<'a> {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.balance.add(connection.number, bytes);
-                self.pace.spend(bytes);
+                self.rate.spend(bytes);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),

@@ -6,7 +6,7 @@ use port::{DropReason, Frame, InFlight, Outcome, Ticket};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bucket::Tokens;
+use crate::meter::Tokens;
 use crate::{Limit, Meter, police};
 
 const NOW: Duration = Duration::from_secs(7);

@@ -9,7 +9,7 @@ use port_testing::supply;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bucket::Tokens;
+use crate::meter::Tokens;
 use crate::shaper::Shaper;
 use crate::{Limit, Meter, shape};
 

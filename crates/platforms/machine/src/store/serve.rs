@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hypervisor::{DomId, Pace};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use token_bucket::Pace;
 use tracing::debug;
 use xenstore::wire::{
     AbsPath, Decoder, DirectoryPart, ErrorCode, Kind, Message, OK, Request, WireError, permissions,

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use token_bucket::SharedBucket;
 use wire::ethernet::MacAddr;
 
 use super::address::Age;
 use super::groups::{Domain, DomainGroups, Groups, Router};
 use super::message::{GroupChange, Message};
-use crate::tokens::Tokens;
 use crate::{PortId, PortSet};
 
 /// The most groups that one port can be a member of, over all VLANs. Beyond this it gets all groups.
@@ -38,7 +38,7 @@ pub(super) struct State {
     /// Those that are not [`Router::Never`].
     routers: BTreeMap<PortId, Router>,
     /// Of ports that have joined a group.
-    budgets: BTreeMap<PortId, Tokens>,
+    budgets: BTreeMap<PortId, SharedBucket>,
     domains: BTreeMap<Domain, Members>,
     refused: u64,
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contexts::{Call, Contexts, Refusal, Unmapping, write_answer};
-use hypervisor::{DomId, EventChannel, Hypervisor, Pace};
+use hypervisor::{DomId, EventChannel, Hypervisor};
 use machine::{Domain, HostEvent, Machine, event_channel};
 use nic_session::channel::{Answer, CALL_PAGE_LEN, Request, answer, receive};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use shm::{PageSize, Region, create_memfd};
+use token_bucket::Pace;
 use tracing::debug;
 
 use super::card::{Place, QUIET_LIMIT};

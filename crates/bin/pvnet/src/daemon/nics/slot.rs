@@ -7,11 +7,12 @@ use std::time::Instant;
 use cdna::completion::{self, Status};
 use cdna::message::Permissions;
 use cdna::{ContextId, Statistics};
-use hypervisor::{DomId, EventChannel, Pace};
+use hypervisor::{DomId, EventChannel};
 use machine::{Domain, HostEvent};
 use nic_session::channel::{Coalescing, Mappings};
 use nic_session::files::Files;
 use parking_lot::Mutex;
+use token_bucket::Pace;
 use wire::ethernet::MacAddr;
 
 use crate::config::Protection;

@@ -1,22 +1,22 @@
-//! A token bucket in one atomic word.
+//! A token bucket in one atomic word. It is not a [`TokenBucket`](crate::TokenBucket), whose level and time are two words that
+//! threads could not change at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tokens that come in at a steady rate, up to a burst, and go out in any amount. Any number of workers may take
-/// from it at once, without a lock.
+/// Tokens that come in at a steady rate. Any number of threads may take from it at once, without a lock.
 ///
-/// Its clock counts tokens: `now` is how many have come in since the clock began, so nothing is rounded twice. The
-/// last taker may leave a debt, which is filled first.
+/// Its clock counts tokens: `now` is how many have come in since the clock began, so nothing is rounded twice.
 #[derive(Debug, Default)]
-pub(crate) struct Tokens {
+pub struct SharedBucket {
     /// The time at which the bucket would be full, if all that was taken were paid at the rate.
     paid: AtomicU64,
 }
 
-impl Tokens {
+impl SharedBucket {
     /// Takes `count` tokens out if the bucket holds any. From any moment on, no more are taken than come in, a
     /// burst and one `count`.
-    pub(crate) fn take(&self, count: u64, burst: u64, now: u64) -> bool {
+    #[inline]
+    pub fn take(&self, count: u64, burst: u64, now: u64) -> bool {
         self.paid
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| {
                 // A worker whose clock lags finds less, never more.
@@ -26,7 +26,7 @@ impl Tokens {
     }
 
     /// Fills the bucket.
-    pub(crate) fn fill(&self) {
+    pub fn fill(&self) {
         self.paid.store(0, Ordering::Relaxed);
     }
 }
@@ -39,14 +39,14 @@ mod tests {
 
     #[test]
     fn a_debt_is_filled_first() {
-        let tokens = Tokens::default();
-        assert!(tokens.take(1, 1, 0) && !tokens.take(1, 1, 0), "a burst of one");
-        assert!(tokens.take(30, 10, 100));
-        assert!(!tokens.take(1, 10, 120), "20 of 30 are paid");
-        assert!(tokens.take(1, 10, 121));
-        tokens.fill();
-        assert!(tokens.take(u64::MAX, 10, 0) && tokens.take(1, 10, u64::MAX));
-        assert!(!tokens.take(1, 0, u64::MAX), "a burst of nothing");
+        let bucket = SharedBucket::default();
+        assert!(bucket.take(1, 1, 0) && !bucket.take(1, 1, 0), "a burst of one");
+        assert!(bucket.take(30, 10, 100));
+        assert!(!bucket.take(1, 10, 120), "20 of 30 are paid");
+        assert!(bucket.take(1, 10, 121));
+        bucket.fill();
+        assert!(bucket.take(u64::MAX, 10, 0) && bucket.take(1, 10, u64::MAX));
+        assert!(!bucket.take(1, 0, u64::MAX), "a burst of nothing");
     }
 
     proptest! {
@@ -56,13 +56,13 @@ mod tests {
             burst in 1u64..100,
             steps in prop::collection::vec((0u64..50, 1u64..60), 1..200),
         ) {
-            let tokens = Tokens::default();
+            let bucket = SharedBucket::default();
             let (mut level, mut now) = (i128::from(burst), 0);
             for (pause, count) in steps {
                 now += pause;
                 level = (level + i128::from(pause)).min(burst.into());
                 let passes = level > 0;
-                prop_assert_eq!(tokens.take(count, burst, now), passes);
+                prop_assert_eq!(bucket.take(count, burst, now), passes);
                 level -= if passes { i128::from(count) } else { 0 };
             }
         }
@@ -74,7 +74,7 @@ mod tests {
             steps in prop::collection::vec((0u64..50, 0u64..30, 1u64..60), 1..200),
             from: prop::sample::Index,
         ) {
-            let tokens = Tokens::default();
+            let bucket = SharedBucket::default();
             let from = from.index(steps.len());
             let (mut clock, mut since, mut taken) = (100, 0, 0);
             for (n, (pause, lag, count)) in steps.into_iter().enumerate() {
@@ -82,7 +82,7 @@ mod tests {
                 if n == from {
                     (since, taken) = (clock, 0);
                 }
-                if tokens.take(count, burst, clock - lag) {
+                if bucket.take(count, burst, clock - lag) {
                     taken += count;
                 }
                 prop_assert!(taken <= clock - since + burst + 60 + 30);
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn workers_take_no_token_twice() {
         const BURST: u64 = 1000;
-        let tokens = Tokens::default();
+        let bucket = SharedBucket::default();
         let taken: u64 = std::thread::scope(|scope| {
-            let take = || (0..BURST).filter(|_| tokens.take(1, BURST, 0)).count() as u64;
+            let take = || (0..BURST).filter(|_| bucket.take(1, BURST, 0)).count() as u64;
             let workers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
         });

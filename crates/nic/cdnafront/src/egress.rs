@@ -8,16 +8,13 @@ use hypervisor::{Counted, Meter, PAGE_SIZE};
 use netdev::Metadata;
 use offload::{Checksum, Features, Gso, MAX_HEADER, Need};
 use port::{
-    ALL_SEGMENTS, Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome,
-    SEGMENTS_MAX, ScatterList,
+    ALL_SEGMENTS, Body, Broken, BufferSupply, DropReason, Egress, Event, Finisher, Frame, Offer,
+    Outcome, SEGMENTS_MAX, ScatterList,
 };
 use shm::Piece;
 
 use crate::Fault;
 use crate::tx::{CopyError, TxRing};
-
-/// Frames that wait block their sender's ring. So they wait only for a card that has room again in this time.
-const STALL: Duration = Duration::from_millis(200);
 
 /// The side of a port that sends. Each frame is copied once, into this domain's pages.
 pub struct ContextEgress {
@@ -26,9 +23,10 @@ pub struct ContextEgress {
     finisher: Finisher,
     interrupt: Arc<dyn Event>,
     meter: Arc<Meter>,
-    /// Since when there is no room.
-    full_since: Option<Duration>,
-    is_stalled: bool,
+    /// Whether the card sends frames fast enough for others to wait.
+    supply: BufferSupply,
+    /// There was no room, and the card was down. Nothing waits for it.
+    is_down: bool,
 }
 
 impl ContextEgress {
@@ -40,7 +38,7 @@ impl ContextEgress {
     ) -> Self {
         let notes = meter.clone();
         let finisher = Finisher::new(features, move |what, n| notes.note(what, n));
-        Self { tx, finisher, interrupt, meter, full_since: None, is_stalled: false }
+        Self { tx, finisher, interrupt, meter, supply: BufferSupply::default(), is_down: false }
     }
 
     /// Delivers a frame, or finds that there is no room for it.
@@ -61,7 +59,8 @@ impl ContextEgress {
         if !self.has_room(descriptors, pages)? {
             return Ok(self.without_room(now));
         }
-        (self.full_since, self.is_stalled) = (None, false);
+        self.supply.delivered(self.sent(), now);
+        self.is_down = false;
         let sent = match need {
             Need::Nothing => self.send(body, frame),
             Need::Segment => self.segment(body, frame),
@@ -84,13 +83,15 @@ impl ContextEgress {
 
     /// The outcome of a frame for which there is no room.
     fn without_room(&mut self, now: Duration) -> Outcome {
-        let since = *self.full_since.get_or_insert(now);
-        let is_served = self.tx.ring().pages().status() == Some(Status::Up);
-        self.is_stalled = !is_served || now.saturating_sub(since) > STALL;
-        match self.is_stalled {
-            true => Outcome::Dropped(DropReason::Stalled),
-            false => Outcome::Waiting,
-        }
+        let outcome = self.supply.without_room(self.sent(), now);
+        self.is_down = self.tx.ring().pages().status() != Some(Status::Up);
+        if self.is_down { Outcome::Dropped(DropReason::Stalled) } else { outcome }
+    }
+
+    /// Descriptors that the card has sent. The number wraps, which pays for a wait once in a long time.
+    #[inline]
+    fn sent(&self) -> u64 {
+        self.tx.ring().consumer().into()
     }
 
     fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
@@ -164,7 +165,7 @@ impl Egress for ContextEgress {
     }
 
     fn is_stalled(&self) -> bool {
-        self.is_stalled
+        self.is_down || self.supply.is_stalled()
     }
 }
 

@@ -284,6 +284,21 @@ fn frames_wait_for_room_and_not_for_a_card_that_takes_nothing() {
 }
 
 #[test]
+fn frames_do_not_wait_for_a_card_that_sends_one_now_and_then() {
+    let (mut card, _, mut egress) = opened(Protection::None, ALL);
+    let (frame, regions) = in_region(&tcp(100), None);
+    let body = Body::Regions(&regions);
+    while deliver(&mut egress, body, &[&frame], 0) == [Outcome::Delivered] {}
+    for n in 1..10 {
+        assert_eq!(card.send(1).len(), 1);
+        let outcomes = deliver(&mut egress, body, &[&frame; 2], n * 50);
+        assert_eq!(outcomes[0], Outcome::Delivered);
+        let behind = if n < 5 { Outcome::Waiting } else { Outcome::Dropped(DropReason::Stalled) };
+        assert_eq!(outcomes[1], behind, "after {n} frames");
+    }
+}
+
+#[test]
 fn segments_of_any_size_fit_or_wait() {
     let (mut card, _, mut egress) = opened(Protection::None, features::CHECKSUM);
     for size in [400, 1448, 5000, 40_000] {

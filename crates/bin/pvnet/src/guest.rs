@@ -25,7 +25,6 @@ use xen::XenGuest;
 use xenstore::{Client, Store, StoreError};
 
 use crate::context::ContextDevice;
-use crate::netns;
 use crate::program::{Signals, text};
 use crate::start;
 use link::{Link, StackEnd};
@@ -66,7 +65,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     };
     let namespace = Namespace::ensure(name).map_err(text)?;
     // From here on this process is in the namespace, so that the tap is created there.
-    netns::enter(name)?;
+    namespace.enter().map_err(text)?;
     let mut kept = Vec::new();
     let result = loop {
         let store = session.store.clone();

@@ -400,7 +400,7 @@ fn exit_code(is_complete: bool) -> ExitCode {
 fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
     start::await_namespace(name);
-    netns::enter(name)?;
+    netns::open(name)?.enter().map_err(program::text)?;
     start::await_interface();
     let [program, arguments @ ..] = command else { return Err("no command".into()) };
     let error = std::process::Command::new(program).args(arguments).exec();

@@ -1,27 +1,16 @@
-//! Network namespaces and their interfaces, managed with iproute2.
+//! Interfaces in network namespaces, managed with iproute2.
 
-use std::path::PathBuf;
-
-use host::LIMIT;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use host::{LIMIT, Namespace};
 
 use crate::program::text;
 
-/// The file of a namespace.
-pub fn path(name: &str) -> PathBuf {
-    PathBuf::from("/run/netns").join(name)
-}
-
-/// Moves the calling thread, and its later children, into a namespace.
-pub fn enter(name: &str) -> Result<(), String> {
-    let file = std::fs::File::open(path(name)).map_err(|error| {
+/// The namespace of this name, with what to do if there is none.
+pub fn open(name: &str) -> Result<Namespace, String> {
+    Namespace::open(name).map_err(|error| {
         format!(
-            "no network namespace {name} ({error}); if it is a guest's, start it with \
-             `pvnet guest {name}`, else make it with `ip netns add {name}`"
+            "{error}; if it is a guest's, start it with `pvnet guest {name}`, else make it with `ip netns add {name}`"
         )
-    })?;
-    move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(LinkNameSpaceType::Network))
-        .map_err(|errno| format!("cannot enter namespace {name}: {errno}; run as root"))
+    })
 }
 
 /// Does something inside a namespace, or where this thread is if there is none.
@@ -30,10 +19,7 @@ pub fn inside<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
     let Some(name) = namespace else { return work() };
-    // A thread that enters a namespace stays there, so this is a thread that ends afterwards.
-    let inside = || enter(name).and_then(|()| work());
-    std::thread::scope(|scope| scope.spawn(inside).join())
-        .unwrap_or_else(|_| Err(format!("a thread inside namespace {name} panicked")))
+    open(name)?.inside(|| Ok(work())).map_err(text)?
 }
 
 /// Gives a device its addresses and sets it up, in a namespace or on the host.

@@ -5,10 +5,9 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use host::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::statfs;
-
-use crate::netns;
 
 /// How long they wait.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -46,7 +45,10 @@ const NAMESPACES: i64 = 0x6e73_6673;
 
 /// Waits until there is a network namespace of this name.
 pub fn await_namespace(name: &str) {
-    await_that(|| statfs(netns::path(name)).is_ok_and(|system| system.f_type == NAMESPACES));
+    let is_mounted = |namespace: Namespace| {
+        statfs(namespace.path()).is_ok_and(|system| system.f_type == NAMESPACES)
+    };
+    await_that(|| Namespace::open(name).is_ok_and(is_mounted));
 }
 
 /// Waits until this process's network namespace has an interface that is up, beside the loopback. One that gets none is as it is.

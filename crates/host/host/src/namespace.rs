@@ -106,26 +106,30 @@ impl Namespace {
     ) -> Result<JoinHandle<Result<T>>> {
         let file = self.file()?;
         let name = self.name.clone();
-        let inside = move || {
-            // Only this thread enters the namespace, and it ends with the work.
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(Error::io(format!("cannot enter namespace {name}")))?;
-            work()
-        };
+        let inside = move || enter(&file, &name).and_then(|()| work());
         let builder = thread::Builder::new().name("lab".to_owned());
         builder.spawn(inside).map_err(Error::io("cannot start a thread"))
     }
 
-    /// Runs `work` to its end inside.
+    /// Runs `work` to its end inside, on a thread of its own.
     ///
     /// # Errors
-    /// Those of `work`, and [`Error::Io`] if the namespace is gone or the thread cannot start.
-    pub fn inside<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let done = self.thread(work)?.join();
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    /// Those of `work`, and [`Error::Io`] if the namespace is gone, cannot be entered, or the thread cannot start.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let inside = || self.enter().and_then(|()| work());
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().spawn_scoped(scope, inside);
+            let done = thread.map_err(Error::io("cannot start a thread"))?.join();
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread, and its later children, into the namespace.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the namespace is gone or cannot be entered.
+    pub fn enter(&self) -> Result<()> {
+        enter(&self.file()?, &self.name)
     }
 
     /// Makes `name` the congestion control of TCP connections that begin inside from now on. A kernel may refuse one that is
@@ -155,7 +159,7 @@ impl Namespace {
     }
 
     fn file(&self) -> Result<File> {
-        File::open(self.path()).map_err(Error::io(format!("no namespace {}", self.name)))
+        File::open(self.path()).map_err(Error::io(format!("no network namespace {}", self.name)))
     }
 }
 
@@ -165,6 +169,11 @@ impl Drop for Namespace {
             eprintln!("clean-up: {error}");
         }
     }
+}
+
+fn enter(file: &File, name: &str) -> Result<()> {
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(Error::io(format!("cannot enter namespace {name}, which needs root")))
 }
 
 /// Waits for a thread. Its panic continues here.

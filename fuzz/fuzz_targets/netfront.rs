@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::{Hypervisor, Port};
+use hypervisor::{EvtchnPort, Hypervisor};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
 use netfront::{Config, Frontend, FrontendQueue, Received, TxBuffer};
@@ -90,7 +90,7 @@ fn run(world: &World, mut input: &[u8]) {
     };
     // Bound, so that offers do not pile up.
     for key in ["event-channel", "event-channel-tx", "event-channel-rx"] {
-        let port = Port(keys.number(&format!("device/{key}")).unwrap_or(0));
+        let port = EvtchnPort(keys.number(&format!("device/{key}")).unwrap_or(0));
         let _ = world.machine.bind_interdomain(&world.domain, port);
     }
     let tx = world.ring(&keys, "device/tx-ring-ref");

@@ -122,10 +122,10 @@ impl Plan {
     }
 
     /// The device of a virtual machine.
-    pub(crate) fn vhost_user(&self) -> qemulab::Device {
+    pub(crate) fn vhost_user(&self) -> qemulab::VirtioNet {
         let (name, mac) = (self.name.clone(), self.mac.clone());
         let (side, guest_offloads) = (qemulab::Side::Pvnet, true);
-        qemulab::Device { name, mac, queues: 1, side, packed: false, guest_offloads }
+        qemulab::VirtioNet { name, mac, queues: 1, side, packed: false, guest_offloads }
     }
 
     /// The card has the name of its logical port.

@@ -24,7 +24,6 @@ mod checksums;
 pub mod command;
 mod daemon;
 mod day;
-mod device;
 mod firmware;
 mod migration;
 mod mistakes;
@@ -34,15 +33,16 @@ mod recorder;
 mod setup;
 mod testbed;
 mod traffic;
+mod virtio_net;
 mod zero_copy;
 
 pub use daemon::{Daemon, Holdings, pvnet};
 pub use day::Day;
-pub use device::{Device, Side};
 pub use firmware::Firmware;
 pub use setup::Inputs;
 pub use testbed::{GUEST, Testbed, WIRE};
 pub use traffic::{Peer, file, ping, tcp};
+pub use virtio_net::{Side, VirtioNet};
 pub use xenlab::{Error, Result};
 pub use zero_copy::ZeroCopy;
 

@@ -7,19 +7,19 @@ use serde_json::json;
 use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
 
 use crate::COMMAND;
-use crate::device::{Device, Side};
 use crate::firmware::Firmware;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
+use crate::virtio_net::{Side, VirtioNet};
 
 /// The machines that run from the beginning.
 const MACHINES: usize = 2;
 
 /// The first machine has one queue, the second two, and packed rings if its device has them. One socket is pvnet's, the other QEMU's.
 /// The third is booted by firmware, or runs XDP programs.
-fn devices() -> Vec<Device> {
+fn devices() -> Vec<VirtioNet> {
     let device =
-        |name: &str, number: u8, queues, side, [packed, guest_offloads]: [bool; 2]| Device {
+        |name: &str, number: u8, queues, side, [packed, guest_offloads]: [bool; 2]| VirtioNet {
             name: name.to_owned(),
             mac: format!("52:54:00:00:00:{number:02x}"),
             queues,

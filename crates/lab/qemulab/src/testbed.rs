@@ -10,7 +10,7 @@ use xenlab::{Emulator, HostFile, Images, Machine, MachineConfig, Result, scenari
 use crate::COMMAND;
 use crate::card::Card;
 use crate::daemon::Daemon;
-use crate::device::Device;
+use crate::virtio_net::VirtioNet;
 
 /// The address of the process guest.
 pub const GUEST: &str = "10.0.0.253";
@@ -35,7 +35,7 @@ pub struct Testbed {
     pub wire_namespace: Namespace,
     /// A card, which runs or not.
     pub(crate) card: Card,
-    devices: Vec<Device>,
+    devices: Vec<VirtioNet>,
     /// Programs of this machine that all machines get.
     pub(crate) programs: Vec<HostFile>,
 }
@@ -43,7 +43,7 @@ pub struct Testbed {
 impl Testbed {
     /// Starts a daemon with these devices' ports. The tap has no offloads: what leaves by it has been segmented and has
     /// checksums.
-    pub fn start(program: &Path, devices: Vec<Device>) -> Result<Self> {
+    pub fn start(program: &Path, devices: Vec<VirtioNet>) -> Result<Self> {
         let wire_namespace = Namespace::create("qemulab")?;
         let guest_namespace = Namespace::create("qemulab")?;
         let card = Card::new()?;
@@ -89,7 +89,7 @@ impl Testbed {
 
     /// A machine with this device at a daemon. Its kernel fills free pages with a pattern, and checks it when they are used again.
     pub(crate) fn machine(
-        device: &Device,
+        device: &VirtioNet,
         emulator: &Emulator,
         daemon: &Daemon,
     ) -> Result<MachineConfig> {
@@ -124,7 +124,7 @@ impl Testbed {
 
     /// A device.
     #[must_use]
-    pub fn device(&self, number: usize) -> &Device {
+    pub fn device(&self, number: usize) -> &VirtioNet {
         &self.devices[number]
     }
 }

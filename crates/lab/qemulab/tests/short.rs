@@ -8,7 +8,7 @@ use std::path::Path;
 use control_socket::PortState;
 use hypervisor::Counted;
 use lab::Namespace;
-use qemulab::{Device, Peer, Side, Testbed, WIRE, file, ping, tcp};
+use qemulab::{Peer, Side, Testbed, VirtioNet, WIRE, file, ping, tcp};
 use xenlab::{Emulator, Error, Images, Machine, Result, Suite, default_cache};
 
 /// The program, if this machine has all that the test needs.
@@ -21,7 +21,7 @@ fn boot(pvnet: &Path, emulator: &Emulator) -> Result<(Machine, Testbed)> {
     let cache = default_cache();
     let cache = std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache, cause })?;
     let images = Images::prepare(Suite::of_this_machine(), &cache, true)?;
-    let device = Device {
+    let device = VirtioNet {
         name: "vm".to_owned(),
         mac: "52:54:00:00:00:01".to_owned(),
         queues: 2,

@@ -36,7 +36,7 @@ use crate::image::Images;
 use crate::{Error, Result};
 pub use batch::{Batch, BatchFiles, BatchHost, NO_ASLR};
 use channel::{Channel, WaitError};
-use domu::Ports;
+use domu::GuestPorts;
 pub use domu::{Domu, DomuConfig, GuestType};
 use lab::TempDir;
 pub use libvirt::interface_xml;
@@ -55,7 +55,7 @@ pub struct Host {
     // Ends before the folder that it works in is removed.
     qemu: Process,
     dom0: Shell,
-    ports: Arc<Ports>,
+    ports: Arc<GuestPorts>,
     lines: qemu::Lines,
     log: PathBuf,
     uptime: f64,
@@ -79,7 +79,7 @@ impl Host {
         let (qemu, lines, agents) = qemu::start(images, options, &roots, &log, folder.path())?;
         let mut agents = agents.into_iter().map(|stream| Channel::new(stream).map(Arc::new));
         let own = agents.next().unwrap_or_else(|| Err(Error::content("QEMU", "no port")))?;
-        let ports = Arc::new(Ports::new(agents.collect::<Result<_>>()?));
+        let ports = Arc::new(GuestPorts::new(agents.collect::<Result<_>>()?));
         let dom0 = Shell::new("dom0", own, Some(log.clone()));
         let mut host = Self { qemu, dom0, ports, lines, log, uptime: 0.0, _folder: folder };
         host.uptime = host.wait_up(options.limit)?;

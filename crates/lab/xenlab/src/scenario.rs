@@ -34,7 +34,7 @@ pub use device::{DevicePart, device};
 pub use domains::{STEPS, domains};
 pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};
 pub use hostile::{
-    Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row,
+    Answers, AttackTestbed, Baseline, Class, Echoes, Expected, PortSummary, Report, Resources, Row,
     Status, phase,
 };
 pub use platform::{PLATFORM_STEPS, platform};

@@ -1,6 +1,6 @@
 //! Why a hypercall failed.
 
-use crate::id::{DomId, GrantRef, Port};
+use crate::id::{DomId, EvtchnPort, GrantRef};
 
 /// Why a hypercall failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum Error {
         /// The domain that owns the port.
         dom: DomId,
         /// Its port.
-        port: Port,
+        port: EvtchnPort,
     },
     /// The other end or the hypervisor is gone.
     #[error("the other end is gone")]

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::flip::PageReceiver;
 use crate::guest_copy::{CopyForm, GuestCopier};
 use crate::hypervisor::EventChannel;
-use crate::id::{DomId, GrantRef, Port};
+use crate::id::{DomId, EvtchnPort, GrantRef};
 
 /// The services of the hypervisor for a frontend, in a guest.
 pub trait Guest: Clone + Send + Sync + 'static {
@@ -33,7 +33,7 @@ pub trait Guest: Clone + Send + Sync + 'static {
     }
 
     /// Offers an event channel to `to`. Returns this domain's end and its port.
-    fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
+    fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, EvtchnPort), Error>;
 
     /// The receiving end of page flipping, if this platform has it.
     fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::flip::PageTransfer;
 use crate::grant::{GrantCopy, GrantMap};
 use crate::guest_copy::{CopyForm, GuestCopies};
-use crate::id::{DomId, FrameNumber, GrantRef, Port};
+use crate::id::{DomId, EvtchnPort, FrameNumber, GrantRef};
 use crate::meter::Counted;
 use crate::pages::MappedPages;
 
@@ -134,7 +134,7 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
 
     /// Binds to an event channel that `peer` offered to this domain and that is not bound. After
     /// this end is dropped, or its process is killed, the channel can be bound again.
-    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
+    fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<Self::Event, Error>;
 
     /// Makes the hypervisor send `event` when `mapping` is unmapped, also by the end of this
     /// process. Otherwise a backend that is killed between a response and its event would leave

@@ -14,9 +14,9 @@ impl fmt::Display for DomId {
 
 /// An event channel's number within its domain (`evtchn_port_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Port(pub u32);
+pub struct EvtchnPort(pub u32);
 
-impl fmt::Display for Port {
+impl fmt::Display for EvtchnPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -30,7 +30,7 @@ pub use guest::Guest;
 pub use guest_copy::{CopyForm, GuestCopies, GuestCopyCounts};
 pub use hypervisor::EventChannel;
 pub use hypervisor::Hypervisor;
-pub use id::{DomId, FrameNumber, GrantRef, Port};
+pub use id::{DomId, EvtchnPort, FrameNumber, GrantRef};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
 pub use pages::{Granted, MappedPages, PAGE_SIZE};

@@ -13,7 +13,7 @@ use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use crate::grant::{CopyStatus, GrantCopy, GrantMap, MapStatus};
 use crate::guest_copy::{CopyForm, GuestCopies};
 use crate::hypervisor::{EventChannel, Hypervisor};
-use crate::id::{DomId, FrameNumber, GrantRef, Port};
+use crate::id::{DomId, EvtchnPort, FrameNumber, GrantRef};
 use crate::meter::{Counted, Meter};
 use crate::pages::MappedPages;
 
@@ -207,7 +207,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         Ok(copies)
     }
 
-    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
+    fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<Self::Event, Error> {
         let inner = self.inner.bind_interdomain(peer, port)?;
         Ok(MeteredEvent { inner, meter: self.meter.clone() })
     }

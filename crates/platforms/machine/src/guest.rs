@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use hypervisor::flip::{PageReceiver, TransferSlot};
 use hypervisor::guest_copy::{CopyForm, GuestCopier};
-use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
+use hypervisor::{DomId, Error, EvtchnPort, GrantRef, Guest, Hypervisor, PAGE_SIZE};
 use shm::{PageSize, Region, Space};
 
 use crate::domain::{DRIVER_DOMAIN, Domain};
@@ -116,7 +116,7 @@ impl Hypercalls for Direct {
         self.machine.peer(self.domid)?.mapped()
     }
 
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, EvtchnPort), Error> {
         offer(&self.machine, self.domid, to)
     }
 
@@ -152,7 +152,7 @@ pub(crate) fn offer(
     machine: &Machine,
     from: DomId,
     to: DomId,
-) -> Result<(GuestEvent, Port), Error> {
+) -> Result<(GuestEvent, EvtchnPort), Error> {
     if to != DRIVER_DOMAIN {
         return Err(Error::NoDomain(to));
     }
@@ -191,7 +191,7 @@ impl Guest for MachineGuest {
         pages.free(page)
     }
 
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, EvtchnPort), Error> {
         self.inner.calls.alloc_unbound(to)
     }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
 use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
-    CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, FrameNumber, GrantCopy, GrantMap, GrantRef,
-    Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy,
+    GrantMap, GrantRef, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, Source,
 };
 use shm::{Piece, Region};
 
@@ -46,7 +46,7 @@ struct JoinedDomain {
     /// The most channels.
     channels_max: usize,
     /// Channels the guest offered to the driver domain, bound or not, by port.
-    channels: HashMap<Port, Arc<HostEnd>>,
+    channels: HashMap<EvtchnPort, Arc<HostEnd>>,
     ports: u32,
 }
 
@@ -112,7 +112,7 @@ impl Machine {
     }
 
     /// A guest offers an event channel to the driver domain.
-    pub(crate) fn alloc_unbound(&self, guest: DomId) -> Result<(GuestEvent, Port), Error> {
+    pub(crate) fn alloc_unbound(&self, guest: DomId) -> Result<(GuestEvent, EvtchnPort), Error> {
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&guest).ok_or(Error::NoDomain(guest))?;
         entry.channels.retain(|_, channel| !channel.is_abandoned());
@@ -121,7 +121,7 @@ impl Machine {
         }
         let (host, theirs) = pair().map_err(Error::os("event channel"))?;
         entry.ports += 1;
-        let port = Port(entry.ports);
+        let port = EvtchnPort(entry.ports);
         entry.channels.insert(port, host);
         Ok((theirs, port))
     }
@@ -379,7 +379,7 @@ impl Hypervisor for Machine {
         Ok(peer.copies().make(peer.id(), form)?)
     }
 
-    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
+    fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<Self::Event, Error> {
         let bad = Error::BadPort { dom: peer.id(), port };
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&peer.id()).ok_or(Error::NoDomain(peer.id()))?;

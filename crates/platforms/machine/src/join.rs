@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use hypervisor::{DomId, Error, Port};
+use hypervisor::{DomId, Error, EvtchnPort};
 use rustix::net::{SocketAddrUnix, connect};
 use seqpacket::send;
 use shm::PageSize;
@@ -43,12 +43,12 @@ impl Hypercalls for Remote {
         Ok(())
     }
 
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, EvtchnPort), Error> {
         let (reply, fds) = self.call(&Packet::new(call::ALLOC_UNBOUND, to.0.into(), ""))?;
         let fds = <[OwnedFd; 2]>::try_from(fds);
         let [incoming, outgoing] =
             fds.map_err(|_| refused("an event channel without descriptors"))?;
-        Ok((GuestEvent::from_fds(incoming, outgoing), Port(reply.arg)))
+        Ok((GuestEvent::from_fds(incoming, outgoing), EvtchnPort(reply.arg)))
     }
 
     fn surrender(&self, frames: &[u32]) -> Result<(), Error> {

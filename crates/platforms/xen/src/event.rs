@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use hypervisor::{DomId, Error, EventChannel, Port};
+use hypervisor::{DomId, Error, EventChannel, EvtchnPort};
 use rustix::io::Errno;
 
 use crate::device::{Device, open};
@@ -20,7 +20,7 @@ pub struct XenEvent {
 
 impl XenEvent {
     /// Binds to a port that `domain` offered.
-    pub(crate) fn bind_interdomain(domain: DomId, port: Port) -> Result<Self, Error> {
+    pub(crate) fn bind_interdomain(domain: DomId, port: EvtchnPort) -> Result<Self, Error> {
         Self::bind(domain, |fd| {
             evtchn::bind_interdomain(fd, domain.0, port.0).map_err(|error| match error {
                 Errno::SRCH => Error::NoDomain(domain),
@@ -54,8 +54,8 @@ impl XenEvent {
     }
 
     /// The port at this end.
-    pub(crate) fn port(&self) -> Port {
-        Port(self.port)
+    pub(crate) fn port(&self) -> EvtchnPort {
+        EvtchnPort(self.port)
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hypervisor::guest_copy::{CopyForm, GuestCopier};
-use hypervisor::{DomId, Error, GrantRef, Guest, Port};
+use hypervisor::{DomId, Error, EvtchnPort, GrantRef, Guest};
 
 use crate::copier::PoolCopier;
 use crate::device::{Device, OpenError, open};
@@ -58,7 +58,7 @@ impl Guest for XenGuest {
         SharedPages::new(&self.gntalloc, Peer::new(to)?, pages, Access::Writable)
     }
 
-    fn alloc_unbound(&self, to: DomId) -> Result<(XenEvent, Port), Error> {
+    fn alloc_unbound(&self, to: DomId) -> Result<(XenEvent, EvtchnPort), Error> {
         let event = XenEvent::alloc_unbound(Peer::new(to)?.domain())?;
         let port = event.port();
         Ok((event, port))

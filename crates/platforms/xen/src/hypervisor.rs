@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
-    DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
+    DmaRange, DomId, Error, EvtchnPort, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages,
 };
 use shm::Region;
 
@@ -149,7 +149,7 @@ impl Hypervisor for Xen {
         }
     }
 
-    fn bind_interdomain(&self, peer: &Peer, port: Port) -> Result<XenEvent, Error> {
+    fn bind_interdomain(&self, peer: &Peer, port: EvtchnPort) -> Result<XenEvent, Error> {
         XenEvent::bind_interdomain(peer.domain(), port)
     }
 

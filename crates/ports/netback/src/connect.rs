@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
+use hypervisor::{CopyForm, EvtchnPort, GrantRef, GuestCopies, Hypervisor};
 use offload::Features;
 use port::{Armed, Broken, Doorbell, Event, SteeringCell, Task};
 use ring::{BackRing, Ledger, RegionPage, Slots};
@@ -188,7 +188,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
     }
 
     fn bind(&self, port: u32) -> Result<H::Event, ConnectError> {
-        Ok(self.hypervisor.bind_interdomain(self.peer, Port(port))?)
+        Ok(self.hypervisor.bind_interdomain(self.peer, EvtchnPort(port))?)
     }
 
     /// Connects one queue, whose keys begin with `prefix`.

@@ -171,7 +171,7 @@ fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::scenario::{Port, Report};
+    use crate::scenario::{PortSummary, Report};
     use control_socket::Reason;
 
     use super::*;
@@ -180,7 +180,7 @@ mod tests {
     fn the_document_is_as_its_schema_says() {
         let class = Class::all()[0];
         let victim = Echoes { answered: 20, asked: 21, p90_ms: 1.5, longest_ms: 3.0 };
-        let port = Port {
+        let port = PortSummary {
             name: "hostile".to_owned(),
             state: "down".to_owned(),
             reason: Some(Reason::Disabled("req_prod 1".to_owned())),

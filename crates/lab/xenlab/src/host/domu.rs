@@ -120,11 +120,11 @@ impl DomuConfig {
 
 /// The connections for guests' agents. Each serves one guest at a time.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct GuestPorts {
     free: Mutex<Vec<(usize, Arc<Channel>)>>,
 }
 
-impl Ports {
+impl GuestPorts {
     pub(super) fn new(channels: Vec<Arc<Channel>>) -> Self {
         let mut free: Vec<_> = (FIRST_GUEST_PORT..).zip(channels).collect();
         // Ports are taken from the end of the list: the first port first.
@@ -132,22 +132,22 @@ impl Ports {
         Self { free: Mutex::new(free) }
     }
 
-    fn take(ports: &Arc<Self>) -> Result<Port> {
+    fn take(ports: &Arc<Self>) -> Result<GuestPort> {
         let taken = ports.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (number, channel) = taken.ok_or(Error::TooManyDomains(GUEST_PORTS))?;
-        Ok(Port { number, channel, ports: Arc::clone(ports) })
+        Ok(GuestPort { number, channel, ports: Arc::clone(ports) })
     }
 }
 
-/// One of the [`Ports`], returned when dropped.
+/// One of the [`GuestPorts`], returned when dropped.
 #[derive(Debug)]
-struct Port {
+struct GuestPort {
     number: usize,
     channel: Arc<Channel>,
-    ports: Arc<Ports>,
+    ports: Arc<GuestPorts>,
 }
 
-impl Drop for Port {
+impl Drop for GuestPort {
     fn drop(&mut self) {
         let mut free = self.ports.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push((self.number, Arc::clone(&self.channel)));
@@ -162,7 +162,7 @@ pub struct Domu {
     shell: Shell,
     dom0: Shell,
     link: Job,
-    port: Port,
+    port: GuestPort,
 }
 
 impl Deref for Domu {
@@ -176,7 +176,7 @@ impl Deref for Domu {
 impl Domu {
     pub(super) fn create(
         dom0: &Shell,
-        ports: &Arc<Ports>,
+        ports: &Arc<GuestPorts>,
         config: &DomuConfig,
         limit: Duration,
     ) -> Result<Self> {
@@ -190,12 +190,12 @@ impl Domu {
     /// Starts a guest by a script, whose last line of output is the domain id.
     pub(super) fn start(
         dom0: &Shell,
-        ports: &Arc<Ports>,
+        ports: &Arc<GuestPorts>,
         name: &str,
         script: &str,
         limit: Duration,
     ) -> Result<Self> {
-        let port = Ports::take(ports)?;
+        let port = GuestPorts::take(ports)?;
         let before = port.channel.boots();
         let id = number(&dom0.run(script, TOOLSTACK)?)?;
         let link = link(dom0, id, &port)?;
@@ -287,7 +287,7 @@ impl Drop for Domu {
     }
 }
 
-fn link(dom0: &Shell, id: u32, port: &Port) -> Result<Job> {
+fn link(dom0: &Shell, id: u32, port: &GuestPort) -> Result<Job> {
     dom0.spawn(&format!("sh /lab/link {id} {}", port.number))
 }
 
@@ -341,13 +341,13 @@ mod tests {
             let (ours, _theirs) = UnixStream::pair().expect("pair");
             Arc::new(Channel::new(ours).expect("channel"))
         };
-        let ports = Arc::new(Ports::new(vec![channel(), channel()]));
-        let first = Ports::take(&ports).expect("free");
-        let second = Ports::take(&ports).expect("free");
+        let ports = Arc::new(GuestPorts::new(vec![channel(), channel()]));
+        let first = GuestPorts::take(&ports).expect("free");
+        let second = GuestPorts::take(&ports).expect("free");
         assert_eq!((first.number, second.number), (FIRST_GUEST_PORT, FIRST_GUEST_PORT + 1));
-        assert!(matches!(Ports::take(&ports), Err(Error::TooManyDomains(_))));
+        assert!(matches!(GuestPorts::take(&ports), Err(Error::TooManyDomains(_))));
         drop(first);
-        assert_eq!(Ports::take(&ports).expect("given back").number, FIRST_GUEST_PORT);
+        assert_eq!(GuestPorts::take(&ports).expect("given back").number, FIRST_GUEST_PORT);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::channel::{Channel, WaitError};
 use super::console_tail;
 use super::monitor::Monitor;
 use super::overlay::{HostFile, add, concatenate, read, script};
-use super::port::{self, Port};
+use super::port::{self, SerialPort};
 use super::qemu::{self, AGENT_PORT};
 use super::shell::Shell;
 use crate::image::{Archive, Images, Kind};
@@ -128,8 +128,8 @@ impl Machine {
         let folder = TempDir::new()?;
         let log = folder.path().join("console.log");
         std::fs::write(&log, "").map_err(Error::path(&log))?;
-        let agent = Port::new(folder.path(), AGENT_PORT)?;
-        let monitor = Port::new(folder.path(), MONITOR_PORT)?;
+        let agent = SerialPort::new(folder.path(), AGENT_PORT)?;
+        let monitor = SerialPort::new(folder.path(), MONITOR_PORT)?;
 
         let mut command = match &config.namespace {
             None => emulator.command()?,

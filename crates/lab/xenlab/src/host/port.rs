@@ -16,13 +16,13 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// A socket that QEMU connects to.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct SerialPort {
     pub(super) number: usize,
     path: PathBuf,
     listener: UnixListener,
 }
 
-impl Port {
+impl SerialPort {
     pub(super) fn new(folder: &Path, number: usize) -> Result<Self> {
         let path = folder.join(format!("port-{number}"));
         let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;

@@ -8,7 +8,7 @@ use lab::Process;
 
 use super::options::{Options, PROCESSOR};
 use super::overlay::Roots;
-use super::port::{self, Port};
+use super::port::{self, SerialPort};
 use crate::image::Images;
 use crate::{Error, Result};
 
@@ -47,9 +47,9 @@ pub(super) fn start(
     let numbers = [AGENT_PORT, STREAM_PORT]
         .into_iter()
         .chain(FIRST_GUEST_PORT..FIRST_GUEST_PORT + GUEST_PORTS);
-    let ports: Vec<Port> =
-        numbers.map(|number| Port::new(folder, number)).collect::<Result<_>>()?;
-    let terminal = Port::new(folder, 0)?;
+    let ports: Vec<SerialPort> =
+        numbers.map(|number| SerialPort::new(folder, number)).collect::<Result<_>>()?;
+    let terminal = SerialPort::new(folder, 0)?;
 
     let mut command = lab::command("qemu-system-x86_64")?;
     machine(&mut command, options);

@@ -11,7 +11,7 @@ use xen::XenGuest;
 use xenstore::{Client, Store as _, StoreError, XenbusState};
 
 /// An interface that the toolstack has made and no other driver uses.
-pub struct Device {
+pub struct Vif {
     /// The connection to the store.
     pub store: Client,
     /// This domain.
@@ -24,7 +24,7 @@ pub struct Device {
     backend: String,
 }
 
-impl Device {
+impl Vif {
     /// Opens the interface of this number.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub use class::{Answers, Class, Report};
 pub use echoes::{Baseline, Echoes};
 pub use expected::Expected;
 pub use resources::Resources;
-pub use status::{Port, Status};
+pub use status::{PortSummary, Status};
 pub use testbed::{AttackTestbed, Row};
 
 /// How the attacker and its host take turns when pvnet is killed and started again in the middle of an attack.

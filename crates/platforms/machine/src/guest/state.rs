@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hypervisor::{DomId, Error, GrantRef, Port};
+use hypervisor::{DomId, Error, EvtchnPort, GrantRef};
 use shm::{Region, Space};
 
 use super::grouping::Frames;
@@ -17,7 +17,7 @@ use crate::memory::MemorySize;
 pub(crate) trait Hypercalls: Send + Sync {
     /// All memory is mapped, and may be sealed.
     fn mapped(&self) -> Result<(), Error>;
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, EvtchnPort), Error>;
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
     fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;

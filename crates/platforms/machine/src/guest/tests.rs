@@ -125,7 +125,7 @@ fn events_go_both_ways_and_a_port_is_bound_once_at_a_time() {
     let (machine, domain, guest) = machine();
     let (theirs, port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
     assert!(guest.alloc_unbound(DomId(3)).is_err());
-    assert!(machine.bind_interdomain(&domain, Port(port.0 + 1)).is_err());
+    assert!(machine.bind_interdomain(&domain, EvtchnPort(port.0 + 1)).is_err());
     let ours = machine.bind_interdomain(&domain, port).unwrap();
     assert!(machine.bind_interdomain(&domain, port).is_err());
     assert!(!readable(&theirs));

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hypervisor::{DomId, Error, EventChannel, GrantRef, Guest, Hypervisor, Port};
+use hypervisor::{DomId, Error, EventChannel, EvtchnPort, GrantRef, Guest, Hypervisor};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -104,7 +104,7 @@ fn refused(here: &Loopback) -> Outcome {
     let (_theirs, port) = here.guest.alloc_unbound(here.domid)?;
     let bind = |port| here.xen.bind_interdomain(&here.peer, port);
     let bound = bind(port)?;
-    for port in [port, Port(3), Port(u32::MAX)] {
+    for port in [port, EvtchnPort(3), EvtchnPort(u32::MAX)] {
         let result = bind(port);
         ensure(matches!(result, Err(Error::BadPort { .. })), format!("{port}: {result:?}"))?;
     }
@@ -158,7 +158,7 @@ fn while_held(child: &mut Child, check: impl FnOnce() -> Outcome) -> Outcome {
 /// The child: holds a mapping and a port until it or its parent is killed.
 pub fn hold(here: &Loopback, gref: &str, port: &str, rings: &str) -> Outcome {
     let mapping = here.xen.map(&here.peer, &[GrantRef(gref.parse()?)])?;
-    let event = here.xen.bind_interdomain(&here.peer, Port(port.parse()?))?;
+    let event = here.xen.bind_interdomain(&here.peer, EvtchnPort(port.parse()?))?;
     if rings.parse()? {
         here.xen.notify_on_unmap(&mapping, &event);
     }

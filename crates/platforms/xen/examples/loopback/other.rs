@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hypervisor::{
-    CopyStatus, Dest, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef, Guest, Hypervisor,
-    MapStatus, MappedGrants, MappedPages, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DomId, Error, EventChannel, EvtchnPort, GrantCopy, GrantMap, GrantRef, Guest,
+    Hypervisor, MapStatus, MappedGrants, MappedPages, PAGE_SIZE, Source,
 };
 use shm::{Piece, Region};
 use xen::{Mapping, Peer, XenEvent};
@@ -44,7 +44,7 @@ struct Other {
     peer: Peer,
     grefs: Vec<GrantRef>,
     event: XenEvent,
-    port: Port,
+    port: EvtchnPort,
     mapping: Mapping,
 }
 
@@ -62,7 +62,7 @@ fn meet(here: &Loopback, domid: &str) -> Result<Other, Box<dyn std::error::Error
     let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>()?;
     let (port, grefs) = numbers.split_first().ok_or("no port")?;
     let grefs: Vec<_> = grefs.iter().copied().map(GrantRef).collect();
-    let port = Port(*port);
+    let port = EvtchnPort(*port);
     let event = here.xen.bind_interdomain(&peer, port)?;
     let mapping = here.xen.map(&peer, &grefs[..2])?;
     here.xen.notify_on_unmap(&mapping, &event);

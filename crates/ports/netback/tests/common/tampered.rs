@@ -5,8 +5,8 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{
-    DmaRange, DomId, Error, FrameNumber, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages,
-    Port,
+    DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy, GrantMap, GrantRef, Hypervisor,
+    MappedPages,
 };
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -111,7 +111,7 @@ impl Hypervisor for Tampered {
         self.act();
     }
 
-    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<HostEvent, Error> {
+    fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<HostEvent, Error> {
         self.machine.bind_interdomain(peer, port)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hypervisor::guest_copy::GrantedBuffer;
 use hypervisor::{
-    CopyForm, DmaRange, DomId, Error, FrameNumber, GrantCopy, GrantMap, GrantRef, GuestCopies,
-    GuestCopyCounts, Hypervisor, MappedPages, Meter, PAGE_SIZE, Port,
+    CopyForm, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy, GrantMap, GrantRef,
+    GuestCopies, GuestCopyCounts, Hypervisor, MappedPages, Meter, PAGE_SIZE,
 };
 use machine::{Aperture, Domain, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -189,7 +189,7 @@ impl Hypervisor for Granting {
         Ok(Arc::new(Pool { table: self.table.clone(), grefs, id, pool }))
     }
 
-    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<HostEvent, Error> {
+    fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<HostEvent, Error> {
         self.machine.bind_interdomain(peer, port)
     }
 }

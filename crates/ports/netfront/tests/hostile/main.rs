@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::{Hypervisor, Port};
+use hypervisor::{EvtchnPort, Hypervisor};
 use machine::{Domain, Machine, MachineGuest, MemorySize};
 use netfront::{
     Config, ConnectError, Fault, Frontend, FrontendQueue, RING_LEN, Received, TxBuffer,
@@ -62,7 +62,7 @@ impl World {
         let (frontend, mut queues) = Frontend::connect(&guest, keys.clone(), "device", &config)?;
         for key in ["event-channel", "event-channel-tx", "event-channel-rx"] {
             if let Some(port) = keys.number(&format!("device/{key}")) {
-                machine.bind_interdomain(&domain, Port(port)).unwrap();
+                machine.bind_interdomain(&domain, EvtchnPort(port)).unwrap();
             }
         }
         let ring = |key| {

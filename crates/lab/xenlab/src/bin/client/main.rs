@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use uplink::tap::{Tap, TapOffload};
 use wire::netif::keys;
-use xenlab::netif::device::{Device, Outcome};
+use xenlab::netif::device::{Outcome, Vif};
 use xenlab::scenario::ClientReport;
 use xenstore::XenbusState;
 
@@ -81,7 +81,7 @@ fn run(cli: &Cli) -> Outcome {
     let tso4 = cli.tso || cli.tso_without_csum_blank;
     let offload = TapOffload { csum: tso4, tso4, ..TapOffload::NONE };
     let tap = Tap::open(&cli.device, 1, offload)?;
-    let device = Device::open(cli.vif)?;
+    let device = Vif::open(cli.vif)?;
     let (event, port) = device.guest.alloc_unbound(device.domain)?;
     let mut transmitter =
         Transmitter::new(&device, cli.empty_fragments, cli.tso_without_csum_blank)?;

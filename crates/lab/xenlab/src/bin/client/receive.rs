@@ -10,7 +10,7 @@ use wire::netif::RxRequest;
 use wire::netif::rx_flags::{CSUM_BLANK, EXTRA_INFO, MORE_DATA};
 use wire::virtio_net::VirtioNetHdr;
 use xen::SharedPages;
-use xenlab::netif::device::{Device, Outcome};
+use xenlab::netif::device::{Outcome, Vif};
 use xenlab::netif::ring::Ring;
 use xenlab::scenario::ClientReport;
 
@@ -33,7 +33,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub fn new(device: &Device, buffers: u16, half_pages: bool) -> Outcome<Self> {
+    pub fn new(device: &Vif, buffers: u16, half_pages: bool) -> Outcome<Self> {
         let ring = Ring::new(&device.guest, device.domain)?;
         let (pages, grefs) = device.guest.share(device.domain, buffers.into())?;
         let (posted, free) = (VecDeque::new(), (0..buffers).collect());

@@ -11,7 +11,7 @@ use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO, MORE_DATA};
 use wire::netif::{GsoKind, NR_SLOTS_MIN, TxRequest, status};
 use wire::virtio_net::{VirtioNetHdr, flags, gso};
 use xen::SharedPages;
-use xenlab::netif::device::{Device, Outcome};
+use xenlab::netif::device::{Outcome, Vif};
 use xenlab::netif::ring::Ring;
 use xenlab::scenario::ClientReport;
 use zerocopy::FromBytes as _;
@@ -35,7 +35,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    pub fn new(device: &Device, empty_fragments: bool, without_csum_blank: bool) -> Outcome<Self> {
+    pub fn new(device: &Vif, empty_fragments: bool, without_csum_blank: bool) -> Outcome<Self> {
         let ring = Ring::new(&device.guest, device.domain)?;
         let (pages, grefs) = device.guest.share(device.domain, Tx::COUNT as usize)?;
         let buffer = vec![0; HEADER + NR_SLOTS_MIN * PAGE_SIZE];

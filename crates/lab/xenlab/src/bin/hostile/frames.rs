@@ -20,7 +20,7 @@ const EXPERIMENT: EtherType = EtherType(0x88b5);
 
 /// An interface, and the addresses that echoes use.
 pub struct HostileDevice {
-    interface: xenlab::netif::device::Device,
+    interface: xenlab::netif::device::Vif,
     pub address: Ipv4Addr,
     pub peer: Ipv4Addr,
 }
@@ -28,13 +28,13 @@ pub struct HostileDevice {
 impl HostileDevice {
     /// Opens the interface.
     pub fn open(cli: &Cli) -> Outcome<Self> {
-        let interface = xenlab::netif::device::Device::open(cli.vif)?;
+        let interface = xenlab::netif::device::Vif::open(cli.vif)?;
         Ok(Self { interface, address: cli.address, peer: cli.peer })
     }
 }
 
 impl Deref for HostileDevice {
-    type Target = xenlab::netif::device::Device;
+    type Target = xenlab::netif::device::Vif;
 
     fn deref(&self) -> &Self::Target {
         &self.interface

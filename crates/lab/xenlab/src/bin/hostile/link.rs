@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hypervisor::{DomId, EventChannel as _, GrantRef, Guest as _, PAGE_SIZE, Port};
+use hypervisor::{DomId, EventChannel as _, EvtchnPort, GrantRef, Guest as _, PAGE_SIZE};
 use ring::Slots as _;
 use ring::netif::{Rx, Tx};
 use wire::netif::{NR_SLOTS_MIN, RxRequest, TxRequest, keys, status, tx_flags};
@@ -40,7 +40,7 @@ pub struct Link {
     pub tx: Ring<Tx>,
     pub rx: Ring<Rx>,
     pub event: XenEvent,
-    port: Port,
+    port: EvtchnPort,
     data: SharedPages,
     data_grefs: Vec<GrantRef>,
     buffers: SharedPages,

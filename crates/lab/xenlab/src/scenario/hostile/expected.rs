@@ -1,7 +1,7 @@
 //! The expected result of each attack.
 
 use super::class::{Answers, Class, Report};
-use super::status::Port;
+use super::status::PortSummary;
 
 /// The expected state of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Expected {
 
     /// The differences from the observed result.
     #[must_use]
-    pub fn complaints(&self, report: &Report, port: &Port) -> Vec<String> {
+    pub fn complaints(&self, report: &Report, port: &PortSummary) -> Vec<String> {
         if report.skipped.is_some() {
             return Vec::new();
         }
@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    fn port(state: &str, reason: Option<Reason>) -> Port {
-        Port {
+    fn port(state: &str, reason: Option<Reason>) -> PortSummary {
+        PortSummary {
             name: "hostile".to_owned(),
             state: state.to_owned(),
             reason,

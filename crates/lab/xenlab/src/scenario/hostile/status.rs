@@ -13,12 +13,12 @@ use crate::{Error, Result};
 pub struct Status {
     /// Its process id.
     pub pid: u32,
-    ports: Vec<Port>,
+    ports: Vec<PortSummary>,
 }
 
-/// The status of an interface.
+/// What is checked of an interface's status.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub struct Port {
+pub struct PortSummary {
     /// Its domain's name.
     pub name: String,
     /// `up` or `down`.
@@ -36,7 +36,7 @@ impl Status {
     }
 
     /// The interface of a domain.
-    pub fn port(&self, domain: &str) -> Result<&Port> {
+    pub fn port(&self, domain: &str) -> Result<&PortSummary> {
         let found = self.ports.iter().find(|port| port.name == domain);
         let missing = || format!("no port {domain}");
         found.ok_or_else(|| Error::parse("pvnet status", &missing(), format!("{:?}", self.ports)))

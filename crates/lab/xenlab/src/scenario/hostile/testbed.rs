@@ -17,7 +17,7 @@ use super::echoes::{self, Baseline, Echoes};
 use super::expected::Expected;
 use super::phase;
 use super::resources::Resources;
-use super::status::{Port, Status};
+use super::status::{PortSummary, Status};
 
 /// The attacker's MAC and IP address.
 const MAC: &str = "00:16:3e:00:00:66";
@@ -63,7 +63,7 @@ pub struct Row {
     /// The attacker's report.
     pub report: Report,
     /// The attacker's interface, from the daemon's status.
-    pub port: Port,
+    pub port: PortSummary,
     /// The victim's replies during the attack.
     pub victim: Echoes,
     /// Everything that went wrong.

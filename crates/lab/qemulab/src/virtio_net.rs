@@ -15,7 +15,7 @@ pub enum Side {
 
 /// A network device over vhost-user.
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct VirtioNet {
     /// The port's name at the daemon, and the socket's.
     pub name: String,
     /// Its MAC address.
@@ -35,7 +35,7 @@ const RECONNECT_MS: u32 = 10;
 /// The first version whose interrupts by message work with vhost-user under software emulation.
 const MESSAGE_INTERRUPTS: u32 = 8;
 
-impl Device {
+impl VirtioNet {
     /// The socket in a folder.
     #[must_use]
     pub fn socket(&self, folder: &Path) -> PathBuf {

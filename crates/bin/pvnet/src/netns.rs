@@ -1,5 +1,7 @@
 //! Interfaces in network namespaces, managed with iproute2.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use host::{LIMIT, Namespace};
 
 use crate::program::text;
@@ -19,7 +21,10 @@ pub fn inside<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
     let Some(name) = namespace else { return work() };
-    open(name)?.inside(|| Ok(work())).map_err(text)?
+    // A panic costs one port: it must not end the daemon, least of all without what a panic of its threads does.
+    let work = || catch_unwind(AssertUnwindSafe(work));
+    let done = open(name)?.inside(|| Ok(work())).map_err(text)?;
+    done.unwrap_or_else(|_| Err(format!("a thread inside namespace {name} panicked")))
 }
 
 /// Gives a device its addresses and sets it up, in a namespace or on the host.

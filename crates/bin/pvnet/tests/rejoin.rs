@@ -67,8 +67,9 @@ fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
         testbed.join(guest, &["--rejoin", "30"]);
     }
     let mut outages = Vec::new();
-    // The next daemon waits for its guests as long as TCP would at most; those of a busy machine may need longer.
-    while outages.len() < 4 * ROUNDS && outages.iter().filter(|lost| **lost == 0).count() < ROUNDS {
+    // The next daemon waits for its guests for less than TCP would; those of a busy machine may need longer, once or twice.
+    let good = |outages: &[u64]| outages.iter().filter(|lost| **lost == 0).count();
+    while outages.len() < ROUNDS + 2 && good(&outages) < ROUNDS {
         let [from, to] = [0, 1].map(|guest| &testbed.guests[guest]);
         let interval = Duration::from_millis(2);
         let probe =
@@ -80,7 +81,7 @@ fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
         wait("more datagrams", || probe.bytes() > before + 10_000);
         outages.push(probe.finish().unwrap().lost);
     }
-    assert!(outages.len() < 4 * ROUNDS, "lost {outages:?}");
+    assert_eq!(good(&outages), ROUNDS, "lost {outages:?}");
 }
 
 /// It may be killed at any step of a guest's return, and the guest waits for the next one.

@@ -23,7 +23,7 @@ pub struct ContextEgress {
     finisher: Finisher,
     interrupt: Arc<dyn Event>,
     meter: Arc<Meter>,
-    /// Whether the card sends frames fast enough for others to wait.
+    /// Whether the card sends frames fast enough for others to wait. Its buffers are pages: a frame of 64 KiB pays for as many as it has.
     supply: BufferSupply,
     /// There was no room, and the card was down. Nothing waits for it.
     is_down: bool,
@@ -59,7 +59,7 @@ impl ContextEgress {
         if !self.has_room(descriptors, pages)? {
             return Ok(self.without_room(now));
         }
-        self.supply.delivered(self.sent(), now);
+        self.supply.delivered(self.tx.freed(), now);
         self.is_down = false;
         let sent = match need {
             Need::Nothing => self.send(body, frame),
@@ -83,15 +83,9 @@ impl ContextEgress {
 
     /// The outcome of a frame for which there is no room.
     fn without_room(&mut self, now: Duration) -> Outcome {
-        let outcome = self.supply.without_room(self.sent(), now);
+        let outcome = self.supply.without_room(self.tx.freed(), now);
         self.is_down = self.tx.ring().pages().status() != Some(Status::Up);
         if self.is_down { Outcome::Dropped(DropReason::Stalled) } else { outcome }
-    }
-
-    /// Descriptors that the card has sent. The number wraps, which pays for a wait once in a long time.
-    #[inline]
-    fn sent(&self) -> u64 {
-        self.tx.ring().consumer().into()
     }
 
     fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {

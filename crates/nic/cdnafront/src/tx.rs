@@ -45,6 +45,8 @@ pub(crate) struct TxRing {
     used: usize,
     /// How many of them each slot's buffer has.
     owned: Box<[u8]>,
+    /// Pages that the card is done with, all together; one at least for each buffer.
+    freed: u64,
 }
 
 /// Consecutive free pages.
@@ -58,7 +60,7 @@ impl TxRing {
     pub(crate) fn new(ring: Ring, memory: Memory) -> Self {
         let cycle = if ring.needs_rest() { TX_PAGES } else { USED_MAX };
         let owned = vec![0; SLOTS as usize].into();
-        Self { ring, memory, cycle, head: 0, used: 0, owned }
+        Self { ring, memory, cycle, head: 0, used: 0, owned, freed: 0 }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -208,9 +210,17 @@ impl TxRing {
         let count = self.ring.refresh()?;
         for n in 1..=count {
             let index = self.ring.consumer().wrapping_sub(n);
-            self.used -= usize::from(self.owned[ring::slot(index)]);
+            let pages = self.owned[ring::slot(index)];
+            self.used -= usize::from(pages);
+            self.freed += u64::from(pages.max(1));
         }
         Ok(())
+    }
+
+    /// Pages of frames that were sent, from the first one on.
+    #[inline]
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed
     }
 
     /// Asks for an interrupt when `least` descriptors were sent: at least 1, at most as many as the card has. Returns

@@ -40,13 +40,12 @@ pub fn holdings(pid: u32) -> [usize; 3] {
 /// Those of a process in which nothing begins or ends any more.
 #[allow(dead_code, reason = "some programs use it")]
 pub fn settled_holdings(pid: u32) -> [usize; 3] {
-    loop {
-        let held = holdings(pid);
+    let mut held = holdings(pid);
+    wait("an end of changes", || {
         std::thread::sleep(Duration::from_millis(300));
-        if holdings(pid) == held {
-            return held;
-        }
-    }
+        holdings(pid) == std::mem::replace(&mut held, holdings(pid))
+    });
+    held
 }
 
 /// Waits until `ready`.
@@ -232,13 +231,28 @@ impl Testbed {
         lab::transfer_file(&from.namespace, &to.namespace, to.ipv6, bytes / 4, 2).unwrap();
     }
 
+    /// Frames that were dropped because their receivers did not take any.
+    fn frames_without_room(&self) -> u64 {
+        let ports = self.status()["ports"].as_array().unwrap().clone();
+        let reasons = ["no_room", "stalled"];
+        let of = |port: &Value| reasons.map(|reason| port["drops"][reason].as_u64().unwrap_or(0));
+        ports.iter().flat_map(of).sum()
+    }
+
     /// Pings one guest from another over both address families.
     pub fn ping(&self, from: usize, to: usize) {
         let (from, to) = (&self.guests[from].namespace, &self.guests[to]);
         for address in [std::net::IpAddr::from(to.ipv4), to.ipv6.into()] {
-            // A guest that does not run for 200 ms loses frames beside others': once is enough.
-            let mut pings = (0..3).map(|_| lab::ping(from, address, 3, PING_PAUSE).unwrap());
-            assert!(pings.any(|ping| (ping.sent, ping.received) == (3, 3)), "{address}");
+            for last in [false, false, true] {
+                let before = self.frames_without_room();
+                let ping = lab::ping(from, address, 3, PING_PAUSE).unwrap();
+                if (ping.sent, ping.received) == (3, 3) {
+                    break;
+                }
+                // A guest that does not run for 200 ms loses frames, and the daemon says so.
+                let is_starved = self.frames_without_room() > before;
+                assert!(is_starved && !last, "{address}: {ping:?}");
+            }
         }
     }
 }

@@ -298,6 +298,22 @@ fn frames_do_not_wait_for_a_card_that_sends_one_now_and_then() {
     }
 }
 
+/// At 100 Mb/s a frame of 60 kB takes 5 ms.
+#[test]
+fn large_frames_wait_for_a_slow_card() {
+    let (mut card, _, mut egress) = opened(Protection::None, ALL);
+    let bytes = tcp(60_000);
+    let gso = Gso { kind: GsoKind::TcpV4, size: 1448 };
+    let (frame, regions) = in_region(&bytes, Some(gso));
+    let body = Body::Regions(&regions);
+    while deliver(&mut egress, body, &[&frame], 0) == [Outcome::Delivered] {}
+    for n in 1..2000 {
+        card.send(1);
+        let outcomes = deliver(&mut egress, body, &[&frame; 2], n * 5);
+        assert!(!outcomes.contains(&Outcome::Dropped(DropReason::Stalled)), "after {n} frames");
+    }
+}
+
 #[test]
 fn segments_of_any_size_fit_or_wait() {
     let (mut card, _, mut egress) = opened(Protection::None, features::CHECKSUM);

@@ -1,6 +1,6 @@
 //! A guest that posts no buffers, too few, or single ones far apart.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use frame::DropReason;
 use hypervisor::EventChannel;
@@ -97,13 +97,14 @@ fn a_guest_that_doles_out_buffers_is_given_up_on() {
 }
 
 /// A guest with `buffers`, which it posts again `pause` after they were filled, gets `bursts` of so many `frames` whole, unless this machine
-/// does not run it in time: one of several tries has to do.
+/// does not run it in time: one of several tries has to do, and only one may lose something without that reason.
 fn takes_all(buffers: u32, pause: Duration, frames: u32, bursts: u32) {
-    let takes_all = || {
+    let mut unexplained = 0;
+    let mut takes_all = || {
         let mut world = World::unconnected();
         world.connect_with(buffers);
         let mut lost = 0;
-        while_taking(&mut world, buffers, pause, |world| {
+        let longest = while_taking(&mut world, buffers, pause, |world| {
             for burst in 1..=bursts {
                 world.send_to_hostile(frames, 1500);
                 let port = world.h.port.clone().unwrap();
@@ -116,19 +117,29 @@ fn takes_all(buffers: u32, pause: Duration, frames: u32, bursts: u32) {
                 std::thread::sleep(Duration::from_millis(40));
             }
         });
+        unexplained += u32::from(lost > 0 && longest < pause + Duration::from_millis(50));
+        assert!(unexplained <= 1, "{lost} lost, {longest:?}");
         lost == 0
     };
-    assert!((0..5).any(|_| takes_all()), "frames were lost in each try");
+    assert!((0..5).any(|_| takes_all()), "the guest does not run often enough");
 }
 
-/// Does `work` while the guest posts each of its `buffers` again, `pause` after it was filled.
-fn while_taking(world: &mut World, buffers: u32, pause: Duration, work: impl FnOnce(&mut World)) {
+/// Does `work` while the guest posts each of its `buffers` again, `pause` after it was filled. Returns the longest time between two looks.
+fn while_taking(
+    world: &mut World,
+    buffers: u32,
+    pause: Duration,
+    work: impl FnOnce(&mut World),
+) -> Duration {
     let memory = world.h.memory.clone();
     let event = world.h.event.take().unwrap();
     let mut posted = buffers;
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     while_doing(
         || {
             std::thread::sleep(pause);
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
             let end = memory.rsp_prod(RX_RING) + buffers;
             for n in posted..end {
                 memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
@@ -141,6 +152,7 @@ fn while_taking(world: &mut World, buffers: u32, pause: Duration, work: impl FnO
         },
         || work(world),
     );
+    longest
 }
 
 /// Pings of 40 and 60 kB come in fragments, more than iPXE (18) and OpenBSD (32) have buffers.

@@ -1,7 +1,7 @@
 //! Frames that wait for room: no loss between the willing, and no harm by a slow receiver.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use port::{
     Armed, Body, Broken, Doorbell, DropReason, Egress, Event, Ingress, IngressWrapper, Offer,
@@ -19,13 +19,30 @@ fn between(from: &Plugged<Receiver>, to: &Plugged<Receiver>, n: u32) -> Vec<u8> 
     frame(to.mac, from.mac, 300, n)
 }
 
-/// Gives a receiver room for so many frames every millisecond, until `done`.
-fn trickle(to: &Plugged<Receiver>, frames: usize, mut done: impl FnMut() -> bool) {
+/// Gives a receiver room for so many frames every millisecond, until `done`. Returns the longest pause between two times.
+fn trickle(to: &Plugged<Receiver>, frames: usize, mut done: impl FnMut() -> bool) -> Duration {
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     wait_until("the end of the trickle", || {
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
         to.egress.make_room(frames);
         std::thread::sleep(Duration::from_millis(1));
         done()
     });
+    longest
+}
+
+/// Tries until nothing is lost. Tries may lose something if this thread did not run for a part of the time for which frames wait; one may
+/// otherwise, as a worker's thread may have slept.
+fn loses_nothing(mut attempt: impl FnMut() -> (bool, Duration)) {
+    let mut unexplained = 0;
+    let is_over = (0..5).any(|_| {
+        let (has_lost, longest) = attempt();
+        unexplained += u32::from(has_lost && longest < Duration::from_millis(50));
+        assert!(unexplained <= 1, "a pause of {longest:?}");
+        !has_lost
+    });
+    assert!(is_over, "this thread does not run often enough");
 }
 
 fn losses(to: &Plugged<Receiver>) -> u64 {
@@ -70,39 +87,35 @@ fn a_receiver_that_takes_nothing_costs_no_more() {
     assert_eq!(losses(&green), 300);
 }
 
-/// Frames wait for a while, in which this thread may not run on a busy machine: one of several tries has to lose nothing.
-const TRIES: usize = 5;
-
 #[test]
 fn nothing_is_lost_between_two_however_slow_the_receiver_is() {
-    let one_did = (0..TRIES).any(|_| {
+    loses_nothing(|| {
         let switch = Switch::new(1);
         let red = plain(&switch.datapath, 0);
         let blue = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(0));
         (0..PAIRS).for_each(|n| red.sender.send(between(&red, &blue, n)));
-        trickle(&blue, 2, || red.sender.answers().len() == PAIRS as usize);
-        red.sender.answers().iter().all(|(_, outcome)| *outcome == Outcome::Delivered)
+        let longest = trickle(&blue, 2, || red.sender.answers().len() == PAIRS as usize);
+        (red.sender.answers().iter().any(|(_, outcome)| *outcome != Outcome::Delivered), longest)
     });
-    assert!(one_did, "frames were lost in each try");
 }
 
 /// Fragments of an echo request of 40 kB, to a guest with as many buffers as iPXE.
 #[test]
 fn a_burst_from_a_wire_waits_for_a_receiver_that_takes_it() {
-    let one_did = (0..TRIES).any(|_| {
+    loses_nothing(|| {
         let switch = Switch::new(1);
+        let mut longest = Duration::ZERO;
         let wire = plug(&switch.datapath, 0, Sender::on_a_wire(), Receiver::new());
         let slow = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(18));
         for burst in 1..=4 {
             for n in 0..28 {
                 wire.sender.send(&between(&wire, &slow, n)[..64]);
             }
-            trickle(&slow, 1, || wire.sender.answers().len() == 28 * burst);
+            longest = longest.max(trickle(&slow, 1, || wire.sender.answers().len() == 28 * burst));
             slow.egress.make_room(18);
         }
-        losses(&slow) == 0
+        (losses(&slow) > 0, longest)
     });
-    assert!(one_did, "frames were lost in each try");
 }
 
 /// Sends as many frames to a receiver without room as to one with room, and gives how many turns the wire had until the latter had

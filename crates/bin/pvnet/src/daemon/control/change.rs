@@ -259,7 +259,11 @@ impl Control {
         let ids = self.ids_of(table, name);
         match ids.iter().find_map(|id| self.guest_of(*id)) {
             Some(guest) => self.end_guest(&guest),
-            None => ids.into_iter().for_each(|id| self.unplug(id)),
+            None => {
+                ids.into_iter().for_each(|id| self.unplug(id));
+                // One that has joined may have no port yet.
+                self.host.platform.end_guest(name);
+            }
         }
     }
 

@@ -188,6 +188,18 @@ fn start() -> Running {
     start_with(Vec::new())
 }
 
+impl Running {
+    /// What the thread has written to the stack. With a time limit, the call may be interrupted.
+    fn receive(&self, bytes: &mut [u8]) -> usize {
+        loop {
+            match self.stack.recv(bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                received => return received.unwrap(),
+            }
+        }
+    }
+}
+
 /// The same after a device that has not confirmed these frames.
 fn start_with(frames: Vec<SentFrame>) -> Running {
     start_polling(frames, Polling::default())
@@ -317,7 +329,7 @@ fn the_stack_gets_any_devices_frames() {
     ring(&running.event);
     for expected in &frames {
         let mut bytes = vec![0; 2048];
-        let len = running.stack.recv(&mut bytes).unwrap();
+        let len = running.receive(&mut bytes);
         assert_eq!(&bytes[VirtioNetHdr::LEN..len], expected);
     }
     // Buffers go back once for all.
@@ -366,7 +378,7 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
         }
         running.stack.send(&[&[0; VirtioNetHdr::LEN], &frame(60, 1)[..]].concat()).unwrap();
         let mut bytes = vec![0; 2048];
-        running.stack.recv(&mut bytes).unwrap();
+        running.receive(&mut bytes);
     }
     running.thread.stop();
     assert_eq!(running.thread.join().fault, None);
@@ -379,7 +391,7 @@ fn a_thread_that_always_polls_needs_no_event() {
     std::thread::sleep(Duration::from_millis(5));
     running.state.lock().unwrap().incoming.push_back(frame(100, 1));
     let mut bytes = vec![0; 2048];
-    let len = running.stack.recv(&mut bytes).unwrap();
+    let len = running.receive(&mut bytes);
     assert_eq!(bytes[VirtioNetHdr::LEN..len], frame(100, 1));
     assert_eq!(running.state.lock().unwrap().armed, 0);
     running.thread.stop();
@@ -431,7 +443,7 @@ fn what_has_arrived_before_the_end_reaches_the_stack() {
     }
     ring(&running.event);
     let mut bytes = vec![0; 2048];
-    let len = running.stack.recv(&mut bytes).unwrap();
+    let len = running.receive(&mut bytes);
     assert_eq!(&bytes[VirtioNetHdr::LEN..len], expected);
     assert_eq!(running.thread.join().fault, None);
 }

@@ -3,14 +3,16 @@
 //!
 //! Needs QEMU and, the first time, Debian's mirrors. Without QEMU, see [`lab::needed`].
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xenlab::scenario::{self, Backend, Frontend};
 use xenlab::{DomuConfig, Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long the TCP stream runs, restart included, in seconds.
-const STREAM: u32 = 12;
+/// How long the TCP stream runs at most, in seconds of an emulated machine.
+const STREAM: u32 = 300;
+/// What the second daemon carries of it: more than single retransmissions.
+const CARRIED: u64 = 200_000;
 
 /// A host, or none if the test is skipped.
 fn boot() -> Option<Host> {
@@ -52,18 +54,21 @@ fn a_guests_connection_outlives_its_backend() {
     ok(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
     ok(backend.kill());
     ok(backend.restart());
-    let report = ok(client.wait(COMMAND_TIMEOUT)).text;
-    ok(server.wait(COMMAND_TIMEOUT));
-    let throughput = ok(lab::Throughput::parse(&report, address).map_err(Error::from));
-    assert!(throughput.mbps > 0.0, "{report}");
-
-    // The second daemon has carried more than single retransmissions.
-    let status = ok(host.run("pvnet status --json", COMMAND_TIMEOUT));
-    let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let ports = parsed["ports"].as_array().expect("ports");
-    let port = ports.iter().find(|port| port["name"] == "guest").expect("the guest's port");
-    assert_eq!(port["state"], "up", "{status}");
-    assert!(port["ingress"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
+    let end = Instant::now() + COMMAND_TIMEOUT;
+    loop {
+        let status = ok(host.run("pvnet status --json", COMMAND_TIMEOUT));
+        let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let ports = parsed["ports"].as_array().expect("ports");
+        let port = ports.iter().find(|port| port["name"] == "guest");
+        if port.and_then(|port| port["ingress"]["bytes"].as_u64()) > Some(CARRIED) {
+            assert_eq!(port.expect("a port")["state"], "up", "{status}");
+            break;
+        }
+        assert!(Instant::now() < end, "{status}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    ok(client.stop());
+    ok(server.stop());
     ok(guest.destroy());
     ok(host.dom0().until(
         "the end of the guest",

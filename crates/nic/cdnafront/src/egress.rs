@@ -59,8 +59,6 @@ impl ContextEgress {
         if !self.has_room(descriptors, pages)? {
             return Ok(self.without_room(now));
         }
-        self.supply.delivered(self.tx.freed(), now);
-        self.is_down = false;
         let sent = match need {
             Need::Nothing => self.send(body, frame),
             Need::Segment => self.segment(body, frame),
@@ -144,10 +142,18 @@ impl Egress for ContextEgress {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<(), Broken> {
+        let mut has_room = false;
         for offer in offers {
             offer.outcome = self.deliver_one(body, offer.frame, now).map_err(Broken::new)?;
-            if offer.outcome == Outcome::Waiting {
-                break;
+            match offer.outcome {
+                Outcome::Waiting => break,
+                // Once for all frames, and before one for which there is none.
+                Outcome::Delivered if !has_room => {
+                    has_room = true;
+                    self.supply.delivered(self.tx.freed(), now);
+                    self.is_down = false;
+                }
+                _ => {}
             }
         }
         self.tx.announce();

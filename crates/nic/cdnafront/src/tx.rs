@@ -45,7 +45,7 @@ pub(crate) struct TxRing {
     used: usize,
     /// How many of them each slot's buffer has.
     owned: Box<[u8]>,
-    /// Pages that the card is done with, all together; one at least for each buffer.
+    /// Pages that the card is done with, all together.
     freed: u64,
 }
 
@@ -207,13 +207,12 @@ impl TxRing {
     /// # Errors
     /// The card has an impossible index, or the hypervisor refused a call.
     pub(crate) fn reclaim_now(&mut self) -> Result<(), Fault> {
-        let count = self.ring.refresh()?;
+        let (count, before) = (self.ring.refresh()?, self.used);
         for n in 1..=count {
             let index = self.ring.consumer().wrapping_sub(n);
-            let pages = self.owned[ring::slot(index)];
-            self.used -= usize::from(pages);
-            self.freed += u64::from(pages.max(1));
+            self.used -= usize::from(self.owned[ring::slot(index)]);
         }
+        self.freed += (before - self.used) as u64;
         Ok(())
     }
 

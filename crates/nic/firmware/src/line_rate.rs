@@ -30,9 +30,7 @@ impl LineRate {
     /// Whether the next frame may go.
     #[inline]
     pub(crate) fn is_ready(&mut self, now: u64) -> bool {
-        let Some(bucket) = &mut self.bucket else { return true };
-        bucket.fill(now);
-        !bucket.is_empty()
+        self.bucket.as_mut().is_none_or(|bucket| has_tokens(bucket, now))
     }
 
     /// When a caller whose frame may not go at `now` tries again: late enough for some frames at once, which cost it no
@@ -45,9 +43,22 @@ impl LineRate {
     #[inline]
     pub(crate) fn take(&mut self, bytes: usize) {
         if let Some(bucket) = &mut self.bucket {
-            bucket.take(bytes as u64);
+            take(bucket, bytes);
         }
     }
+}
+
+// Apart: cards without a rate have nothing of these in their loops.
+
+#[inline(never)]
+fn has_tokens(bucket: &mut TokenBucket, now: u64) -> bool {
+    bucket.fill(now);
+    !bucket.is_empty()
+}
+
+#[inline(never)]
+fn take(bucket: &mut TokenBucket, bytes: usize) {
+    bucket.take(bytes as u64);
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub fn inside<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
     let Some(name) = namespace else { return work() };
-    // A panic costs one port: it must not end the daemon, least of all without what a panic of its threads does.
+    // A panic costs one port, not the daemon.
     let work = || catch_unwind(AssertUnwindSafe(work));
     let done = open(name)?.inside(|| Ok(work())).map_err(text)?;
     done.unwrap_or_else(|_| Err(format!("a thread inside namespace {name} panicked")))

@@ -48,15 +48,15 @@ impl LineRate {
     }
 }
 
-// Apart: cards without a rate have nothing of these in their loops.
+// Cold: a card without a rate, as most are, pays a look at the `Option` only.
 
-#[inline(never)]
+#[cold]
 fn has_tokens(bucket: &mut TokenBucket, now: u64) -> bool {
     bucket.fill(now);
     !bucket.is_empty()
 }
 
-#[inline(never)]
+#[cold]
 fn take(bucket: &mut TokenBucket, bytes: usize) {
     bucket.take(bytes as u64);
 }

@@ -47,7 +47,7 @@ impl Receiver {
         let mut frames = 0;
         while frames < BUDGET {
             if !self.line.is_ready(now) {
-                let blocked_until = Some(self.line.retry_at(now));
+                let blocked_until = Some(self.line.retry_at());
                 return Progress { frames, blocked_until, has_more: true };
             }
             let Some((len, mut metadata)) = wire.receive(&mut self.buffer[..]) else {
@@ -55,7 +55,7 @@ impl Receiver {
             };
             frames += 1;
             self.wire_frames += 1;
-            self.line.take(len + WIRE_OVERHEAD);
+            self.line.take(len + WIRE_OVERHEAD, now);
             let frame = &mut self.buffer[..len];
             if len < FRAME_MIN {
                 self.unclaimed += 1;

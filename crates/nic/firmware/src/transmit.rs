@@ -214,7 +214,7 @@ impl Transmitter {
         now: u64,
     ) -> Option<Blocked> {
         if !self.line.is_ready(now) {
-            return Some(Blocked::Until(self.line.retry_at(now)));
+            return Some(Blocked::Until(self.line.retry_at()));
         }
         let frame = &mut self.buffer[..staged.len];
         let form = match finish(frame, &mut staged.metadata, wire.features()) {
@@ -228,7 +228,7 @@ impl Transmitter {
             Form::Whole => {
                 let sent = wire.send(frame, &[], staged.metadata);
                 if sent == Sent::Sent {
-                    self.line.take(staged.len + WIRE_OVERHEAD);
+                    self.line.take(staged.len + WIRE_OVERHEAD, now);
                     self.wire_frames += 1;
                 }
                 sent
@@ -248,7 +248,7 @@ impl Transmitter {
                         break;
                     }
                     staged.sent = number;
-                    self.line.take(head.len() + body.len() + WIRE_OVERHEAD);
+                    self.line.take(head.len() + body.len() + WIRE_OVERHEAD, now);
                     self.wire_frames += 1;
                 }
                 sent

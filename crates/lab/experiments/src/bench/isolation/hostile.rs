@@ -112,6 +112,7 @@ fn attack(class: Class) -> Attack {
         Class::VirtioBrokenRings => Attack::Virtio(vm::rings::broken),
         Class::VirtioSlowDrips => Attack::Virtio(vm::frames::drips),
         Class::VirtioSlowNever => Attack::Virtio(vm::frames::never),
+        Class::VirtioHonest => Attack::Virtio(vm::frames::honest),
         Class::VirtioBroadcastStorm => Attack::Virtio(vm::frames::broadcast),
         Class::VirtioUnknownStorm => Attack::Virtio(vm::frames::unknown),
         Class::VirtioAttachDetach => Attack::Virtio(vm::sessions::attach_detach),

@@ -113,6 +113,13 @@ pub fn drips(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(1)
 }
 
+/// Takes what came, and posts the buffers again.
+pub fn honest(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.receive()?;
+    std::thread::sleep(DRIP);
+    Ok(1)
+}
+
 /// Posts nothing.
 pub fn never(_attacker: &mut Attacker) -> Result<u64, String> {
     std::thread::sleep(DRIP);

@@ -2,22 +2,16 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::channel::ChannelError;
 use crate::processes::Alarm;
 use crate::requests::{Requests, SessionError};
 use crate::session::renewal::{Events, Renewal};
 use crate::session::{Session, lock};
-use token_bucket::Pace;
 
 /// Rings are served once the front-end has sent nothing for this time: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// How often rings may be started at once: a guest may enable 64 pairs one by one. Starts and stops are the work of a thread that all ports share.
-const STARTS: u32 = 128;
-/// Starts per second after that.
-const STARTS_PER_SECOND: u32 = 10;
 
 /// Why a front-end is not served that waits for no answer.
 const UNKNOWN: &str = "the front-end waits for no answer, so nobody can say which process it is";
@@ -77,7 +71,7 @@ fn serve(
     alarm: &Arc<Alarm>,
     (events, renewal): (&Events, &Renewal),
 ) -> SessionError {
-    let mut starts = Pace::new(STARTS, STARTS_PER_SECOND, Instant::now());
+    let paces = lock(session).paces.clone();
     // Before each message, because messages that have come are taken without a wait: a front-end with ever more of them would go on, and
     // could reset its device to get calls that are not refused yet.
     while !alarm.has_rung() {
@@ -92,8 +86,8 @@ fn serve(
         };
         let is_settled = |pause| requests.is_quiet(pause, events);
         // Messages are answered while a start waits. Rings that stop were started before, so stops need no pace of their own.
-        let step = if pending && is_settled(PAUSE.max(starts.wait(Instant::now()))) {
-            starts.count(1, Instant::now());
+        let step = if pending && is_settled(PAUSE.max(paces.until_start())) {
+            paces.count_start();
             match alarm.is_accountable() {
                 true => lock(session).serve_ready().map_err(SessionError::from),
                 false => Err(UNKNOWN.to_owned().into()),

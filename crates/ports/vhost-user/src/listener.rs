@@ -58,7 +58,8 @@ impl Socket {
                     Err(error) if error.kind() == io::ErrorKind::Unsupported && path.exists() => {
                         match listens(&std::fs::read_to_string(SOCKETS)?, path) {
                             true => return Err(io::ErrorKind::AddrInUse.into()),
-                            false => std::fs::remove_file(path)?,
+                            // It says nothing about files that are no sockets.
+                            false => remove_socket(path)?,
                         }
                     }
                     Err(_) => {}

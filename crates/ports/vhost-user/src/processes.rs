@@ -301,7 +301,9 @@ impl Processes {
             process.number.as_raw_nonzero()
         );
         state.refused.retain(|refused| refused.process.lives());
-        if state.refused.len() < REFUSED_MAX {
+        // Several of its sessions may give proof, and the same one again.
+        let is_known = state.refused.iter().any(|refused| refused.process.is(process));
+        if !is_known && state.refused.len() < REFUSED_MAX {
             state.refused.push(Refused { process: process.clone(), why: why.clone() });
         }
         let alarms: Vec<_> = state.alarms.iter().filter_map(Weak::upgrade).collect();
@@ -393,6 +395,8 @@ mod tests {
             assert!(why.contains(&hostile.0.id().to_string()) && why.contains("\"b\""), "{why}");
             assert!(!is_hostile, "its port is not closed for others");
         }
+        own[2].prove("the front-end did it");
+        assert_eq!(lock(&processes.0).refused.len(), 1, "it takes the place of others");
         for neighbour in &neighbours {
             assert_eq!(neighbour.verdict(), None);
             assert_eq!(neighbour.hear(Some(honest.sender()), true), Ok(Duration::ZERO));

@@ -4,21 +4,16 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use token_bucket::Pace;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
 use crate::extension;
+use crate::paces::Paces;
 use crate::session::{Session, lock};
-
-/// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
-const MESSAGES: u32 = 8192;
-/// Messages and descriptors per second after that. A message costs what a front-end asks of it, such as 32 mappings.
-const MESSAGES_PER_SECOND: u32 = 1000;
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +40,7 @@ pub(crate) struct Requests {
     handler: BackendReqHandler<Mutex<Session>>,
     /// The other end of the handler's socket.
     inner: UnixStream,
-    /// Of messages and their descriptors.
-    pace: Pace,
+    paces: Arc<Paces>,
 }
 
 impl Requests {
@@ -57,7 +51,7 @@ impl Requests {
             session: session.clone(),
             handler: BackendReqHandler::from_stream(handlers, session.clone()),
             inner,
-            pace: Pace::new(MESSAGES, MESSAGES_PER_SECOND, Instant::now()),
+            paces: lock(session).paces.clone(),
         })
     }
 
@@ -67,12 +61,12 @@ impl Requests {
         events: &impl AsFd,
         stop: &impl AsFd,
     ) -> Result<(), SessionError> {
-        if self.is_stopped_within(self.pace.wait(Instant::now()), events) {
+        if self.is_stopped_within(self.paces.until_message(), events) {
             return Err(ChannelError::Stopped.into());
         }
         let mut message = self.channel.receive(events.as_fd())?;
         let descriptors = u32::try_from(message.descriptors.len()).unwrap_or(u32::MAX);
-        self.pace.count(1 + descriptors, Instant::now());
+        self.paces.count_messages(1 + descriptors);
         let alarm = lock(&self.session).alarm();
         let wait = alarm.hear(message.sender, message.was_waited_for)?;
         if !self.channel.pause(wait, stop.as_fd()) {

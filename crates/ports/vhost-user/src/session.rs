@@ -21,6 +21,7 @@ use crate::guest_rx::GuestRx;
 use crate::guest_tx::{Announcement, GuestTx};
 use crate::inflight::Inflight;
 use crate::memory::MemoryFiles;
+use crate::paces::Paces;
 use crate::processes::{Alarm, Processes};
 use crate::vring::Vring;
 use crate::watchdog;
@@ -63,6 +64,8 @@ pub struct Session {
     pub(crate) renewal: Arc<Renewal>,
     /// What may be mapped of them, and of the logs below.
     pub(crate) budget: Arc<MemoryBudget>,
+    /// How often its front-end may have work done.
+    pub(crate) paces: Arc<Paces>,
     /// Parts that were removed, the last one first: those that QEMU may remove again.
     pub(crate) removed: Vec<Range>,
     pub(crate) rings: Vec<Vring>,
@@ -122,6 +125,7 @@ impl Session {
             files: Arc::default(),
             renewal: Renewal::new()?,
             budget: MemoryBudget::unlimited(),
+            paces: Paces::new(),
             removed: Vec::new(),
             rings,
             inflight: None,
@@ -161,6 +165,12 @@ impl Session {
     #[must_use]
     pub fn within(self, budget: Arc<MemoryBudget>) -> Self {
         Self { budget, ..self }
+    }
+
+    /// The same at the pace of a port's sessions together. Without this it has one of its own.
+    #[must_use]
+    pub fn at_pace(self, paces: Arc<Paces>) -> Self {
+        Self { paces, ..self }
     }
 
     /// The same, which says what the files of the guest's memory are.

@@ -11,6 +11,7 @@
 //! looks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -73,7 +74,7 @@ pub(crate) const BLOCKED: &str =
 
 /// Refuses all calls of the front-end that has this alarm, which has proven hostile, and of the other sessions of its process; and frees whoever
 /// writes to one of them.
-fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>) {
+fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>, free: Free) {
     let alarm = culprit.upgrade();
     let is_its = |one: &Watched| match (&alarm, one.alarm.upgrade()) {
         (Some(culprit), Some(own)) => own.shares_blame(culprit),
@@ -88,9 +89,20 @@ fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>) {
     }
     // A counter that had room a moment ago may be filled under its write, and nobody looks any more.
     for call in calls.into_iter().filter(|call| call.write_under_way().is_some()) {
-        // Reading may block in turn, so another thread reads: at most one for each worker that writes to a session that ends now.
-        let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
+        if free(call.clone()).is_err() {
+            // The process has no thread for it now. The worker must not stay blocked for ever, so the next look finds the call again.
+            let call = Arc::downgrade(&call);
+            watched.push(Watched { call, alarm: culprit.clone(), writes: 0 });
+        }
     }
+}
+
+/// What frees a worker that writes to a call.
+type Free = fn(Arc<Call>) -> io::Result<()>;
+
+/// Reading may block in turn, so another thread reads: at most one for each worker that writes to a session that ends now.
+fn drain_beside(call: Arc<Call>) -> io::Result<()> {
+    thread::Builder::new().name("eventfd".into()).spawn(move || call.drain()).map(drop)
 }
 
 fn lock() -> MutexGuard<'static, Vec<Watched>> {
@@ -102,7 +114,7 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
 ///
 /// # Errors
 /// The process is out of threads.
-pub fn watch(call: &Arc<Call>, alarm: &Arc<Alarm>) -> std::io::Result<()> {
+pub fn watch(call: &Arc<Call>, alarm: &Arc<Alarm>) -> io::Result<()> {
     let mut watched = lock();
     if THREAD.get().is_none() {
         let thread = thread::Builder::new().name("eventfd-watch".into()).spawn(run)?;
@@ -126,18 +138,18 @@ fn pause(random: &RandomState, look: u64) -> Duration {
 }
 
 /// Looks at all of them once, and refuses the calls of front-ends that have proven hostile. Returns whether nothing was written.
-fn look_at_all(watched: &mut Vec<Watched>) -> bool {
+fn look_at_all(watched: &mut Vec<Watched>, free: Free) -> bool {
     let mut is_quiet = true;
     let mut hostile = Vec::new();
     watched.retain_mut(|one| {
         let found = one.look();
-        is_quiet &= found != Look::Written;
+        is_quiet &= matches!(found, Look::Quiet | Look::Gone);
         if found == Look::Full {
             hostile.push(one.alarm.clone());
         }
         found != Look::Gone
     });
-    hostile.iter().for_each(|alarm| refuse_all(watched, alarm));
+    hostile.iter().for_each(|alarm| refuse_all(watched, alarm, free));
     is_quiet
 }
 
@@ -146,7 +158,7 @@ fn run() {
     let random = RandomState::new();
     for look in 0.. {
         thread::sleep(pause(&random, look));
-        let is_quiet = look_at_all(&mut lock());
+        let is_quiet = look_at_all(&mut lock(), drain_beside);
         if is_quiet {
             WATCHER.doze_until(|| lock().iter().any(Watched::is_written));
         }
@@ -174,7 +186,7 @@ mod tests {
         let write = call.begin();
         assert!(write.is_some());
         for _ in 0..25 {
-            look_at_all(&mut lock());
+            look_at_all(&mut lock(), drain_beside);
         }
         let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
@@ -226,5 +238,28 @@ mod tests {
         assert!(of_second.begin().is_none(), "by its next session somebody would wait once more");
         assert!(second.has_rung());
         assert!(neighbour.begin().is_some(), "a neighbour is taken for hostile");
+    }
+
+    #[test]
+    fn a_worker_that_no_thread_could_free_is_freed_later() {
+        let (call, alarm) = (Arc::<Call>::default(), Alarm::new().unwrap());
+        let fd = eventfd(0, EventfdFlags::empty()).unwrap();
+        call.set(Some(fd.try_clone().unwrap().into())).unwrap();
+        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let mut own =
+            vec![Watched { call: Arc::downgrade(&call), alarm: Arc::downgrade(&alarm), writes: 0 }];
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| call.notify());
+            while call.write_under_way().is_none() {
+                thread::yield_now();
+            }
+            for _ in 0..2 {
+                assert!(!look_at_all(&mut own, |_| Err(io::ErrorKind::WouldBlock.into())));
+                assert!(call.begin().is_none() && !worker.is_finished());
+            }
+            look_at_all(&mut own, drain_beside);
+            worker.join().unwrap();
+        });
+        assert!(own.is_empty(), "it is looked at for ever");
     }
 }

@@ -512,6 +512,24 @@ fn a_daemon_without_clients_connects_to_no_socket() {
     change(&testbed, &port).unwrap();
 }
 
+/// The sandbox refuses the connection that would tell the daemon that nobody listens, so it looks at the file itself.
+#[test]
+fn a_file_that_is_no_socket_is_left_alone_by_a_sandboxed_daemon() {
+    requires!();
+    let testbed = Testbed::start(0, "workers = 1");
+    let path = testbed.folder().join("vm.sock");
+    std::fs::write(&path, "precious").unwrap();
+    let socket = format!("socket={}", path.display());
+    let port = ["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &*socket];
+    let uplink = ["port", "add", "uplink", "name=ovs", "kind=virtio-user", &*socket];
+    for add in [&port[..], &uplink[..]] {
+        let error = change(&testbed, add).unwrap_err();
+        let said = format!("{}: a file that is no socket", path.display());
+        assert!(error.contains(&said), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}
+
 #[test]
 fn many_clients_at_once_do_not_stop_the_daemon() {
     requires!("ping");

@@ -13,7 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Renewal, Session};
+use vhost_user::{Device, DeviceOptions, Ended, Link, MemoryBudget, Paces, Renewal, Session};
 use virtqueue::RingAddresses;
 use wire::ethernet::MacAddr;
 
@@ -41,21 +41,30 @@ impl FrontEnd {
 
     /// A front-end of this device, whose link can be set down.
     pub fn of(queues: u16, device: Arc<dyn Device>, served: Arc<Served>, link: Arc<Link>) -> Self {
-        Self::made(queues, device, served, link, MemoryBudget::unlimited())
+        Self::made(queues, device, served, |session| session.of_device(Some(MAC), link))
     }
 
     /// A front-end with one pair of rings that may have so much memory mapped.
     pub fn within(budget: Arc<MemoryBudget>) -> Self {
+        Self::prepared(|session| session.within(budget))
+    }
+
+    /// A front-end with one pair of rings, of a port that others came to before.
+    pub fn at_pace(paces: &Arc<Paces>) -> Self {
+        Self::prepared(|session| session.at_pace(paces.clone()))
+    }
+
+    fn prepared(prepare: impl FnOnce(Session) -> Session) -> Self {
         let served = Arc::<Served>::default();
-        Self::made(1, served.clone(), served, Arc::default(), budget)
+        let of_device = |session: Session| session.of_device(Some(MAC), Arc::default());
+        Self::made(1, served.clone(), served, |session| prepare(of_device(session)))
     }
 
     fn made(
         queues: u16,
         device: Arc<dyn Device>,
         served: Arc<Served>,
-        link: Arc<Link>,
-        budget: Arc<MemoryBudget>,
+        prepare: impl FnOnce(Session) -> Session,
     ) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
@@ -64,9 +73,8 @@ impl FrontEnd {
         let meter = Arc::<Meter>::default();
         meter.switch(true);
         let session = Session::new(options, device, meter.clone()).unwrap();
-        let session = session.of_device(Some(MAC), link).offering_config_space(true).within(budget);
         let renewal = Renewal::new().unwrap();
-        let session = session.renewed_by(renewal.clone());
+        let session = prepare(session).offering_config_space(true).renewed_by(renewal.clone());
         let session = std::thread::spawn(move || session.run(theirs));
         Self { socket, served, renewal, meter, session: Some(session) }
     }

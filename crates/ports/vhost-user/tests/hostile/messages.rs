@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use lab::SlowDisk;
+use vhost_user::Paces;
 
 use crate::bed::{Bed, wait};
 use crate::common::{
@@ -259,6 +260,19 @@ fn messages_without_end_come_at_a_pace() {
 }
 
 #[test]
+fn sessions_of_a_port_have_one_pace_of_messages() {
+    let paces = Paces::new();
+    let start = Instant::now();
+    for count in [MESSAGES, 2000] {
+        let mut front = FrontEnd::at_pace(&paces);
+        (0..count).for_each(|_| front.sync());
+        assert_eq!(front.end(), "the front-end is gone");
+    }
+    let earned = start.elapsed().as_secs_f64() * MESSAGES_PER_SECOND;
+    assert!(earned >= 1999.0, "2000 messages beyond the burst in the time of {earned}");
+}
+
+#[test]
 fn descriptors_count_as_messages() {
     let vm = Vm::boot(LINUX);
     let mut front = vm.front;
@@ -291,4 +305,18 @@ fn rings_that_start_and_stop_without_end_do_so_at_a_pace() {
     let earned = start.elapsed().as_secs_f64() * STARTS_PER_SECOND;
     assert!(earned >= 9.0, "10 starts beyond the burst in the time of {earned}");
     assert_eq!(front.end(), "the front-end is gone");
+}
+
+#[test]
+fn sessions_of_a_port_have_one_pace_of_starts() {
+    let paces = Paces::new();
+    let start = Instant::now();
+    for _ in 0..STARTS + 10 {
+        let memory = unsealed(LEN as u64).into();
+        let front = Vm::boot_with(LINUX, memory, FrontEnd::at_pace(&paces)).front;
+        drop(front.served.started(1));
+        assert_eq!(front.end(), "the front-end is gone");
+    }
+    let earned = start.elapsed().as_secs_f64() * STARTS_PER_SECOND;
+    assert!(earned >= 9.0, "10 starts beyond the burst in the time of {earned}");
 }

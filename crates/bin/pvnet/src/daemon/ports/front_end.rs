@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use port::Queue;
 use tracing::{info, warn};
 use vhost_user::{
-    Alarm, Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Processes, Renewal, Session,
-    Socket, session_pace,
+    Alarm, Condition, Device, Ended, Link, MemoryBudget, MemoryFiles, Paces, Processes, Renewal,
+    Session, Socket, session_pace,
 };
 
 use super::port_event::{FrontEndChange, PortEvent};
@@ -27,6 +27,8 @@ pub(super) struct FrontEnds {
     settings: Mutex<Arc<Port>>,
     /// The memory that its front-end may have mapped.
     budget: Arc<MemoryBudget>,
+    /// How often they may have work done. A front-end that comes again has what is left.
+    paces: Arc<Paces>,
     /// Rung when the present session is to serve its rings anew.
     renewal: Arc<Renewal>,
     /// The files of the present session's memory.
@@ -52,6 +54,7 @@ impl FrontEnds {
         Ok(Arc::new(Self {
             settings,
             budget,
+            paces: Paces::new(),
             files: Arc::default(),
             renewal: Renewal::new()?,
             alarm: Mutex::default(),
@@ -154,6 +157,7 @@ impl FrontEnds {
                     let session =
                         session.showing(self.files.clone()).renewed_by(self.renewal.clone());
                     let session = session.offering_config_space(offers_config_space);
+                    let session = session.at_pace(self.paces.clone());
                     self.connections.refusing_others(socket, refused, || session.run(stream))
                 }
                 Err(why) => Ended { why, is_hostile: false },
@@ -205,6 +209,7 @@ impl Device for Messenger {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::time::Duration;
 
     use host::TempDir;
     use vhost_user::Mode;
@@ -271,6 +276,31 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+        front_ends.stop();
+        thread.join().unwrap();
+    }
+
+    /// With a pace for each session it would have a new burst each time.
+    #[test]
+    fn a_front_end_that_comes_again_has_what_is_left_of_its_messages() {
+        let folder = TempDir::new().unwrap();
+        let (front_ends, thread) = serve(Mode::Server, &folder);
+        // VHOST_USER_GET_FEATURES, version 1, without a payload.
+        let question = [1u32, 1, 0].map(u32::to_le_bytes).concat();
+        let start = Instant::now();
+        for count in [8192, 2000] {
+            let mut peer = UnixStream::connect(folder.path().join("vm")).unwrap();
+            for _ in 0..count {
+                io::Write::write_all(&mut peer, &question).unwrap();
+                io::Read::read_exact(&mut peer, &mut [0; 20]).unwrap();
+            }
+            drop(peer);
+            while front_ends.connections.is_connected() {
+                std::thread::yield_now();
+            }
+        }
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(1999), "2000 messages beyond the burst in {took:?}");
         front_ends.stop();
         thread.join().unwrap();
     }

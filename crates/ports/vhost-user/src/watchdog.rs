@@ -243,23 +243,23 @@ mod tests {
     #[test]
     fn a_worker_that_no_thread_could_free_is_freed_later() {
         let (call, alarm) = (Arc::<Call>::default(), Alarm::new().unwrap());
-        let fd = eventfd(0, EventfdFlags::empty()).unwrap();
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         call.set(Some(fd.try_clone().unwrap().into())).unwrap();
         rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::fs::fcntl_setfl(&fd, OFlags::empty()).unwrap();
         let mut own =
             vec![Watched { call: Arc::downgrade(&call), alarm: Arc::downgrade(&alarm), writes: 0 }];
-        thread::scope(|scope| {
-            let worker = scope.spawn(|| call.notify());
-            while call.write_under_way().is_none() {
-                thread::yield_now();
-            }
-            for _ in 0..2 {
-                assert!(!look_at_all(&mut own, |_| Err(io::ErrorKind::WouldBlock.into())));
-                assert!(call.begin().is_none() && !worker.is_finished());
-            }
-            look_at_all(&mut own, drain_beside);
-            worker.join().unwrap();
-        });
+        let notified = call.clone();
+        let worker = thread::spawn(move || notified.notify());
+        while call.write_under_way().is_none() {
+            thread::yield_now();
+        }
+        for _ in 0..2 {
+            assert!(!look_at_all(&mut own, |_| Err(io::ErrorKind::WouldBlock.into())));
+            assert!(call.begin().is_none() && !worker.is_finished());
+        }
+        look_at_all(&mut own, drain_beside);
+        worker.join().unwrap();
         assert!(own.is_empty(), "it is looked at for ever");
     }
 }

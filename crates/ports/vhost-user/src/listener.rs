@@ -3,12 +3,10 @@
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
 
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use seqpacket::remove_socket;
-use token_bucket::Pace;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,22 +119,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Sessions that may begin at once.
-const SESSIONS: u32 = 20;
-/// Sessions per second after that.
-const SESSIONS_PER_SECOND: u32 = 10;
-
-/// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more
-/// lines in the log.
-#[must_use]
-pub fn session_pace(now: Instant) -> Pace {
-    Pace::new(SESSIONS, SESSIONS_PER_SECOND, now)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use lab::TempDir;
 
     use super::*;
@@ -169,18 +153,5 @@ mod tests {
         drop(listener);
         assert!(path.exists() && !is_listed());
         std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn sessions_begin_at_once_until_there_are_too_many() {
-        let start = Instant::now();
-        let mut pace = session_pace(start);
-        for _ in 0..SESSIONS {
-            assert_eq!(pace.begin(start), Duration::ZERO);
-        }
-        let late = pace.begin(start);
-        assert!(late > Duration::ZERO && late <= Duration::from_secs(1) / SESSIONS_PER_SECOND);
-        assert!(pace.begin(start) > late);
-        assert_eq!(pace.begin(start + Duration::from_secs(60)), Duration::ZERO);
     }
 }

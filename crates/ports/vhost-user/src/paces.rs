@@ -1,9 +1,21 @@
-//! How often a front-end may have work done.
+//! How often front-ends may come, and have work done.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use token_bucket::Pace;
+
+/// Sessions that may begin at once.
+const SESSIONS: u32 = 20;
+/// Sessions per second after that.
+const SESSIONS_PER_SECOND: u32 = 10;
+
+/// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more
+/// lines in the log.
+#[must_use]
+pub fn session_pace(now: Instant) -> Pace {
+    Pace::new(SESSIONS, SESSIONS_PER_SECOND, now)
+}
 
 /// Messages that a front-end may send at once, each with one more for each of its descriptors: with 64 pairs of rings QEMU sends some 1500.
 const MESSAGES: u32 = 8192;
@@ -56,4 +68,22 @@ impl Paces {
 
 fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
     pace.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_begin_at_once_until_there_are_too_many() {
+        let start = Instant::now();
+        let mut pace = session_pace(start);
+        for _ in 0..SESSIONS {
+            assert_eq!(pace.begin(start), Duration::ZERO);
+        }
+        let late = pace.begin(start);
+        assert!(late > Duration::ZERO && late <= Duration::from_secs(1) / SESSIONS_PER_SECOND);
+        assert!(pace.begin(start) > late);
+        assert_eq!(pace.begin(start + Duration::from_secs(60)), Duration::ZERO);
+    }
 }

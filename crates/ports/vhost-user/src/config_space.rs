@@ -91,13 +91,25 @@ impl Link {
 
     /// Sets where changes are reported.
     pub(crate) fn report_to(&self, requests: Option<OwnedFd>) {
-        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = requests;
+        let mut present = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *present, requests);
+        drop(present);
+        // The front-end can make this close wait, and the control thread takes the lock: see `Call`.
+        drop(before);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_front_end_whose_socket_closes_slowly_delays_no_change_of_the_link() {
+        let link = Link::default();
+        let (slow, socket) = lab::SlowClose::new().unwrap();
+        link.report_to(Some(socket));
+        assert!(slow.delays_not(|| link.report_to(None), || link.set(false)));
+    }
 
     #[test]
     fn fields_are_where_drivers_look_for_them() {

@@ -330,6 +330,15 @@ mod tests {
         assert!(third.upgrade().is_some(), "the watchdog closes it");
         call.set(None).unwrap();
         assert!(third.upgrade().is_none());
+        // A ring goes while the watchdog looks at it, and a worker has its queue.
+        let ring = crate::vring::Vring::new().unwrap();
+        let (call, kick) = (ring.call.clone(), ring.kick.clone());
+        call.set(Some(new())).unwrap();
+        kick.set(Some(new())).unwrap();
+        call.notify();
+        let fourth = Arc::downgrade(&call.written().unwrap());
+        drop(ring);
+        assert!(fourth.upgrade().is_none() && !kick.is_set(), "the watchdog or a worker closes it");
     }
 
     /// Its fdinfo has a line for each descriptor that it watches: the check would cost its time and memory.

@@ -126,7 +126,12 @@ pub struct MemoryFiles(Mutex<Vec<Arc<File>>>);
 
 impl MemoryFiles {
     pub(crate) fn set(&self, files: impl Iterator<Item = Arc<File>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = files.collect();
+        let files = files.collect();
+        let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *present, files);
+        drop(present);
+        // Without the lock: to free a large file takes time.
+        drop(before);
     }
 
     /// How many bytes they have now. They get fewer while a hole is made; this does not wait for that.
@@ -194,6 +199,14 @@ mod tests {
                 "{len} {offset}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_that_closes_slowly_delays_nobody_who_asks_for_their_size() {
+        let files = MemoryFiles::default();
+        let (slow, socket) = lab::SlowClose::new().unwrap();
+        files.set(std::iter::once(Arc::new(File::from(socket))));
+        assert!(slow.delays_not(|| files.set(std::iter::empty()), || _ = files.bytes()));
     }
 
     /// A file of 1 TiB, of which a part is named.

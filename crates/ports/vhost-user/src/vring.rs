@@ -69,6 +69,15 @@ impl Vring {
     }
 }
 
+impl Drop for Vring {
+    /// Others have both for a moment longer: workers, and the watchdog, which holds a lock of all sessions. None of them may be the one to close the
+    /// front-end's descriptors (see [`Call`]).
+    fn drop(&mut self) {
+        // Without a new descriptor it fails only if the old one cannot be unwatched; that one is closed then too.
+        let _ = (self.call.set(None), self.kick.set(None));
+    }
+}
+
 /// Where the next device continues a ring, see [`Queue::position`]. A queue leaves it here when it is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct Position(Arc<AtomicU32>);

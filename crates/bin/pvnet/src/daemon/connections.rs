@@ -85,7 +85,9 @@ impl Connections {
 
     /// The session has ended.
     pub(super) fn end(&self) {
-        self.state.lock().stream = None;
+        let stream = self.state.lock().stream.take();
+        // Without the lock: the last close of a socket closes all descriptors that nobody has received, and may wait for each.
+        drop(stream);
     }
 
     /// Connections that were closed at once, because another one was there.
@@ -210,6 +212,14 @@ mod tests {
             Socket::open(Mode::Server, &path, |_| Ok(())).unwrap_err().kind(),
             io::ErrorKind::AddrInUse
         );
+    }
+
+    #[test]
+    fn a_connection_that_closes_slowly_delays_nobody_who_ends_it() {
+        let connections = Connections::new().unwrap();
+        let (slow, socket) = lab::SlowClose::new().unwrap();
+        assert!(connections.begin(&UnixStream::from(socket)));
+        assert!(slow.delays_not(|| connections.end(), || connections.stop()));
     }
 
     #[test]

@@ -101,21 +101,26 @@ impl NicCard {
             }
         }
         state.leaving.push(domain.clone());
-        self.remove_memory(&mut state);
+        let gone = self.remove_memory(&mut state);
+        drop(state);
+        drop(gone);
     }
 
-    /// Takes the memory of ended domains from the card, as soon as they have no context.
-    pub(super) fn remove_memory(&self, state: &mut State) {
-        let Some(attached) = state.attached.clone() else { return };
+    /// Takes the memory of ended domains from the card, as soon as they have no context. Returns these domains, for the caller to drop without
+    /// the lock: to free the memory takes time.
+    #[must_use]
+    pub(super) fn remove_memory(&self, state: &mut State) -> Vec<Arc<Domain>> {
+        let Some(attached) = state.attached.clone() else { return Vec::new() };
         let State { slots, leaving, .. } = state;
-        leaving.retain(|domain| {
+        let is_unused = |domain: &mut Arc<Domain>| {
             let is_its = |assignment: &Assignment| assignment.owner == domain.id();
-            let is_used = slots.iter().any(|slot| slot.assignment.as_ref().is_some_and(is_its));
-            if !is_used {
-                attached.send(&ToCard::RemoveMemory { base: base(domain) }, &[]);
-            }
-            is_used
-        });
+            !slots.iter().any(|slot| slot.assignment.as_ref().is_some_and(is_its))
+        };
+        let gone: Vec<_> = leaving.extract_if(.., is_unused).collect();
+        for domain in &gone {
+            attached.send(&ToCard::RemoveMemory { base: base(domain) }, &[]);
+        }
+        gone
     }
 }
 

@@ -311,15 +311,16 @@ impl NicCard {
                 user.notify();
             }
         }
-        state.leaving.clear();
+        let gone = std::mem::take(&mut state.leaving);
         drop(state);
+        drop(gone);
         self.changed.notify_all();
         info!(card = self.name(), "card gone; its guests' links are down until the next one comes");
     }
 
     /// Serves a message of the card.
     pub(super) fn serve(&self, attached: &Attached, message: ToDaemon) {
-        let mut state = self.state();
+        let (mut state, mut gone) = (self.state(), Vec::new());
         match message {
             ToDaemon::Prepared { context, generation } => {
                 if let Some(slot) = of(&mut state, context)
@@ -335,7 +336,7 @@ impl NicCard {
             }
             ToDaemon::Report(Report::Revoked { context, generation }) => {
                 let ended = attached.contexts.revoked(context, generation);
-                self.ended(&mut state, context, ended);
+                gone = self.ended(&mut state, context, ended);
             }
             ToDaemon::Report(Report::Fault { generation, fault }) => {
                 let ended = attached.contexts.fault(generation, fault);
@@ -348,7 +349,7 @@ impl NicCard {
                         user.is_barred = true;
                     }
                 }
-                self.ended(&mut state, fault.context, ended);
+                gone = self.ended(&mut state, fault.context, ended);
             }
             ToDaemon::Report(Report::Statistics { context, statistics }) => {
                 if let Some(slot) = of(&mut state, context) {
@@ -358,13 +359,19 @@ impl NicCard {
             ToDaemon::Report(Report::Hello(_)) => warn!(card = self.name(), "a second hello"),
         }
         drop(state);
+        drop(gone);
         self.changed.notify_all();
     }
 
-    /// A context's assignment has ended, and the card is quiet.
-    fn ended(&self, state: &mut State, context: ContextId, ended: Option<Ended>) {
+    /// A context's assignment has ended, and the card is quiet. Returns the domains whose memory it has no more.
+    fn ended(
+        &self,
+        state: &mut State,
+        context: ContextId,
+        ended: Option<Ended>,
+    ) -> Vec<Arc<Domain>> {
         if ended.is_none() {
-            return;
+            return Vec::new();
         }
         if let Some(slot) = of(state, context) {
             slot.assignment = None;
@@ -372,9 +379,10 @@ impl NicCard {
                 user.notify();
             }
         }
-        self.remove_memory(state);
+        let gone = self.remove_memory(state);
         if let Some(slot) = self.slot_of(context) {
             self.prepare(state, slot);
         }
+        gone
     }
 }

@@ -113,7 +113,9 @@ impl Nics {
         let nics = self.clone();
         let serve = move || {
             channel.serve();
-            nics.channels.lock().remove(&domain);
+            let socket = nics.channels.lock().remove(&domain);
+            // Without the lock, as in `Connections::end`.
+            drop(socket);
         };
         spawn_for_client("contexts", serve).map_err(|error| failed(&error))?;
         channels.insert(domain, ours);

@@ -18,12 +18,17 @@ const LONG_LLC: u16 = 0x8870;
 const LLC: [[u8; 3]; 1] = [[0xfe, 0xfe, 0x03]];
 
 /// Tags of other kinds than the parser sees through, and headers after which a device goes on with the EtherType behind them.
-const TAGS: [u16; 9] = [
+const TAGS: [u16; 19] = [
     // VLAN tags from before IEEE 802.1ad.
     0x9100, 0x9200, 0x9300, // A whole Ethernet frame.
     0x6558,
     // Tags of Cisco's (0x8909, 0x8926), of backbone bridges, of bridge port extension, and against loss (IEEE 802.1CB).
     0x8909, 0x8926, 0x88e7, 0x893f, 0xf1c1,
+    // Tags by which a switch tells its host the port (DSA): Marvell's, Linux's own, NXP's, Renesas', Broadcom's, Realtek's. No guest has such a
+    // switch.
+    0xdada, 0xdadb, 0xdadc, 0xe001, 0x8874, 0x8899,
+    // Rings and parallel networks against loss (HSR, PRP; IEC 62439-3), TRILL (RFC 6325), NSH (RFC 8300).
+    0x892f, 0x88fb, 0x22f3, 0x894f,
 ];
 
 /// Whether a frame whose protocol the parser does not know may carry one that it knows.

@@ -40,7 +40,8 @@
 //! - A length in place of the EtherType, as IEEE 802.3 has it: SNAP carries any protocol. IS-IS
 //!   passes, with a length that the frame has. No other LLC protocol does, so no spanning tree.
 //! - Tags of other kinds: VLAN tags of old (0x9100, 0x9200, 0x9300), and those of backbone bridges,
-//!   port extenders, Cisco's and IEEE 802.1CB; a whole frame within a frame (0x6558).
+//!   port extenders, Cisco's, IEEE 802.1CB, switch chips (DSA, Realtek's), HSR, PRP, TRILL and NSH; a
+//!   whole frame within a frame (0x6558).
 //!
 //! What only a receiver that was set up for this sender unpacks passes, as tunnels over IP do:
 //! PPPoE, MPLS, MACsec.

@@ -6,8 +6,11 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::record::{self, WORDS, Words};
 use crate::PageSize;
@@ -83,11 +86,17 @@ impl Guard {
         SLOTS[self.0].is_lost.load(Ordering::Relaxed)
     }
 
-    /// Replaces the guarded region, which is the `len` bytes at `start`.
+    /// Replaces the guarded region, which is the `len` bytes at `start`: by private memory, or, if that is refused or charged, by a file without
+    /// a page, whose pages the handler replaces when they are touched.
     pub(super) fn revoke(&self, start: usize, len: usize) -> io::Result<()> {
         SLOTS[self.0].is_lost.store(true, Ordering::Relaxed);
         LOST.fetch_add(1, Ordering::Relaxed);
-        match replace(start, len.next_multiple_of(PageSize::Small.bytes())) {
+        let len = len.next_multiple_of(PageSize::Small.bytes());
+        if !IS_CHARGED.load(Ordering::Relaxed) && replace(start, len) {
+            return Ok(());
+        }
+        let empty = memfd_create("pvnet-revoked", MemfdFlags::CLOEXEC)?;
+        match replace_by(start, len, libc::MAP_SHARED, empty.as_raw_fd()) {
             true => Ok(()),
             false => Err(io::Error::last_os_error()),
         }
@@ -176,26 +185,24 @@ fn replace_some_of(start: usize, len: usize, address: usize) -> bool {
 }
 
 /// Replaces `len` bytes at `start` by zeroed private memory. If this fails, the mapping there is as it was.
-///
-/// That memory is mapped elsewhere first. A mapping with `MAP_FIXED` that the kernel refuses for want of memory has already removed what was
-/// there (before Linux 6.12), and another thread's mapping could take its place.
 fn replace(start: usize, len: usize) -> bool {
+    replace_by(start, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+}
+
+/// Replaces `len` bytes at `start` by such a mapping. If this fails, the mapping there is as it was.
+///
+/// The new one is mapped elsewhere first. A mapping with `MAP_FIXED` that the kernel refuses for want of memory has already removed what was
+/// there (before Linux 6.12), and another thread's mapping could take its place.
+fn replace_by(start: usize, len: usize, flags: c_int, file: c_int) -> bool {
     // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
     let fresh = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0)
     };
     if fresh == libc::MAP_FAILED {
         return false;
     }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the range at `start` is that of a region which the interrupted thread accesses, or lies in it: it is mapped, belongs to that
+    // SAFETY: the range at `start` is that of a region which the interrupted thread accesses or the caller has, or lies in it: it is mapped, belongs to that
     // region alone, and stays so. Its bytes may change at any moment, as those of every region. Nobody else knows of the fresh mapping.
     let moved = unsafe {
         libc::mremap(fresh, len, len, flags, std::ptr::without_provenance_mut::<u8>(start))
@@ -214,8 +221,9 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
 
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::fs::ftruncate;
 
+    use super::*;
     use crate::Region;
 
     #[test]
@@ -237,7 +245,6 @@ mod tests {
         assert!(!again.is_lost(), "a slot that is used again");
     }
 
-    /// The kernel refuses private memory beyond a limit, as it does under strict overcommit.
     #[test]
     fn a_region_that_is_revoked_is_private_for_whoever_has_it() {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
@@ -254,6 +261,14 @@ mod tests {
         assert!(Region::map(&fd, 0, 4096).unwrap().revoke().is_err(), "not guarded");
     }
 
+    /// The kernel refuses this much private memory from now on, as it does under strict overcommit.
+    fn limit_private_memory(len: usize) {
+        let limit = libc::rlimit { rlim_cur: len as u64 / 2, rlim_max: len as u64 / 2 };
+        // SAFETY: points to a limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+        assert!(Region::anonymous(len).is_err(), "this kernel does not limit private memory");
+    }
+
     #[test]
     #[ignore = "a_region_for_which_there_is_no_memory_is_replaced_by_the_page runs it"]
     fn region_that_cannot_be_replaced() {
@@ -261,10 +276,7 @@ mod tests {
         let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, LEN as u64).unwrap();
         let region = Region::map_guarded(&fd, 0, LEN).unwrap();
-        let limit = libc::rlimit { rlim_cur: LEN as u64 / 2, rlim_max: LEN as u64 / 2 };
-        // SAFETY: points to a limit.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
-        assert!(Region::anonymous(LEN).is_err(), "this kernel does not limit private memory");
+        limit_private_memory(LEN);
         region.write(8192, 5u8).unwrap();
         ftruncate(&fd, 4096).unwrap();
         for page in [1, 2, 3, LEN / 4096 / 2, LEN / 4096 - 1] {
@@ -276,11 +288,34 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "a_region_for_which_there_is_no_memory_is_replaced_by_the_page runs it"]
+    fn region_that_is_revoked_without_memory() {
+        const LEN: usize = 1 << 30;
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, LEN as u64).unwrap();
+        let region = Region::map_guarded(&fd, 0, LEN).unwrap();
+        let other = Region::map(&fd, 0, LEN).unwrap();
+        region.write(8192, 5u8).unwrap();
+        limit_private_memory(LEN);
+        region.revoke().unwrap();
+        for page in [1, 2, 3, LEN / 4096 / 2, LEN / 4096 - 1] {
+            let before = other.read::<u8>(page * 4096);
+            assert_eq!(region.read::<u8>(page * 4096), Ok(0));
+            region.write(page * 4096, 7u8).unwrap();
+            assert_eq!(region.read::<u8>(page * 4096), Ok(7));
+            assert_eq!(other.read::<u8>(page * 4096), before, "it is still the other side's");
+        }
+        assert!(region.is_lost() && other.read(8192) == Ok(5u8));
+    }
+
+    #[test]
     fn a_region_for_which_there_is_no_memory_is_replaced_by_the_page() {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let test = "region::guarded::tests::region_that_cannot_be_replaced";
-        let output = command.args(["--exact", test, "--ignored"]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        for test in ["region_that_cannot_be_replaced", "region_that_is_revoked_without_memory"] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let test = format!("region::guarded::tests::{test}");
+            let output = command.args(["--exact", &test, "--ignored"]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct IsolationArgs {
     /// The daemon's workers, one run for each number.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Vec<u16>,
-    /// Seconds of each stream, and of the round trips after it.
+    /// Seconds of each stream, and of the round trips.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
 }
@@ -79,21 +79,12 @@ pub fn run(args: &IsolationArgs) -> Result<Shown> {
 fn attack(args: &IsolationArgs, mut outcome: Outcome, progress: &Progress) -> Result<Outcome> {
     let what = outcome.label();
     progress.step(format!("{what}: start"));
-    let start = || Attacked::start(outcome.class, outcome.workers, outcome.victims);
-    let mut attacked = Some(start()?);
+    let mut attacked = Attacked::start(outcome.class, outcome.workers, outcome.victims)?;
     let mut cost = 0.0;
     for round in 0..args.common.rounds {
         let of = args.common.rounds;
         progress.step(format!("{what}: round {} of {of}", round + 1));
-        // Its first attack was its last: the next round has another one.
-        if round > 0 && outcome.class.attacks_once() {
-            attacked = None;
-        }
-        let attacked = match &mut attacked {
-            Some(attacked) => attacked,
-            none => none.insert(start()?),
-        };
-        match measure_round(attacked, round, args.seconds, &mut cost) {
+        match measure_round(&mut attacked, round, args.seconds, &mut cost) {
             Ok(round) => {
                 let share = |of: f64, idle: f64| human(of / idle);
                 let tcp = share(round.attack.mbps, round.idle.mbps);
@@ -129,6 +120,10 @@ fn measure_round(
     let before = attacks_last.then(|| harmless(attacked, *cost)).transpose()?;
     let attack = measure(attacked, Order::Attack, seconds)?;
     *cost = attack.cost(&idle);
+    if attacked.class.attacks_once() {
+        // It is refused from now on, however it behaves.
+        attacked.start_anew()?;
+    }
     let [spin, busy] = match before {
         Some(harmless) => harmless,
         None => harmless(attacked, *cost)?,

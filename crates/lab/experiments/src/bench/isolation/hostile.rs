@@ -10,6 +10,7 @@ use clap::Args;
 use wire::ethernet::MacAddr;
 
 use super::class::Class;
+use super::measure::SETTLE;
 use super::order::{Order, Report};
 use crate::bench::guest::thread_cpu;
 use crate::error::{Error, Result};
@@ -17,6 +18,8 @@ use crate::output;
 
 /// How often the process looks for a new order.
 const CHECK: Duration = Duration::from_millis(5);
+/// The time from an order to an attempt that may be the last one: the good guests' round trips are measured by then.
+const FIRST: Duration = SETTLE.saturating_mul(2);
 
 /// One round of an attack, a few milliseconds long. Returns the number of its operations.
 type Round<A> = fn(&mut A) -> std::result::Result<u64, String>;
@@ -59,16 +62,20 @@ fn follow<A: Attacker>(
     args: &HostileArgs,
 ) -> Result<()> {
     let mut report = Report::default();
+    let mut since = Instant::now();
+    let mut has_attempted = !args.class.attacks_once();
     print(&report)?;
     loop {
         let order = Order::read(&args.orders).unwrap_or_default();
         if order != report.order {
             report.order = order;
             print(&report)?;
+            since = Instant::now();
         }
         let until = Instant::now() + CHECK;
         let round = match order {
             Order::Idle => attacker.rest(until),
+            Order::Attack if !has_attempted && since.elapsed() < FIRST => attacker.rest(until),
             Order::Spin(percent) if args.class.makes_holes() => {
                 virtio::memory::apart(f64::from(percent) / 100.0)
             }
@@ -81,6 +88,10 @@ fn follow<A: Attacker>(
             report.failure = Some(failure);
             attacker.leave();
             std::thread::sleep(CHECK);
+        }
+        if !has_attempted && report.operations + report.failures > 0 {
+            has_attempted = true;
+            print(&report)?;
         }
     }
 }

@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 use lab::{Children, CpuMeter, Interrupt, Iperf, RttProbe};
 use report::Samples;
 
-use super::order::Order;
+use super::order::{Order, Report};
 use super::testbed::Attacked;
 use crate::error::Result;
 use crate::testbed::Subject as _;
 
 /// The time until an order has its effect, for example until rings have filled up.
-const SETTLE: Duration = Duration::from_millis(300);
+pub const SETTLE: Duration = Duration::from_millis(300);
 /// The pause between round trips. Without it, a stall would be one sample among thousands.
 const PACE: Duration = Duration::from_millis(1);
+/// How long a first attempt that may be the last one is waited for.
+const ATTEMPT: Duration = Duration::from_secs(10);
 /// Round trips between two looks at the clock.
 const CHUNK: u32 = 100;
 /// What a lost round trip counts as: the time that the prober waits for it.
@@ -50,14 +52,17 @@ impl Sample {
 }
 
 /// Measures the good guests while the hostile one follows an order: a TCP stream first, then round
-/// trips. At once, the stream's own queues would be most of a round trip's time.
+/// trips. At once, the stream's own queues would be most of a round trip's time. Beside a guest whose first
+/// attempt may be its last, the round trips come first, until it is over: after it there is nothing to wait for.
 pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sample> {
     let before = attacked.order(order)?;
     Interrupt::sleep(SETTLE)?;
     let pids = attacked.pids();
     let meter = CpuMeter::start(&pids, Children::Ignored)?;
-    let stream = throughput(attacked, seconds);
-    let (mbps, no_stream) = match stream {
+    let length = Duration::from_secs(seconds.into());
+    let first = attacked.class.attacks_once();
+    let first = first.then(|| round_trips(attacked, &before, length)).transpose()?;
+    let (mbps, no_stream) = match throughput(attacked, seconds) {
         Ok(mbps) => (mbps, None),
         // A stream that cannot even connect or end while attacked has no throughput.
         Err(error @ (lab::Error::Iperf { .. } | lab::Error::TimedOut { .. }))
@@ -67,7 +72,7 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
         }
         Err(error) => return Err(error.into()),
     };
-    let times = round_trips(attacked, order, Duration::from_secs(seconds.into()))?;
+    let times = first.map_or_else(|| round_trips(attacked, &before, length), Ok)?;
     let [p99, latest] = [99.0, 100.0].map(|percent| times.percentile(percent).unwrap_or(0.0));
     let usage = meter.read()?;
     let [daemon, hostile] = pids.map(|pid| usage.cpus(usage.of(pid)));
@@ -85,13 +90,20 @@ fn throughput(attacked: &Attacked, seconds: u32) -> lab::Result<f64> {
     Ok(stream.run()?.mbps)
 }
 
-/// Round trips of datagrams, in µs, as a prober with a fixed pace sees them.
-fn round_trips(attacked: &Attacked, order: Order, duration: Duration) -> Result<Samples> {
+/// Round trips of datagrams, in µs, as a prober with a fixed pace sees them. `begun` is the hostile guest's answer
+/// to the order.
+fn round_trips(attacked: &Attacked, begun: &Report, length: Duration) -> Result<Samples> {
+    let is_attack = begun.order == Order::Attack;
+    let awaits_attempt = is_attack && attacked.class.attacks_once();
     let (left, right) = (attacked.testbed.left(), attacked.testbed.right());
     let probe = RttProbe::new(&left.namespace, &right.namespace, right.ipv4, CHUNK).every(PACE);
     let start = Instant::now();
     let mut times = Vec::new();
-    while start.elapsed() < duration {
+    while start.elapsed() < length
+        || (awaits_attempt
+            && start.elapsed() < ATTEMPT
+            && attacked.report().as_ref() == Some(begun))
+    {
         let chunk = Instant::now();
         match probe.udp() {
             Ok(answered) => {
@@ -100,7 +112,7 @@ fn round_trips(attacked: &Attacked, order: Order, duration: Duration) -> Result<
                 times.extend(std::iter::repeat_n(LOST, lost));
             }
             // The prober or its other end gave up.
-            Err(lab::Error::TimedOut { .. } | lab::Error::Io { .. }) if order == Order::Attack => {
+            Err(lab::Error::TimedOut { .. } | lab::Error::Io { .. }) if is_attack => {
                 times.push(chunk.elapsed());
             }
             Err(error) => return Err(error.into()),

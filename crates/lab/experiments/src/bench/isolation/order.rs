@@ -22,7 +22,8 @@ pub enum Order {
     Busy,
 }
 
-/// What the hostile process prints when it begins to follow an order. The counts are since its start.
+/// What the hostile process prints when it begins to follow an order, and after an attempt that may be its last.
+/// The counts are since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The order.

@@ -10,6 +10,8 @@ use crate::testbed::GuestKind;
 pub const THROUGHPUT: Rule = Rule::AtLeast(0.9, 0.9);
 /// The 99th percentile of its round trips: 1.5 times what it was.
 pub const ROUND_TRIP: Rule = Rule::AtMost(1.5, 1.5);
+/// The latest of them, in µs: 50 ms, however late they are without an attack.
+pub const LATEST: Rule = Rule::AtMost(50_000.0, 50_000.0);
 /// An attack that uses less of a CPU takes none from the others.
 const NO_CPU: f64 = 0.05;
 
@@ -34,6 +36,8 @@ pub enum Quantity {
     Throughput,
     /// The 99th percentile.
     RoundTrip,
+    /// The latest round trip.
+    Latest,
 }
 
 /// The rounds of one class.
@@ -52,13 +56,14 @@ pub struct Outcome {
 }
 
 impl Quantity {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Throughput, Self::RoundTrip];
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Throughput, Self::RoundTrip, Self::Latest];
 
     fn of(self, sample: &Sample) -> f64 {
         match self {
             Self::Throughput => sample.mbps,
             Self::RoundTrip => sample.p99,
+            Self::Latest => sample.latest,
         }
     }
 
@@ -66,6 +71,15 @@ impl Quantity {
         match self {
             Self::Throughput => THROUGHPUT,
             Self::RoundTrip => ROUND_TRIP,
+            Self::Latest => LATEST,
+        }
+    }
+
+    /// The rule for people.
+    pub fn rule_in_words(self) -> String {
+        match self {
+            Self::Throughput | Self::RoundTrip => self.rule().words(report::Unit::Times),
+            Self::Latest => "holds up to 50 ms".to_owned(),
         }
     }
 
@@ -74,6 +88,7 @@ impl Quantity {
         match self {
             Self::Throughput => ("tcp", "Mb/s"),
             Self::RoundTrip => ("rtt-p99", "µs"),
+            Self::Latest => ("rtt-latest", "µs"),
         }
     }
 }
@@ -133,10 +148,27 @@ impl Outcome {
         if self.rounds.iter().any(|round| round.attack.operations == 0) {
             return Verdict::CannotBeTold;
         }
+        if quantity == Quantity::Latest {
+            return self.verdict_on_latest();
+        }
         let rule = quantity.rule();
         let judge = |quotient: Option<Stats>| rule.of(quotient.map(|quotient| quotient.median));
         match judge(self.against_idle(quantity)) {
             Verdict::DoesNotHold if self.is_a_fair_share(quantity) => Verdict::HoldsWeakly,
+            verdict => verdict,
+        }
+    }
+
+    /// Of all rounds, as one late round trip is one too many. It holds weakly if one was as late without the
+    /// attack: then the machine itself is that late.
+    fn verdict_on_latest(&self) -> Verdict {
+        let attack = self.latest(|round| &round.attack);
+        let others: [fn(&Round) -> &Sample; 3] =
+            [|round| &round.idle, |round| &round.spin, |round| &round.busy];
+        match LATEST.of(attack) {
+            Verdict::DoesNotHold if others.into_iter().any(|of| self.latest(of) >= attack) => {
+                Verdict::HoldsWeakly
+            }
             verdict => verdict,
         }
     }
@@ -153,7 +185,7 @@ impl Outcome {
                 .any(|quotient| quantity.rule().of(Some(quotient.median)) == Verdict::Holds)
     }
 
-    /// The document's rows: both quantities beside the idle guest, the spinning one and the busy one, and
+    /// The document's rows: all quantities beside the idle guest, the spinning one and the busy one, and
     /// during the attack, the last with the ratio and the verdict.
     pub fn rows(&self) -> Vec<Row> {
         Quantity::ALL.into_iter().flat_map(|quantity| self.rows_of(quantity)).collect()
@@ -170,7 +202,6 @@ impl Outcome {
             let stats = self.stats(|round| quantity.of(of(round)))?;
             let row = Row::new(format!("{idle}{suffix}"), unit, stats)
                 .with("victims", self.victims.name())
-                .with("latest_us", (quantity == Quantity::RoundTrip).then(|| self.latest(of)))
                 .with("hostile_cpus", self.median(|round| of(round).hostile))
                 .with("daemon_cpus", self.median(|round| of(round).daemon))
                 .with("operations", self.median(|round| of(round).operations as f64))
@@ -185,7 +216,7 @@ impl Outcome {
             let median = |quotient: Option<Stats>| quotient.map(|quotient| quotient.median);
             row.with("ratio_to_spin", median(self.against_spin(quantity)))
                 .with("ratio_to_busy", median(self.against_busy(quantity)))
-                .with("rule", quantity.rule().words(report::Unit::Times))
+                .with("rule", quantity.rule_in_words())
                 .with("verdict", self.verdict(quantity).words())
                 .with("ended_by", self.failure.clone())
         });
@@ -237,6 +268,24 @@ mod tests {
         beside_busy.rounds.iter_mut().for_each(|round| round.busy = round.attack.clone());
         assert_eq!(verdict(&beside_busy), Verdict::HoldsWeakly);
         assert_eq!(outcome(1000.0, 600.0, 990.0).verdict(Quantity::RoundTrip), Verdict::Holds);
+    }
+
+    #[test]
+    fn one_late_round_trip_is_too_many_unless_the_machine_is_as_late() {
+        let verdict = |outcome: &Outcome| outcome.verdict(Quantity::Latest);
+        let mut late = outcome(1000.0, 1000.0, 1000.0);
+        late.rounds[1].attack.latest = 50_000.0;
+        assert_eq!(verdict(&late), Verdict::Holds);
+        late.rounds[1].attack.latest = 50_001.0;
+        assert_eq!(verdict(&late), Verdict::DoesNotHold);
+        assert_eq!(late.verdict(Quantity::RoundTrip), Verdict::Holds);
+        late.rounds[0].busy.latest = 50_000.5;
+        assert_eq!(verdict(&late), Verdict::DoesNotHold);
+        late.rounds[0].busy.latest = 50_001.0;
+        assert_eq!(verdict(&late), Verdict::HoldsWeakly);
+        let row = late.rows().pop().unwrap();
+        assert_eq!((&*row.name, row.stats.max), ("event-storm-1w-rtt-latest+attack", 50_001.0));
+        assert_eq!(row.extra["verdict"], "holds weakly");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use report::html::{BarChart, Report};
 use report::{Benchmark, Stats, Table, Verdict, human};
 
-use super::outcome::{Outcome, Quantity, ROUND_TRIP, THROUGHPUT};
+use super::outcome::{Outcome, Quantity};
 
 /// What the columns are.
 const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
-    of datagrams. Each round measures them beside the hostile guest attached but idle, attacking, \
+    of datagrams (first, where the attacker's first attempt is its last). Each round measures them beside the hostile guest attached but idle, attacking, \
     idle while its process uses as much CPU as the attack cost it and the daemon (spin; in classes with holes it makes them in memory of its own), and sending ordinary frames to itself as \
     fast as they are taken (busy). Ratios are medians of the rounds' ratios, with the smallest and the largest.";
 
@@ -21,15 +21,15 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     let table = ratios(table.right("p99 µs, idle"));
     let table = table.right("latest ms: idle, spin, busy, attack");
     let table = table.right("its CPU").right("daemon's CPU: idle, attack");
-    let table = table.left("TCP").left("p99").left("");
+    let table = table.left("TCP").left("p99").left("latest").left("");
     outcomes.iter().fold(table, |mut table, outcome| {
         table.row(cells(outcome));
         table
     })
 }
 
-fn cells(outcome: &Outcome) -> [String; 17] {
-    let [tcp, rtt] = Quantity::ALL;
+fn cells(outcome: &Outcome) -> [String; 18] {
+    let [tcp, rtt, _] = Quantity::ALL;
     let number = |number: Option<f64>| number.map_or(String::new(), human);
     let percent =
         |cpus: Option<f64>| cpus.map_or(String::new(), |cpus| format!("{:.0} %", 100.0 * cpus));
@@ -39,6 +39,8 @@ fn cells(outcome: &Outcome) -> [String; 17] {
         })
     };
     let median = |quotient: Option<Stats>| number(quotient.map(|quotient| quotient.median));
+    let [tcp_verdict, rtt_verdict, latest_verdict] =
+        Quantity::ALL.map(|quantity| outcome.verdict(quantity).words().to_owned());
     let latest = [
         outcome.latest(|round| &round.idle),
         outcome.latest(|round| &round.spin),
@@ -63,8 +65,9 @@ fn cells(outcome: &Outcome) -> [String; 17] {
         latest.join(", "),
         percent(outcome.median(|round| round.attack.hostile)),
         daemon.map(percent).join(", "),
-        outcome.verdict(tcp).words().to_owned(),
-        outcome.verdict(rtt).words().to_owned(),
+        tcp_verdict,
+        rtt_verdict,
+        latest_verdict,
         remark(outcome),
     ]
 }
@@ -82,20 +85,23 @@ fn remark(outcome: &Outcome) -> String {
     if verdicts.contains(&Verdict::CannotBeTold) {
         remarks.push("the attack did nothing".to_owned());
     }
-    if verdicts.contains(&Verdict::HoldsWeakly) {
+    let [shares @ .., latest] = verdicts;
+    if shares.contains(&Verdict::HoldsWeakly) {
         remarks.push("weakly: a fair share of the CPUs explains it".to_owned());
+    }
+    if latest == Verdict::HoldsWeakly {
+        remarks.push("late: a round trip without the attack was as late".to_owned());
     }
     remarks.join("; ")
 }
 
 /// The rules, in a sentence.
 pub fn rules() -> String {
-    let times = report::Unit::Times;
+    let [tcp, rtt, latest] = Quantity::ALL.map(Quantity::rule_in_words);
     format!(
-        "Throughput {}; p99 {}. A row holds weakly if only attack/spin or attack/busy is within these bounds: a \
-         fair share of the CPUs explains it.",
-        THROUGHPUT.words(times),
-        ROUND_TRIP.words(times)
+        "Throughput {tcp}; p99 {rtt}; the latest round trip of all rounds {latest}. Throughput and p99 hold weakly if \
+         only attack/spin or attack/busy is within these bounds: a fair share of the CPUs explains it. The latest \
+         holds weakly if one without the attack was as late."
     )
 }
 
@@ -103,7 +109,8 @@ pub fn rules() -> String {
 pub fn page(benchmark: &Benchmark, outcomes: &[Outcome]) -> Report {
     let mut page = Report::new("pvnet-lab bench isolation");
     page.lead(LEAD).paragraph(&rules()).table("", &table(outcomes));
-    for (quantity, title) in Quantity::ALL.into_iter().zip(["Throughput", "99th percentile"]) {
+    let charts = [(Quantity::Throughput, "Throughput"), (Quantity::RoundTrip, "99th percentile")];
+    for (quantity, title) in charts {
         let chart = BarChart::new(format!("{title}, attack/idle"), "×");
         let chart =
             outcomes.iter().fold(chart, |chart, outcome| match outcome.against_idle(quantity) {

@@ -42,6 +42,10 @@ pub struct Attacked {
     orders: PathBuf,
     /// The good guests and the daemon.
     pub testbed: Testbed,
+    /// What the hostile guest does.
+    pub class: Class,
+    workers: usize,
+    victims: GuestKind,
     uplink: Option<Namespace>,
     /// The folder of the hostile virtual machine's socket.
     _folder: TempDir,
@@ -70,7 +74,17 @@ impl Attacked {
         command.args(["--mac", &MAC.to_string()]);
         command.args(targets.iter().flat_map(|mac| ["--target".to_owned(), mac.to_string()]));
         let hostile = Process::capture(command)?;
-        let mut attacked = Self { stream: None, hostile, orders, testbed, uplink, _folder: folder };
+        let mut attacked = Self {
+            stream: None,
+            hostile,
+            orders,
+            testbed,
+            class,
+            workers,
+            victims,
+            uplink,
+            _folder: folder,
+        };
         attacked.order(Order::Idle)?;
         let red = attacked.testbed.left();
         attacked.stream = match &attacked.uplink {
@@ -81,14 +95,19 @@ impl Attacked {
         Ok(attacked)
     }
 
+    /// Starts everything again in its place.
+    pub fn start_anew(&mut self) -> Result<()> {
+        *self = Self::start(self.class, self.workers, self.victims)?;
+        Ok(())
+    }
+
     /// Orders the hostile guest to do something, and waits until it begins.
     pub fn order(&mut self, order: Order) -> Result<Report> {
         order.write(&self.orders)?;
         let start = Instant::now();
         loop {
-            match Report::last(&self.hostile.stdout()) {
-                Some(report) if report.order == order => return Ok(report),
-                _ => {}
+            if let Some(report) = self.report().filter(|report| report.order == order) {
+                return Ok(report);
             }
             let said = self.hostile.stderr();
             if let Some(status) = self.hostile.ended()? {
@@ -100,6 +119,11 @@ impl Attacked {
             }
             Interrupt::sleep(POLL)?;
         }
+    }
+
+    /// What the hostile guest reported last.
+    pub fn report(&self) -> Option<Report> {
+        Report::last(&self.hostile.stdout())
     }
 
     /// Lets it attack until its port is disabled, and returns why.

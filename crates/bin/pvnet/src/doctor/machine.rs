@@ -201,15 +201,23 @@ const OPERATORS: [&str; 3] = ["pvnet", "pvnet-control", "pvnet-join"];
 
 /// Whether QEMU, which guests escape into, is an operator of the daemon.
 fn front_ends() -> Result<String, String> {
-    operators(&std::fs::read_to_string("/etc/group").unwrap_or_default())
+    let [groups, users] =
+        ["/etc/group", "/etc/passwd"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    operators(&groups, &users)
 }
 
-fn operators(groups: &str) -> Result<String, String> {
+fn operators(groups: &str, users: &str) -> Result<String, String> {
+    // A user's first group does not list the user.
+    let has_first = |user: &str, group: &str| {
+        let mut fields = users.lines().map(|line| line.split(':'));
+        fields.any(|mut of| of.next() == Some(user) && of.nth(2) == Some(group))
+    };
     let of = |line: &str| {
-        let mut fields = line.split(':');
-        let group = fields.next().filter(|name| OPERATORS.contains(name))?;
-        let member = fields.nth(2)?.split(',').find(|user| FRONT_ENDS.contains(user))?;
-        Some(format!("{member} is in group {group}"))
+        let fields: Vec<_> = line.split(':').collect();
+        let &[group, _, number, members] = &fields[..] else { return None };
+        let is_in = |user: &str| members.split(',').any(|member| member == user);
+        let user = FRONT_ENDS.into_iter().find(|user| is_in(user) || has_first(user, number))?;
+        OPERATORS.contains(&group).then(|| format!("{user} is in group {group}"))
     };
     let found: Vec<_> = groups.lines().filter_map(of).collect();
     match found.is_empty() {
@@ -333,11 +341,14 @@ mod tests {
     #[test]
     fn a_front_end_in_a_group_of_operators_is_named() {
         let groups = "root:x:0:\npvnet:x:998:\nkvm:x:104:libvirt-qemu\npvnet-control:x:997:alice\n";
-        assert!(operators(groups).is_ok());
+        let users = "root:x:0:0::/root:/bin/sh\nlibvirt-qemu:x:64055:104::/:/bin/false\nqemu:x:107:990::/:\n";
+        assert!(operators(groups, users).is_ok());
         for group in OPERATORS {
-            let error =
-                operators(&format!("{groups}{group}:x:990:alice,libvirt-qemu\n")).unwrap_err();
+            let listed = format!("{groups}{group}:x:991:alice,libvirt-qemu\n");
+            let error = operators(&listed, users).unwrap_err();
             assert!(error.contains(&format!("libvirt-qemu is in group {group}:")), "{error}");
+            let error = operators(&format!("{groups}{group}:x:990:\n"), users).unwrap_err();
+            assert!(error.contains(&format!("qemu is in group {group}:")), "{error}");
         }
     }
 }

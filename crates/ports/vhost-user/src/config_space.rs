@@ -1,14 +1,15 @@
 //! The device's configuration space (VIRTIO 1.2 §5.1.4), which shows its link.
 
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use wire::ethernet::MacAddr;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::channel::send_some;
+use crate::lock;
 
 /// `VIRTIO_NET_S_LINK_UP`
 const LINK_UP: u16 = 1;
@@ -76,7 +77,7 @@ impl Link {
     /// Sets it up or down. A change is reported to a front-end that has `BACKEND_REQ`.
     pub fn set(&self, is_up: bool) {
         if self.is_up.swap(is_up, Ordering::Relaxed) != is_up
-            && let Some(requests) = &*self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(requests) = &*lock(&self.requests)
         {
             // One that does not read them, or sent no socket, misses it.
             let _ = send_some(requests, &CONFIG_CHANGE.map(u32::to_le_bytes).concat(), &[]);
@@ -91,7 +92,7 @@ impl Link {
 
     /// Sets where changes are reported.
     pub(crate) fn report_to(&self, requests: Option<OwnedFd>) {
-        let mut present = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = lock(&self.requests);
         let before = std::mem::replace(&mut *present, requests);
         drop(present);
         // The front-end can make this close wait, and the control thread takes the lock: see `Call`.

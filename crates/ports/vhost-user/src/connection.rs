@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::channel::ChannelError;
+use crate::lock;
 use crate::processes::Alarm;
 use crate::requests::{Requests, SessionError};
+use crate::session::Session;
 use crate::session::renewal::{Events, Renewal};
-use crate::session::{Session, lock};
 
 /// Rings are served once the front-end has sent nothing for this time: it describes them in many messages.
 const PAUSE: Duration = Duration::from_millis(1);

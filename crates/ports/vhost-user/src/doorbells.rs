@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use poller::Dozer;
 use port::{Doorbell, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{OFlags, readlink};
+
+use crate::lock;
 
 /// The thread that watches all writes of this process ([`watchdog`](crate::watchdog)): it sleeps while there are none.
 pub(crate) static WATCHER: Dozer = Dozer::new();
@@ -59,10 +61,6 @@ fn eventfd(file: File) -> Result<OwnedFd, DoorbellError> {
     let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
     rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
     Ok(file.into())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How the guest announces chains: an event that stays the same while the front-end exchanges the descriptor behind it.

@@ -42,6 +42,8 @@ mod vring;
 mod watchdog;
 mod writer;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use budget::{LOGS, MAPPINGS_MAX, MemoryBudget, OverBudget, ProcessBudget};
 pub use config_space::Link;
 pub use connection::Ended;
@@ -66,4 +68,9 @@ pub mod shared {
     pub use crate::processes::Alarm;
     pub use crate::singles::write;
     pub use crate::watchdog::watch;
+}
+
+/// Locks it, also after a panic of whoever had it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

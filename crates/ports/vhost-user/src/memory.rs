@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::fstat;
 use shm::Region;
 use virtqueue::Range;
 
 use crate::budget::{Mapped, MemoryBudget, OverBudget};
+use crate::lock;
 
 /// Ranges of the guest's memory begin and end at pages.
 const PAGE: u64 = 4096;
@@ -127,7 +128,7 @@ pub struct MemoryFiles(Mutex<Vec<Arc<File>>>);
 impl MemoryFiles {
     pub(crate) fn set(&self, files: impl Iterator<Item = Arc<File>>) {
         let files = files.collect();
-        let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = lock(&self.0);
         let before = std::mem::replace(&mut *present, files);
         drop(present);
         // Without the lock: to free a large file takes time.
@@ -136,7 +137,7 @@ impl MemoryFiles {
 
     /// How many bytes they have now. They get fewer while a hole is made; this does not wait for that.
     pub fn bytes(&self) -> u64 {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = lock(&self.0);
         let blocks =
             files.iter().filter_map(|file| u64::try_from(fstat(file).ok()?.st_blocks).ok());
         // Blocks of 512 bytes, whatever the file system's are.

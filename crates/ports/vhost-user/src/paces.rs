@@ -1,9 +1,11 @@
 //! How often front-ends may come, and have work done.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use token_bucket::Pace;
+
+use crate::lock;
 
 /// Sessions that may begin at once.
 const SESSIONS: u32 = 20;
@@ -64,10 +66,6 @@ impl Paces {
     pub(crate) fn count_start(&self) {
         lock(&self.starts).count(1, Instant::now());
     }
-}
-
-fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
-    pace.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

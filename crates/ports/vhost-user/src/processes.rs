@@ -12,7 +12,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use port::Doorbell;
@@ -20,6 +20,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::Sender;
 use token_bucket::Pace;
+
+use crate::lock;
 
 /// Most processes that are refused at a time. They live, and each has cost the port of its proof, so more than ports need not be remembered.
 pub const REFUSED_MAX: usize = 64;
@@ -334,10 +336,6 @@ impl State {
             self.wary.push(Wary { user, until, pace });
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
 use crate::extension;
+use crate::lock;
 use crate::paces::Paces;
-use crate::session::{Session, lock};
+use crate::session::Session;
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]

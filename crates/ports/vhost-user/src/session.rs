@@ -6,7 +6,7 @@ pub(crate) mod watch;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hypervisor::Meter;
 use port::Queue;
@@ -306,8 +306,4 @@ fn new_rings(options: DeviceOptions, alarm: &Arc<Alarm>) -> io::Result<Vec<Vring
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
     rings.iter().try_for_each(|ring| watchdog::watch(&ring.call, alarm))?;
     Ok(rings)
-}
-
-pub(crate) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
-    session.lock().unwrap_or_else(PoisonError::into_inner)
 }

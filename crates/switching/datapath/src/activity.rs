@@ -1,6 +1,6 @@
 //! What a worker's thread is doing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a worker's thread is doing: the thread writes it, and the thread that looks for sleepers reads it.
@@ -11,9 +11,25 @@ pub(crate) struct Activity {
     round: AtomicU64,
     /// Nanoseconds since the start of the datapath after which it must not wait for events any more; 0 for no such time.
     past: AtomicU64,
+    /// Counts its turns: whoever looks twice finds out whether it is still in the same one.
+    turn: AtomicU64,
     /// The serial number, and one, of the port whose queue or task has its turn, and of the port to which frames are delivered.
     from: AtomicU64,
     to: AtomicU64,
+    /// Whether those frames are copies, in memory of this process.
+    are_copies: AtomicBool,
+}
+
+/// A turn of a worker's thread, and whose memory it may touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    number: u64,
+    /// The serial number of the port whose queue or task it is.
+    pub(crate) from: Option<u64>,
+    /// The port to which frames are being delivered.
+    pub(crate) to: Option<u64>,
+    /// Whether these are copies: the thread touches nothing of the port that they came from.
+    pub(crate) are_copies: bool,
 }
 
 impl Activity {
@@ -37,6 +53,7 @@ impl Activity {
     /// The port whose queue or task has its turn.
     #[inline]
     pub(crate) fn serve(&self, port: u64) {
+        self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.from.store(port + 1, Ordering::Relaxed);
         self.to.store(0, Ordering::Relaxed);
     }
@@ -44,6 +61,19 @@ impl Activity {
     #[inline]
     pub(crate) fn deliver(&self, port: u64) {
         self.to.store(port + 1, Ordering::Relaxed);
+    }
+
+    /// It has delivered them.
+    #[inline]
+    pub(crate) fn delivered(&self) {
+        self.to.store(0, Ordering::Relaxed);
+    }
+
+    /// Runs `deliver`, which delivers copies of frames.
+    pub(crate) fn with_copies(&self, deliver: impl FnOnce()) {
+        self.are_copies.store(true, Ordering::Relaxed);
+        deliver();
+        self.are_copies.store(false, Ordering::Relaxed);
     }
 
     /// The number of its round; none while it waits for events.
@@ -57,8 +87,11 @@ impl Activity {
         past.filter(|past| *past != 0).map(Duration::from_nanos)
     }
 
-    /// The serial numbers of the ports whose memory it may touch: that from which frames come, and that to which they go.
-    pub(crate) fn ports(&self) -> [Option<u64>; 2] {
-        [&self.from, &self.to].map(|port| port.load(Ordering::Relaxed).checked_sub(1))
+    /// Its present turn, or its last one. A thread that sleeps changes nothing of it.
+    pub(crate) fn turn(&self) -> Turn {
+        let [from, to] =
+            [&self.from, &self.to].map(|port| port.load(Ordering::Relaxed).checked_sub(1));
+        let number = self.turn.load(Ordering::Relaxed);
+        Turn { number, from, to, are_copies: self.are_copies.load(Ordering::Relaxed) }
     }
 }

@@ -1,4 +1,4 @@
-//! Delivers frames between ports that must not have each other's queues in one thread's hands ([`port_memory`](crate::port_memory)).
+//! Delivers frames between ports that must not have each other's queues in one thread's hands ([`PortMemory`](crate::port::PortMemory)).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,8 @@ impl Carrier {
     ) -> Option<Duration> {
         let mut flush = None;
         self.copy_first(body, offers, |body, copied| {
-            flush = Some(self.hand_over(to, queue, body, copied));
+            let hand_over = || flush = Some(self.hand_over(to, queue, body, copied));
+            self.activity.with_copies(hand_over);
         });
         // Unless none of them came to the queue.
         flush.unwrap_or_else(|| to.egress(queue).flush(self.now, false))

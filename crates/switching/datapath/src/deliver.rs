@@ -244,7 +244,9 @@ impl Carrier {
         offers: &mut [Offer<'_>],
     ) -> Option<Duration> {
         self.activity.deliver(to.serial());
-        match to.egress(queue).deliver(body, offers, self.now, self.worker) {
+        let delivered = to.egress(queue).deliver(body, offers, self.now, self.worker);
+        self.activity.delivered();
+        match delivered {
             Ok(flush) => flush,
             Err(Broken(reason)) => {
                 // The egress guest broke its ring: it alone is disabled.
@@ -372,7 +374,8 @@ impl Recipient<'_> {
         }
         let memory = if memory.borrows { to.memory_of(offers, memory) } else { memory };
         let mut count = offers.len();
-        if memory.avoids(to.memory())
+        let its = to.memory();
+        if (memory.avoids(its) || to.is_suspect())
             && let Some(inbox) = to.inbox(queue)
         {
             count = to.count_in_place(inbox, offers);
@@ -382,7 +385,7 @@ impl Recipient<'_> {
             }
         }
         let (group, offers) = (&group[..count], &mut offers[..count]);
-        let flush = match memory.is_left_for(to.memory()) {
+        let flush = match memory.is_left_for(its) || pass.port.is_suspect() {
             false => carrier.hand_over(to, queue, *body, offers),
             true => carrier.deliver_copies(to, queue, *body, offers),
         };

@@ -113,6 +113,8 @@ pub struct Port {
     peer: Option<Peer>,
     egress: Box<[EgressQueue]>,
     memory: PortMemory,
+    /// See [`suspect`](Self::suspect).
+    is_suspect: AtomicBool,
     /// By egress queue: the frames of ports that must not wait for its memory. Empty if nobody sleeps there.
     inboxes: Box<[Inbox]>,
     /// The number of the first egress queue, if it lends buffers.
@@ -147,6 +149,7 @@ impl Port {
             peer: None,
             egress: egress.into_iter().map(EgressQueue::new).collect(),
             memory: PortMemory::default(),
+            is_suspect: AtomicBool::new(false),
             inboxes: Box::default(),
             lender: None,
             hashes_macs: false,
@@ -183,6 +186,18 @@ impl Port {
     #[inline]
     pub(crate) fn memory(&self) -> PortMemory {
         self.memory
+    }
+
+    /// Whether a thread may have slept in its memory, or in that of another port whose frames it had in hand too. If so, no thread touches its
+    /// memory together with that of others, which costs each frame a copy: the next [`Sleep`](crate::Sleep) says whose memory it is. Only for a
+    /// port whose memory [can sleep](PortMemory::can_sleep).
+    pub fn suspect(&self, is_suspect: bool) {
+        self.is_suspect.store(is_suspect, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Relaxed)
     }
 
     /// The frames on their way to an egress queue that its own turns deliver, if there can be any.
@@ -468,8 +483,7 @@ mod tests {
     #[test]
     fn frames_in_its_own_buffers_need_no_inbox_and_overtake_none_there() {
         let port = Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], StormControl::new(0));
-        let port =
-            port.with_memory(PortMemory { can_sleep: true, is_replaceable: false, borrows: false });
+        let port = port.with_memory(PortMemory { can_sleep: true, ..PortMemory::default() });
         let inbox = port.inbox(0).unwrap();
         let [its, others, none] = [Some(7), Some(8), None].map(|lender| {
             let mut frame = Frame::empty();

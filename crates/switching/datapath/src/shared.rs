@@ -29,7 +29,7 @@ pub struct Failure {
 /// Called for each failure, on a worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 
-/// A worker slept in the memory of one of these ports.
+/// A worker was held up in the memory of one of these ports, or in a call for it.
 #[derive(Clone, Debug)]
 pub struct Sleep {
     /// The port whose queue or task had its turn.
@@ -38,6 +38,12 @@ pub struct Sleep {
     pub queue: Option<usize>,
     /// The port to which its frames went, if they went to one.
     pub to: Option<Arc<Port>>,
+    /// Whether these frames were copies: then it did not touch the memory of the port that they came from.
+    pub are_copies: bool,
+    /// How long the worker was held up, as far as was seen.
+    pub time: Duration,
+    /// Whether it waited for a hole in the memory's file. Otherwise for a page to be read or cleared, or nobody knows for what.
+    pub is_in_hole: bool,
     /// Whether one of them is detached since then, or is about to be.
     pub has_left: bool,
     /// Whether another thread took its place. Otherwise it slept often, for a short time each.

@@ -1,7 +1,7 @@
-//! Finds workers that sleep in the memory of a guest, and has another thread take their places.
+//! Finds workers whose turns last too long because of a guest, and has another thread take their places.
 //!
-//! Whoever owns such memory can make holes in it, have it swapped out, or hold back its pages, and a thread that touches it sleeps where no signal
-//! wakes it ([`worker_state`](crate::worker_state)). What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
+//! Whoever owns memory that a worker touches can make holes in it, have it swapped out, or hold back its pages, and the thread sleeps where no signal
+//! wakes it ([`worker_state`](crate::worker_state)). Or the kernel computes: it clears a gigantic page, or wakes all who wait for one eventfd. What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
 //! else waits longer than a [`TICK`] and the checks that follow it.
 //!
 //! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
@@ -12,12 +12,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use switch::PortId;
 use tracing::{error, warn};
 
 use crate::Datapath;
+use crate::activity::Turn;
 use crate::command::Command;
 use crate::port::Port;
 use crate::shared::{Shared, Sleep};
@@ -29,8 +30,10 @@ use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 const TICK: Duration = Duration::from_millis(3);
 /// How often it checks them while one sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// A worker that sleeps at this many checks in a row, in one round, is replaced.
+/// A worker that sleeps at this many checks in a row, in one turn, is replaced.
 const ASLEEP: u32 = 3;
+/// So is one that has used so much CPU time in one turn. Turns take some 200 µs; unoptimised, and in an emulated machine, 5 ms were seen.
+const LONG_TURN: Duration = Duration::from_millis(20);
 /// After this many checks without a busy worker it sleeps until one wakes it.
 const IDLE_LOOKS: u32 = 100;
 /// Checks over which short sleeps are counted, and how many of them make their ports suspect.
@@ -87,18 +90,41 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
 /// What was seen of a worker.
 struct Looks {
     worker: Arc<WorkerState>,
-    /// The round in which it was last found asleep, and at how many checks.
-    round: u64,
+    /// The turn in which it was last found, when that was for the first time, and what CPU time it had used by the second.
+    turn: Turn,
+    since: Instant,
+    cpu_time: Option<Duration>,
+    /// At how many checks in a row it slept.
     asleep: u32,
-    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the ports of the last one.
+    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the turn of the last one.
     looks: u32,
     short: u32,
-    ports: [Option<u64>; 2],
+    sleeper: Turn,
+    /// Whether it waited for a hole then.
+    is_in_hole: bool,
+}
+
+/// What a look found.
+enum Found {
+    /// It sleeps, perhaps until a hole is made.
+    Asleep { is_in_hole: bool },
+    /// It is awake. The CPU time that it has used, if it is in the same turn as at the last look.
+    Awake(Option<Duration>),
 }
 
 impl Looks {
     fn new(worker: Arc<WorkerState>) -> Self {
-        Self { worker, round: 0, asleep: 0, looks: 0, short: 0, ports: [None; 2] }
+        Self {
+            worker,
+            turn: Turn::default(),
+            since: Instant::now(),
+            cpu_time: None,
+            asleep: 0,
+            looks: 0,
+            short: 0,
+            sleeper: Turn::default(),
+            is_in_hole: false,
+        }
     }
 
     /// Whether the worker works, or waits for a ring.
@@ -121,69 +147,94 @@ impl Looks {
 
     /// Looks at the worker. Returns whether it works, or waits for a ring.
     fn look(&mut self, shared: &Arc<Shared>) -> bool {
+        let before = self.turn;
         let seen = self.worker.with_thread(|thread| {
-            let round = thread.activity.round()?;
-            Some((round, thread.is_asleep(), thread.activity.ports()))
+            thread.activity.round()?;
+            let turn = thread.activity.turn();
+            let found = match thread.is_asleep() {
+                true => Found::Asleep { is_in_hole: thread.is_in_hole() },
+                false => Found::Awake((turn == before).then(|| thread.cpu_time()).flatten()),
+            };
+            // What is found of another turn says nothing of this one.
+            let is_same = turn == thread.activity.turn();
+            Some((turn, if is_same { found } else { Found::Awake(None) }))
         });
-        let Some((round, is_asleep, ports)) = seen.flatten() else {
+        let Some((turn, found)) = seen.flatten() else {
             self.asleep = 0;
             return self.ring(shared);
         };
-        self.looks += 1;
-        if is_asleep {
-            self.asleep = if self.round == round { self.asleep + 1 } else { 1 };
-            self.round = round;
-            self.short += 1;
-            self.ports = ports;
-        } else {
-            self.asleep = 0;
+        if turn != self.turn {
+            (self.turn, self.since, self.cpu_time, self.asleep) = (turn, Instant::now(), None, 0);
         }
-        if self.asleep >= ASLEEP {
-            self.asleep = 0;
-            self.replace(shared, ports);
+        self.looks += 1;
+        let mut is_too_long = false;
+        match found {
+            Found::Asleep { is_in_hole } => {
+                self.asleep += 1;
+                self.short += 1;
+                (self.sleeper, self.is_in_hole) = (turn, is_in_hole);
+            }
+            Found::Awake(cpu_time) => {
+                self.asleep = 0;
+                let used =
+                    cpu_time.and_then(|now| now.checked_sub(*self.cpu_time.get_or_insert(now)));
+                is_too_long = used >= Some(LONG_TURN);
+            }
+        }
+        if self.asleep >= ASLEEP || is_too_long {
+            self.is_in_hole &= !is_too_long;
+            self.replace(shared, turn);
+            // The next thread's turns begin anew.
+            *self = Self::new(self.worker.clone());
         }
         if self.looks >= WINDOW {
             if self.short >= SHORT_SLEEPS {
-                self.report(shared, self.ports, false);
+                self.report(shared, self.sleeper, None);
             }
             (self.looks, self.short) = (0, 0);
         }
         true
     }
 
-    fn replace(&mut self, shared: &Arc<Shared>, ports: [Option<u64>; 2]) {
+    fn replace(&mut self, shared: &Arc<Shared>, turn: Turn) {
         let worker = self.worker.number;
         // Before the new thread may find them locked.
-        for port in ports.into_iter().flatten().filter_map(|serial| find(shared, serial)) {
+        let ports = [turn.from, turn.to].into_iter().flatten();
+        for port in ports.filter_map(|serial| find(shared, serial)) {
             port.note_sleeper();
         }
         match Worker::replace(&self.worker, shared.clone()) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                error!(worker, %error, "a worker sleeps in a guest's memory, and no thread can take its place");
+                error!(worker, %error, "a worker is held up by a guest, and no thread can take its place");
                 return;
             }
         }
-        (self.looks, self.short) = (0, 0);
-        self.report(shared, ports, true);
+        self.report(shared, turn, Some(self.since.elapsed() + TICK));
     }
 
-    fn report(&self, shared: &Shared, ports: [Option<u64>; 2], is_replaced: bool) {
-        let queue = ports[0].and_then(|from| self.worker.queue_in_turn(from));
-        let has_left = ports.into_iter().flatten().any(|serial| !is_attached(shared, serial));
-        let [from, to] = ports.map(|serial| find(shared, serial?));
+    /// Reports a turn in which it was held up: so long, if another thread has its place; otherwise for one of several short times.
+    fn report(&self, shared: &Shared, turn: Turn, time: Option<Duration>) {
+        let Turn { from, to, are_copies, .. } = turn;
+        let queue = from.and_then(|from| self.worker.queue_in_turn(from));
+        let mut ports = [from, to].into_iter().flatten();
+        let has_left = ports.any(|serial| !is_attached(shared, serial));
+        let [from, to] = [from, to].map(|port| find(shared, port?));
         let name = |port: &Option<Arc<Port>>| port.as_ref().map(|port| port.name().to_owned());
         warn!(
             worker = self.worker.number,
             from = name(&from),
             to = name(&to),
-            is_replaced,
-            "a worker slept in a guest's memory"
+            is_in_hole = self.is_in_hole,
+            is_replaced = time.is_some(),
+            "a worker was held up by a guest"
         );
         if let Some(sink) = shared.on_sleep.get() {
             let queue = queue.filter(|queue| *queue != usize::MAX);
-            sink(Sleep { from, queue, to, has_left, is_replaced });
+            let (is_replaced, is_in_hole) = (time.is_some(), self.is_in_hole);
+            let time = time.unwrap_or(TICK * self.short);
+            sink(Sleep { from, queue, to, are_copies, time, is_in_hole, has_left, is_replaced });
         }
     }
 }

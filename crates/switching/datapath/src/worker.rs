@@ -164,12 +164,16 @@ impl Worker {
             // In the place of another one, it is better anywhere than not there.
             let begun = if is_first { bound } else { Ok(()) };
             let begun = begun.and_then(|()| File::open("/proc/thread-self/stat"));
+            let [wchan, schedstat] = ["wchan", "schedstat"]
+                .map(|name| File::open(format!("/proc/thread-self/{name}")).ok());
+            let begun = begun.map(|stat| (stat, wchan, schedstat));
             if ready.send((id, begun)).is_ok() {
                 self.run();
             }
         })?;
-        let (id, stat) = thread.recv().map_err(io::Error::other)?;
-        Ok(WorkerThread { id: u32::try_from(id).unwrap_or(0), stat: stat?, activity, join })
+        let (id, begun) = thread.recv().map_err(io::Error::other)?;
+        let (id, (stat, wchan, schedstat)) = (u32::try_from(id).unwrap_or(0), begun?);
+        Ok(WorkerThread { id, stat, wchan, schedstat, activity, join })
     }
 
     /// Has the calling thread run on the worker's CPU, if it has one. Memory that it touches first is on the node of that CPU.

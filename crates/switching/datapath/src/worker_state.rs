@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::error;
@@ -43,6 +44,9 @@ pub(crate) struct WorkerThread {
     pub(crate) id: u32,
     /// `/proc/thread-self/stat`, as it was opened by the thread itself.
     pub(crate) stat: File,
+    /// The same for `wchan` and `schedstat`, if the kernel has them.
+    pub(crate) wchan: Option<File>,
+    pub(crate) schedstat: Option<File>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) join: JoinHandle<()>,
 }
@@ -55,6 +59,21 @@ impl WorkerThread {
         // "1234 (a name) D ...": the name may have brackets too.
         let state = stat[..len].iter().rposition(|byte| *byte == b')').map(|end| end + 2);
         state.and_then(|state| stat.get(state)) == Some(&b'D')
+    }
+
+    /// Whether it sleeps until a hole in a file of shared memory is made: `shmem_fault`, or a function that it calls.
+    pub(crate) fn is_in_hole(&self) -> bool {
+        let mut name = [0; 64];
+        let len = self.wchan.as_ref().and_then(|wchan| wchan.read_at(&mut name, 0).ok());
+        name[..len.unwrap_or(0)].starts_with(b"shmem_fa")
+    }
+
+    /// The CPU time that it has used, as of the kernel's last tick.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let len = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
+        let first = text[..len].split(|byte| *byte == b' ').next()?;
+        Some(Duration::from_nanos(str::from_utf8(first).ok()?.parse().ok()?))
     }
 }
 
@@ -267,7 +286,7 @@ mod tests {
         let thread = || {
             let stat = File::open("/proc/thread-self/stat")?;
             let (activity, join) = (Arc::default(), std::thread::spawn(|| ()));
-            Ok(WorkerThread { id: 0, stat, activity, join })
+            Ok(WorkerThread { id: 0, stat, wchan: None, schedstat: None, activity, join })
         };
         assert!(state.succeed(thread).unwrap());
         assert!(next(0).is_none());

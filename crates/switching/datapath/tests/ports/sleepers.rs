@@ -36,21 +36,25 @@ struct Memory {
 
 impl Memory {
     fn new() -> Arc<Self> {
-        let file = create_memfd("hole", LEN / PAGE, PageSize::Small).unwrap();
-        let region = Arc::new(Region::map(&file, 0, LEN).unwrap());
+        Self::of(LEN)
+    }
+
+    fn of(len: usize) -> Arc<Self> {
+        let file = create_memfd("hole", len / PAGE, PageSize::Small).unwrap();
+        let region = Arc::new(Region::map(&file, 0, len).unwrap());
         Arc::new(Self { file, region, is_punching: AtomicBool::new(false) })
     }
 
     /// Runs `meanwhile` while the memory becomes one hole, in which a worker sleeps by then. Returns whether that had ended before the
     /// hole was made.
     fn punch(&self, sleep: impl FnOnce(), meanwhile: impl FnOnce()) -> bool {
-        (0..LEN / PAGE).for_each(|page| self.region.write(page * PAGE, 1u8).unwrap());
+        (0..self.region.len() / PAGE).for_each(|page| self.region.write(page * PAGE, 1u8).unwrap());
         self.is_punching.store(true, Ordering::SeqCst);
         sleep();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(&self.file, flags, 0, LEN as u64).unwrap();
+                fallocate(&self.file, flags, 0, self.region.len() as u64).unwrap();
                 self.is_punching.store(false, Ordering::SeqCst);
             });
             meanwhile();
@@ -60,7 +64,7 @@ impl Memory {
 
     /// Touches page after page until the hole is made: in one of them, this sleeps.
     fn touch(&self) {
-        for page in (0..LEN / PAGE).cycle() {
+        for page in (0..self.region.len() / PAGE).cycle() {
             if !self.is_punching.load(Ordering::SeqCst) {
                 return;
             }
@@ -278,7 +282,7 @@ fn hostile_guest(
     memory: &Arc<Memory>,
 ) -> Plugged<()> {
     let (sender, inner) = Sender::new();
-    let regions = [memory.region.slice(0..LEN).unwrap()].into();
+    let regions = [memory.region.slice(0..memory.region.len()).unwrap()].into();
     let touched = memory.clone();
     let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
         touched.touch();
@@ -449,4 +453,98 @@ fn a_port_with_a_worker_of_its_own_makes_no_other_one_sleep() {
         }
         slept
     });
+}
+
+/// Of two ports whose frames a thread has in hand, nobody knows who made it sleep, unless one of them is suspect.
+#[test]
+fn a_sleep_beside_a_suspect_says_whose_memory_it_is() {
+    /// Who is suspect, what sends, and what is said.
+    struct Case {
+        suspect: Option<&'static str>,
+        from: &'static str,
+        said: (&'static str, Option<&'static str>, bool),
+    }
+    let case = |suspect, from, said| Case { suspect, from, said };
+    let cases = [
+        case(None, "bad", ("bad", Some("good"), false)),
+        case(Some("bad"), "bad", ("bad", None, false)),
+        case(Some("good"), "bad", ("bad", None, false)),
+        case(None, "good", ("good", Some("bad"), false)),
+        case(Some("bad"), "good", ("bad", Some("bad"), false)),
+        case(Some("good"), "good", ("good", Some("bad"), true)),
+    ];
+    for Case { suspect, from, said } in cases {
+        assert_once("nobody slept in a hole", || {
+            let switch = Switch::new(1);
+            let (sender, heard) = std::sync::mpsc::channel();
+            switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+            let memory = Memory::of(LEN / 4);
+            let bad = hostile_guest(&switch.datapath, 0, CAN_SLEEP, &memory);
+            let good = plug_with(&switch.datapath, 1, CAN_SLEEP, Sender::new(), Receiver::new());
+            refresh(&switch.datapath);
+            bad.port.suspect(suspect == Some("bad"));
+            good.port.suspect(suspect == Some("good"));
+            let name = |port: &Arc<datapath::Port>| match Arc::ptr_eq(port, &bad.port) {
+                true => "bad",
+                false => "good",
+            };
+            let mut sleep = None;
+            let send = || match from {
+                "bad" => bad.sender.send(frame(good.mac, bad.mac, 1000, 0)),
+                _ => good.sender.send(frame(bad.mac, good.mac, 1000, 0)),
+            };
+            memory.punch(
+                || {},
+                || {
+                    while memory.is_punching.load(Ordering::SeqCst) && sleep.is_none() {
+                        send();
+                        let next = heard.recv_timeout(Duration::from_millis(1)).ok();
+                        sleep = next.filter(|sleep| sleep.is_replaced);
+                    }
+                },
+            );
+            let Some(Sleep { from: Some(port), to, are_copies, is_in_hole, time, .. }) = sleep
+            else {
+                return false;
+            };
+            let found = (name(&port), to.as_ref().map(name), are_copies);
+            assert_eq!(found, said, "{suspect:?} is suspect, {from} sends");
+            assert!(time > Duration::ZERO);
+            // A kernel without the names of its functions does not say it.
+            let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+            assert!(
+                is_in_hole || !names.contains(" shmem_fault\n"),
+                "nobody knows that it is a hole"
+            );
+            true
+        });
+    }
+}
+
+/// The kernel computes for as long as a guest likes, too: it clears a page of a gigabyte, or wakes all who wait for an eventfd.
+#[test]
+fn neighbours_of_a_port_that_makes_a_worker_compute_go_on() {
+    let switch = Switch::new(1);
+    let (sender, heard) = std::sync::mpsc::channel();
+    switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+    let is_over = Arc::<AtomicBool>::default();
+    let end = is_over.clone();
+    let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
+        while !end.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        Ok(Outcome::Delivered)
+    }));
+    let bad = plug(&switch.datapath, 0, Sender::new(), ((), egress));
+    let [red, blue] = [1, 2].map(|n| plain(&switch.datapath, n));
+    refresh(&switch.datapath);
+    let peer = plain(&switch.datapath, 3);
+    peer.sender.send(frame(bad.mac, peer.mac, 100, 0));
+    wait_until("its turn", || peer.sender.turns() > 0);
+    red.sender.send(frame(blue.mac, red.mac, 100, 0));
+    wait_until("blue's frame", || blue.egress.count() == 1);
+    let sleep = heard.recv_timeout(LIMIT).unwrap();
+    is_over.store(true, Ordering::SeqCst);
+    assert!(sleep.is_replaced && !sleep.is_in_hole);
+    assert!(sleep.to.is_some_and(|to| Arc::ptr_eq(&to, &bad.port)));
 }

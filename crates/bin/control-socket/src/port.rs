@@ -227,6 +227,11 @@ pub enum Reason {
     /// The guest posts no buffers, or the back-end or card of an uplink takes none from its ring, so frames for it are dropped. The port is up.
     #[error("its other side takes no frames, so those for it are dropped")]
     Stalled,
+    /// Workers were held up by the front-end's memory or eventfds, so the port is served between rests. The port is up.
+    #[error(
+        "its memory or its eventfds have held workers up (swapped? huge pages that are not there?): it rests for a second after each time"
+    )]
+    HeldWorkersUp,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
     #[error("guest {0} has the same MAC address and gets the frames for it")]
     AddressTaken(String),

@@ -10,6 +10,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hypervisor::EventChannel as _;
 use lab::TempDir;
@@ -234,6 +236,37 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
     let why = bed.until("disabled");
     assert!(why.contains("hole") && why.contains("add the port again"), "{why}");
     assert!(UnixStream::connect(bed.socket()).is_err(), "its socket is closed");
+}
+
+/// Each of its holes takes some milliseconds, and is filled when somebody looks whether its memory shrinks.
+#[test]
+fn so_is_one_that_fills_its_holes_at_once() {
+    const SMALL: u64 = 6 << 20;
+    let bed = Bed::start("");
+    let mut front = bed.front_end();
+    let file = sparse(HOLE >> 20);
+    assert!(share(&front, &file, HOLE >> 20));
+    let kicks = serve_rings(&mut front);
+    wait("its rings", || bed.port()["state"] == "up");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                kicks.iter().for_each(|kick| kick.write(1).unwrap());
+            }
+        });
+        for _ in 0..200 {
+            fallocate(&file, FallocateFlags::empty(), 0, SMALL).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+            fallocate(&file, PUNCH, 0, SMALL).unwrap();
+            if bed.port()["reason"]["code"] == "disabled" {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let why = bed.until("disabled");
+    assert!(why.contains("hole"), "{why}");
 }
 
 /// Serves rings at a connection that another process has made, in a process of its own: that which [`front_end_process`] starts.

@@ -12,6 +12,7 @@ mod plugged;
 pub(super) mod port_event;
 mod record;
 mod source;
+mod suspicion;
 mod uplink;
 mod uplink_device;
 mod uplink_queues;

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::daemon::control::Control;
 use crate::daemon::mirrors::{self, PluggedMirror, role_of};
-use crate::daemon::ports::{Address, PluggedPort, PortId, Record};
+use crate::daemon::ports::{Address, PluggedPort, PortId, Record, Transition};
 
 impl Control {
     /// Those of guests.
@@ -19,12 +19,21 @@ impl Control {
 
     /// Looks whether what ports have is still there.
     pub(super) fn look(&mut self) {
-        for PluggedPort { record, source } in self.ports.values_mut() {
+        let now = Instant::now();
+        let mut transitions = Vec::new();
+        for (id, PluggedPort { record, source }) in &mut self.ports {
             if let Some(device) = &mut record.device {
                 device.look(&self.host.datapath);
             }
-            source.look(record);
+            if let Some(port) = &record.port {
+                port.suspect(record.suspicion.is_on(now));
+            }
+            match source.look(record, &self.host) {
+                Transition::None => {}
+                transition => transitions.push((*id, transition)),
+            }
         }
+        transitions.into_iter().for_each(|(id, transition)| self.follow(id, transition));
     }
 
     /// Records which guests' ports are up, and carries frames once those of the last daemon are.

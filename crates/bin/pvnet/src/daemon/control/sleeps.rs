@@ -1,16 +1,17 @@
-//! What is done about a worker that slept in the memory of a guest.
+//! What is done about a worker that was held up by a guest.
 //!
 //! Another thread has its place already ([`datapath::Sleep`]). Here what it has locked is replaced, and the port whose memory it was is cut off: whoever
-//! makes a hole in memory that a worker uses does it on purpose, because a guest's driver gives up its buffers before.
+//! makes a hole in memory that a worker uses does it on purpose, because a guest's driver gives up its buffers before. A port against which nothing is
+//! proven has to [rest](crate::daemon::ports) between such times.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datapath::{Port, Sleep};
 use tracing::warn;
 
 use super::Control;
-use crate::daemon::ports::{PluggedPort, PortId, Record};
+use crate::daemon::ports::{PluggedPort, PortId};
 
 /// Looks at the memory of the suspects, and the time between two of them. A gigabyte of small pages takes some 200 ms to be freed.
 const LOOKS: u32 = 5;
@@ -22,19 +23,31 @@ const HOLE: u64 = 4 << 20;
 const HOLE_MADE: &str = "its memory was taken away while a worker used it, which slept until the kernel had freed it (a hole in the memory's file)";
 
 impl Control {
-    /// A worker slept in the memory of a guest.
+    /// A worker was held up by a guest.
     pub(super) fn slept(&mut self, sleep: &Sleep) {
-        let Sleep { from, queue, to, has_left, is_replaced } = sleep;
+        let Sleep { from, queue, to, are_copies, time, is_in_hole, has_left, is_replaced } = sleep;
         if *is_replaced {
             self.replace_uplinks(from.as_ref().zip(*queue), to.as_ref());
         }
-        let is_its = |own: &Record| [from, to].into_iter().flatten().any(|port| own.is_at(port));
-        let is_suspect =
-            |port: &PluggedPort| is_its(&port.record) && port.source.memory_in_use().is_some();
-        let suspects = self.ports.iter().filter(|(_, port)| is_suspect(port));
-        let suspects: Vec<_> = suspects.map(|(id, _)| *id).collect();
+        // It had queues of both in hand.
+        let [mut in_hand, mut suspects] = [Vec::new(), Vec::new()];
+        for (id, PluggedPort { record, source }) in &self.ports {
+            let is_at =
+                |port: &Option<Arc<Port>>| port.as_ref().is_some_and(|port| record.is_at(port));
+            if source.memory_in_use().is_none() || !(is_at(from) || is_at(to)) {
+                continue;
+            }
+            in_hand.push(*id);
+            if is_at(to) || to.is_none() || !are_copies {
+                suspects.push(*id);
+            }
+        }
         // One that is cut off already is the culprit, and honest machines do not wait for the looks.
-        let culprit = if *has_left { None } else { self.shrinking(&suspects) };
+        let culprit = match &*suspects {
+            _ if *has_left => None,
+            [alone] if *is_in_hole => Some(*alone),
+            all => self.shrinking(all),
+        };
         if let Some(PluggedPort { record, source }) = culprit.and_then(|id| self.ports.get_mut(&id))
         {
             warn!(port = record.name(), why = HOLE_MADE, "it is cut off until it is added again");
@@ -42,11 +55,42 @@ impl Control {
             self.disconnect(id, why);
             self.disconnect_condemned();
         }
-        for id in suspects.into_iter().filter(|id| culprit != Some(*id) && *is_replaced) {
-            if let Some(PluggedPort { record, source }) = self.ports.get_mut(&id) {
-                source.renew(record, &self.host.datapath);
+        let rests = match &*suspects {
+            _ if culprit.is_some() || *has_left => None,
+            all => self.suspect(all, to.as_ref(), *time),
+        };
+        for id in in_hand.into_iter().filter(|id| culprit != Some(*id)) {
+            let Some(PluggedPort { record, source }) = self.ports.get_mut(&id) else { continue };
+            match rests.filter(|(resting, _)| *resting == id) {
+                Some((_, time)) => source.rest(record, &self.host.datapath, time),
+                None if *is_replaced => source.renew(record, &self.host.datapath),
+                None => {}
             }
         }
+    }
+
+    /// Nothing is proven against these ports. From now on no thread has one of them in hand together with others. If it was so this time, that one
+    /// pays, and may have to rest for some time.
+    fn suspect(
+        &mut self,
+        ports: &[PortId],
+        to: Option<&Arc<Port>>,
+        time: Duration,
+    ) -> Option<(PortId, Duration)> {
+        let now = Instant::now();
+        for id in ports {
+            let Some(PluggedPort { record, .. }) = self.ports.get_mut(id) else { continue };
+            record.suspicion.begin(now);
+            if let Some(port) = &record.port {
+                port.suspect(true);
+            }
+        }
+        let [alone] = ports else { return None };
+        let PluggedPort { record, .. } = self.ports.get_mut(alone)?;
+        // Otherwise it may have been the other port's device.
+        let is_its = to.is_none_or(|to| record.is_at(to));
+        let rest = is_its.then(|| record.suspicion.charge(time, now)).flatten();
+        rest.map(|rest| (*alone, rest))
     }
 
     /// Drops the queues of the other ports of the culprit's process or guest, without waiting for their sessions' threads.

@@ -1,6 +1,7 @@
 //! What all ports have, and what they live in.
 
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use control_socket::{Reason, TableKind};
 use datapath::{Datapath, Port, PortParts};
@@ -11,6 +12,7 @@ use xenstore::Store;
 use super::device::GuestDevice;
 use super::guest_queues::GuestQueues;
 use super::port_event::PortId;
+use super::suspicion::Suspicion;
 use crate::config::{Config, Rules};
 use crate::daemon::carried::Carried;
 use crate::daemon::error::Error;
@@ -84,6 +86,7 @@ pub(in crate::daemon) struct Record {
     /// For operators: why it does not work.
     pub(in crate::daemon) reason: Option<Reason>,
     pub(in crate::daemon) address: Address,
+    pub(in crate::daemon) suspicion: Suspicion,
     /// Its interface on the host, if it is not in the switch.
     pub(in crate::daemon) device: Option<GuestDevice>,
     /// Its queues for guests, if it keeps some.
@@ -100,6 +103,7 @@ impl Record {
             carried: Carried::default(),
             reason: None,
             address: Address::default(),
+            suspicion: Suspicion::default(),
             device: None,
             guest_queues: None,
         }
@@ -113,6 +117,7 @@ impl Record {
             None => self.wrappers.attach(parts, datapath),
         };
         self.wrappers.place(datapath, &port);
+        port.suspect(self.suspicion.is_on(Instant::now()));
         self.port = Some(port.clone());
         self.reason = None;
         if let Some(queues) = &mut self.guest_queues {

@@ -1,6 +1,7 @@
 //! What differs from port to port.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use control_socket::{PortStatus, Reason};
 use datapath::{Datapath, PortMemory};
@@ -148,8 +149,10 @@ pub(in crate::daemon) trait Source: Send {
         false
     }
 
-    /// Looks whether what it has is still there. Called now and then.
-    fn look(&mut self, _port: &mut Record) {}
+    /// Looks whether what it has is still there. Called at least once a second.
+    fn look(&mut self, _port: &mut Record, _host: &Host) -> Transition {
+        Transition::None
+    }
 
     /// Adds what it knows to a status; `devices` are the interfaces of the daemon's namespace.
     fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus;
@@ -191,6 +194,11 @@ pub(in crate::daemon) trait Source: Send {
 
     /// Gets new queues: a worker sleeps with this one's in the memory of another guest.
     fn renew(&mut self, _port: &Record, _datapath: &Datapath) {}
+
+    /// The same, and nobody touches its memory for this time: it has [held workers up](super::suspicion) too long.
+    fn rest(&mut self, port: &Record, datapath: &Datapath, _time: Duration) {
+        self.renew(port, datapath);
+    }
 
     /// A worker sleeps in the memory of a guest to which it carries frames from a queue of this port: another handle serves the others.
     fn replace_sleeping_ingress(&self, _port: &Record, _queue: usize, _datapath: &Datapath) {}

@@ -360,8 +360,8 @@ impl Source for Uplink {
         }
     }
 
-    fn look(&mut self, port: &mut Record) {
-        let Some(Open::Device(device)) = &mut self.opened else { return };
+    fn look(&mut self, port: &mut Record, _: &Host) -> Transition {
+        let Some(Open::Device(device)) = &mut self.opened else { return Transition::None };
         if let Some(name) = device.watch.look().filter(|_| !device.is_deleted) {
             let why = Reason::DeviceFailed(format!("{name}: the interface was deleted"));
             warn!(uplink = port.name(), %why, "down");
@@ -370,6 +370,7 @@ impl Source for Uplink {
         }
         device.look_for_bridge(&self.config);
         device.look_for_complaints(port.name());
+        Transition::None
     }
 
     fn describe(&self, port: &Record, status: PortStatus, devices: &Interfaces) -> PortStatus {

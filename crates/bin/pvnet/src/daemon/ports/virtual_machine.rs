@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use control_socket::{PortStatus, Reason, TableKind};
 use datapath::{Datapath, PortMemory};
@@ -51,6 +52,15 @@ struct VirtualMachine {
     /// None before it is open.
     open: Option<Open>,
     renewal: Renewing,
+    rest: Rest,
+}
+
+/// A time in which nobody touches its memory.
+#[derive(Default)]
+struct Rest {
+    until: Option<Instant>,
+    /// The queues that are served from then on.
+    queues: Option<Vec<port::Queue>>,
 }
 
 /// What an open port has.
@@ -75,8 +85,8 @@ impl Drop for Open {
 /// The port of a table.
 pub(super) fn closed(port: &config::Port, config: &Config) -> Result<PluggedPort, Error> {
     let id = PortId::Machine(NEXT.fetch_add(1, Ordering::Relaxed));
-    let (settings, renewal) = (port.clone(), Renewing::Not);
-    let source = VirtualMachine { config: settings, agreed: None, open: None, renewal };
+    let (config_of_port, renewal, rest) = (port.clone(), Renewing::Not, Rest::default());
+    let source = VirtualMachine { config: config_of_port, agreed: None, open: None, renewal, rest };
     let identity = Identity { id, table: TableKind::Port, name: port.name.clone() };
     PluggedPort::closed(identity, source, port.rules(), config)
 }
@@ -108,6 +118,10 @@ impl VirtualMachine {
 
     /// Its rings can be served.
     fn ready(&mut self, port: &mut Record, queues: Vec<port::Queue>, host: &Host) -> Transition {
+        if self.rest.until.is_some() {
+            self.rest.queues = Some(queues);
+            return Transition::None;
+        }
         self.enforce(port, &host.datapath);
         let is_renewed = std::mem::take(&mut self.renewal) == Renewing::Begun;
         let Some(own) = port.port.as_ref().filter(|_| is_renewed) else {
@@ -125,6 +139,7 @@ impl VirtualMachine {
 
     /// Its session says that its rings must not be used any more.
     fn gone(&mut self, port: &Record, why: Reason) -> Transition {
+        self.rest.queues = None;
         match self.renewal {
             // They are not used any more already.
             Renewing::Asked => {
@@ -290,9 +305,14 @@ impl Source for VirtualMachine {
         self.open.as_ref()?.front_ends.condemned().map(Reason::FrontendGone)
     }
 
-    /// Its device may be gone, or there again.
-    fn look(&mut self, port: &mut Record) {
+    /// Its device may be gone, or there again, and its rest over.
+    fn look(&mut self, port: &mut Record, host: &Host) -> Transition {
         self.set_link(port);
+        if self.rest.until.take_if(|until| *until <= Instant::now()).is_none() {
+            return Transition::None;
+        }
+        let queues = self.rest.queues.take();
+        queues.map_or(Transition::None, |queues| self.ready(port, queues, host))
     }
 
     fn describe(&self, _: &Record, status: PortStatus, _: &Interfaces) -> PortStatus {
@@ -300,6 +320,7 @@ impl Source for VirtualMachine {
         PortStatus {
             mapped_memory: front_ends.map(|front_ends| front_ends.memory()),
             refused_connections: front_ends.map_or(0, |front_ends| front_ends.refused()),
+            reason: self.rest.until.map(|_| Reason::HeldWorkersUp).or(status.reason),
             ..status
         }
     }
@@ -324,5 +345,11 @@ impl Source for VirtualMachine {
             self.renewal = Renewing::Asked;
             open.front_ends.renew();
         }
+    }
+
+    fn rest(&mut self, port: &Record, datapath: &Datapath, time: Duration) {
+        warn!(port = port.name(), "{}", Reason::HeldWorkersUp);
+        self.rest.until = Some(Instant::now() + time);
+        self.renew(port, datapath);
     }
 }

@@ -250,3 +250,70 @@ fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
     let [entry] = &control.host.datapath.addresses()[..] else { panic!() };
     assert!(entry.taught);
 }
+
+/// Nothing says that it was on purpose, so it is not cut off.
+#[test]
+fn a_port_that_holds_workers_up_beyond_its_share_rests() {
+    let World { mut control, folder, .. } = World::new("");
+    let socket = folder.path().join("vm");
+    let table = format!("[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = {socket:?}\n");
+    let config = Config::parse(&table).unwrap();
+    let port = of_tables(&config, TableKind::Port, None).unwrap().remove(0);
+    let id = port.record.identity.id;
+    let port = port.open(&control.host).unwrap();
+    control.ports.insert(id, port);
+    // As its session says it. A frame from it shows that it is served.
+    let ready = |control: &mut Control| {
+        let (sender, ingress) = Sender::new();
+        let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
+        let queues = vec![port::Queue { ingress, egress }];
+        control.serve_port(id, PortEvent::Ready { queues, agreed: None });
+        sender.send([2; 60]);
+        sender
+    };
+    let is_carried = |sender: &Sender| {
+        let start = Instant::now();
+        while sender.answers().is_empty() {
+            assert!(start.elapsed().as_secs() < 20);
+        }
+    };
+    let mut sender = ready(&mut control);
+    is_carried(&sender);
+    let is_held_up = |control: &mut Control, time| {
+        let from = control.ports[&id].record.port.clone();
+        control.slept(&datapath::Sleep {
+            from,
+            queue: None,
+            to: None,
+            are_copies: false,
+            time,
+            is_in_hole: false,
+            has_left: false,
+            is_replaced: true,
+        });
+        control.serve_port(id, PortEvent::Gone(Reason::Stopping));
+    };
+    let reason = |control: &mut Control| control.status().ports.remove(0).reason;
+    for _ in 0..2 {
+        is_held_up(&mut control, Duration::from_millis(24));
+        assert_eq!(reason(&mut control), None);
+        sender = ready(&mut control);
+        is_carried(&sender);
+    }
+    is_held_up(&mut control, Duration::from_millis(8));
+    assert_eq!(reason(&mut control), Some(Reason::HeldWorkersUp));
+    // Its front-end may even come again meanwhile.
+    for is_new in [false, true] {
+        if is_new {
+            control.serve_port(id, PortEvent::Gone(Reason::Stopping));
+        }
+        sender = ready(&mut control);
+        control.look();
+        assert!(sender.answers().is_empty() && sender.turns() == 0, "its memory is touched");
+    }
+    while reason(&mut control).is_some() {
+        std::thread::sleep(Duration::from_millis(10));
+        control.look();
+    }
+    is_carried(&sender);
+}

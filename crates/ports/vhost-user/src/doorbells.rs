@@ -4,18 +4,27 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use poller::Dozer;
 use port::{Doorbell, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::{OFlags, readlink};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::lock;
 
 /// The thread that watches all writes of this process ([`watchdog`](crate::watchdog)): it sleeps while there are none.
 pub(crate) static WATCHER: Dozer = Dozer::new();
+
+/// One notification in so many is timed.
+const TIMED: u64 = 16;
+/// A notification that takes more CPU time is slow: it wakes thousands that wait for the eventfd. One that wakes a virtual machine takes some microseconds.
+pub(crate) const SLOW: Duration = Duration::from_micros(500);
+/// So many slow ones in a row are no accident.
+const SLOW_ONES: u32 = 3;
 
 /// A descriptor of a front-end that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +138,12 @@ impl Kick {
     }
 }
 
+/// The CPU time of the calling thread. While it has lost its CPU, also to the guest that it woke, this stands still.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 fn watch(epoll: &OwnedFd, fd: impl AsFd) -> io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)?)
@@ -155,7 +170,9 @@ pub struct Call {
     /// Writes that began, and those that ended, see [`watchdog`](crate::watchdog).
     began: AtomicU64,
     ended: AtomicU64,
-    /// The front-end filled the counter.
+    /// How many of those that were timed were slow, in a row.
+    slow: AtomicU32,
+    /// The front-end filled the counter, or made notifications slow.
     is_refused: AtomicBool,
 }
 
@@ -203,8 +220,14 @@ impl Call {
         // The lock is not held while a write may block.
         let Some((fd, write)) = self.begin() else { return };
         WATCHER.wake();
+        let slow = self.slow.load(Ordering::Relaxed);
+        let start = (slow > 0 || write % TIMED == 1).then(cpu_time);
         // This fails only if the counter is full, and then the guest has a notification to take.
         let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
+        if let Some(start) = start {
+            let is_slow = cpu_time().saturating_sub(start) > SLOW;
+            self.slow.store(if is_slow { slow + 1 } else { 0 }, Ordering::Relaxed);
+        }
         // Until the write has ended another one has it too.
         drop(fd);
         self.ended.store(write, Ordering::Release);
@@ -224,6 +247,11 @@ impl Call {
         let ended = self.ended.load(Ordering::Acquire);
         let began = self.began.load(Ordering::Acquire);
         (began > ended).then_some(began)
+    }
+
+    /// Whether its notifications take so long that those who wait for them must be thousands.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) >= SLOW_ONES
     }
 
     /// Whether the counter has no room.

@@ -80,10 +80,14 @@ pub enum Class {
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
     VirtioFullCalls,
+    /// Front-ends have thousands of descriptors wait for the eventfds by which their rings are notified, and come again by another port (the worker).
+    VirtioSlowCalls,
     /// Front-ends make holes of a gigabyte in their memory, where the frames are that they send, and come again by another port (the worker, in page
     /// faults).
     VirtioHoles,
-    /// The same, where the bodies of their broadcasts and the buffers that red's 200 Mb/s fill are (the queues of all who exchange frames with them).
+    /// The same with holes of some milliseconds that are filled at once: no look finds that the memory shrinks.
+    VirtioFilledHoles,
+    /// As `virtio-holes`, where the bodies of their broadcasts and the buffers that red's 200 Mb/s fill are (the queues of all who exchange frames with them).
     VirtioSharedHoles,
     /// As `virtio-full-calls`, with another process for each port.
     VirtioForkedCalls,
@@ -119,14 +123,25 @@ impl Class {
 
     /// Whether it makes holes in a virtual machine's memory, which cost time in the kernel wherever they are made.
     pub fn makes_holes(self) -> bool {
-        matches!(self, Self::VirtioHoles | Self::VirtioSharedHoles | Self::VirtioForkedHoles)
+        matches!(
+            self,
+            Self::VirtioHoles
+                | Self::VirtioFilledHoles
+                | Self::VirtioSharedHoles
+                | Self::VirtioForkedHoles
+        )
     }
 
     /// Whether the first attack gives its process or its name away, which is refused from then on.
     pub fn attacks_once(self) -> bool {
         matches!(
             self,
-            Self::Holes | Self::VirtioFullCalls | Self::VirtioHoles | Self::VirtioSharedHoles
+            Self::Holes
+                | Self::VirtioFullCalls
+                | Self::VirtioSlowCalls
+                | Self::VirtioHoles
+                | Self::VirtioFilledHoles
+                | Self::VirtioSharedHoles
         )
     }
 
@@ -154,7 +169,9 @@ impl Class {
             Self::HoardedCopies => "rx = \"guest-copy\"\n",
             Self::EmptyQueue => "rx = \"direct\"\n",
             Self::VirtioSparseMemory => "memory_mib = 65536\n",
-            Self::VirtioFullCalls | Self::VirtioForkedCalls => "queues = 16\n",
+            Self::VirtioFullCalls | Self::VirtioSlowCalls | Self::VirtioForkedCalls => {
+                "queues = 16\n"
+            }
             _ => "",
         }
     }
@@ -163,7 +180,9 @@ impl Class {
     pub fn ports(self) -> usize {
         match self {
             Self::VirtioFullCalls
+            | Self::VirtioSlowCalls
             | Self::VirtioHoles
+            | Self::VirtioFilledHoles
             | Self::VirtioSharedHoles
             | Self::VirtioForkedCalls
             | Self::VirtioForkedHoles => 128,

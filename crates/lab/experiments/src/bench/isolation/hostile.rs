@@ -132,7 +132,9 @@ fn attack(class: Class) -> Attack {
         Class::VirtioControlFlood => Attack::Virtio(vm::sessions::control_flood),
         Class::VirtioSparseMemory => Attack::Virtio(vm::memory::sparse),
         Class::VirtioFullCalls => Attack::Virtio(vm::rings::full_calls),
+        Class::VirtioSlowCalls => Attack::Virtio(vm::rings::slow_calls),
         Class::VirtioHoles => Attack::Virtio(vm::memory::own),
+        Class::VirtioFilledHoles => Attack::Virtio(vm::memory::filled),
         Class::VirtioSharedHoles => Attack::Virtio(vm::memory::shared),
         Class::VirtioForkedCalls | Class::VirtioForkedHoles => Attack::Virtio(vm::sessions::attack),
     }

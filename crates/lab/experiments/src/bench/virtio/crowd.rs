@@ -3,9 +3,14 @@
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_getfd, pidfd_open,
+    setrlimit,
+};
 use shm::{PageSize, Region};
 use vhost::VhostBackend as _;
 use vhost::vhost_user::Frontend;
@@ -27,6 +32,9 @@ const RING_LEN: usize = 0x1000;
 /// Where the rings end, and frames begin.
 const FRAMES: usize = 2 * PAIRS_MAX * RING_LEN;
 const LEN: usize = FRAMES + PAIRS_MAX * PAGE;
+/// Descriptors that wait for a call, and those that a process keeps for all else.
+const WAITERS_MAX: u64 = 500_000;
+const OTHERS: u64 = 1_000;
 
 /// A virtual machine with many pairs of rings. It only sends.
 pub struct Crowd {
@@ -84,14 +92,48 @@ impl Crowd {
     pub fn fill_calls(&self) -> Result<(), String> {
         // After the back-end has taken the descriptors, which makes them non-blocking.
         self.front_end.get_features().map_err(text)?;
-        // The crate's type for eventfds has no way to their flags but by another descriptor of each.
-        let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(text)?;
         for call in self.pairs.iter().flat_map(|pair| &pair.calls) {
             call.write(u64::MAX - 1).map_err(text)?;
-            let call = pidfd_getfd(&own, call.as_raw_fd(), PidfdGetfdFlags::empty());
-            let call = &call.map_err(text)?;
+            let call = &descriptor(call)?;
             let flags = fcntl_getfl(call).map_err(text)?;
             fcntl_setfl(call, flags - OFlags::NONBLOCK).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Has an epoll instance watch a call by as many descriptors as this process may have, all of which each notification wakes. As long as this is kept.
+    pub fn slow_calls(&self) -> Result<(OwnedFd, Vec<OwnedFd>), String> {
+        let limit = getrlimit(Resource::Nofile);
+        let most = limit.maximum.unwrap_or(u64::MAX).min(WAITERS_MAX);
+        let current = limit.current.map(|current| current.max(most));
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).map_err(text)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(text)?;
+        let call = descriptor(&self.pairs[0].calls[TX])?;
+        let mut waiters = Vec::new();
+        while let Ok(waiter) = call.try_clone() {
+            if waiters.len() as u64 + OTHERS >= most {
+                break;
+            }
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&epoll, &waiter, epoll::EventData::new_u64(0), flags).map_err(text)?;
+            waiters.push(waiter);
+        }
+        Ok((epoll, waiters))
+    }
+
+    /// Does something again and again while the back-end answers, which it must not do beyond this time.
+    pub fn while_served(
+        &mut self,
+        limit: Duration,
+        mut act: impl FnMut(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let start = Instant::now();
+        while self.front_end.get_features().is_ok() {
+            if start.elapsed() > limit {
+                return Err("a front-end that holds the worker up keeps its session".into());
+            }
+            act(self)?;
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
@@ -101,6 +143,7 @@ impl Crowd {
         let bytes = [&[0; HEADER], frame].concat();
         for (n, pair) in self.pairs.iter_mut().enumerate() {
             let at = FRAMES + n * PAGE;
+            while pair.tx.take().is_some() {}
             self.memory.copy_in(at, &bytes).map_err(text)?;
             pair.tx.offer(&[buffer(at, bytes.len(), false)], None);
             pair.tx.publish();
@@ -108,9 +151,10 @@ impl Crowd {
         }
         Ok(())
     }
+}
 
-    /// Whether the back-end answers.
-    pub fn is_served(&self) -> bool {
-        self.front_end.get_features().is_ok()
-    }
+/// Another descriptor of an eventfd: the crate's type has no way to its flags.
+fn descriptor(eventfd: &EventFd) -> Result<OwnedFd, String> {
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(text)?;
+    pidfd_getfd(&own, eventfd.as_raw_fd(), PidfdGetfdFlags::empty()).map_err(text)
 }

@@ -1,6 +1,7 @@
 //! Memory that is nothing but a length, and memory with holes.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use shm::PageSize;
@@ -13,6 +14,10 @@ use crate::bench::virtio::{HEADER, LEN, Machine, PAGE, TX, TX_DATA, buffer};
 
 /// The memory that becomes a hole, for which the kernel needs some 200 ms.
 const HOLE: Range<usize> = LEN..LEN + (1 << 30);
+/// Small ones, for each of which it needs some milliseconds, how many a front-end makes, and how long it has none between them.
+const SMALL: Range<usize> = LEN..LEN + (24 << 20);
+const SMALL_HOLES: usize = 100;
+const FULL: Duration = Duration::from_millis(10);
 /// How long after it the back-end has to end the session.
 const END: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(300);
@@ -23,12 +28,18 @@ const BODY: usize = 1400;
 /// Sends frames to itself from memory that becomes a hole meanwhile.
 pub fn own(attacker: &mut Attacker) -> Result<u64, String> {
     let to = attacker.mac();
-    punch(attacker, to, 0)
+    punch(attacker, to, 0, &(HOLE, once))
+}
+
+/// The same from memory with small holes, each of which is filled before the next one is made.
+pub fn filled(attacker: &mut Attacker) -> Result<u64, String> {
+    let to = attacker.mac();
+    punch(attacker, to, 0, &(SMALL, again_and_again))
 }
 
 /// Broadcasts frames whose bodies are in memory that becomes a hole meanwhile, and has buffers there.
 pub fn shared(attacker: &mut Attacker) -> Result<u64, String> {
-    punch(attacker, MacAddr::BROADCAST, BEGIN)
+    punch(attacker, MacAddr::BROADCAST, BEGIN, &(HOLE, once))
 }
 
 /// Makes the same holes in memory that no other process has, with this share of a CPU: what they cost a machine without what they do to workers.
@@ -42,8 +53,29 @@ pub fn apart(share: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a hole, each time by another port: that of the last one is closed. The first `outside` bytes of a frame lie outside of it.
-fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, String> {
+/// A part of a memory, and what makes holes of it.
+type Holes = (Range<usize>, fn(&OwnedFd, Range<usize>) -> Result<(), String>);
+
+fn once(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
+    Machine::hole(file, range)
+}
+
+fn again_and_again(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
+    for _ in 0..SMALL_HOLES {
+        Machine::hole(file, range.clone())?;
+        Machine::fill(file, range.clone())?;
+        std::thread::sleep(FULL);
+    }
+    Ok(())
+}
+
+/// Makes holes, each time by another port: that of the last one is closed. The first `outside` bytes of a frame lie outside of them.
+fn punch(
+    attacker: &mut Attacker,
+    to: MacAddr,
+    outside: usize,
+    (range, make): &Holes,
+) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioHoles.ports() {
         // All are closed.
@@ -56,20 +88,20 @@ fn punch(attacker: &mut Attacker, to: MacAddr, outside: usize) -> Result<u64, St
     let begin = [&[0; HEADER][..], &frame[..outside]].concat();
     machine.memory.copy_in(TX_DATA, &begin).map_err(text)?;
     let file = machine.file()?;
-    Machine::fill(&file, HOLE)?;
-    let mut place = HOLE.start;
+    Machine::fill(&file, range.clone())?;
+    let mut place = range.start;
     // Whether or not it ends because a worker slept.
     let _: Result<(), String> = std::thread::scope(|scope| {
-        let puncher = scope.spawn(move || Machine::hole(&file, HOLE));
+        let puncher = scope.spawn(move || make(&file, range.clone()));
         while !puncher.is_finished() {
             machine.take_all();
             if outside > 0 {
-                machine.post_apart(HOLE, PAGE)?;
+                machine.post_apart(range.clone(), PAGE)?;
             }
             machine.reclaim();
             let chain = |at| [buffer(TX_DATA, begin.len(), false), buffer(at, BODY, false)];
             while machine.tx.offer(&chain(place), None).is_some() {
-                place = HOLE.start + (place + PAGE - HOLE.start) % HOLE.len();
+                place = range.start + (place + PAGE - range.start) % range.len();
             }
             machine.kick(TX)?;
             machine.wait(Duration::from_millis(1))?;

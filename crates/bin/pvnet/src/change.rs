@@ -83,7 +83,7 @@ pub enum PortCommand {
         /// Keys as in the configuration. A value that is not TOML is a string; lists may be written with commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
-        /// A key that gets its default; can be repeated.
+        /// Remove a key, so that its default applies; can be repeated.
         #[arg(long, value_name = "KEY")]
         unset: Vec<String>,
     },

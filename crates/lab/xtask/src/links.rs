@@ -9,7 +9,8 @@ use std::{fs, io};
 const NOT_OURS: [&str; 4] = ["target", "out", "shared", ".git"];
 
 /// Endings of the project's own files. Paths with others are mostly those of other projects.
-const ENDINGS: [&str; 7] = [".rs", ".md", ".toml", ".sh", ".S", ".txt", ".conf"];
+const ENDINGS: [&str; 10] =
+    [".rs", ".md", ".toml", ".sh", ".S", ".txt", ".conf", ".yml", ".json", ".service"];
 
 /// The folders that a path from the root begins with.
 const FOLDERS: [&str; 7] =
@@ -40,9 +41,33 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
+    findings.extend(named_elsewhere(root)?);
     findings.extend(not_indexed(root)?);
     findings.extend(without_status(root)?);
     Ok(findings)
+}
+
+/// Documents that do not exist and that sources, configurations and units name (`docs/kvm.md`).
+fn named_elsewhere(root: &Path) -> io::Result<Vec<String>> {
+    let mut files = Vec::new();
+    each(root, &mut |path| files.push(path))?;
+    let mut findings = Vec::new();
+    for file in files {
+        let name = file.to_string_lossy();
+        if name.ends_with(".md") || !ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            continue;
+        }
+        let text = fs::read_to_string(&file)?;
+        let gone = documents_named(&text).filter(|path| !root.join(path).exists());
+        findings.extend(gone.map(|path| format!("{name}: {path} is no document")));
+    }
+    Ok(findings)
+}
+
+/// The paths of documents in a text.
+fn documents_named(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !is_plain(c)).map(|word| word.trim_end_matches('.'));
+    words.filter(|word| word.starts_with("docs/") && word.ends_with(".md"))
 }
 
 /// Decisions that do not say whether they are in force.
@@ -112,17 +137,21 @@ impl Files {
 
 /// The paths of the project's own files in the code spans of a document's prose.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     prose(text)
         .flat_map(|line| line.split('`').skip(1).step_by(2))
         .map(|span| span.split_once(".rs:").map_or(span, |(path, _)| &span[..path.len() + 3]))
-        .filter(move |span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
+        .filter(|span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
         .filter(|span| {
             let ends = ENDINGS.iter().any(|ending| span.ends_with(ending));
             let is_ours = FOLDERS.iter().any(|folder| span.starts_with(folder));
             is_ours || ends && (span.ends_with(".rs") || span.contains('/'))
         })
         .filter(|span| !NOT_OURS.iter().any(|name| span.starts_with(name)))
+}
+
+/// Whether a path of the project may have it.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/._-".contains(c)
 }
 
 /// All documents below `root`.
@@ -208,6 +237,12 @@ mod tests {
     fn paths_of_other_projects_are_left_out() {
         let text = "`crates/x/y.rs:NAME`, `carry.rs`, `hw/net/vhost_net.c`, `a b.rs`, `out/x.md`, `/etc/x.toml`, `scripts/deb`";
         assert_eq!(paths(text).collect::<Vec<_>>(), ["crates/x/y.rs", "carry.rs", "scripts/deb"]);
+    }
+
+    #[test]
+    fn documents_are_found_in_comments() {
+        let text = "# (docs/kvm.md), see docs/xen.md.\ndocs/baseline.txt ../docs/xen.md";
+        assert_eq!(documents_named(text).collect::<Vec<_>>(), ["docs/kvm.md", "docs/xen.md"]);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
             for path in paths(&text).filter(|path| !files.has(document, path)) {
                 findings.push(format!("{}: `{path}` names no file", document.display()));
             }
+            for module in modules(&text).filter(|module| !files.has_module(module)) {
+                findings.push(format!("{}: `{module}` names no module", document.display()));
+            }
         }
         for link in links(&text) {
             if !leads_somewhere(document, &text, link)? {
@@ -129,16 +132,47 @@ impl Files {
         if [self.root.as_path(), beside].iter().any(|folder| folder.join(path).exists()) {
             return true;
         }
-        let name = first.replace('_', "-");
-        let mut named = self.crates.iter().filter(|folder| folder.ends_with(&name));
+        let mut named = self.named(first);
         named.any(|folder| folder.join(rest).exists() || folder.join("src").join(rest).exists())
     }
+
+    /// Whether the second part of `crate::module` is a file or folder of that crate, where both are in lower case; items may
+    /// stand in any file. True for other crates.
+    fn has_module(&self, path: &str) -> bool {
+        let mut parts = path.split("::");
+        let (Some(name), Some(module)) = (parts.next(), parts.next()) else { return true };
+        // The daemon is a module of the program.
+        let (name, within) = if name == "daemon" { ("pvnet", "src/daemon") } else { (name, "src") };
+        let mut named = self.named(name).peekable();
+        let is_item = module.starts_with(char::is_uppercase) || named.peek().is_none();
+        is_item
+            || named.any(|folder| {
+                let module = folder.join(within).join(module);
+                module.exists() || module.with_extension("rs").exists()
+            })
+    }
+
+    /// The folders of the crates of that name.
+    fn named(&self, name: &str) -> impl Iterator<Item = &PathBuf> {
+        let name = name.replace('_', "-");
+        self.crates.iter().filter(move |folder| folder.ends_with(&name))
+    }
+}
+
+/// The code spans of a document's prose.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    prose(text).flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// Spans such as `datapath::carry`: modules and items of crates.
+fn modules(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-:".contains(c);
+    spans(text).filter(move |span| span.contains("::") && span.chars().all(is_name))
 }
 
 /// The paths of the project's own files in the code spans of a document's prose.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
-    prose(text)
-        .flat_map(|line| line.split('`').skip(1).step_by(2))
+    spans(text)
         .map(|span| span.split_once(".rs:").map_or(span, |(path, _)| &span[..path.len() + 3]))
         .filter(|span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
         .filter(|span| {
@@ -259,6 +293,11 @@ mod tests {
             ("xtask/nothing.rs", false),
         ] {
             assert_eq!(files.has(&here, path), good, "{path}");
+        }
+        for (module, good) in
+            [("xtask::links", true), ("xtask::Item", true), ("xtask::gone", false), ("x::y", true)]
+        {
+            assert_eq!(files.has_module(module), good, "{module}");
         }
     }
 

@@ -49,7 +49,7 @@ demo: deps-demo ## Show in a minute what pvnet does (QUICK=1: in half of it; RIV
 check: ## Check what changed since main: format, lints, unit tests (no installs)
 	scripts/check
 
-# As root, as in CI, no test may be skipped for want of a program.
+# As root, as in CI, no test may be skipped for want of a program that scripts/deps installs.
 test: export PVNET_TESTS ?= $(if $(filter 0,$(shell id -u)),all)
 # A short fuzz round.
 test: export PVNET_FUZZ_SECONDS ?= 4

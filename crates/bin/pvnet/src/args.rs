@@ -41,8 +41,8 @@ impl CpuArgs {
 /// How a service writes its log.
 #[derive(Args)]
 pub struct LogArgs {
-    /// How messages are written to standard error [default: text, or the daemon's `log`]. PVNET_LOG has the level: `info`,
-    /// `warn`, `pvnet=debug`.
+    /// How messages are written to standard error [default: text; of `pvnet run`, `log` in its configuration]. The variable
+    /// PVNET_LOG sets the level: `info`, `warn`, `pvnet=debug`.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }

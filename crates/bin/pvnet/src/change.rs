@@ -83,7 +83,7 @@ pub enum PortCommand {
         /// Keys as in the configuration. A value that is not TOML is a string; lists may be written with commas.
         #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
         keys: Vec<(String, String)>,
-        /// A key that gets its default; can be repeated.
+        /// Remove a key, so that its default applies; can be repeated.
         #[arg(long, value_name = "KEY")]
         unset: Vec<String>,
     },
@@ -123,7 +123,7 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
             let toml = match (file, kind) {
                 (Some(file), _) => read(&file)?,
                 (None, Some(kind)) => table(kind, &keys)?,
-                (None, None) => return Err("say what kind of port".to_owned()),
+                (None, None) => return Err("the kind of port is missing: guest, uplink or port".to_owned()),
             };
             (Change::Add { toml }, change)
         }
@@ -175,14 +175,17 @@ pub fn make(change: Change, args: &CommandArgs) -> Result<bool, String> {
     let mut report = request(change, args)?;
     let saved = match saving {
         Some(_) if args.dry_run => None,
-        Some(saving) if report.is_complete() => Some(saving.finish(&socket)),
-        Some(_) => Some(Err("a step of it failed".to_owned())),
+        Some(saving) if report.is_complete() => {
+            let because = |error| format!("this is in force, but not saved: {error}");
+            Some(saving.finish(&socket).map_err(because))
+        }
+        Some(_) => Some(Err("not saved: a part of it failed".to_owned())),
         None => None,
     };
     let saved = saved.transpose();
     report.saved = saved.clone().unwrap_or_default();
     show(args.json, &report, || text(&report))?;
-    saved.map_err(|error| format!("this is in force, but not saved: {error}"))?;
+    saved?;
     Ok(report.is_complete())
 }
 

@@ -221,9 +221,8 @@ enum Command {
     /// second and per packet.
     ///
     /// The daemon's meter is on while this runs. Draws in place on a terminal, otherwise one block
-    /// after the other, until Ctrl-C. The time of others is that of guests and of all other programs:
-    /// neither the daemon's nor idle. A packet is counted at ingress; a GSO frame counts once. A gigabyte
-    /// is 10⁹ bytes.
+    /// after the other, until Ctrl-C. `others` are guests and all other programs of the machine. A packet is
+    /// counted at ingress; a GSO frame counts once. A gigabyte is 10⁹ bytes.
     Top(TopArgs),
     /// Say what this machine lacks for each feature, and what to do about it.
     ///

@@ -43,7 +43,8 @@ const MILLISECONDS: u32 = 200;
 pub struct ReproArgs {
     /// The paper, or netback.
     paper: Paper,
-    /// Read the recordings from this folder instead of making them. Each is named after its workload: tx-stock.pvs.
+    /// Read the recordings from this folder instead of making them, which takes some six minutes for chadha07. Each is named after its
+    /// workload: tx-stock.pvs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "milliseconds"])]
     from: Option<PathBuf>,
     /// With --from: read this file in place of a workload's recording, for an experiment. May be repeated.

@@ -9,7 +9,8 @@ use std::{fs, io};
 const NOT_OURS: [&str; 4] = ["target", "out", "shared", ".git"];
 
 /// Endings of the project's own files. Paths with others are mostly those of other projects.
-const ENDINGS: [&str; 7] = [".rs", ".md", ".toml", ".sh", ".S", ".txt", ".conf"];
+const ENDINGS: [&str; 10] =
+    [".rs", ".md", ".toml", ".sh", ".S", ".txt", ".conf", ".yml", ".json", ".service"];
 
 /// The folders that a path from the root begins with.
 const FOLDERS: [&str; 7] =
@@ -33,6 +34,9 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
             for path in paths(&text).filter(|path| !files.has(document, path)) {
                 findings.push(format!("{}: `{path}` names no file", document.display()));
             }
+            for module in modules(&text).filter(|module| !files.has_module(module)) {
+                findings.push(format!("{}: `{module}` names no module", document.display()));
+            }
         }
         for link in links(&text) {
             if !leads_somewhere(document, &text, link)? {
@@ -40,9 +44,33 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
+    findings.extend(named_elsewhere(root)?);
     findings.extend(not_indexed(root)?);
     findings.extend(without_status(root)?);
     Ok(findings)
+}
+
+/// Documents that do not exist and that sources, configurations and units name (`docs/kvm.md`).
+fn named_elsewhere(root: &Path) -> io::Result<Vec<String>> {
+    let mut files = Vec::new();
+    each(root, &mut |path| files.push(path))?;
+    let mut findings = Vec::new();
+    for file in files {
+        let name = file.to_string_lossy();
+        if name.ends_with(".md") || !ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            continue;
+        }
+        let text = fs::read_to_string(&file)?;
+        let gone = documents_named(&text).filter(|path| !root.join(path).exists());
+        findings.extend(gone.map(|path| format!("{name}: {path} is no document")));
+    }
+    Ok(findings)
+}
+
+/// The paths of documents in a text.
+fn documents_named(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !is_plain(c)).map(|word| word.trim_end_matches('.'));
+    words.filter(|word| word.starts_with("docs/") && word.ends_with(".md"))
 }
 
 /// Decisions that do not say whether they are in force.
@@ -104,25 +132,60 @@ impl Files {
         if [self.root.as_path(), beside].iter().any(|folder| folder.join(path).exists()) {
             return true;
         }
-        let name = first.replace('_', "-");
-        let mut named = self.crates.iter().filter(|folder| folder.ends_with(&name));
+        let mut named = self.named(first);
         named.any(|folder| folder.join(rest).exists() || folder.join("src").join(rest).exists())
     }
+
+    /// Whether the second part of `crate::module` is a file or folder of that crate, where both are in lower case; items may
+    /// stand in any file. True for other crates.
+    fn has_module(&self, path: &str) -> bool {
+        let mut parts = path.split("::");
+        let (Some(name), Some(module)) = (parts.next(), parts.next()) else { return true };
+        // The daemon is a module of the program.
+        let (name, within) = if name == "daemon" { ("pvnet", "src/daemon") } else { (name, "src") };
+        let mut named = self.named(name).peekable();
+        let is_item = module.starts_with(char::is_uppercase) || named.peek().is_none();
+        is_item
+            || named.any(|folder| {
+                let module = folder.join(within).join(module);
+                module.exists() || module.with_extension("rs").exists()
+            })
+    }
+
+    /// The folders of the crates of that name.
+    fn named(&self, name: &str) -> impl Iterator<Item = &PathBuf> {
+        let name = name.replace('_', "-");
+        self.crates.iter().filter(move |folder| folder.ends_with(&name))
+    }
+}
+
+/// The code spans of a document's prose.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    prose(text).flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// Spans such as `datapath::carry`: modules and items of crates.
+fn modules(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-:".contains(c);
+    spans(text).filter(move |span| span.contains("::") && span.chars().all(is_name))
 }
 
 /// The paths of the project's own files in the code spans of a document's prose.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    prose(text)
-        .flat_map(|line| line.split('`').skip(1).step_by(2))
+    spans(text)
         .map(|span| span.split_once(".rs:").map_or(span, |(path, _)| &span[..path.len() + 3]))
-        .filter(move |span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
+        .filter(|span| span.chars().all(is_plain) && span.starts_with(char::is_alphanumeric))
         .filter(|span| {
             let ends = ENDINGS.iter().any(|ending| span.ends_with(ending));
             let is_ours = FOLDERS.iter().any(|folder| span.starts_with(folder));
             is_ours || ends && (span.ends_with(".rs") || span.contains('/'))
         })
         .filter(|span| !NOT_OURS.iter().any(|name| span.starts_with(name)))
+}
+
+/// Whether a path of the project may have it.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/._-".contains(c)
 }
 
 /// All documents below `root`.
@@ -211,6 +274,12 @@ mod tests {
     }
 
     #[test]
+    fn documents_are_found_in_comments() {
+        let text = "# (docs/kvm.md), see docs/xen.md.\ndocs/baseline.txt ../docs/xen.md";
+        assert_eq!(documents_named(text).collect::<Vec<_>>(), ["docs/kvm.md", "docs/xen.md"]);
+    }
+
+    #[test]
     fn a_path_that_names_no_file_is_found() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let files = Files::of(root).unwrap();
@@ -224,6 +293,11 @@ mod tests {
             ("xtask/nothing.rs", false),
         ] {
             assert_eq!(files.has(&here, path), good, "{path}");
+        }
+        for (module, good) in
+            [("xtask::links", true), ("xtask::Item", true), ("xtask::gone", false), ("x::y", true)]
+        {
+            assert_eq!(files.has_module(module), good, "{module}");
         }
     }
 

@@ -51,7 +51,7 @@ pub const FRAME_MAX: usize = 65_535;
 
 /// A frame. Its bytes are `header`, then the pieces in order, then the tail; `len` in all.
 ///
-/// The order of the fields counts: of a small frame, two cache lines are used, and of one in a single piece no more.
+/// The order of the fields counts: a small frame, also with one piece, uses two cache lines only.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Frame {
@@ -73,7 +73,7 @@ pub struct Frame {
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
     /// The buffers of its receiver in which the body lies already, if it does.
     pub lent: Lent,
-    /// Where the checksum is to be completed that is [elsewhere](Checksum::Elsewhere). It means nothing for other frames.
+    /// Where a checksum that is [elsewhere](Checksum::Elsewhere) is to be completed. It means nothing for other frames.
     pub checksum_at: ChecksumLocation,
 }
 

@@ -139,7 +139,7 @@ impl Linear {
     /// How many bytes these are.
     pub const BYTES: usize = Self::PAGES * PAGE_SIZE;
 
-    /// One whose memory is from `allocate`, for example such as a hypervisor's copies reach at less cost.
+    /// Frames in memory from `allocate`, for example memory that a hypervisor copies to at less cost.
     #[must_use]
     pub fn within(allocate: Arc<Allocate>) -> Self {
         Self { allocate: Some(allocate), ..Self::default() }

@@ -52,8 +52,8 @@ pub struct Offer<'a> {
     /// How many of its segments earlier offers to this port have sent ([`Outcome::Partial`]). 0 for
     /// most frames.
     pub sent: u16,
-    /// Whether the transport's checksum is right, if an offer before this one, or this one, has looked. Who offers a frame again says
-    /// so, and the payload is not summed twice.
+    /// Whether the transport's checksum is right, once this or an earlier offer has verified it. The caller passes it on with the next offer, so the
+    /// payload is summed once.
     pub is_right: Option<bool>,
     /// [`Outcome::Waiting`] until the port sets it.
     pub outcome: Outcome,

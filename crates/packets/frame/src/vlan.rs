@@ -35,8 +35,8 @@ impl Frame {
         self.is_tagged() && self.ethertype_at(TAG + VLAN_TAG_LEN).is_vlan()
     }
 
-    /// The same frame with a tag of 802.1Q in front of what it has, with priority 0; none if it would be too long. What lies in
-    /// buffers of its receiver lies there no more as the receiver needs it.
+    /// The same frame with a tag of 802.1Q in front of what it has, with priority 0; none if it would be too long. A body in its
+    /// receiver's buffers no longer lies there as the receiver needs it.
     #[must_use]
     pub fn with_tag(&self, vlan: u16) -> Option<Self> {
         if self.len as usize + VLAN_TAG_LEN > FRAME_MAX {

@@ -49,7 +49,7 @@ fn kind(network: &Network) -> GsoKind {
     if network.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 }
 }
 
-/// A frame of TCP with so many bytes of payload, and what its network header is.
+/// A frame of TCP with `payload_len` bytes of payload, and what its network header is.
 fn frame(payload_len: Range<usize>) -> impl Strategy<Value = (Network, Vec<u8>)> {
     (network(), tcp(), payload_len).prop_map(|(network, tcp, payload_len)| {
         let frame = network.tcp_frame(&tcp, &payload(payload_len));

@@ -254,7 +254,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         self.rsp_prod
     }
 
-    /// Whether the frontend still waits for an event of one of the responses since `published`. One that looks by itself asks for the next.
+    /// Whether the frontend still waits for an event for one of the responses published since `since`. A frontend that polls asks for a later one.
     #[must_use]
     pub fn is_awaited(&self, since: u32) -> bool {
         must_notify(since, self.rsp_prod, self.page.load(Index::RspEvent))

@@ -1,6 +1,6 @@
 //! Bytes of a socket with the descriptors that come with them, and with who sent them.
 //!
-//! rustix has no value for a sender whose process is in another namespace: it is number 0 there, and its type for processes has none.
+//! rustix cannot say that the sender's process is in another namespace: the kernel then gives the number 0, which its type for processes excludes.
 
 use std::io;
 use std::mem::size_of;
@@ -97,9 +97,9 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
 /// The major number of `/dev/null`, `/dev/zero` and their like.
 const MEMORY_DEVICES: u32 = 1;
 
-/// Whether a descriptor that somebody else has sent can be closed, and asked about, without a wait for a server: of a file system of FUSE, or over the network.
+/// Whether a descriptor that somebody else has sent can be closed, and asked about, without waiting for a server of FUSE or of a network file system.
 /// The kernel flushes such a file whenever a descriptor of it is closed, and nothing ends that wait but the server, which may be whoever sent the
-/// descriptor. It needs no permission for the file, and it cannot be killed.
+/// descriptor. The sender needs no permission for the file, and the thread that waits cannot be killed.
 ///
 /// This asks the kernel only. It knows memory, eventfds, epoll, sockets of this machine (those of a network may linger), `/dev/null` and its
 /// like, and files on block devices. Anything else counts as slow: a pipe too, whose other end may be in the middle of a write out of memory that

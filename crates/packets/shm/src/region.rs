@@ -67,7 +67,7 @@ impl Region {
         Ok(Self { base, len, whole, guard: None, kept: None })
     }
 
-    /// The same, which drops `kept` once it is unmapped, whoever has it or a slice of it last: what was counted for the mapping.
+    /// The same region, which drops `kept` when the mapping goes, with its last slice: for what was counted for the mapping.
     #[must_use]
     pub fn keeping(self, kept: impl Any + Send + Sync) -> Self {
         let mut region = self;
@@ -75,8 +75,7 @@ impl Region {
         region
     }
 
-    /// What is [kept](Self::keeping) for the mapping that this is, or is a slice of, and the first byte of this in that mapping. None
-    /// if nothing of this type is.
+    /// What the mapping [keeps](Self::keeping), and where this region begins in the mapping. None if it keeps nothing of this type.
     #[inline]
     #[must_use]
     pub fn kept<T: Any>(&self) -> Option<(&T, usize)> {

@@ -86,7 +86,7 @@ pub enum SetupError {
     /// The position to start from is not in the ring.
     #[error("position {0:#x} is not in the ring")]
     Position(u32),
-    /// The log of inflight descriptors is that of a smaller ring, or says what cannot be.
+    /// The log of inflight descriptors is that of a smaller ring, or contradicts itself.
     #[error("the log of inflight descriptors does not fit the ring")]
     Inflight,
     /// The ring was broken before it was set up.

@@ -73,8 +73,8 @@ impl RingSetup {
 }
 
 impl RingAddresses {
-    /// Whether the ring is as in zeroed memory: as far as the memory shows, no driver has ever made a chain available. One that
-    /// is not in the memory is not.
+    /// Whether the ring is as in zeroed memory: as far as the memory shows, no driver has ever made a chain available. A ring
+    /// outside the memory is not blank.
     #[must_use]
     pub fn is_blank(&self, memory: &GuestMemory, layout: Layout) -> bool {
         // The indices of a split ring, behind its flags; the first descriptor of a packed one.

@@ -41,7 +41,7 @@ impl Range {
     }
 }
 
-/// An address, or a set of ranges, that is not what a guest's memory can be.
+/// Why an address, or a set of ranges, was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Nothing is at the address, or not enough.
@@ -53,7 +53,7 @@ pub enum MemoryError {
         len: u64,
     },
     /// A range is empty, ends beyond the address space, or is not as long as its memory.
-    #[error("a range of {len} bytes at {address:#x} that cannot be")]
+    #[error("an impossible range: {len} bytes at {address:#x}")]
     BadRange {
         /// The first guest address.
         address: u64,

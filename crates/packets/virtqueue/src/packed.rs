@@ -250,7 +250,7 @@ impl<M: RingMemory> PackedQueue<M> {
             let [a, b, c, d, id @ .., e, f] = u64::from_le(tail).to_le_bytes();
             let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             let flags = u16::from_le_bytes([e, f]);
-            // Of another chain this was a glance: `pop` reads it and decides.
+            // A chain of another kind was only looked at: `pop` reads it again and decides.
             if !self.next.is_available(flags) || !is_single(flags, is_writable) || id >= self.size {
                 break;
             }

@@ -73,7 +73,7 @@ impl<M: RingMemory> Queue<M> {
     /// size is one that the layout can have.
     ///
     /// # Errors
-    /// The position is not in the ring, or the index of a split ring cannot be.
+    /// The position is not in the ring, or the index of a split ring is impossible.
     pub fn over(memory: &M, guest: Arc<GuestMemory>, setup: RingSetup) -> Result<Self, SetupError>
     where
         M: Clone,

@@ -29,7 +29,7 @@ pub trait RingMemory: Debug {
     fn write_words<T: IntoBytes + Immutable, const WIDTH: usize>(&self, at: usize, value: T);
     /// A full barrier: it also orders earlier stores before later loads.
     fn full_barrier(&self);
-    /// Starts to fetch a cache line that will be read. Any offset is one.
+    /// Starts to fetch a cache line that will be read. Any offset will do.
     fn prefetch(&self, at: usize);
     /// The same of one that will be written.
     fn prefetch_for_write(&self, at: usize);

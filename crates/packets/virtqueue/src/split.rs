@@ -221,7 +221,7 @@ impl<M: RingMemory> SplitQueue<M> {
         })
     }
 
-    /// The reason for an index that cannot be: memory that is gone reads as zeros.
+    /// The reason for an impossible index: lost memory reads as zeros.
     #[cold]
     fn broken(&self, why: RingBroken) -> RingBroken {
         if self.memory.is_lost() { RingBroken::MemoryLost } else { why }
@@ -278,7 +278,7 @@ impl<M: RingMemory> SplitQueue<M> {
         for single in singles.iter_mut().take(waiting) {
             let head = self.words.head(self.taken.next());
             let Descriptor { address, len, flags, .. } = self.descriptor(head)?;
-            // Of another chain this was a glance: `pop` reads it and decides.
+            // A chain of another kind was only looked at: `pop` reads it again and decides.
             if !is_single(flags, is_writable) {
                 break;
             }

@@ -13,11 +13,11 @@ use virtqueue::{Buffer, Chain, Layout, Queue, RingSetup, SetupError, Single};
 /// What a test does next.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The driver offers a chain of so many readable and writable buffers.
+    /// The driver offers a chain of this many readable and writable buffers.
     Offer { readable: usize, writable: usize, indirect: bool },
     /// The driver shows what it offered.
     Publish,
-    /// The device takes up to so many chains, and puts back the last few of them.
+    /// The device takes up to `count` chains, and puts back the last few of them.
     Pop { count: usize, back: usize },
     /// The device returns one of the chains that it has.
     Complete { which: usize, written: u32 },

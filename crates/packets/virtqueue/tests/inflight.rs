@@ -34,7 +34,7 @@ enum Killed {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The driver offers chains of so many buffers.
+    /// The driver offers chains, each of this many buffers.
     Offer(Vec<usize>),
     Pop(usize),
     /// The device completes the chains in hand, from one of them on, and publishes.

@@ -1,14 +1,14 @@
-//! When the guest is notified that frames which it sent are done with.
+//! When the guest is notified that frames which it sent are done.
 //!
 //! A notification costs this side a system call, and the guest an interrupt that only frees the frame's memory. A guest that sends again frees it
-//! then, and asks for no notification of what it has found: Linux's netfront does so in each transmission. So that of a lone frame waits a
-//! little.
+//! then, and asks for no notification of answers that it has found: Linux's netfront does so in each transmission. So the notification of a lone
+//! frame's answer is held back a little.
 
 use std::time::{Duration, Instant};
 
-/// More slots of the ring are no lone frame: the sender may wait for them to send more.
+/// Answers of up to this many slots are those of a lone frame. The sender may wait for more of them before it sends again.
 const LONE: u32 = 4;
-/// As many lone frames are announced at once, at the most, after one whose guest did not look by itself.
+/// After a held answer that the guest did not find before it was notified, at most this many lone frames are announced at once.
 const PENALTY_MAX: u32 = 64;
 
 /// The notifications of answers to a guest's frames.
@@ -16,9 +16,9 @@ const PENALTY_MAX: u32 = 64;
 pub(crate) struct Completions {
     delay: Option<Duration>,
     held: Option<Held>,
-    /// So many lone frames are announced at once, before another one may wait.
+    /// How many more lone frames are announced at once, before an answer is held back again.
     penalty: u32,
-    /// What the penalty will be.
+    /// The penalty after the next answer that the guest does not find before it is notified.
     next_penalty: u32,
 }
 

@@ -288,7 +288,7 @@ impl<H: Hypervisor> TxQueue<H> {
         }
     }
 
-    /// Announces answers that were held back, if it is time and the guest has not looked. Returns when it will be.
+    /// Announces answers that were held back, if it is time and the guest has not found them. Otherwise returns when it will be time.
     fn announce_late(&mut self) -> Option<Instant> {
         let since = self.completions.held_since()?;
         if !self.ring.is_awaited(since) {
@@ -349,7 +349,7 @@ fn parse_headers(frame: &mut Frame, received: &mut Received) -> bool {
 }
 
 /// Makes the checksum of an unsegmented frame a blank one, in the private header: each segment gets its own in any case. Some frontends leave
-/// the segments to us and do not say that the checksum is blank; Linux' netback repairs and counts them as this does.
+/// segmentation to the backend and do not say that the checksum is blank; Linux's netback repairs and counts them too.
 #[cold]
 fn blank_checksum(frame: &mut Frame, received: &mut Received) -> bool {
     let header = &mut frame.bytes[..usize::from(frame.header_len)];

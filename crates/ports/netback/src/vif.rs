@@ -418,8 +418,8 @@ impl<H: Hypervisor> Vif<H> {
 /// `xl network-detach` and `xl destroy` fail; libxl waits for the removal for ten seconds after it has.
 pub const CLOSED_FOR: Duration = Duration::from_secs(3);
 
-/// Removes the nodes of a backend that is `Closed`. Nodes that are wanted again stay, or that the toolstack, or `xl devd`, has made or
-/// removed meanwhile.
+/// Removes the nodes of a backend that is `Closed`. Nodes stay if they are wanted again, or if the toolstack or `xl devd` has changed them
+/// meanwhile.
 ///
 /// # Errors
 /// The store's.

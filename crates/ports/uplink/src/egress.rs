@@ -323,7 +323,7 @@ fn refusal(error: &io::Error) -> Outcome {
 /// A system call of a paravirtual dom0 goes through Xen, which changes the page tables twice for it; so on such a host the daemon opens
 /// rings, before it gives up the calls that make them. Elsewhere a call costs little more than an entry of a ring.
 ///
-/// Like the filter of system calls of this process they are set once.
+/// Like this process's filter of system calls, they are set once.
 static RINGS: OnceLock<Vec<Mutex<Ring>>> = OnceLock::new();
 
 /// Opens as many rings as threads write at the same time, for all [`TapEgress`]es of this process.

@@ -373,8 +373,8 @@ impl<'a> Opening<'a> {
         Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp, ring: None })
     }
 
-    /// Wants the features of the interface that its operator wants. For the kernel, a reader that says what it can take wants that, all
-    /// of that, and no more (`set_offload` in drivers/net/tun.c); for the operator it only says what it can take.
+    /// Restores what the operator had set by `ethtool -K`: when a reader says what it can take, the kernel switches on all of that, and
+    /// nothing else (`set_offload` in drivers/net/tun.c).
     fn want_again(&self, before: &WantedFeatures) {
         let Ok(now) = sys::interface::wanted_features(self.raw_name) else { return };
         if now == *before {

@@ -14,7 +14,7 @@ pub enum Error {
     #[error("the back-end does not answer {0}")]
     Silent(&'static str),
     /// It answered what was not asked.
-    #[error("the back-end's answer to {0} is none")]
+    #[error("the back-end's reply to {0} is malformed")]
     BadReply(&'static str),
     /// It says that it could not do what it was asked.
     #[error("the back-end refuses {what} (error {code})")]

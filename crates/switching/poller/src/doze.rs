@@ -1,4 +1,4 @@
-//! A thread that looks from time to time, and sleeps while there is nothing to see.
+//! A thread that checks something from time to time, and sleeps while there is nothing to check.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -20,12 +20,12 @@ pub trait AwakeFlag {
 /// Called by whoever has just written something that the thread must see. Returns whether the thread must be woken up.
 #[inline]
 pub fn must_wake(flag: &impl AwakeFlag) -> bool {
-    // Either the thread's last look sees what was written before this, or this sees that the thread dozes.
+    // Either the thread's last check sees what was written before this, or this sees that the thread dozes.
     flag.full_barrier();
     !flag.is_awake() && !flag.set_awake()
 }
 
-/// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until a look (`sees`) finds something. `sleep` may return early.
+/// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until `sees` returns true. `sleep` may return early.
 pub fn doze_until(flag: &impl AwakeFlag, sees: impl Fn() -> bool, sleep: impl Fn()) {
     flag.set_dozing();
     flag.full_barrier();
@@ -64,7 +64,7 @@ impl Dozer {
         }
     }
 
-    /// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until a look (`sees`) finds something.
+    /// Called by the thread when it has seen nothing: it sleeps until it is woken up, or until `sees` returns true.
     pub fn doze_until(&self, sees: impl Fn() -> bool) {
         self.thread.get_or_init(thread::current);
         doze_until(self, sees, thread::park);

@@ -61,7 +61,7 @@ const HIT: u8 = 2;
 const REST_MIN: u16 = 16;
 /// The same at most.
 const REST_MAX: u16 = 4096;
-/// The same, at least, after a [late](LATE) look that comes soon after another. `sched_yield` gives whole time slices away, so
+/// The same, at least, after a [late](LATE) poll that comes soon after another. `sched_yield` gives whole time slices away, so
 /// one such wait costs more than a thousand wake-ups save.
 const REST_CROWDED: u16 = 1024;
 /// After this many waits that ended in time, polling has saved more than a late poll costs: the CPU was taken once only.
@@ -90,7 +90,7 @@ pub struct Poller {
     always: bool,
     /// Waits for the answers of lone frames.
     lone: Lone,
-    /// When the present wait began, and when its last look was.
+    /// When the present wait began, and when its last poll was.
     since: Option<Instant>,
     looked: Instant,
     /// Whether the present wait is polled, and whether it was at first.
@@ -109,7 +109,7 @@ pub struct Poller {
     next_rest: u16,
     /// Polled waits that ended in time since this number changed.
     hits: u16,
-    /// The same since the last late look, up to [`CALM`].
+    /// The same since the last late poll, up to [`CALM`].
     calm: u16,
 }
 
@@ -127,7 +127,7 @@ impl Burst {
         if self.looks >= LOOKS && !self.is_bulk() {
             *self = Self::default();
         }
-        // What brings no frame, as malformed ones do, is no look.
+        // A poll that brings no frame, only malformed packets, is not counted.
         self.looks = self.looks.saturating_add(u32::from(frames > 0));
         self.frames += frames;
         self.bytes += bytes;
@@ -204,7 +204,7 @@ impl Poller {
         }
     }
 
-    /// The thread looked and found nothing. Returns whether it should yield and look again; otherwise it should sleep.
+    /// The thread polled and found nothing. Returns whether it should yield and poll again; otherwise it should sleep.
     #[inline]
     pub fn is_worth_polling(&mut self, now: Instant) -> bool {
         if self.always {

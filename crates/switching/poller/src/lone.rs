@@ -72,7 +72,7 @@ impl Lone {
         self.looks = self.score >= START && self.saved >= self.limit;
     }
 
-    /// The thread looked and found nothing. Returns whether it should look again.
+    /// The thread polled and found nothing. Returns whether it should poll again.
     #[inline]
     pub(crate) fn looks_on(&mut self, now: Instant) -> bool {
         if !self.looks {

@@ -12,7 +12,7 @@ const SPIN_MIN: Duration = Duration::from_nanos(500);
 /// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for this time.
 const SPIN_MAX: Duration = Duration::from_micros(400);
 
-/// The yields of a thread that polls: one per look while other threads take the CPU, and few while none does.
+/// The yields of a thread that polls: one per poll while other threads take the CPU, and few while none does.
 ///
 /// A yield takes as long as twenty polls, and a frame that comes meanwhile waits for its end.
 #[derive(Clone, Debug)]

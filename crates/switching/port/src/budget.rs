@@ -63,7 +63,8 @@ impl Budget {
         result
     }
 
-    /// Whether nothing but work is bounded. Only then may frames be taken together: of their bytes and packets a turn may exceed its budget by one frame's.
+    /// Whether only work is bounded. Then frames may be taken together; otherwise one by one, because a turn may exceed its bytes and packets by one
+    /// frame's only.
     #[inline]
     #[must_use]
     pub fn bounds_only_work(self) -> bool {

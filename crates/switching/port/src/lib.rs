@@ -188,7 +188,7 @@ pub struct Received {
     pub fresh: usize,
     /// How many packets were malformed and did not become frames.
     pub malformed: u64,
-    /// How many packets asked for something and did not become frames.
+    /// How many packets were requests to the port itself, not frames.
     pub requests: u64,
     /// How many unsegmented frames claimed a complete checksum, and got a blank one.
     pub gso_checksum_fixups: u64,
@@ -215,8 +215,8 @@ pub enum Armed {
     Ready,
     /// Its [event](Ingress::event) announces the next work.
     Asleep,
-    /// As [`Asleep`](Self::Asleep), and it has another turn some milliseconds after this instant at the latest. No timer is set for it: that
-    /// costs a system on Xen a hypercall for each sleep.
+    /// As [`Asleep`](Self::Asleep), and it has another turn some milliseconds after this instant at the latest. No timer is set for it, because
+    /// on Xen a timer costs a hypercall for each sleep.
     AsleepPast(Instant),
     /// There is work, but not before this instant. Its event may come earlier.
     Until(Instant),
@@ -385,7 +385,7 @@ pub trait Egress: Any + Send {
     }
 
     /// Where the port publishes how its flows are spread over its queues, the same for all queues; none if
-    /// the datapath decides. Called once, of the first queue.
+    /// the datapath decides. Called once, on the first queue.
     fn steering(&self) -> Option<Arc<SteeringCell>> {
         None
     }
@@ -441,7 +441,7 @@ pub trait Rewrap: Send + Sync {
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress>;
 }
 
-/// A wrapper around one side of a queue, or both, as it is to be or not to be: a side that it is not around stays as it is.
+/// A wrapper, as its settings want it: around one side of a queue, both, or neither. The defaults leave a side as it is.
 pub trait Layer: Send + Sync {
     /// Takes it off a side whose outermost wrapper it is. A wrapper finds itself again by its type: `strip` of [`dyn Ingress`](Ingress).
     fn strip_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
@@ -464,7 +464,7 @@ pub trait Layer: Send + Sync {
     }
 }
 
-/// The layers of a port's queues, outermost first. What is around a queue of them is taken off before they are put around it.
+/// The layers of a port's queues, outermost first. Those that are around a queue already are taken off before they are put around it.
 pub struct Layers(pub Vec<Box<dyn Layer>>);
 
 impl Rewrap for Layers {

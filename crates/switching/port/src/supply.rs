@@ -10,9 +10,9 @@ const STALL: Duration = Duration::from_millis(200);
 /// The time of waiting that a buffer pays for. A guest that takes 500 frames in a second may be as slow as that for ever, however few
 /// buffers it has: iPXE has 18, and a burst of frames is longer. Its sender's ring of 256 frames, and the window, may then wait for 0.64 s.
 const PER_BUFFER: Duration = Duration::from_millis(2);
-/// A frame that waits is offered again after half of this time. So if nobody has looked for longer, and buffers were given meanwhile, either no
-/// frame waited: the last one was dropped, as broadcasts are at once, and this side does not learn it. Or this process had no processor, which
-/// is no fault of the other side's: iPXE beside a busy driver domain gives its 18 buffers back at once, and waits.
+/// A frame that waits is offered again after half of this time. If none was offered for longer, and buffers were given meanwhile, there are two
+/// cases. No frame waited: the last one was dropped, as broadcasts are at once, and this side does not learn it. Or this process had no processor,
+/// which is not the other side's fault: iPXE beside a busy driver domain gives its 18 buffers back at once, and waits.
 const OFFERED_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether the other side has enough room for frames: a guest posts buffers, a back-end takes frames off its ring, a NIC sends

@@ -5,11 +5,11 @@
 //!        private header                 one lock            a snapshot per round
 //! ```
 //!
-//! A port misses a group only if that is known to be right: a querier behind a router port has asked the port twice, and the
+//! A port misses a group only if it is known not to want it: a querier behind a router port has asked the port twice, and the
 //! port has not reported the group. So without a querier everything is flooded, and what a port sends decides only what the same
 //! port gets. Groups are told apart by their MAC addresses, per VLAN.
 //!
-//! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and a worker's first look after a change does.
+//! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and so does a worker's first look-up after a change.
 
 mod address;
 mod groups;

@@ -217,7 +217,7 @@ fn delete_mirror(document: &mut DocumentMut, name: &str) -> Result<Vec<String>, 
     let known = document.get_mut(TableKind::Mirror.name()).map(elements).unwrap_or_default();
     let known: Vec<_> = known.iter().filter_map(|table| name_of(&**table)).collect();
     match known.is_empty() {
-        true => Err("there is no mirror".to_owned()),
+        true => Err("there are no mirrors".to_owned()),
         false => Err(format!("no mirror {name:?} (there are: {})", known.join(", "))),
     }
 }

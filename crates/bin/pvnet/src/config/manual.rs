@@ -183,7 +183,7 @@ the documents that this page names
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
     use crate::config::keys::keys_in;
@@ -229,18 +229,11 @@ mod tests {
         assert!(page.contains("\n.SH \"[xen]\"\n") && !page.contains("`pvnet run --config"));
     }
 
-    /// What the manual's own formatter warns of, where it is installed.
     #[test]
     fn the_formatter_has_nothing_to_say() {
-        let groff = Command::new("groff")
-            .args(["-man", "-Tutf8", "-Kutf8", "-ww", "-z"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let Ok(mut groff) = groff else {
-            eprintln!("skipped: there is no groff");
-            return;
-        };
+        let Some(mut groff) = lab::needed(lab::command("groff")) else { return };
+        let groff = groff.args(["-man", "-Tutf8", "-Kutf8", "-ww", "-z"]);
+        let mut groff = groff.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::io::Write::write_all(groff.stdin.as_mut().unwrap(), page().as_bytes()).unwrap();
         let output = groff.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

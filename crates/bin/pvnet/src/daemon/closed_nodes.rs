@@ -50,7 +50,7 @@ impl ClosedNodes {
 fn remove(store: &dyn Store, backends: &Backends, id: VifId) -> bool {
     let removed = remove_closed(store, &backends.path(id));
     if let Err(error) = &removed {
-        warn!(vif = %id, %error, "removing the nodes of a closed backend");
+        warn!(vif = %id, %error, "cannot remove the nodes of a closed backend");
     }
     removed.is_ok()
 }

@@ -54,7 +54,7 @@ pub(super) fn daemon(directory: &Path) -> Vec<Check> {
         Check::wished(
             "folder of recordings",
             recordings(&config::Daemon::default().recordings),
-            "mirrors to files need it, and that it is the daemon's: `install -d -o pvnet -m 750 /var/lib/pvnet`, or `recordings` in [daemon]",
+            "mirrors to files need this folder, owned by the daemon's user: `install -d -o pvnet -m 750 /var/lib/pvnet`, or `recordings` in [daemon]",
         ),
         Check::wished(
             "ports over vhost-user",

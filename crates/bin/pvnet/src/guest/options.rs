@@ -12,7 +12,7 @@ use crate::config::Poll;
 /// Options of an interface, or of all interfaces of a guest.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Options {
-    /// The interface's name in the namespace; repeat it for further interfaces of a guest
+    /// An interface's name in the stack. A guest with several interfaces takes it several times; `pvnet frontend` has one
     /// [default: eth0, eth1, …].
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,

@@ -96,7 +96,7 @@ impl Sender {
 /// Where the bytes of a piece lie: a page, an offset in it, and a length.
 pub type At = (usize, usize, usize);
 
-/// Up to so many pieces, each within a page of its own.
+/// Pieces, each within a page of its own.
 pub fn pieces() -> impl Strategy<Value = Vec<At>> {
     let at = (0..PAGE_SIZE, 0..=PAGE_SIZE)
         .prop_map(|(offset, len)| (offset, len.min(PAGE_SIZE - offset)));

@@ -17,7 +17,7 @@ use crate::PageSize;
 
 /// The most guarded regions of a process: as many mappings as the kernel allows by default (`vm.max_map_count`).
 const REGIONS_MAX: usize = 65_536;
-/// The page of a file of memory that has the largest.
+/// The largest page that a file of memory can have.
 const GIGANTIC: usize = 1_073_741_824;
 
 /// The record of a guarded region, and whether it was lost.

@@ -159,7 +159,7 @@ pub enum ExtraError {
     #[error("unknown hash type {0}")]
     HashKind(u8),
     /// Beyond [`MAX_XDP_HEADROOM`].
-    #[error("XDP headroom of {0} bytes")]
+    #[error("an XDP headroom of {0} bytes is too much")]
     XdpHeadroom(u16),
 }
 

@@ -22,8 +22,8 @@ const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 
 impl<H: Hypervisor> Slots<H> {
-    /// Delivers one packet by page flipping. `next` returns its runs, each of at most so many
-    /// bytes. The caller has checked that the guest has posted slots for all of it.
+    /// Delivers one packet by page flipping. `next` returns its runs, each of at most as many bytes as its argument
+    /// says. The caller has checked that the guest has posted slots for all of it.
     pub(super) fn flip<'a>(
         &mut self,
         packet: PacketShape,

@@ -32,7 +32,7 @@ type Grants = ArrayVec<(u16, GrantedBuffer), BATCH>;
 
 /// What became of a batch of frames.
 enum Granted {
-    /// So many have an outcome; the next one waits, or is for another batch.
+    /// How many have an outcome; the next one waits, or is for another batch.
     Done(usize),
     /// The first one must be copied: its port cannot spare the buffer.
     NotKept,

@@ -32,8 +32,7 @@ impl<H: Hypervisor> RxMode<H> {
         }
     }
 
-    /// Whether frames that were merged are delivered as others are: copied. In other modes a frame counts on the buffer in which
-    /// it came.
+    /// Whether merged frames are delivered as others are: copied. Other modes rely on the buffer in which a frame came.
     pub(super) fn copies_merged(&self) -> bool {
         matches!(self, Self::Copy | Self::OutOf(_) | Self::Lend)
     }

@@ -249,7 +249,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     }
 
     /// Reserves the slots of one packet and adds the copies that fill them. `next` returns the
-    /// packet's runs, each of at most so many bytes. The caller has checked that all of it fits.
+    /// packet's runs, each of at most as many bytes as its argument says. The caller has checked that all of it fits.
     #[inline]
     pub(super) fn add(
         &mut self,

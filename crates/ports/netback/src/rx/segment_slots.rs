@@ -20,8 +20,8 @@ pub(super) struct SegmentSlots {
     longest: u32,
 }
 
-/// The fewest slots that a frame waits for which cannot have all at once. Each part of it copies the frame anew, so a guest that posts
-/// one buffer after the other must not have it cut into parts of one segment. So many buffers are never lent, so a guest that
+/// The fewest slots that a frame waits for if it cannot have all at once. Each part of it copies the frame anew, so a guest that posts
+/// one buffer after the other must not have it cut into parts of one segment. This many buffers are never lent, so a guest that
 /// posts a ring of them has them for others' frames.
 const PART_MIN: u32 = RESERVE;
 /// The same of a guest that posts few buffers: a quarter of those, so that few stay unused until it posts more, but no fewer than these.

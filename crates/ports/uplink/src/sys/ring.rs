@@ -53,7 +53,7 @@ impl Ring {
     }
 
     /// Writes each of these, [`WRITES_MAX`] at most, to the descriptor, in order, and sets the result of each: bytes, or a negative error number. The descriptor
-    /// does not block. It returns when all are done with. Where the kernel takes no more, as if it were short of memory, the rest has `EAGAIN`.
+    /// does not block. It returns when all are done. Where the kernel takes no more, for example for want of memory, the rest has `EAGAIN`.
     pub(crate) fn write(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -84,8 +84,8 @@ impl Ring {
     }
 
     /// Reads a frame to each of these, [`READS_MAX`] at most, from the descriptor, in order, as [`write`](Self::write) writes. Those behind the last frame have
-    /// `EAGAIN`. That the descriptor does not block is not enough: the kernel would wait for a frame all the same. All have `EOPNOTSUPP` where it cannot do
-    /// without.
+    /// `EAGAIN`. The kernel would wait for a frame even on a descriptor that does not block, so each read forbids it (`RWF_NOWAIT`). All
+    /// have `EOPNOTSUPP` where the kernel cannot read the device without waiting.
     pub(crate) fn read(
         &mut self,
         fd: BorrowedFd<'_>,

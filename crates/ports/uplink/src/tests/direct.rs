@@ -255,7 +255,7 @@ fn a_guest_without_buffers_gets_copies() {
     });
 }
 
-/// Turns until so many frames have come, and the most frames of one turn.
+/// How many turns it takes until `frames` frames have come, and the most frames of one turn.
 fn turns(ingress: &mut DirectIngress, frames: usize) -> (usize, usize) {
     let (mut turns, mut all, mut most) = (0, 0, 0);
     let start = Instant::now();

@@ -38,7 +38,7 @@ pub(super) fn ip(arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
-/// A veth pair of `pv0` and `nic0` with so many receive queues each.
+/// A veth pair of `pv0` and `nic0` with `queues` receive queues each.
 pub(super) fn veth(queues: u32, mtu: u32) {
     let count = format!("numrxqueues {queues} numtxqueues {queues} mtu {mtu}");
     ip(&format!("link add pv0 {count} type veth peer name nic0 {count}"));

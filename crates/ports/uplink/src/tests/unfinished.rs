@@ -57,7 +57,7 @@ impl Lender for Ring {
 /// A tap, the guest that has its queue, and another sender to this guest.
 struct World {
     turns: u32,
-    /// The guest looks at its ring once in so many turns.
+    /// The guest polls its ring once in this many turns.
     pace: u32,
     behind: UnixDatagram,
     /// Frames that the stack has for the tap.
@@ -118,7 +118,7 @@ impl World {
         world
     }
 
-    /// Carries frames in so many turns at most. In each of them another sender's frame comes, and finds room unless a part of the ring
+    /// Carries frames in at most `limit` turns. In each of them another sender's frame comes, and finds room unless a part of the ring
     /// is kept.
     fn carry(&mut self, frames: &[Sample], limit: u32) {
         let mut expected = Vec::new();

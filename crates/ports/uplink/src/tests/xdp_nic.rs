@@ -49,7 +49,7 @@ impl Outside {
         assert_eq!(send(&mut self.egress, bytes), Outcome::Delivered);
     }
 
-    /// Takes so many frames.
+    /// Takes `count` frames.
     fn take(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while frames.len() < count {
@@ -159,7 +159,7 @@ fn all_frames_of_the_wire_come_in_and_all_that_are_sent_arrive() {
     });
 }
 
-/// Has other sides of a queue take and send so many frames.
+/// Has other sides of a queue take and send `count` frames.
 fn carry_both_ways(
     outside: &mut Outside,
     ingress: &mut XdpNicIngress,
@@ -225,7 +225,7 @@ impl Sleepy {
         drop(self.changed.wait_timeout_while(state, LIMIT, |(_, is_woken)| !*is_woken).unwrap());
     }
 
-    /// Waits until so many sleep.
+    /// Waits until this many sleep.
     fn wait(&self, sleepers: usize) {
         let state = self.state.lock().unwrap();
         let missing = |state: &mut (usize, bool)| state.0 < sleepers;

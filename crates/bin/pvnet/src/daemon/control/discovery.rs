@@ -37,7 +37,7 @@ impl Control {
                 let ids: BTreeSet<_> = served.chain(present).collect();
                 ids.into_iter().for_each(|id| self.look_for(id));
             }
-            Err(error) => warn!(%error, "looking for interfaces"),
+            Err(error) => warn!(%error, "cannot look for interfaces"),
         }
     }
 
@@ -62,7 +62,7 @@ impl Control {
                 (Presence::Gone, false) => self.closed.forget(id),
             },
             // Frames are carried on while the store is away.
-            Err(error) => warn!(vif = %id, %error, "looking for an interface"),
+            Err(error) => warn!(vif = %id, %error, "cannot look for an interface"),
         }
     }
 

@@ -75,7 +75,7 @@ impl Control {
             _ => false,
         };
         let Some(owner) = self.ports.values().find(has_it) else {
-            warn!(port = name, %mac, %error, "its address can be taken");
+            warn!(port = name, %mac, %error, "its address is not reserved: another port can take it");
             return Some(Address::Refused);
         };
         let (owner, taken) = (owner.record.name(), Address::Taken(owner.record.name().to_owned()));

@@ -39,7 +39,7 @@ impl Attached {
     /// Sends a message. A card that does not take it is ended.
     pub(super) fn send(&self, message: &ToCard, files: &[BorrowedFd<'_>]) {
         if let Err(error) = self.connection.send(message, files) {
-            warn!(%error, "a card takes no messages");
+            warn!(%error, "a card takes no messages: it is ended");
             self.connection.close();
         }
     }

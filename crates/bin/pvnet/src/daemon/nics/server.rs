@@ -94,7 +94,7 @@ fn serve(socket: OwnedFd, nics: &Nics) -> Result<(), Box<dyn std::error::Error>>
     let vectors = Vectors::new()?;
     connection.send(&ToCard::Command(Command::Start), &vectors.for_card())?;
     let Some(ToDaemon::Report(Report::Hello(announcement))) = connection.receive()? else {
-        return Err("a card that does not say what it is".into());
+        return Err("the first message of the card is not its description".into());
     };
     let attached = nics.attach(card, connection, announcement)?;
     let handler = vectors.start(card.clone(), attached.clone())?;

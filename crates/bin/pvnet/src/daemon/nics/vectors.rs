@@ -59,7 +59,7 @@ impl Vectors {
         let (theirs, stopped) = (interrupt.clone(), is_stopped.clone());
         let thread = spawn("nic vectors", move || {
             if let Err(error) = handle(&card, &attached, page, &theirs, &stopped) {
-                warn!(card = card.name(), %error, "its interrupts: the card is ended");
+                warn!(card = card.name(), %error, "its interrupts failed: the card is ended");
                 attached.connection.close();
             }
         })?;

@@ -163,7 +163,7 @@ impl Source for GuestInterface {
             let _ = host.store().unwatch(&self.frontend(keys::REQUEST_MULTICAST_CONTROL), &token);
         }
         if let Err(error) = self.backend.remove() {
-            warn!(vif = %self.id, %error, "removing the remaining nodes");
+            warn!(vif = %self.id, %error, "cannot remove the remaining nodes");
         }
     }
 
@@ -214,7 +214,7 @@ impl Source for GuestInterface {
             PortEvent::Script if waits => return self.frontend_changed(port, host),
             PortEvent::Wish => {
                 if let Err(reason) = self.set(port, host) {
-                    warn!(vif = %self.id, reason, "what the toolstack has changed");
+                    warn!(vif = %self.id, reason, "cannot apply what the toolstack has changed");
                 }
             }
             _ => {}
@@ -236,7 +236,7 @@ impl Source for GuestInterface {
             false => warn!(guest, reason, "not connected"),
         }
         if let Err(error) = self.backend.disconnected() {
-            warn!(guest, %error, "writing the state to the store");
+            warn!(guest, %error, "cannot write the state to the store");
         }
     }
 
@@ -317,7 +317,7 @@ fn open_device(
     let (store, backends) = (host.store(), host.platform.backends());
     let tell_mtu = |mtu: Option<u32>| {
         if let Some(Err(error)) = mtu.map(|mtu| backends.tell_mtu(store, id, mtu)) {
-            warn!(guest = port, %error, "it is not told its MTU");
+            warn!(guest = port, %error, "cannot tell it its MTU");
         }
     };
     let Some(device) = host.config.device_of(vif, Some(port)) else {

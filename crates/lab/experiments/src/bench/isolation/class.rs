@@ -60,8 +60,8 @@ pub enum Class {
     VirtioSlowDrips,
     /// A virtual machine posts no more buffers, while red sends it 200 Mb/s (red's window).
     VirtioSlowNever,
-    /// No attack: an honest machine looks each millisecond for what red's 200 Mb/s have brought. Other classes' figures can be told from chance only
-    /// as far as this one's are near 1.
+    /// No attack: an honest machine takes what red's 200 Mb/s have brought each millisecond. By how much its figures differ from 1, those of
+    /// other classes may differ by chance.
     VirtioHonest,
     /// A virtual machine broadcasts without pause (the worker, every guest's receive ring).
     VirtioBroadcastStorm,

@@ -69,7 +69,7 @@ fn frames_wait_for_a_nic_that_is_down_but_not_for_ever() {
     });
 }
 
-/// Has frames fill the buffers of a NIC that is down, up to so many.
+/// Has `count` frames fill the buffers of a NIC that is down.
 fn fill(queue: &mut Queue, body: Body<'_>, frame: &Frame, mut count: usize) {
     while count > 0 {
         let now = count.min(WINDOW);
@@ -149,7 +149,7 @@ fn a_shortage_ends_when_the_nic_has_sent_all() {
     });
 }
 
-/// A call makes so many segments, and the next one goes on behind them.
+/// A call makes a bounded number of segments, and the next one goes on behind them.
 #[test]
 fn a_frame_of_many_segments_is_sent_in_parts() {
     in_own_network(|| {

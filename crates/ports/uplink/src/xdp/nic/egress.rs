@@ -116,7 +116,7 @@ impl XdpNicSender {
 }
 
 impl XdpNicEgress {
-    /// What it has in its hands in the middle of a call with so many frames, in which a worker falls asleep.
+    /// The state in the middle of a call with `frames` frames, in which a worker falls asleep.
     #[cfg(test)]
     pub(crate) fn fall_asleep(&mut self, frames: usize) {
         self.wire.begin(frames);
@@ -432,7 +432,7 @@ impl Rings {
             let before = self.tx.position();
             let sent = rustix::net::send(socket, &[], SendFlags::DONTWAIT);
             if sent != Err(Errno::AGAIN) || self.tx.position() == before {
-                // It looks by itself, or is notified again later.
+                // The kernel looks at the ring by itself, or is notified again later.
                 return;
             }
         }

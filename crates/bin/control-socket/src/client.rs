@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A daemon that refuses so many clients without reading what they ask, after a while.
+    /// A daemon that refuses this many clients without reading what they ask, after a while.
     fn refuse(listener: &UnixListener, clients: usize, after: Duration) {
         for stream in listener.incoming().take(clients).map(Result::unwrap) {
             std::thread::sleep(after);

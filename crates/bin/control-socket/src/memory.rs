@@ -59,7 +59,7 @@ pub struct KeptPages {
     pub mapped: usize,
     /// Look-ups of a page that found it mapped.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups of a page that was not mapped.
     pub misses: u64,
     /// Pages that lost their place to others, because as many as may be were mapped.
     pub evictions: u64,

@@ -31,7 +31,7 @@ pub struct PortStatus {
     pub device: Option<String>,
     /// Whether it carries traffic.
     pub state: PortState,
-    /// Why it does not, or not well.
+    /// Why it carries no traffic, or not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
     /// The reason as a sentence, as `pvnet status` prints it.
@@ -73,7 +73,7 @@ pub struct PortStatus {
     /// TCP segments that were merged on their way out of the port; absent if none were.
     #[serde(default, skip_serializing_if = "GroStatus::is_none")]
     pub gro: GroStatus,
-    /// TCP frames from the port to be segmented whose checksum was not blank, and was made so; absent if there were none.
+    /// Unsegmented TCP frames from the port with a finished checksum, which was made unfinished; absent if there were none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gso_checksum_fixups: u64,
     /// How often and how long workers waited for each other at the port's egress queues; absent if they never did.

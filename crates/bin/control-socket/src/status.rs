@@ -129,7 +129,7 @@ pub struct MirrorStatus {
     pub file: Option<RecordingStatus>,
     /// Frames that were copied, or written.
     pub copied: u64,
-    /// Frames that were not, because the target was behind.
+    /// Frames that were lost because the target was behind.
     pub lost: u64,
 }
 

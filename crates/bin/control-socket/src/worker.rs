@@ -26,7 +26,7 @@ pub struct WorkerStatus {
     /// Time in which it slept, since the start.
     #[serde(default)]
     pub asleep_nanoseconds: u64,
-    /// The same in the last one to two seconds.
+    /// The parts of its time in the last one to two seconds.
     #[serde(default)]
     pub recent: WorkerShares,
     /// The queues and tasks that it serves.

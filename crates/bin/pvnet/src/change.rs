@@ -123,7 +123,9 @@ pub fn port(command: PortCommand) -> Result<bool, String> {
             let toml = match (file, kind) {
                 (Some(file), _) => read(&file)?,
                 (None, Some(kind)) => table(kind, &keys)?,
-                (None, None) => return Err("the kind of port is missing: guest, uplink or port".to_owned()),
+                (None, None) => {
+                    return Err("the kind of port is missing: guest, uplink or port".to_owned());
+                }
             };
             (Change::Add { toml }, change)
         }

@@ -42,7 +42,7 @@ impl Machines {
         line.trim().to_owned()
     }
 
-    /// Sends so many frames to and fro.
+    /// Sends this many frames to and fro.
     fn exchange(&mut self, count: u64) {
         let request = format!("{{\"RoundTrips\":{{\"count\":{count},\"pause_us\":0}}}}\n");
         self.child.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();

@@ -198,7 +198,10 @@ mod tests {
     fn blocks_have_their_place_their_language_and_their_note() {
         let text = "# A\n\n```sh\nls\n```\n\n<!-- keys of [[port]] -->\n```toml\nmtu = 9\n```\n";
         let [first, second] = &of_document("docs/xen.md", text)[..] else { panic!() };
-        assert_eq!((&*first.place, &*first.language, &*first.text), ("docs/xen.md:3", "sh", "ls\n"));
+        assert_eq!(
+            (&*first.place, &*first.language, &*first.text),
+            ("docs/xen.md:3", "sh", "ls\n")
+        );
         assert_eq!((first.document(), &first.note), ("docs/xen.md", &None));
         assert_eq!(second.place, "docs/xen.md:8");
         assert_eq!(second.note.as_deref(), Some("keys of [[port]]"));

@@ -60,7 +60,7 @@ impl Sink {
         self.filter.matches(packet)
     }
 
-    /// Begins to record a batch in the first buffer from `buffer` on that no other thread holds; none if there is no such one.
+    /// Begins to record a batch in the first buffer from `buffer` on that no other thread holds; none if other threads hold all of them.
     pub(crate) fn batch(&self, buffer: usize, interface: u32) -> Option<Batch<'_>> {
         let free = |buffer: usize| match self.buffers[buffer % BUFFERS].try_lock() {
             Ok(blocks) => Some(blocks),

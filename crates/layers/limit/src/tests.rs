@@ -31,7 +31,7 @@ pub fn frame(len: u32) -> Frame {
     frame
 }
 
-/// A frame of so many segments, with `size` bytes of payload each.
+/// A frame of this many segments, with `size` bytes of payload each.
 pub fn frame_to_segment(segments: u32, size: u16) -> Frame {
     let mut frame = frame(u32::from(HEADERS) + segments * u32::from(size));
     frame.headers.payload_offset = HEADERS;
@@ -104,7 +104,7 @@ pub fn offer(
     offer_from(port, frames, 0, now)
 }
 
-/// The same, when so many segments of the first frame have been sent.
+/// The same, when this many segments of the first frame have been sent.
 pub fn offer_from(
     port: &mut dyn Egress,
     frames: &[Frame],

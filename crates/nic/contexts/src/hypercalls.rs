@@ -27,7 +27,7 @@ pub enum Performed {
 
 /// What became of a request to map.
 enum Mapped {
-    /// So many pages were mapped.
+    /// This many pages were mapped.
     Pages(u32),
     /// Nothing was: a page is not given back yet. It can be asked for again when the unmapping is done.
     Waits(Unmapping, Refusal),

@@ -19,7 +19,7 @@ const FIRST: u64 = 100;
 enum Op {
     /// The pages that each descriptor starts in, counted from one before the first; offset and length.
     Enqueue(bool, Vec<(u64, u16, u16)>),
-    /// The card consumes so many.
+    /// The card consumes this many.
     Consume(bool, u32),
     GiveUp(usize),
     TakeBack(usize),

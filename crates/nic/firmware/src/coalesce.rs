@@ -65,7 +65,7 @@ impl Coalescer {
         }
     }
 
-    /// So many frames were completed. The consumer index is `index` now.
+    /// This many frames were completed. The consumer index is `index` now.
     #[inline]
     pub(crate) fn note(&mut self, frames: u32, index: u32, now: u64) {
         if self.is_one_shot && !is_past(index, self.after) {

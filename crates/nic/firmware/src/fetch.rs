@@ -197,9 +197,9 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        /// The producer writes so many descriptors, if there is room, and moves its index.
+        /// The producer writes this many descriptors, if there is room, and moves its index.
         Produce(u32),
-        /// The consumer asks for so many, and uses so many of those that it has.
+        /// The consumer asks for this many, and uses this many of those that it has.
         Consume(u32, u32),
     }
 

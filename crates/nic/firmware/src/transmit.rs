@@ -37,7 +37,7 @@ struct Staged {
     metadata: Metadata,
     /// What a copy of it costs its context.
     cost: i64,
-    /// So many of its segments were sent.
+    /// This many of its segments were sent.
     sent: usize,
 }
 

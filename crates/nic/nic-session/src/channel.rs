@@ -58,11 +58,11 @@ pub enum Mappings {
 pub struct Coalescing {
     /// Interrupt after this many sent frames; 0: not by number.
     pub tx_frames: u32,
-    /// So many microseconds after a sent frame; 0: not by time.
+    /// This many microseconds after a sent frame; 0: not by time.
     pub tx_micros: u32,
     /// Interrupt after this many received frames.
     pub rx_frames: u32,
-    /// So many microseconds after a received frame.
+    /// This many microseconds after a received frame.
     pub rx_micros: u32,
     /// Not 0: that time counts from the last interrupt.
     pub rx_adaptive: u32,

@@ -20,7 +20,7 @@ use shm::Reserved;
 use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::grant_table::Access;
 
-/// Places that could not be unmapped, of which each operation tries again this many.
+/// How many of the places that could not be unmapped each operation tries again.
 const STUCK_TRIES: usize = 4;
 
 /// Places for pages of one guest.

@@ -42,7 +42,7 @@ pub struct DirectionUsage {
     pub mapped: usize,
     /// Look-ups that found their page mapped.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups of a page that was not mapped.
     pub misses: u64,
     /// Pages that lost their place to others.
     pub evictions: u64,

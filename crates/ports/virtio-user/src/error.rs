@@ -13,7 +13,7 @@ pub enum Error {
     /// It does not read messages, or does not answer them.
     #[error("the back-end does not answer {0}")]
     Silent(&'static str),
-    /// It answered what was not asked.
+    /// Its reply is malformed, or answers another message.
     #[error("the back-end's reply to {0} is malformed")]
     BadReply(&'static str),
     /// It says that it could not do what it was asked.

@@ -110,7 +110,7 @@ impl CallGraph {
         self.node
     }
 
-    /// Another block is about to be executed after `last`, in a domain, after so many instructions. Returns whether its function
+    /// Another block is about to be executed after `last`, in a domain, after this many instructions. Returns whether its function
     /// is unknown, but known to begin with it.
     ///
     /// Between blocks of one function that end without a call or return this need not be called.
@@ -358,7 +358,7 @@ impl CallGraph {
         )
     }
 
-    /// The nodes after so many instructions; `misses` are those of each node.
+    /// The nodes after this many instructions; `misses` are those of each node.
     pub fn finish(mut self, instructions: u64, misses: &[Counters]) -> Vec<CallNode> {
         self.tree.charge(self.node, instructions - self.since);
         self.tree.finish(misses)

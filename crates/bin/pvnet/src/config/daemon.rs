@@ -59,7 +59,7 @@ table! {
         rebalance_interval_s: u64 = 5, Effort::InPlace;
         /// Per cent of its time that the busiest worker spends on queues before any moves.
         rebalance_threshold: u8 = 70, Effort::InPlace;
-        /// Per cent of that which the moves must save.
+        /// Per cent of that time that the moves must save.
         rebalance_gain: u8 = 10, Effort::InPlace;
         /// How a worker waits for frames.
         poll: Poll = Poll::default();
@@ -238,7 +238,7 @@ table! {
         on_stop: OnStop = OnStop::Keep;
         /// Pages that are granted to each guest that copies an uplink's frames itself.
         guest_copy_pages: usize = GUEST_COPY_PAGES;
-        /// What guests are joined to that do not say so themselves.
+        /// What guests are joined to, unless their own table says so.
         attach: Attach = Attach::default();
     }
 }

@@ -57,13 +57,13 @@ table! {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoalescingSettings {
-    /// Sent frames.
+    /// After this many sent frames; 0: not by number.
     pub tx_frames: Option<u32>,
-    /// After a sent frame.
+    /// Microseconds after a sent frame; 0: not by time.
     pub tx_micros: Option<u32>,
-    /// Received frames.
+    /// After this many received frames; 0: not by number.
     pub rx_frames: Option<u32>,
-    /// After a received frame, or after the last interrupt if neither this nor `rx_frames` is given.
+    /// Microseconds after a received frame, or after the last interrupt if neither this nor `rx_frames` is given; 0: not by time.
     pub rx_micros: Option<u32>,
 }
 

@@ -104,7 +104,7 @@ table! {
         mac: Option<MacAddr> = None, AGREED;
         /// IP addresses: for a guest's namespace, or for the host's end of an uplink.
         addresses: Vec<String> = Vec::new(), AGREED.not_for_ports(NO_ADDRESSES);
-        /// The socket that its other side and the daemon meet at.
+        /// The socket where its other side and the daemon meet.
         socket: PathBuf = PathBuf::new(), OPENED.not_for_vifs(NO_SOCKET);
         /// Who makes the socket.
         mode: SocketMode = SocketMode::Server, OPENED.not_for_vifs(NO_SOCKET);
@@ -132,7 +132,7 @@ table! {
         guard_addresses: Vec<Allowed> = Vec::new(), IN_PLACE.not_for_uplinks(FROM_EVERYBODY);
         /// The rates at which frames may come from it and go to it.
         limit: Limits = Limits::default();
-        /// Whether it carries frames; otherwise it drops them. The link of a virtual machine is down then.
+        /// Whether it carries frames; otherwise it drops them. A virtual machine's link is down then, if its front-end asks; QEMU does not.
         enabled: bool = true;
         /// The VLAN of all its frames, which have no tags.
         vlan: Option<u16> = None;
@@ -148,11 +148,11 @@ table! {
         multicast_router: Option<Router> = None;
         /// Copies of flooded frames that it may cause per second; as in `[switch]` if absent.
         flood_copies_per_second: Option<u32> = None;
-        /// Whether TCP segments on their way to it are merged into frames beyond the MTU, where it takes such.
+        /// Whether TCP segments on their way to it are merged into frames beyond the MTU, if it takes these.
         gro: bool = false;
-        /// Frames after which its other side is notified, or a worker woken up for an uplink's.
+        /// Frames after which its guest is notified; of an uplink, after which a worker is woken up.
         coalesce_frames: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
-        /// Microseconds after the last frame, when that happens too.
+        /// Microseconds after the last frame after which that happens at the latest.
         coalesce_us: Option<u32> = None, IN_PLACE.not_for_ports(BY_FRONT_END);
         /// What it is joined to.
         attach: Option<Attach> = None, OPENED.not_for_uplinks(LEADS_OUT);
@@ -164,7 +164,7 @@ table! {
         mtu: Option<u16> = None, ByTable { uplink: Some(Effort::InPlace), ..OPENED };
         /// The workers that may have its queues, by number.
         workers: Option<Vec<usize>> = None;
-        /// Whether it has one to itself.
+        /// Whether it has a worker to itself.
         worker: Option<OwnWorker> = None;
     }
 }

@@ -18,11 +18,11 @@ table! {
     Port is Port [Effort::Connection] {
         /// The port's name.
         name: String = String::new();
-        /// What it is; every port says so.
+        /// What it is; every port needs it.
         kind: Option<BackendKind> = None, Effort::Device;
         /// The most pairs of rings.
         queues: u16 = 1;
-        /// What its front-end may have mapped, in units of 1 MiB, and logs beside it: the guest's memory. This machine's memory if absent.
+        /// MiB of the guest's memory that its front-end may have mapped, logs not counted; this machine's memory if absent.
         memory_mib: Option<u64> = None, Effort::InPlace;
         /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
         config_space: bool = false;

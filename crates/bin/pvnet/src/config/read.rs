@@ -176,7 +176,12 @@ fn write_out(guest: &mut DeTable<'_>, place: &Range<usize>) -> Result<(), Refuse
     }
     let known = |key: &str| matches!(key, "vif" | "context") || Guest::key(key).is_some();
     if let Some(key) = guest.keys().find(|key| !known(key.get_ref())) {
-        let own = Guest::KEYS.iter().map(|(key, _)| *key);
+        // The fields of the interfaces are tables, under other names.
+        let own = Guest::KEYS.iter().map(|(key, _)| match *key {
+            "vifs" => "vif",
+            "contexts" => "context",
+            key => key,
+        });
         let mut message = refusal(key.get_ref(), TableKind::Guest, &own.collect::<Vec<_>>());
         if message.starts_with("unknown") {
             let of_vif: Vec<_> = keys_of::<Vif>().collect();

@@ -269,6 +269,10 @@ fn a_guest_can_have_several_vifs() {
         (format!("{TWO}{}", RED.replace("red", "two.1")), "the name \"two.1\" is given twice"),
         (TWO.replace("memory_mib", "queues = 2\nmemory_mib"), "queues is a vif's"),
         (format!("{TWO}memory_mib = 8\n"), "unknown key `memory_mib`"),
+        (
+            format!("{RED}vifs = []\nnone = 1\n"),
+            "copy_pool, vif, context\nA guest with one interface",
+        ),
         ("[[guest]]\nname = \"red\"\nvif = []\n".to_owned(), "it has 0 interfaces, not 1 to 8"),
         (TWO.to_owned() + &"[[guest.vif]]\n".repeat(7), "it has 9 interfaces, not 1 to 8"),
         (

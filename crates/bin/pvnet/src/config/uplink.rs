@@ -51,7 +51,7 @@ table! {
         large_receive: bool = true;
         /// The memory that frames are read into.
         receive_buffers: ReceiveBuffers = ReceiveBuffers::Recycled;
-        /// Whether these buffers have 2 MiB pages.
+        /// Whether the receive buffers have 2 MiB pages.
         huge_pages: bool = false;
         /// Who shares its receive queues, or how many it has.
         queues: Queues = Queues::Shared;

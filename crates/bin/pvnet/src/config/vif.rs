@@ -28,7 +28,7 @@ table! {
         rx: RxChannel = RxChannel::default();
         /// The most pages of each queue that stay mapped.
         persistent_grants: u16 = PERSISTENT_GRANTS;
-        /// Who decides which they are.
+        /// Who decides which pages stay mapped.
         #[serde(deserialize_with = "parsed")]
         #[schemars(with = "String", extend("enum" = GrantReuse::NAMES))]
         grant_reuse: GrantReuse = GrantReuse::default();

@@ -120,7 +120,7 @@ const PORTS: &[Metric<PortStatus>] = &[
     ),
     Metric::counter(
         "pvnet_port_gso_checksum_fixups",
-        "TCP frames from the port to be segmented whose checksum was not blank, and was made so",
+        "Unsegmented TCP frames from the port with a finished checksum, which was made unfinished",
         |port| whole(port.gso_checksum_fixups),
     ),
     Metric::counter(

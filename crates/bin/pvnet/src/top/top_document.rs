@@ -86,7 +86,7 @@ struct PortRow {
     kind: PortKind,
     /// Whether it carries traffic.
     state: PortState,
-    /// Why it does not, or not well.
+    /// Why it carries no traffic, or not well.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Reason>,
     /// From the port into the switch.
@@ -115,9 +115,9 @@ struct WorkerRow {
     node: Option<usize>,
     /// Seconds per second in which it carried frames.
     carrying: f64,
-    /// The same in which it looked for work.
+    /// Seconds per second in which it polled.
     polling: f64,
-    /// The same in which it slept.
+    /// Seconds per second in which it slept.
     asleep: f64,
     /// What it serves, the busiest first.
     queues: Vec<QueueRow>,

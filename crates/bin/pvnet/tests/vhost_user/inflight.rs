@@ -214,7 +214,7 @@ impl Stream {
         Self { from, to, next: 0, expected: 0, repeated: 0 }
     }
 
-    /// Carries so many more frames. None is missing.
+    /// Carries this many more frames. None is missing.
     pub fn carry(&mut self, frames: u64) {
         let (end, began) = (self.expected + frames, Instant::now());
         while self.expected < end {

@@ -268,7 +268,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// So many connections. With a lead, no connection gets further ahead of the slowest.
+    /// This many connections. With a lead, no connection gets further ahead of the slowest.
     pub fn new(connections: usize, lead: Option<u64>) -> Self {
         Self { bytes: (0..connections).map(|_| AtomicU64::new(0)).collect(), lead }
     }

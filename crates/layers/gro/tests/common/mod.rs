@@ -81,7 +81,7 @@ impl Segment {
         }
     }
 
-    /// A row of segments with so many bytes each.
+    /// A row of segments with this many bytes each.
     pub fn row(first: Self, count: usize, len: usize) -> Vec<Self> {
         std::iter::successors(Some(first), |last| Some(last.next(len))).take(count).collect()
     }

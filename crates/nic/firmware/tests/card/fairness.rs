@@ -14,7 +14,7 @@ fn refill(guest: &mut Guest, number: u8, len: usize) {
     }
 }
 
-/// What each of the guests sent in so many milliseconds at 1 Gbit/s, in bytes on the wire.
+/// What each of the guests sent in this many milliseconds at 1 Gbit/s, in bytes on the wire.
 fn shares(lens: &[usize], millis: u64) -> (Vec<usize>, Vec<u8>) {
     let mut host = Host::new(Config { rate_mbps: 1000, ..Config::default() });
     let numbers = 1..=u8::try_from(lens.len()).unwrap();

@@ -33,7 +33,7 @@ impl To {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A guest sends a frame of so many bytes, in pieces.
+    /// A guest sends a frame of this many bytes, in pieces.
     Send { from: u8, to: To, len: usize, piece: usize },
     /// A frame comes from the wire.
     Arrive { to: To, len: usize },

@@ -146,7 +146,7 @@ impl Guest {
         self.base + at as u64
     }
 
-    /// Puts a frame into the ring, in pieces of so many bytes.
+    /// Puts a frame into the ring, in pieces of this many bytes.
     pub fn queue(&mut self, frame: &[u8], piece: usize, flags: Flags) {
         let count = frame.len().div_ceil(piece);
         for (n, part) in frame.chunks(piece).enumerate() {

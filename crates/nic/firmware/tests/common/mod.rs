@@ -31,7 +31,7 @@ pub struct Line {
     pub features: Features,
     pub sent: Vec<(Vec<u8>, Metadata)>,
     pub incoming: VecDeque<(Vec<u8>, Metadata)>,
-    /// It takes so many frames more; none is any number.
+    /// It takes this many frames more; none is any number.
     pub room: Option<usize>,
     /// Longer frames are refused.
     pub longest: Option<usize>,
@@ -179,7 +179,7 @@ impl Host {
     }
 }
 
-/// A frame of so many bytes, none of a known protocol, with `tag` in all of them.
+/// A frame of this many bytes, none of a known protocol, with `tag` in all of them.
 pub fn frame(destination: MacAddr, source: MacAddr, tag: u8, len: usize) -> Vec<u8> {
     let mut frame = [&destination.0[..], &source.0, &[0x88, 0xb5]].concat();
     frame.resize(len, tag);

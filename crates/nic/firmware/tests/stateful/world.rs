@@ -49,7 +49,7 @@ enum Step {
     Arrive { to: u8, len: u16, offload: u8 },
     /// The hostile guest's context is revoked, and assigned to another hostile guest.
     Replace { start: u32 },
-    /// The wire takes so many frames more, or any number.
+    /// The wire takes this many frames more, or any number.
     Room(u8),
     /// The card makes a step, some time later.
     Pass(u8),

@@ -158,7 +158,7 @@ fn each_segment_that_software_makes_has_the_hash() {
         assert_eq!(extra(packet[1]), (hash_extra(HashKind::Ipv4Tcp, FLOW), false));
     }
     assert_eq!(responses.len(), 6);
-    // So many segments that there is no room for their hashes: they come without.
+    // There are so many segments that their hashes have no room: they come without.
     frame = tcp_frame(54 + 120 * 500);
     frame.checksum = Checksum::Partial;
     frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 500 });

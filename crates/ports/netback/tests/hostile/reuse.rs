@@ -304,7 +304,7 @@ enum Step {
     Answer,
     /// It posts a buffer, and a frame comes for it.
     Receive(u32),
-    /// Its balloon takes pages, so that it has so many.
+    /// Its balloon takes pages, so that it has this many.
     Balloon(usize),
 }
 

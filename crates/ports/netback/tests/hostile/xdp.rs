@@ -98,7 +98,7 @@ impl World {
 /// Bytes before the payload of a TCP segment.
 const HEADERS: usize = 54;
 
-/// A TCP segment of so many bytes.
+/// A TCP segment of this many bytes.
 fn tcp(len: usize) -> Vec<u8> {
     port_testing::tcp(len - HEADERS)
 }

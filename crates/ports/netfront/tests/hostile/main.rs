@@ -213,7 +213,7 @@ fn what_a_backend_offers_is_read_once_and_ways_that_exclude_each_other_are_not_m
     assert_eq!(world.receive(), Ok(vec![100]));
 }
 
-/// A frame of so many bytes, if there is room. No page is handed out twice.
+/// A frame of this many bytes, if there is room. No page is handed out twice.
 fn send(queue: &mut FrontendQueue<MachineGuest>, len: u16) {
     let places: Vec<_> = queue.tx.buffers().collect();
     let address = |place: &TxBuffer<'_>| (place.len, place.offset);

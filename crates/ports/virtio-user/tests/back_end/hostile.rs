@@ -24,7 +24,7 @@ fn receive(queue: &mut Queue) -> Result<(u64, Vec<Out>), Broken> {
     Ok((received.malformed, std::mem::take(&mut seen.lock().unwrap())))
 }
 
-/// Writes a frame in so many buffers to the first one.
+/// Writes a frame in this many buffers to the first one.
 fn write(fake: &Fake, buffers: u16, frame: &[u8]) -> u32 {
     let at = fake.first_buffer(0);
     fake.memory.zero(at, HEADER).unwrap();

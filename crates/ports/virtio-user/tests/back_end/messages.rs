@@ -25,30 +25,30 @@ fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_reply_that_is_none_ends_the_connection() {
+fn a_malformed_reply_ends_the_connection() {
     let cases: [(Answer, &str); 6] = [
         (
             |said| (said.request() == GET_FEATURES).then(|| message(2, 5, &[0; 8])),
-            "answer to GET_FEATURES is none",
+            "reply to GET_FEATURES is malformed",
         ),
         (
             |said| (said.request() == GET_FEATURES).then(|| message(1, 1, &[0; 8])),
-            "answer to GET_FEATURES is none",
+            "reply to GET_FEATURES is malformed",
         ),
         (
             |said| (said.request() == GET_PROTOCOL_FEATURES).then(|| message(15, 5, &[0; 4])),
-            "answer to GET_PROTOCOL_FEATURES is none",
+            "reply to GET_PROTOCOL_FEATURES is malformed",
         ),
         (
             |said| (said.request() == GET_FEATURES).then(|| message(1, 5, &[0; 4096])),
-            "answer to GET_FEATURES is none",
+            "reply to GET_FEATURES is malformed",
         ),
         (
             |said| {
                 (said.request() == GET_FEATURES)
                     .then(|| [1, 5, u32::MAX].map(u32::to_le_bytes).concat())
             },
-            "answer to GET_FEATURES is none",
+            "reply to GET_FEATURES is malformed",
         ),
         (
             |said| (said.request() == SET_MEM_TABLE).then(|| message(5, 5, &7u64.to_le_bytes())),

@@ -45,8 +45,8 @@ impl Control {
         }
     }
 
-    /// Teaches the switch the addresses of the ports that are in it and of which it does not know, or which others had, which may have
-    /// gone. A port that was faster keeps the address.
+    /// Teaches the switch addresses of ports in it: those that it was not taught yet, and those that other ports had, which may have gone.
+    /// A port that was faster keeps the address.
     pub(super) fn teach_addresses(&mut self) {
         let is_wanting = |record: &Record| {
             let is_in_switch = record.port.is_some() && record.device.is_none();
@@ -123,7 +123,7 @@ impl Control {
         }
     }
 
-    /// Makes the mirrors those of the configuration, of which `new` were started already.
+    /// Makes the mirrors those of the configuration. `new` are those of them that were started already.
     pub(super) fn set_mirrors(&mut self, new: Vec<PluggedMirror>) {
         let datapath = &self.host.datapath;
         let gone = mirrors::set(&mut self.mirrors, new, &self.host.config, datapath);

@@ -61,7 +61,7 @@ named::named! {
 pub enum Machine {
     /// A CPU for each worker, of which there is one per queue, and eight for each guest.
     Papers,
-    /// So many CPUs for everything.
+    /// This many CPUs for everything.
     Small {
         /// CPUs.
         cpus: f64,

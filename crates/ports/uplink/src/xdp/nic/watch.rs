@@ -48,7 +48,7 @@ impl XdpNicWatch {
         !sys::packet::has_interface(self.socket.as_fd()).unwrap_or(true)
     }
 
-    /// Has the queues drop frames that are longer than the MTU is by now, and no others.
+    /// Reads the MTU: from now on the queues drop frames that are longer.
     pub fn look_at_mtu(&self) {
         let ask = |name| sys::interface::mtu_by(self.socket.as_fd(), name);
         if let Ok(mtu) = self.raw_name().and_then(ask) {

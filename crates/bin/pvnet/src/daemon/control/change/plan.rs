@@ -107,7 +107,7 @@ mod tests {
                       mac = \"02:00:00:00:00:09\"\n";
     const CARD: &str = "[[nic]]\nname = \"card0\"\nwire = { tap = \"wire0\" }\n";
 
-    /// The steps in words, of which those that need it reconnect.
+    /// The steps in words. With `reconnect`, those that need a new connection get one.
     fn steps(old: &str, new: &str, connected: &[&str], reconnect: bool) -> Vec<String> {
         let both = |name: &&str| {
             [TableKind::Guest, TableKind::Port].map(|table| (table, (*name).to_owned()))

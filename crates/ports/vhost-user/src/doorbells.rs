@@ -1,10 +1,12 @@
 //! The descriptors by which guest and device notify each other.
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,12 +21,13 @@ use crate::lock;
 /// The thread that watches all writes of this process ([`watchdog`](crate::watchdog)): it sleeps while there are none.
 pub(crate) static WATCHER: Dozer = Dozer::new();
 
-/// One notification in so many is timed.
-const TIMED: u64 = 16;
+/// One notification in so many is timed, which one is random: a front-end that knew it could exchange the descriptor in time.
+const TIMED: u32 = 8;
 /// A notification that takes more CPU time is slow: it wakes thousands that wait for the eventfd. One that wakes a virtual machine takes some microseconds.
-pub(crate) const SLOW: Duration = Duration::from_micros(500);
-/// So many slow ones in a row are no accident.
-const SLOW_ONES: u32 = 3;
+const SLOW: Duration = Duration::from_micros(500);
+
+/// Hears that notifications have held up whoever sent them, for some such time.
+pub(crate) type HeldUp = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// A descriptor of a front-end that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +142,7 @@ impl Kick {
 }
 
 /// The CPU time of the calling thread. While it has lost its CPU, also to the guest that it woke, this stands still.
-pub(crate) fn cpu_time() -> Duration {
+fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
@@ -164,16 +167,17 @@ impl Event for Kick {
 ///
 /// One thread notifies at a time: the worker that owns the ring. Nobody but [`set`](Self::set) closes a descriptor while this lives, and without the
 /// lock: whoever closes a file waits for each epoll instance that watches it, and the front-end may keep one locked for as long as it likes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Call {
     fds: Mutex<CallFds>,
     /// Writes that began, and those that ended, see [`watchdog`](crate::watchdog).
     began: AtomicU64,
     ended: AtomicU64,
-    /// How many of those that were timed were slow, in a row.
-    slow: AtomicU32,
-    /// The front-end filled the counter, or made notifications slow.
+    /// The front-end filled the counter.
     is_refused: AtomicBool,
+    /// Who hears of slow notifications, and the random numbers that say which ones are timed.
+    held_up: Option<HeldUp>,
+    random: RandomState,
 }
 
 #[derive(Debug, Default)]
@@ -185,7 +189,18 @@ struct CallFds {
     left: Vec<Arc<OwnedFd>>,
 }
 
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("fds", &self.fds).finish_non_exhaustive()
+    }
+}
+
 impl Call {
+    /// One of which somebody hears if notifications take long.
+    pub(crate) fn of(held_up: HeldUp) -> Self {
+        Self { held_up: Some(held_up), ..Self::default() }
+    }
+
     /// Sets the descriptor, or takes it away: the guest then wants no notifications.
     ///
     /// # Errors
@@ -220,13 +235,15 @@ impl Call {
         // The lock is not held while a write may block.
         let Some((fd, write)) = self.begin() else { return };
         WATCHER.wake();
-        let slow = self.slow.load(Ordering::Relaxed);
-        let start = (slow > 0 || write % TIMED == 1).then(cpu_time);
+        let is_timed =
+            self.held_up.is_some() && self.random.hash_one(write) % u64::from(TIMED) == 0;
+        let start = is_timed.then(cpu_time);
         // This fails only if the counter is full, and then the guest has a notification to take.
         let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
-        if let Some(start) = start {
-            let is_slow = cpu_time().saturating_sub(start) > SLOW;
-            self.slow.store(if is_slow { slow + 1 } else { 0 }, Ordering::Relaxed);
+        let time = start.map_or(Duration::ZERO, |start| cpu_time().saturating_sub(start));
+        if let Some(held_up) = self.held_up.as_ref().filter(|_| time > SLOW) {
+            // Those that were not timed took as long.
+            held_up(time * TIMED);
         }
         // Until the write has ended another one has it too.
         drop(fd);
@@ -247,11 +264,6 @@ impl Call {
         let ended = self.ended.load(Ordering::Acquire);
         let began = self.began.load(Ordering::Acquire);
         (began > ended).then_some(began)
-    }
-
-    /// Whether its notifications take so long that those who wait for them must be thousands.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.slow.load(Ordering::Relaxed) >= SLOW_ONES
     }
 
     /// Whether the counter has no room.
@@ -357,7 +369,7 @@ mod tests {
         call.set(None).unwrap();
         assert!(third.upgrade().is_none());
         // A ring goes while the watchdog looks at it, and a worker has its queue.
-        let ring = crate::vring::Vring::new().unwrap();
+        let ring = crate::vring::Vring::new(Arc::new(|_| ())).unwrap();
         let (call, kick) = (ring.call.clone(), ring.kick.clone());
         call.set(Some(new())).unwrap();
         kick.set(Some(new())).unwrap();
@@ -406,5 +418,46 @@ mod tests {
         call.set(Some(fd.try_clone().unwrap())).unwrap();
         rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         call.notify();
+    }
+
+    /// Descriptors of an eventfd that an epoll instance watches, as many as this process may have beside the tests' own: a write wakes each.
+    fn crowd(fd: &File) -> (OwnedFd, Vec<File>) {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let most = limit.maximum.unwrap_or(u64::MAX).min(20_000);
+        let current = limit.current.map(|current| current.max(most));
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let watched = |_| {
+            let own = fd.try_clone().unwrap();
+            watch(&epoll, &own).unwrap();
+            own
+        };
+        let all = (0..most.saturating_sub(1000)).map(watched).collect();
+        (epoll, all)
+    }
+
+    #[test]
+    fn who_makes_notifications_slow_is_charged_for_them() {
+        let charged = |crowded: bool| {
+            let sum = Arc::<Mutex<Duration>>::default();
+            let charged = sum.clone();
+            let (call, fd) = (Call::of(Arc::new(move |time| *lock(&charged) += time)), new());
+            call.set(Some(fd.try_clone().unwrap())).unwrap();
+            let _crowd = crowded.then(|| crowd(&fd));
+            let start = cpu_time();
+            (0..400).for_each(|_| call.notify());
+            let spent = cpu_time() - start;
+            (*lock(&sum), spent)
+        };
+        let (few, spent) = charged(false);
+        assert!(few < Duration::from_millis(100), "{few:?} of {spent:?}");
+        let (many, spent) = charged(true);
+        if spent < 800 * SLOW {
+            eprintln!("skipped: {spent:?} are too few for this test");
+            return;
+        }
+        // One in eight stands for eight.
+        assert!(many > spent / 3 && many < spent * 3, "{many:?} of {spent:?}");
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hypervisor::Meter;
 use port::Queue;
@@ -16,6 +17,7 @@ use wire::ethernet::MacAddr;
 
 use crate::budget::MemoryBudget;
 use crate::config_space::Link;
+use crate::doorbells::HeldUp;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::{Announcement, GuestTx};
@@ -41,6 +43,9 @@ pub trait Device: Send + Sync {
 
     /// What the session has come to, each time that this is something else, and after a moment in which the front-end said nothing.
     fn settle(&self, _condition: Condition) {}
+
+    /// Notifications of the guest have held up whoever sent them, for some such time. Called by workers: it must not block.
+    fn held_up(&self, _time: Duration) {}
 }
 
 /// A part of a guest's memory.
@@ -117,7 +122,7 @@ impl Session {
         meter: Arc<Meter>,
     ) -> io::Result<Self> {
         let alarm = Alarm::new()?;
-        let rings = new_rings(options, &alarm)?;
+        let rings = new_rings(options, &device, &alarm)?;
         Ok(Self {
             options,
             negotiated: None,
@@ -191,7 +196,7 @@ impl Session {
     /// The process is out of descriptors.
     pub fn with_blame(self, processes: Arc<Processes>, port: &str) -> io::Result<Self> {
         let alarm = Alarm::of(Some((processes, port)))?;
-        let rings = new_rings(self.options, &alarm)?;
+        let rings = new_rings(self.options, &self.device, &alarm)?;
         Ok(Self { alarm, rings, ..self })
     }
 
@@ -203,7 +208,7 @@ impl Session {
 
     /// Forgets the rings.
     pub(crate) fn reset_rings(&mut self) -> io::Result<()> {
-        self.rings = new_rings(self.options, &self.alarm)?;
+        self.rings = new_rings(self.options, &self.device, &self.alarm)?;
         Ok(())
     }
 
@@ -301,8 +306,14 @@ impl Session {
     }
 }
 
-fn new_rings(options: DeviceOptions, alarm: &Arc<Alarm>) -> io::Result<Vec<Vring>> {
-    let rings = (0..2 * options.queues).map(|_| Vring::new());
+fn new_rings(
+    options: DeviceOptions,
+    device: &Arc<dyn Device>,
+    alarm: &Arc<Alarm>,
+) -> io::Result<Vec<Vring>> {
+    let device = device.clone();
+    let held_up: HeldUp = Arc::new(move |time| device.held_up(time));
+    let rings = (0..2 * options.queues).map(|_| Vring::new(held_up.clone()));
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
     rings.iter().try_for_each(|ring| watchdog::watch(&ring.call, alarm))?;
     Ok(rings)

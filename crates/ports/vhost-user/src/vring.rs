@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use virtqueue::{GuestMemory, InflightLog, Options, Queue, RingAddresses, RingSetup, SetupError};
 
-use crate::doorbells::{Call, DoorbellError, Kick};
+use crate::doorbells::{Call, DoorbellError, HeldUp, Kick};
 
 /// A ring's state.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ pub(crate) struct Vring {
 
 impl Vring {
     /// A ring that is not started.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(held_up: HeldUp) -> io::Result<Self> {
         Ok(Self {
             size: 0,
             at: None,
             position: Position::default(),
             kick: Arc::new(Kick::new()?),
-            call: Arc::default(),
+            call: Arc::new(Call::of(held_up)),
             is_started: false,
             is_enabled: false,
             kicks: None,

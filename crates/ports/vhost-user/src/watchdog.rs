@@ -3,7 +3,6 @@
 //! A descriptor for notifications is shared with the front-end, and so are its flags: the front-end can make it blocking
 //! after it was checked, and fill its counter. The next write of a worker would then wait for ever, and with it every port that
 //! the worker serves. No system call writes to an eventfd without regard to that flag, so eventfds that are written are watched.
-//! It can also have thousands of epoll instances wait for one eventfd, all of which each write has to wake.
 //!
 //! At the first proof, all descriptors of that front-end's process are refused, in all its sessions: if each had to be found full by a look of
 //! its own, one with many rings or ports would hold its neighbours up once for each of them.
@@ -47,8 +46,6 @@ enum Look {
     Written,
     /// Somebody writes to it, and its counter is full.
     Full,
-    /// Writes to it take long.
-    Slow,
     /// It needs no more checks.
     Gone,
 }
@@ -60,7 +57,6 @@ impl Watched {
         match call.write_under_way() {
             // Only now is it worth a system call.
             Some(_) if call.is_full() => Look::Full,
-            _ if call.is_slow() => Look::Slow,
             None if before == self.writes => Look::Quiet,
             _ => Look::Written,
         }
@@ -76,13 +72,9 @@ impl Watched {
 pub(crate) const BLOCKED: &str =
     "the front-end filled an eventfd, which blocks whoever writes to it";
 
-/// The same of one that made each of its notifications slow.
-pub(crate) const SLOW: &str =
-    "the front-end has thousands wait for an eventfd, which holds up whoever writes to it";
-
 /// Refuses all calls of the front-end that has this alarm, which has proven hostile, and of the other sessions of its process; and frees whoever
 /// writes to one of them.
-fn refuse_all(watched: &mut Vec<Watched>, (culprit, why): (&Weak<Alarm>, &str), free: Free) {
+fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>, free: Free) {
     let alarm = culprit.upgrade();
     let is_its = |one: &Watched| match (&alarm, one.alarm.upgrade()) {
         (Some(culprit), Some(own)) => own.shares_blame(culprit),
@@ -93,7 +85,7 @@ fn refuse_all(watched: &mut Vec<Watched>, (culprit, why): (&Weak<Alarm>, &str), 
     // All of them first: a worker that is freed goes on to the next ring at once.
     calls.iter().for_each(|call| call.refuse());
     if let Some(alarm) = &alarm {
-        alarm.prove(why);
+        alarm.prove(BLOCKED);
     }
     // A counter that had room a moment ago may be filled under its write, and nobody looks any more.
     for call in calls.into_iter().filter(|call| call.write_under_way().is_some()) {
@@ -152,14 +144,12 @@ fn look_at_all(watched: &mut Vec<Watched>, free: Free) -> bool {
     watched.retain_mut(|one| {
         let found = one.look();
         is_quiet &= matches!(found, Look::Quiet | Look::Gone);
-        match found {
-            Look::Full => hostile.push((one.alarm.clone(), BLOCKED)),
-            Look::Slow => hostile.push((one.alarm.clone(), SLOW)),
-            Look::Quiet | Look::Written | Look::Gone => {}
+        if found == Look::Full {
+            hostile.push(one.alarm.clone());
         }
         found != Look::Gone
     });
-    hostile.iter().for_each(|(alarm, why)| refuse_all(watched, (alarm, why), free));
+    hostile.iter().for_each(|alarm| refuse_all(watched, alarm, free));
     is_quiet
 }
 
@@ -178,14 +168,12 @@ fn run() {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::OwnedFd;
 
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use rustix::fs::OFlags;
     use shm::Sender;
 
     use super::*;
-    use crate::doorbells::cpu_time;
     use crate::processes::Processes;
 
     /// A worker may lose its CPU within a write. Its front-end did nothing.
@@ -273,47 +261,5 @@ mod tests {
         look_at_all(&mut own, drain_beside);
         worker.join().unwrap();
         assert!(own.is_empty(), "it is looked at for ever");
-    }
-
-    /// Descriptors of this process that an epoll instance watches, as many as it may have: a write to the eventfd wakes each. Beside the tests' own they
-    /// leave some room.
-    fn crowd(fd: &File) -> (OwnedFd, Vec<File>) {
-        use rustix::event::epoll;
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        let wanted = limit.maximum.unwrap_or(u64::MAX).min(20_000);
-        let current = limit.current.map(|current| current.max(wanted));
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum }).unwrap();
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let watch = |_| {
-            let own = fd.try_clone().unwrap();
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&epoll, &own, epoll::EventData::new_u64(0), flags).unwrap();
-            own
-        };
-        let all = (0..wanted - 1000).map(watch).collect();
-        (epoll, all)
-    }
-
-    #[test]
-    fn a_front_end_that_makes_notifications_slow_is_refused() {
-        let (alarm, neighbours) = (Alarm::new().unwrap(), Alarm::new().unwrap());
-        let ((call, fd), (neighbour, _fd)) = (watched(&alarm), watched(&neighbours));
-        let _crowd = crowd(&fd);
-        let before = cpu_time();
-        call.notify();
-        let time = cpu_time() - before;
-        if time < 2 * crate::doorbells::SLOW {
-            eprintln!("skipped: {time:?} is too fast for this test");
-            return;
-        }
-        let limit = std::time::Instant::now() + Duration::from_secs(20);
-        while !alarm.has_rung() {
-            assert!(std::time::Instant::now() < limit, "it goes on with {time:?} for each");
-            call.notify();
-            neighbour.notify();
-        }
-        assert!(alarm.why().is_some_and(|why| why.contains("thousands")));
-        assert!(call.begin().is_none() && neighbour.begin().is_some() && !neighbours.has_rung());
     }
 }

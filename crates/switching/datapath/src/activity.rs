@@ -32,6 +32,13 @@ pub(crate) struct Turn {
     pub(crate) are_copies: bool,
 }
 
+impl Turn {
+    /// Whether the same ports are in the thread's hands in both.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        (self.from, self.to, self.are_copies) == (other.from, other.to, other.are_copies)
+    }
+}
+
 impl Activity {
     /// The thread is in this round. After a wait for events, [`Dozer::wake`](poller::Dozer::wake) has the barrier that belongs to
     /// it; rounds one after the other need none.
@@ -55,6 +62,14 @@ impl Activity {
     pub(crate) fn serve(&self, port: u64) {
         self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.from.store(port + 1, Ordering::Relaxed);
+        self.to.store(0, Ordering::Relaxed);
+    }
+
+    /// No port has a turn: it looks for events, or executes commands.
+    #[inline]
+    pub(crate) fn serve_none(&self) {
+        self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.from.store(0, Ordering::Relaxed);
         self.to.store(0, Ordering::Relaxed);
     }
 

@@ -375,7 +375,7 @@ impl Recipient<'_> {
         let memory = if memory.borrows { to.memory_of(offers, memory) } else { memory };
         let mut count = offers.len();
         let its = to.memory();
-        if (memory.avoids(its) || to.is_suspect())
+        if (memory.avoids(its) || to.is_avoided(queue))
             && let Some(inbox) = to.inbox(queue)
         {
             count = to.count_in_place(inbox, offers);
@@ -385,7 +385,9 @@ impl Recipient<'_> {
             }
         }
         let (group, offers) = (&group[..count], &mut offers[..count]);
-        let flush = match memory.is_left_for(its) || pass.port.is_suspect() {
+        // Buffers that somebody else has lent are a third port's memory.
+        let is_lent = memory.borrows && memory.can_sleep;
+        let flush = match memory.is_left_for(its) || pass.port.is_suspect() || is_lent {
             false => carrier.hand_over(to, queue, *body, offers),
             true => carrier.deliver_copies(to, queue, *body, offers),
         };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use port::{
     DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer, Outcome, Rewrap,
@@ -98,6 +98,11 @@ fn word(id: u16, serial: u64) -> u64 {
     serial << ID_BITS | u64::from(id)
 }
 
+/// Whether a port [is a suspect](Port::suspect), or was one.
+const NONE: u8 = 0;
+const PRESENT: u8 = 1;
+const PAST: u8 = 2;
+
 /// A port.
 pub struct Port {
     id: PortId,
@@ -114,7 +119,7 @@ pub struct Port {
     egress: Box<[EgressQueue]>,
     memory: PortMemory,
     /// See [`suspect`](Self::suspect).
-    is_suspect: AtomicBool,
+    suspicion: AtomicU8,
     /// By egress queue: the frames of ports that must not wait for its memory. Empty if nobody sleeps there.
     inboxes: Box<[Inbox]>,
     /// The number of the first egress queue, if it lends buffers.
@@ -149,7 +154,7 @@ impl Port {
             peer: None,
             egress: egress.into_iter().map(EgressQueue::new).collect(),
             memory: PortMemory::default(),
-            is_suspect: AtomicBool::new(false),
+            suspicion: AtomicU8::new(NONE),
             inboxes: Box::default(),
             lender: None,
             hashes_macs: false,
@@ -192,12 +197,29 @@ impl Port {
     /// memory together with that of others, which costs each frame a copy: the next [`Sleep`](crate::Sleep) says whose memory it is. Only for a
     /// port whose memory [can sleep](PortMemory::can_sleep).
     pub fn suspect(&self, is_suspect: bool) {
-        self.is_suspect.store(is_suspect, Ordering::Relaxed);
+        let before = self.suspicion.load(Ordering::Relaxed);
+        let state = match is_suspect {
+            true => PRESENT,
+            false if before == NONE => NONE,
+            false => PAST,
+        };
+        self.suspicion.store(state, Ordering::Relaxed);
     }
 
+    /// Whether its frames are copied before another port's queue is locked.
     #[inline]
     pub(crate) fn is_suspect(&self) -> bool {
-        self.is_suspect.load(Ordering::Relaxed)
+        self.suspicion.load(Ordering::Relaxed) == PRESENT
+    }
+
+    /// Whether its own turns deliver all frames to a queue: also when it is no suspect any more, until those are delivered that are on their way.
+    #[inline]
+    pub(crate) fn is_avoided(&self, queue: usize) -> bool {
+        match self.suspicion.load(Ordering::Relaxed) {
+            NONE => false,
+            PRESENT => true,
+            _ => self.inbox(queue).is_some_and(Inbox::has_work),
+        }
     }
 
     /// The frames on their way to an egress queue that its own turns deliver, if there can be any.

@@ -29,6 +29,18 @@ pub struct Failure {
 /// Called for each failure, on a worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 
+/// What a worker waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// A page to be read or cleared, or nobody knows what.
+    #[default]
+    Unknown,
+    /// A hole in the file of the memory.
+    Hole,
+    /// The lock of this process's address space. Whoever has it waits for something else: this worker's turn may be of any port.
+    Lock,
+}
+
 /// A worker was held up in the memory of one of these ports, or in a call for it.
 #[derive(Clone, Debug)]
 pub struct Sleep {
@@ -42,8 +54,8 @@ pub struct Sleep {
     pub are_copies: bool,
     /// How long the worker was held up, as far as was seen.
     pub time: Duration,
-    /// Whether it waited for a hole in the memory's file. Otherwise for a page to be read or cleared, or nobody knows for what.
-    pub is_in_hole: bool,
+    /// What it waited for.
+    pub cause: Cause,
     /// Whether one of them is detached since then, or is about to be.
     pub has_left: bool,
     /// Whether another thread took its place. Otherwise it slept often, for a short time each.

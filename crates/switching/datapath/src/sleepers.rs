@@ -21,7 +21,7 @@ use crate::Datapath;
 use crate::activity::Turn;
 use crate::command::Command;
 use crate::port::Port;
-use crate::shared::{Shared, Sleep};
+use crate::shared::{Cause, Shared, Sleep};
 use crate::worker::Worker;
 use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 
@@ -90,24 +90,30 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
 /// What was seen of a worker.
 struct Looks {
     worker: Arc<WorkerState>,
-    /// The turn in which it was last found, when that was for the first time, and what CPU time it had used by the second.
+    looked: Instant,
+    /// The turn in which it was last found, and what CPU time it had used at the second look.
     turn: Turn,
-    since: Instant,
     cpu_time: Option<Duration>,
-    /// At how many checks in a row it slept.
+    /// At how many looks in a row it slept.
     asleep: u32,
-    /// Looks of the current [`WINDOW`], those of them that found it asleep, and the turn of the last one.
+    /// Looks of the current [`WINDOW`], and those of them that found it asleep.
     looks: u32,
     short: u32,
-    sleeper: Turn,
-    /// Whether it waited for a hole then.
-    is_in_hole: bool,
+    sleeper: Sleeper,
+}
+
+/// The last turn that was found asleep.
+#[derive(Clone, Copy, Default)]
+struct Sleeper {
+    turn: Turn,
+    cause: Cause,
+    /// How long turns with these ports slept in the current window, as far as was seen.
+    time: Duration,
 }
 
 /// What a look found.
 enum Found {
-    /// It sleeps, perhaps until a hole is made.
-    Asleep { is_in_hole: bool },
+    Asleep(Cause),
     /// It is awake. The CPU time that it has used, if it is in the same turn as at the last look.
     Awake(Option<Duration>),
 }
@@ -116,14 +122,13 @@ impl Looks {
     fn new(worker: Arc<WorkerState>) -> Self {
         Self {
             worker,
+            looked: Instant::now(),
             turn: Turn::default(),
-            since: Instant::now(),
             cpu_time: None,
             asleep: 0,
             looks: 0,
             short: 0,
-            sleeper: Turn::default(),
-            is_in_hole: false,
+            sleeper: Sleeper::default(),
         }
     }
 
@@ -152,52 +157,59 @@ impl Looks {
             thread.activity.round()?;
             let turn = thread.activity.turn();
             let found = match thread.is_asleep() {
-                true => Found::Asleep { is_in_hole: thread.is_in_hole() },
+                true => Found::Asleep(thread.cause()),
                 false => Found::Awake((turn == before).then(|| thread.cpu_time()).flatten()),
             };
             // What is found of another turn says nothing of this one.
             let is_same = turn == thread.activity.turn();
             Some((turn, if is_same { found } else { Found::Awake(None) }))
         });
+        let since = self.looked.elapsed();
+        self.looked += since;
         let Some((turn, found)) = seen.flatten() else {
             self.asleep = 0;
             return self.ring(shared);
         };
         if turn != self.turn {
-            (self.turn, self.since, self.cpu_time, self.asleep) = (turn, Instant::now(), None, 0);
+            (self.turn, self.cpu_time, self.asleep) = (turn, None, 0);
         }
         self.looks += 1;
-        let mut is_too_long = false;
+        let mut used = Duration::ZERO;
         match found {
-            Found::Asleep { is_in_hole } => {
+            Found::Asleep(cause) => {
                 self.asleep += 1;
                 self.short += 1;
-                (self.sleeper, self.is_in_hole) = (turn, is_in_hole);
+                let before = self.sleeper;
+                let time = if before.turn.is_beside(&turn) { before.time } else { Duration::ZERO };
+                self.sleeper = Sleeper { turn, cause, time: time + since };
             }
             Found::Awake(cpu_time) => {
                 self.asleep = 0;
-                let used =
-                    cpu_time.and_then(|now| now.checked_sub(*self.cpu_time.get_or_insert(now)));
-                is_too_long = used >= Some(LONG_TURN);
+                // Outside of turns nobody is to blame.
+                if let Some(now) = cpu_time.filter(|_| turn.from.is_some()) {
+                    used = now.saturating_sub(*self.cpu_time.get_or_insert(now));
+                }
             }
         }
-        if self.asleep >= ASLEEP || is_too_long {
-            self.is_in_hole &= !is_too_long;
-            self.replace(shared, turn);
+        if used >= LONG_TURN {
+            self.sleeper = Sleeper { turn, cause: Cause::Unknown, time: used };
+        }
+        if used >= LONG_TURN || self.asleep >= ASLEEP {
+            self.replace(shared);
             // The next thread's turns begin anew.
             *self = Self::new(self.worker.clone());
         }
         if self.looks >= WINDOW {
             if self.short >= SHORT_SLEEPS {
-                self.report(shared, self.sleeper, None);
+                self.report(shared, false);
             }
-            (self.looks, self.short) = (0, 0);
+            (self.looks, self.short, self.sleeper) = (0, 0, Sleeper::default());
         }
         true
     }
 
-    fn replace(&mut self, shared: &Arc<Shared>, turn: Turn) {
-        let worker = self.worker.number;
+    fn replace(&self, shared: &Arc<Shared>) {
+        let (worker, turn) = (self.worker.number, self.sleeper.turn);
         // Before the new thread may find them locked.
         let ports = [turn.from, turn.to].into_iter().flatten();
         for port in ports.filter_map(|serial| find(shared, serial)) {
@@ -211,11 +223,11 @@ impl Looks {
                 return;
             }
         }
-        self.report(shared, turn, Some(self.since.elapsed() + TICK));
+        self.report(shared, true);
     }
 
-    /// Reports a turn in which it was held up: so long, if another thread has its place; otherwise for one of several short times.
-    fn report(&self, shared: &Shared, turn: Turn, time: Option<Duration>) {
+    fn report(&self, shared: &Shared, is_replaced: bool) {
+        let Sleeper { turn, cause, time } = self.sleeper;
         let Turn { from, to, are_copies, .. } = turn;
         let queue = from.and_then(|from| self.worker.queue_in_turn(from));
         let mut ports = [from, to].into_iter().flatten();
@@ -226,15 +238,13 @@ impl Looks {
             worker = self.worker.number,
             from = name(&from),
             to = name(&to),
-            is_in_hole = self.is_in_hole,
-            is_replaced = time.is_some(),
+            ?cause,
+            is_replaced,
             "a worker was held up by a guest"
         );
         if let Some(sink) = shared.on_sleep.get() {
             let queue = queue.filter(|queue| *queue != usize::MAX);
-            let (is_replaced, is_in_hole) = (time.is_some(), self.is_in_hole);
-            let time = time.unwrap_or(TICK * self.short);
-            sink(Sleep { from, queue, to, are_copies, time, is_in_hole, has_left, is_replaced });
+            sink(Sleep { from, queue, to, are_copies, time, cause, has_left, is_replaced });
         }
     }
 }

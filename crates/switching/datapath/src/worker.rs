@@ -227,6 +227,8 @@ impl Worker {
         let mut events = Vec::with_capacity(64);
         let mut now = Instant::now();
         if self.generation > 0 {
+            self.rounds += 1;
+            self.activity.begin_round(self.rounds);
             self.carrier.begin(now);
             // It may be paused.
             if !self.run_commands() {
@@ -250,6 +252,7 @@ impl Worker {
             if self.held.flush(&self.activity, self.carrier.now, !has_work) {
                 self.ended = None;
             }
+            self.activity.serve_none();
             if self.is_replaced() {
                 break;
             }
@@ -276,7 +279,7 @@ impl Worker {
     #[inline]
     fn is_dry(&mut self) -> bool {
         let mut active = self.slots.iter().flatten().filter(|slot| slot.active);
-        active.all(|slot| {
+        let is_dry = active.all(|slot| {
             // It may have slept in the last one, and another thread have its place.
             if self.is_replaced() {
                 return false;
@@ -288,7 +291,9 @@ impl Worker {
                 }
                 Work::Serve(_) | Work::Nothing => false,
             }
-        })
+        });
+        self.activity.serve_none();
+        is_dry
     }
 
     /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether

@@ -17,7 +17,7 @@ use tracing::error;
 
 use crate::activity::Activity;
 use crate::command::Command;
-use crate::shared::Shared;
+use crate::shared::{Cause, Shared};
 use crate::slot::Entry;
 use crate::times::Times;
 
@@ -61,11 +61,17 @@ impl WorkerThread {
         state.and_then(|state| stat.get(state)) == Some(&b'D')
     }
 
-    /// Whether it sleeps until a hole in a file of shared memory is made: `shmem_fault`, or a function that it calls.
-    pub(crate) fn is_in_hole(&self) -> bool {
+    /// What it waits for, if it is asleep, by the kernel's function that sleeps.
+    pub(crate) fn cause(&self) -> Cause {
         let mut name = [0; 64];
         let len = self.wchan.as_ref().and_then(|wchan| wchan.read_at(&mut name, 0).ok());
-        name[..len.unwrap_or(0)].starts_with(b"shmem_fa")
+        // Behind a dot the compiler says what it has made of it.
+        let name = name[..len.unwrap_or(0)].split(|byte| *byte == b'.').next();
+        match name.unwrap_or_default() {
+            b"shmem_fault" | b"shmem_falloc_wait" => Cause::Hole,
+            b"do_user_addr_fault" | b"lock_mm_and_find_vma" | b"do_page_fault" => Cause::Lock,
+            _ => Cause::Unknown,
+        }
     }
 
     /// The CPU time that it has used, as of the kernel's last tick.

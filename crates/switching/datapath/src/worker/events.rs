@@ -36,6 +36,7 @@ impl Worker {
         let waits = timeout != Some(Duration::ZERO);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.clear();
+        self.activity.serve_none();
         if waits {
             let past = self.slots.iter().flatten().filter_map(Slot::past).min();
             self.activity.rest(past.map(|past| past.duration_since(self.shared.started)));

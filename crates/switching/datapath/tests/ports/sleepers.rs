@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::cpus::CpuList;
-use datapath::{Config, Datapath, PortMemory, Sleep, Workers};
+use datapath::{Cause, Config, Datapath, PortMemory, Sleep, Workers};
 use hypervisor::Hypervisor;
 use port::{Broken, Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender, Sent};
@@ -503,8 +503,7 @@ fn a_sleep_beside_a_suspect_says_whose_memory_it_is() {
                     }
                 },
             );
-            let Some(Sleep { from: Some(port), to, are_copies, is_in_hole, time, .. }) = sleep
-            else {
+            let Some(Sleep { from: Some(port), to, are_copies, cause, time, .. }) = sleep else {
                 return false;
             };
             let found = (name(&port), to.as_ref().map(name), are_copies);
@@ -513,7 +512,7 @@ fn a_sleep_beside_a_suspect_says_whose_memory_it_is() {
             // A kernel without the names of its functions does not say it.
             let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
             assert!(
-                is_in_hole || !names.contains(" shmem_fault\n"),
+                cause == Cause::Hole || !names.contains(" shmem_fault\n"),
                 "nobody knows that it is a hole"
             );
             true
@@ -527,10 +526,11 @@ fn neighbours_of_a_port_that_makes_a_worker_compute_go_on() {
     let switch = Switch::new(1);
     let (sender, heard) = std::sync::mpsc::channel();
     switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+    let end = std::time::Instant::now() + LIMIT;
     let is_over = Arc::<AtomicBool>::default();
-    let end = is_over.clone();
+    let is_known = is_over.clone();
     let egress: Box<dyn Egress> = Box::new(FakeEgress::new(move |_, _| {
-        while !end.load(Ordering::SeqCst) {
+        while !is_known.load(Ordering::SeqCst) && std::time::Instant::now() < end {
             std::hint::spin_loop();
         }
         Ok(Outcome::Delivered)
@@ -543,8 +543,46 @@ fn neighbours_of_a_port_that_makes_a_worker_compute_go_on() {
     wait_until("its turn", || peer.sender.turns() > 0);
     red.sender.send(frame(blue.mac, red.mac, 100, 0));
     wait_until("blue's frame", || blue.egress.count() == 1);
+    assert!(std::time::Instant::now() < end, "blue had it only when the turn was over");
     let sleep = heard.recv_timeout(LIMIT).unwrap();
     is_over.store(true, Ordering::SeqCst);
-    assert!(sleep.is_replaced && !sleep.is_in_hole);
+    assert!(sleep.is_replaced && sleep.cause == Cause::Unknown);
     assert!(sleep.to.is_some_and(|to| Arc::ptr_eq(&to, &bad.port)));
+}
+
+/// It computes without end, and in nobody's turn.
+#[test]
+fn a_worker_that_polls_without_work_is_not_replaced() {
+    let switch = Switch::with(&Config { always_poll: true, ..Config::default() });
+    let (sender, heard) = std::sync::mpsc::channel();
+    switch.datapath.on_sleep(Box::new(move |sleep| drop(sender.send(sleep))));
+    let red = plain(&switch.datapath, 1);
+    let full = plug(&switch.datapath, 2, Sender::new(), Receiver::with_room(0));
+    refresh(&switch.datapath);
+    let first = switch.datapath.worker_threads();
+    red.sender.send(frame(full.mac, red.mac, 100, 0));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(switch.datapath.worker_threads(), first);
+    assert!(heard.try_recv().is_err());
+}
+
+/// What a suspect's turns still have to deliver is not overtaken.
+#[test]
+fn frames_stay_in_order_when_a_port_is_no_suspect_any_more() {
+    let switch = Switch::new(1);
+    let red = plug_with(&switch.datapath, 0, CAN_SLEEP, Sender::new(), Receiver::new());
+    let blue = plug_with(&switch.datapath, 1, CAN_SLEEP, Sender::new(), Receiver::with_room(0));
+    refresh(&switch.datapath);
+    let send = |numbers: std::ops::Range<u32>| {
+        numbers.for_each(|n| red.sender.send(frame(blue.mac, red.mac, 100, n)));
+    };
+    blue.port.suspect(true);
+    send(0..20);
+    wait_until("they are on their way", || red.sender.answers().len() == 20);
+    blue.port.suspect(false);
+    blue.egress.make_room(usize::MAX);
+    send(20..200);
+    wait_until("all", || blue.egress.count() == 200);
+    let expected: Vec<_> = (0..200).map(|n| frame(blue.mac, red.mac, 100, n)).collect();
+    assert!(blue.egress.take() == expected);
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::{Port, Sleep};
+use datapath::{Cause, Port, Sleep};
 use tracing::warn;
 
 use super::Control;
@@ -25,7 +25,7 @@ const HOLE_MADE: &str = "its memory was taken away while a worker used it, which
 impl Control {
     /// A worker was held up by a guest.
     pub(super) fn slept(&mut self, sleep: &Sleep) {
-        let Sleep { from, queue, to, are_copies, time, is_in_hole, has_left, is_replaced } = sleep;
+        let Sleep { from, queue, to, are_copies, time, cause, has_left, is_replaced } = sleep;
         if *is_replaced {
             self.replace_uplinks(from.as_ref().zip(*queue), to.as_ref());
         }
@@ -44,8 +44,8 @@ impl Control {
         }
         // One that is cut off already is the culprit, and honest machines do not wait for the looks.
         let culprit = match &*suspects {
-            _ if *has_left => None,
-            [alone] if *is_in_hole => Some(*alone),
+            _ if *has_left || *cause == Cause::Lock => None,
+            [alone] if *cause == Cause::Hole => Some(*alone),
             all => self.shrinking(all),
         };
         if let Some(PluggedPort { record, source }) = culprit.and_then(|id| self.ports.get_mut(&id))
@@ -56,7 +56,7 @@ impl Control {
             self.disconnect_condemned();
         }
         let rests = match &*suspects {
-            _ if culprit.is_some() || *has_left => None,
+            _ if culprit.is_some() || *has_left || *cause == Cause::Lock => None,
             all => self.suspect(all, to.as_ref(), *time),
         };
         for id in in_hand.into_iter().filter(|id| culprit != Some(*id)) {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use control_socket::{IgnoredKey, PortState, PortStatus, TableKind, Traffic};
-use datapath::Datapath;
+use datapath::{Cause, Datapath};
 use host::TempDir;
 use hypervisor::{DomId, Meter, Metered};
 use machine::Machine;
@@ -251,69 +251,122 @@ fn a_port_gets_its_address_when_the_one_that_had_it_goes() {
     assert!(entry.taught);
 }
 
-/// Nothing says that it was on purpose, so it is not cut off.
-#[test]
-fn a_port_that_holds_workers_up_beyond_its_share_rests() {
-    let World { mut control, folder, .. } = World::new("");
-    let socket = folder.path().join("vm");
-    let table = format!("[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = {socket:?}\n");
-    let config = Config::parse(&table).unwrap();
-    let port = of_tables(&config, TableKind::Port, None).unwrap().remove(0);
-    let id = port.record.identity.id;
-    let port = port.open(&control.host).unwrap();
-    control.ports.insert(id, port);
-    // As its session says it. A frame from it shows that it is served.
-    let ready = |control: &mut Control| {
+/// A virtual machine's port. The test says what its front-end's session would.
+struct MachinePort {
+    control: Control,
+    id: PortId,
+    _folder: TempDir,
+}
+
+impl MachinePort {
+    fn new() -> Self {
+        let World { mut control, folder, .. } = World::new("");
+        let socket = folder.path().join("vm");
+        let table =
+            format!("[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = {socket:?}\n");
+        let config = Config::parse(&table).unwrap();
+        let port = of_tables(&config, TableKind::Port, None).unwrap().remove(0);
+        let id = port.record.identity.id;
+        let port = port.open(&control.host).unwrap();
+        control.ports.insert(id, port);
+        Self { control, id, _folder: folder }
+    }
+
+    /// Its rings can be served. A frame from it shows that they are.
+    fn ready(&mut self) -> Sender {
         let (sender, ingress) = Sender::new();
         let egress = Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)));
         let queues = vec![port::Queue { ingress, egress }];
-        control.serve_port(id, PortEvent::Ready { queues, agreed: None });
+        self.control.serve_port(self.id, PortEvent::Ready { queues, agreed: None });
         sender.send([2; 60]);
         sender
-    };
-    let is_carried = |sender: &Sender| {
-        let start = Instant::now();
-        while sender.answers().is_empty() {
-            assert!(start.elapsed().as_secs() < 20);
-        }
-    };
-    let mut sender = ready(&mut control);
-    is_carried(&sender);
-    let is_held_up = |control: &mut Control, time| {
-        let from = control.ports[&id].record.port.clone();
-        control.slept(&datapath::Sleep {
+    }
+
+    fn gone(&mut self) {
+        self.control.serve_port(self.id, PortEvent::Gone(Reason::Stopping));
+    }
+
+    fn port(&self) -> Option<Arc<Port>> {
+        self.control.ports[&self.id].record.port.clone()
+    }
+
+    /// A worker slept in its memory.
+    fn slept(&mut self, time: Duration) {
+        let (from, cause) = (self.port(), Cause::Unknown);
+        let sleep = datapath::Sleep {
             from,
             queue: None,
             to: None,
             are_copies: false,
             time,
-            is_in_hole: false,
+            cause,
             has_left: false,
             is_replaced: true,
-        });
-        control.serve_port(id, PortEvent::Gone(Reason::Stopping));
-    };
-    let reason = |control: &mut Control| control.status().ports.remove(0).reason;
+        };
+        self.control.slept(&sleep);
+    }
+
+    fn reason(&mut self) -> Option<Reason> {
+        self.control.status().ports.remove(0).reason
+    }
+}
+
+fn wait_until_carried(sender: &Sender) {
+    let start = Instant::now();
+    while sender.answers().is_empty() {
+        assert!(start.elapsed().as_secs() < 20);
+    }
+}
+
+/// Nothing says that it was on purpose, so it is not cut off.
+#[test]
+fn a_port_that_holds_workers_up_beyond_its_share_rests() {
+    let mut machine = MachinePort::new();
+    wait_until_carried(&machine.ready());
     for _ in 0..2 {
-        is_held_up(&mut control, Duration::from_millis(24));
-        assert_eq!(reason(&mut control), None);
-        sender = ready(&mut control);
-        is_carried(&sender);
+        machine.slept(Duration::from_millis(24));
+        machine.gone();
+        assert_eq!(machine.reason(), None);
+        wait_until_carried(&machine.ready());
     }
-    is_held_up(&mut control, Duration::from_millis(8));
-    assert_eq!(reason(&mut control), Some(Reason::HeldWorkersUp));
+    machine.slept(Duration::from_millis(14));
+    machine.gone();
+    assert_eq!(machine.reason(), Some(Reason::HeldWorkersUp));
     // Its front-end may even come again meanwhile.
-    for is_new in [false, true] {
+    let [_, sender] = [false, true].map(|is_new| {
         if is_new {
-            control.serve_port(id, PortEvent::Gone(Reason::Stopping));
+            machine.gone();
         }
-        sender = ready(&mut control);
-        control.look();
+        let sender = machine.ready();
+        machine.control.look();
         assert!(sender.answers().is_empty() && sender.turns() == 0, "its memory is touched");
-    }
-    while reason(&mut control).is_some() {
+        sender
+    });
+    while machine.reason().is_some() {
         std::thread::sleep(Duration::from_millis(10));
-        control.look();
+        machine.control.look();
     }
-    is_carried(&sender);
+    wait_until_carried(&sender);
+}
+
+/// Two workers, or two short sleeps.
+#[test]
+fn rings_that_are_being_served_anew_are_not_asked_for_once_more() {
+    for second in 0..3 {
+        let mut machine = MachinePort::new();
+        wait_until_carried(&machine.ready());
+        let port = machine.port();
+        let sleep = |machine: &mut MachinePort, moment| {
+            if moment == 0 || moment == second {
+                machine.slept(Duration::from_millis(1));
+            }
+        };
+        sleep(&mut machine, 0);
+        sleep(&mut machine, 1);
+        machine.gone();
+        sleep(&mut machine, 2);
+        wait_until_carried(&machine.ready());
+        let is_same = port.zip(machine.port()).is_some_and(|(old, new)| Arc::ptr_eq(&old, &new));
+        assert!(is_same, "a second port has its place");
+    }
 }

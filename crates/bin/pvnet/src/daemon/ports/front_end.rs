@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control_socket::{MappedMemory, Reason};
 use hypervisor::Meter;
@@ -204,12 +204,15 @@ impl Device for Messenger {
     fn settle(&self, condition: Condition) {
         self.events.tell(PortEvent::FrontEnd(FrontEndChange::Settled(condition)));
     }
+
+    fn held_up(&self, time: Duration) {
+        self.events.tell(PortEvent::HeldUp(time));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
-    use std::time::Duration;
 
     use host::TempDir;
     use vhost_user::Mode;

@@ -1,6 +1,7 @@
 //! What happens to ports, and what follows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use control_socket::Reason;
 use port::{Ingress, Queue, Task};
@@ -29,6 +30,8 @@ pub(in crate::daemon) enum PortEvent {
     Refused(Reason),
     /// Something happened to a virtual machine's front-end.
     FrontEnd(FrontEndChange),
+    /// Its notifications have held workers up for such a time.
+    HeldUp(Duration),
     /// Something happened to a queue that it keeps for a guest.
     Queue(QueueChange),
     /// The state of an interface's frontend, in the store, has changed.

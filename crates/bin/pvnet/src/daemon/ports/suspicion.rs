@@ -10,6 +10,8 @@ use token_bucket::TokenBucket;
 /// Microseconds for which one port may hold workers up: at once, and then in each second.
 const AT_ONCE: u64 = 50_000;
 const PER_SECOND: u64 = 3_000;
+/// The longest rest.
+const REST_MAX: Duration = Duration::from_secs(10);
 /// How long it is suspect. Frames from it and for it are copied meanwhile.
 const LENGTH: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,7 @@ impl Suspicion {
         self.share.fill(u64::try_from(elapsed).unwrap_or(u64::MAX));
         self.share.take(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let rest = self.share.time_until(PER_SECOND);
-        self.share.is_empty().then(|| Duration::from_nanos(rest))
+        self.share.is_empty().then(|| Duration::from_nanos(rest).min(REST_MAX))
     }
 }
 

@@ -123,8 +123,8 @@ impl VirtualMachine {
             return Transition::None;
         }
         self.enforce(port, &host.datapath);
-        let is_renewed = std::mem::take(&mut self.renewal) == Renewing::Begun;
-        let Some(own) = port.port.as_ref().filter(|_| is_renewed) else {
+        self.renewal = Renewing::Not;
+        let Some(own) = port.port.as_ref() else {
             return Transition::Connect { queues, tasks: Vec::new() };
         };
         let queues = queues.into_iter().map(|queue| port.wrappers.wrap(queue)).collect();
@@ -267,6 +267,12 @@ impl Source for VirtualMachine {
             }
             PortEvent::Gone(why) => self.gone(port, why),
             PortEvent::FrontEnd(change) => self.front_end_changed(port, change),
+            PortEvent::HeldUp(time) => {
+                if let Some(rest) = port.suspicion.charge(time, Instant::now()) {
+                    self.rest(port, &host.datapath, rest);
+                }
+                Transition::None
+            }
             _ => Transition::None,
         }
     }
@@ -279,7 +285,7 @@ impl Source for VirtualMachine {
     }
 
     fn detached(&mut self, port: &Record, had_queues: bool) {
-        (self.agreed, self.renewal) = (None, Renewing::Not);
+        (self.agreed, self.renewal, self.rest.queues) = (None, Renewing::Not, None);
         if had_queues {
             info!(port = port.name(), why = port.why(), "down");
         }
@@ -320,7 +326,7 @@ impl Source for VirtualMachine {
         PortStatus {
             mapped_memory: front_ends.map(|front_ends| front_ends.memory()),
             refused_connections: front_ends.map_or(0, |front_ends| front_ends.refused()),
-            reason: self.rest.until.map(|_| Reason::HeldWorkersUp).or(status.reason),
+            reason: status.reason.or(self.rest.until.map(|_| Reason::HeldWorkersUp)),
             ..status
         }
     }
@@ -340,7 +346,9 @@ impl Source for VirtualMachine {
 
     /// Frames for it wait meanwhile.
     fn renew(&mut self, port: &Record, datapath: &Datapath) {
-        if let (Some(port), Some(open)) = (&port.port, &self.open) {
+        // Once it is asked for, no thread gets its queues before they are served anew.
+        let is_due = self.renewal == Renewing::Not;
+        if let (Some(port), Some(open), true) = (&port.port, &self.open, is_due) {
             datapath.suspend_port(port);
             self.renewal = Renewing::Asked;
             open.front_ends.renew();

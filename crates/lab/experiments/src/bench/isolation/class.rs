@@ -80,7 +80,7 @@ pub enum Class {
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
     VirtioFullCalls,
-    /// Front-ends have thousands of descriptors wait for the eventfds by which their rings are notified, and come again by another port (the worker).
+    /// A front-end has thousands of descriptors wait for the eventfd by which a ring is notified (the worker, in the call that notifies).
     VirtioSlowCalls,
     /// Front-ends make holes of a gigabyte in their memory, where the frames are that they send, and come again by another port (the worker, in page
     /// faults).
@@ -138,7 +138,6 @@ impl Class {
             self,
             Self::Holes
                 | Self::VirtioFullCalls
-                | Self::VirtioSlowCalls
                 | Self::VirtioHoles
                 | Self::VirtioFilledHoles
                 | Self::VirtioSharedHoles
@@ -180,7 +179,6 @@ impl Class {
     pub fn ports(self) -> usize {
         match self {
             Self::VirtioFullCalls
-            | Self::VirtioSlowCalls
             | Self::VirtioHoles
             | Self::VirtioFilledHoles
             | Self::VirtioSharedHoles

@@ -3,7 +3,6 @@
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -121,23 +120,6 @@ impl Crowd {
         Ok((epoll, waiters))
     }
 
-    /// Does something again and again while the back-end answers, which it must not do beyond this time.
-    pub fn while_served(
-        &mut self,
-        limit: Duration,
-        mut act: impl FnMut(&mut Self) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let start = Instant::now();
-        while self.front_end.get_features().is_ok() {
-            if start.elapsed() > limit {
-                return Err("a front-end that holds the worker up keeps its session".into());
-            }
-            act(self)?;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
-
     /// Sends a frame by each pair. The back-end notifies each ring that it was taken.
     pub fn send_by_all(&mut self, frame: &[u8]) -> Result<(), String> {
         let bytes = [&[0; HEADER], frame].concat();
@@ -150,6 +132,11 @@ impl Crowd {
             pair.kicks[TX].write(1).map_err(text)?;
         }
         Ok(())
+    }
+
+    /// Whether the back-end answers.
+    pub fn is_served(&self) -> bool {
+        self.front_end.get_features().is_ok()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rings that cost the worker much, or break.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use virtqueue::DESCRIPTORS_MAX;
 use wire::ethernet::MacAddr;
@@ -119,30 +119,12 @@ fn describe(
 /// How long the back-end has to end the session.
 const END: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(300);
+/// Frames of a front-end whose notifications are slow, before it connects again.
+const SLOW_CALLS: u64 = 1000;
 
 /// Fills the calls of all rings, sends a frame by each pair of them, and waits for the session's end. Each time by another port: that of
 /// the last one is closed.
 pub fn full_calls(attacker: &mut Attacker) -> Result<u64, String> {
-    be_ended(attacker, |crowd, frame| {
-        crowd.fill_calls()?;
-        crowd.send_by_all(frame)?;
-        crowd.while_served(END, |_| Ok(()))
-    })
-}
-
-/// Has this many descriptors wait for each call, and sends frames until the session ends.
-pub fn slow_calls(attacker: &mut Attacker) -> Result<u64, String> {
-    be_ended(attacker, |crowd, frame| {
-        let _waiters = crowd.slow_calls()?;
-        crowd.while_served(END, |crowd| crowd.send_by_all(frame))
-    })
-}
-
-/// Attacks by the next port, until the session ends.
-fn be_ended(
-    attacker: &mut Attacker,
-    attack: impl FnOnce(&mut Crowd, &[u8]) -> Result<(), String>,
-) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioFullCalls.ports() {
         // All are closed.
@@ -151,8 +133,29 @@ fn be_ended(
     }
     let stream = attacker.connect_to(port)?;
     let mut crowd = Crowd::boot(stream, PAIRS_MAX)?;
-    let frame = addressed(attacker.mac(), MacAddr([2, 0, 0, 0, 0, 0x77]), FRAME_LEN);
-    attack(&mut crowd, &frame)?;
+    let mac = attacker.mac();
+    crowd.fill_calls()?;
+    crowd.send_by_all(&addressed(mac, MacAddr([2, 0, 0, 0, 0, 0x77]), FRAME_LEN))?;
+    let start = Instant::now();
+    while crowd.is_served() {
+        if start.elapsed() > END {
+            return Err("a front-end that blocks the worker keeps its session".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     std::thread::sleep(PAUSE);
     Ok(1)
+}
+
+/// Sends frames while a crowd waits for the notifications of one ring.
+pub fn slow_calls(attacker: &mut Attacker) -> Result<u64, String> {
+    let stream = attacker.connect_to(0)?;
+    let mut crowd = Crowd::boot(stream, 1)?;
+    let frame = addressed(attacker.mac(), MacAddr([2, 0, 0, 0, 0, 0x77]), FRAME_LEN);
+    let _waiters = crowd.slow_calls()?;
+    for _ in 0..SLOW_CALLS {
+        crowd.send_by_all(&frame)?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(SLOW_CALLS)
 }

@@ -34,7 +34,7 @@ enum Before {
 use Before::{Configured, Guests, Nothing};
 use Try::{Not, Paste, Script};
 
-const XEN: &str = "it needs a Xen host; make lab-xen-domains does this in one";
+const XEN: &str = "it needs a Xen host; make lab-xen-domains and lab-xen-device do this in one";
 const OVN: &str = "it needs Open vSwitch and OVN; make lab-ovn does this";
 const PACKAGE: &str = "it installs a package; make deb-test and deb-test-systemd do this";
 /// For experiments of minutes to hours. Unit tests of `pvnet-lab` and `pvscope` take all their commands.
@@ -47,6 +47,7 @@ const GATE: &str = "23 minutes of processor time; make gate-xen does this";
 const BLOCKS: &[(&str, &str, Try)] = &[
     ("README.md", "make demo", Not("CI is make test; pvnet-lab/tests/commands runs the demo")),
     ("README.md", "make deb", Not(PACKAGE)),
+    ("bench/README.md", "gungraun-runner", Not("it needs valgrind and a program of a registry")),
     ("docs/cdna.md", "pvnet nic card0 &", Paste(Configured, "card0")),
     ("docs/chadha07.md", "make scope", Not(SCOPE)),
     ("docs/chadha07.md", "--pause 2000", Not(SCOPE)),
@@ -68,6 +69,7 @@ const BLOCKS: &[(&str, &str, Try)] = &[
     ("docs/ovn.md", "add-port br-int vif-red", Not(OVN)),
     ("docs/ovn.md", "/etc/xen/scripts/vif-ovn", Not("make lab-xen-device runs it, as it stands")),
     ("docs/ovn.md", "ip tuntap add", Not(OVN)),
+    ("docs/ovn.md", "DHCP_Options", Not(OVN)),
     ("docs/ovn.md", "add-port br-int up0", Not(OVN)),
     ("docs/ports.md", "pvnet run", Paste(Nothing, "3 received")),
     ("docs/ports.md", "pvnet capture blue", Paste(Guests(&["red", "blue"]), "")),

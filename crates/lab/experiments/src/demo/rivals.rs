@@ -84,7 +84,8 @@ pub fn install(quiet: bool) -> Result<()> {
         Err(lab::Error::Failed { .. }) | Ok(()) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(run(&[&["install", "-y", "-q", "--no-install-recommends"], &packages[..]].concat())?)
+    let install = ["install", "-y", "-q", "--no-install-recommends"];
+    Ok(run(&[&install[..], &packages[..]].concat())?)
 }
 
 /// The interface in each guest.

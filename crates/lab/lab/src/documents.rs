@@ -25,31 +25,36 @@ impl Block {
     }
 }
 
-/// Folders that hold documents, with those in the root itself.
-const FOLDERS: [&str; 4] = [".", "docs", "docs/decisions", "docs/notebook"];
 /// A history has commands as they were.
 const HISTORY: &str = "CHANGELOG.md";
+/// Folders that hold no documents of the project: what is built, measured or lent.
+const OTHERS: [&str; 3] = ["target", "out", "shared"];
 
 /// The blocks of all documents below the root of the repository, in order.
 ///
 /// # Errors
 /// A document cannot be read.
 pub fn blocks(root: &Path) -> io::Result<Vec<Block>> {
-    let mut documents = Vec::new();
-    for folder in FOLDERS {
-        for entry in fs::read_dir(root.join(folder))? {
-            let name = PathBuf::from(folder).join(entry?.file_name());
-            let is_document = name.extension().is_some_and(|end| end == "md");
-            if is_document && !name.ends_with(HISTORY) {
-                documents.push(name);
+    let (mut documents, mut folders) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder))? {
+            let entry = entry?;
+            let (name, kind) = (entry.file_name(), entry.file_type()?);
+            let is_other = OTHERS.iter().any(|other| name == *other)
+                || name.as_encoded_bytes().starts_with(b".");
+            let path = folder.join(name);
+            if kind.is_dir() && !is_other {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") && !path.ends_with(HISTORY) {
+                documents.push(path);
             }
         }
     }
     documents.sort();
     let mut blocks = Vec::new();
     for document in documents {
-        let name = document.strip_prefix(".").unwrap_or(&document).display().to_string();
-        blocks.extend(of_document(&name, &fs::read_to_string(root.join(&document))?));
+        let text = fs::read_to_string(root.join(&document))?;
+        blocks.extend(of_document(&document.display().to_string(), &text));
     }
     Ok(blocks)
 }
@@ -57,7 +62,15 @@ pub fn blocks(root: &Path) -> io::Result<Vec<Block>> {
 fn of_document(name: &str, text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let (mut is_inside, mut before) = (false, "");
+    // A block in a list is indented, as its fence is.
+    let mut indent = 0;
     for (number, line) in (1..).zip(text.lines()) {
+        let inner = line.trim_start();
+        if !is_inside && inner.starts_with("```") {
+            indent = line.len() - inner.len();
+        }
+        let spaces = (line.len() - inner.len()).min(indent);
+        let line = &line[spaces..];
         match (line.strip_prefix("```"), is_inside) {
             (Some(language), false) => {
                 let note = before.strip_prefix("<!-- ").and_then(|note| note.strip_suffix(" -->"));
@@ -197,7 +210,9 @@ mod tests {
     #[test]
     fn blocks_have_their_place_their_language_and_their_note() {
         let text = "# A\n\n```sh\nls\n```\n\n<!-- keys of [[port]] -->\n```toml\nmtu = 9\n```\n";
-        let [first, second] = &of_document("docs/xen.md", text)[..] else { panic!() };
+        let text = format!("{text}- a list:\n  ```sh\n  if\n    b\n  ```\n");
+        let [first, second, third] = &of_document("docs/xen.md", &text)[..] else { panic!() };
+        assert_eq!((&*third.language, &*third.text), ("sh", "if\n  b\n"));
         assert_eq!(
             (&*first.place, &*first.language, &*first.text),
             ("docs/xen.md:3", "sh", "ls\n")

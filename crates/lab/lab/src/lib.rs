@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod browser;
 pub mod documents;
 mod fuzz;
 mod iperf;
@@ -30,6 +31,7 @@ pub use host::{
 };
 
 pub use affinity::{cpus, on_cpu, share_a_core, steer_receive};
+pub use browser::Browser;
 pub use fuzz::FuzzRounds;
 pub use iperf::{Iperf, RunningIperf, Throughput, Traffic};
 pub use memory::Rss;

@@ -1,6 +1,7 @@
 //! The laboratory's commands, as a user runs them. They start the program pvnet beside `pvnet-lab`: `cargo test --workspace` builds both,
 //! and for this package alone, build it before: `cargo build -p pvnet`.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -115,13 +116,18 @@ fn the_demo_tells_what_it_measured() {
     let folder = TempDir::new().unwrap();
     let [json, page] = ["demo.json", "demo.html"].map(|name| folder.path().join(name));
     let mut command = pvnet_lab();
-    command.args(["demo", "--quick", "--step", "talk,kill,attack,ports,idle,cost"]);
-    command.arg("--json").arg(&json).arg("--report").arg(&page);
+    command.args(["demo", "--quick", "--json"]).arg(&json).arg("--report").arg(&page);
     let mut demo = Process::capture(command).unwrap();
     demo.succeed(3 * LIMIT).unwrap();
     // Its lines may end anywhere.
     let told = demo.stdout().split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in ["The kernel has no link", "SHA-256", "disabled its port: \"", "wall between"] {
+    for words in [
+        "The kernel has no link",
+        "With all mechanisms for sending",
+        "SHA-256",
+        "disabled its port: \"",
+        "wall between",
+    ] {
         assert!(told.contains(words), "{words:?} is not in {told}");
     }
     let report = checked("bench", &std::fs::read_to_string(json).unwrap());
@@ -132,6 +138,9 @@ fn the_demo_tells_what_it_measured() {
     };
     assert!(row("kill-pause")["median"].as_f64() > Some(0.0), "{report}");
     assert_eq!(row("kill-pause")["sha256"].as_str().map(str::len), Some(64), "{report}");
+    // The papers' point. The factor is 12 on a quiet machine.
+    let [off, on] = ["all/off", "all/on"].map(|name| row(name)["median"].as_f64().unwrap());
+    assert!(on > 2.0 * off && off > 1.0, "{report}");
     assert!(row("attack-disabled")["median"].as_f64() > Some(0.0), "{report}");
     let streams =
         ["talk-tcp", "attack-tcp/during", "ports-vhost-user", "ports-card", "cost-tcp/veth-bridge"];
@@ -141,6 +150,32 @@ fn the_demo_tells_what_it_measured() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.matches("<figure>").count() >= 4, "{page}");
     assert_eq!(namespaces_of(demo.pid()), [""; 0]);
+}
+
+/// A program in a folder, as a script.
+fn program(folder: &Path, name: &str, text: &str) {
+    let file = folder.join(name);
+    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_demo_installs_rivals_on_a_machine_that_has_no_lists_of_packages_yet() {
+    requires!("iperf3", "ping", "ethtool");
+    let folder = TempDir::new().unwrap();
+    let calls = folder.path().join("calls");
+    // A machine that has no rival, and can install none.
+    program(folder.path(), "apt-get", &format!("echo \"$1\" >>{}\nexit 100", calls.display()));
+    for name in ["ip", "iperf3", "ping", "ethtool"] {
+        program(folder.path(), name, "exit 1");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pvnet-lab"));
+    command.args(["demo", "--rivals", "--quiet", "--report"]).arg(folder.path().join("page.html"));
+    command.env("PATH", folder.path());
+    let mut demo = Process::capture(command).unwrap();
+    assert_eq!(demo.wait(LIMIT).unwrap().code(), Some(1), "{}", demo.stderr());
+    assert!(demo.stderr().contains("apt-get install"), "{}", demo.stderr());
+    assert_eq!(std::fs::read_to_string(calls).unwrap(), "update\ninstall\n");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod device;
 mod direct;
 mod gro;
 mod json;
+mod live_page;
 mod log_lines;
 mod probes;
 mod terminal;

@@ -74,10 +74,18 @@ pub fn install(quiet: bool) -> Result<()> {
     }
     let progress = Progress::new(1, quiet);
     progress.step(format!("install {}, for the last step", packages.join(", ")));
-    let mut command = lab::command("apt-get")?;
-    command.args(["install", "-y", "-q", "--no-install-recommends"]).args(packages);
-    command.env("DEBIAN_FRONTEND", "noninteractive");
-    Ok(lab::run(command, INSTALL).map(drop)?)
+    let run = |words: &[&str]| {
+        let mut command = lab::command("apt-get")?;
+        command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
+        lab::run(command, INSTALL).map(drop)
+    };
+    // A fresh machine has no lists of packages. Old ones may still do; installing says so if not.
+    match run(&["update", "-q"]) {
+        Err(lab::Error::Failed { .. }) | Ok(()) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let install = ["install", "-y", "-q", "--no-install-recommends"];
+    Ok(run(&[&install[..], &packages[..]].concat())?)
 }
 
 /// The interface in each guest.

@@ -167,3 +167,21 @@ pub(super) fn protected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     wrong.extend(ports.lines().filter(|port| port.starts_with("vif")).map(str::to_owned));
     Ok(verdict("no echo with the rule; no port is left".to_owned(), &wrong))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_that_of_the_document() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        let blocks = lab::documents::blocks(&root).unwrap();
+        let script = |block: &&lab::documents::Block| {
+            block.document() == "docs/ovn.md" && block.text.starts_with("#!/bin/bash\n")
+        };
+        let text = &blocks.iter().find(script).unwrap().text;
+        let lines = text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>();
+        let here = START.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>();
+        assert!(here.windows(lines.len()).any(|part| part == lines), "{text}");
+    }
+}

@@ -23,7 +23,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build unit-machines unit-most lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,11 +56,8 @@ test: export PVNET_FUZZ_SECONDS ?= 4
 test: ## Run everything that CI runs
 	$(MAKE) deps
 	$(MAKE) fmt-check
-	$(MAKE) unit-build
+	scripts/tests
 	$(MAKE) deny docs XTASK=$(BUILT)/debug/xtask # alone, it would be built again: its dependencies have fewer features then
-	# Tests first look whether all is compiled, under the lock that clippy holds until it is done.
-	# Those that boot machines compute all the time, and leave the processors to those that have limits of seconds.
-	scripts/beside "$(MAKE) unit-most" "nice -n 5 $(MAKE) unit-machines" "sh -c 'sleep 5; exec $(MAKE) lint doc'"
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -78,17 +75,9 @@ unit-build: ## Compile all tests, and the plugin that some of them have QEMU loa
 	$(CARGO) build --workspace --all-targets
 
 # Most of them wait, so several run on each processor.
-unit unit-most unit-machines: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
+unit test: export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(nproc))
 unit: unit-build ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace --all-targets
-
-# The tests that boot machines, `short.rs` of the laboratories and of pvscope, compute for minutes on one processor.
-unit-machines:
-	$(CARGO) test --workspace --test short
-
-# All others: cargo has no option to leave a target out.
-unit-most:
-	$(CARGO) test --workspace --lib --bins --examples --benches --test '[!s]*' --test 's[!h]*'
 
 lab-dpdk: deps-dpdk ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
 	$(CARGO) build -q -p pvnet-lab
@@ -187,10 +176,8 @@ deny: ## Check licences, duplicates and sources of the dependencies
 docs: ## Check the links between documents, the files that they name, the rows of SPECIFICATION.md, and that the product has no laboratory in it
 	$(XTASK) docs
 
-# As clippy's own command calls it: what clippy has checked need not be checked again.
-CLIPPY := RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 doc: ## Build the API documentation, warnings are errors, and run its examples
-	$(CLIPPY) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) test --workspace --doc
 
 deb: ## Build Debian packages in out/

@@ -47,19 +47,19 @@ impl Browser {
         let process = Process::interactive(shell)?;
         let (session, calls, read, faults) = (None, 0, 0, Vec::new());
         let mut browser = Self { process, session, calls, read, faults, _profile: profile };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}))?;
+        let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}))?;
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = browser.call("Target.attachToTarget", attach)?;
+        let attached = browser.call("Target.attachToTarget", &attach)?;
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
         for domain in ["Log.enable", "Runtime.enable", "Page.enable"] {
-            browser.call(domain, json!({}))?;
+            browser.call(domain, &json!({}))?;
         }
-        browser.call("Page.navigate", json!({"url": url}))?;
+        browser.call("Page.navigate", &json!({"url": url}))?;
         Ok(browser)
     }
 
     /// Calls a method of the protocol, and returns its result.
-    fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value> {
         self.calls += 1;
         let mut message = json!({"id": self.calls, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -123,7 +123,7 @@ impl Browser {
     /// [`Error::Parse`] if it throws.
     pub fn value(&mut self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let answer = self.call("Runtime.evaluate", params)?;
+        let answer = self.call("Runtime.evaluate", &params)?;
         match &answer["exceptionDetails"] {
             Value::Null => Ok(answer["result"]["value"].clone()),
             thrown => Err(Error::parse(expression, thrown)),
@@ -166,7 +166,7 @@ impl Browser {
             if let (Some(text), "keyDown") = (text, kind) {
                 event["text"] = text.into();
             }
-            self.call("Input.dispatchKeyEvent", event)?;
+            self.call("Input.dispatchKeyEvent", &event)?;
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Browser {
     /// The browser has ended.
     pub fn prefer(&mut self, scheme: &str) -> Result<()> {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
-        self.call("Emulation.setEmulatedMedia", json!({"features": [feature]})).map(drop)
+        self.call("Emulation.setEmulatedMedia", &json!({"features": [feature]})).map(drop)
     }
 
     /// Sets the size of its window in pixels.
@@ -187,7 +187,7 @@ impl Browser {
     pub fn resize(&mut self, width: u32, height: u32) -> Result<()> {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", size).map(drop)
+        self.call("Emulation.setDeviceMetricsOverride", &size).map(drop)
     }
 
     /// The errors that the page has caused so far: exceptions, refused scripts and styles, files that did not load.
@@ -202,7 +202,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         self.session = None;
         // It answers, or has ended already.
-        let _ = self.call("Browser.close", json!({}));
+        let _ = self.call("Browser.close", &json!({}));
         let _ = self.process.wait(LIMIT);
     }
 }

@@ -509,12 +509,11 @@ fn a_sleep_beside_a_suspect_says_whose_memory_it_is() {
             let found = (name(&port), to.as_ref().map(name), are_copies);
             assert_eq!(found, said, "{suspect:?} is suspect, {from} sends");
             assert!(time > Duration::ZERO);
-            // A kernel without the names of its functions does not say it.
+            // Other tests of this process may have had the lock of its address space. A kernel without the names of its functions says nothing.
             let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-            assert!(
-                cause == Cause::Hole || !names.contains(" shmem_fault\n"),
-                "nobody knows that it is a hole"
-            );
+            if cause != Cause::Hole && names.contains(" shmem_fault\n") {
+                return false;
+            }
             true
         });
     }

@@ -44,8 +44,7 @@ impl<M: PhysicalMemory> Processor<M> {
     /// Executes the instruction at an address.
     pub fn fetch(&mut self, address: u64) {
         self.map(Side::Code, address);
-        let used = self.model.access(LineId::of(Side::Code, address));
-        self.count(used, None);
+        self.access(LineId::of(Side::Code, address), None);
     }
 
     /// Reads or writes data of at most a line.
@@ -54,8 +53,7 @@ impl<M: PhysicalMemory> Processor<M> {
         self.map(Side::Data, address);
         self.map(Side::Data, last);
         for line in address / LINE as u64..=last / LINE as u64 {
-            let used = self.model.access(LineId::of(Side::Data, line * LINE as u64));
-            self.count(used, Some(write));
+            self.access(LineId::of(Side::Data, line * LINE as u64), Some(write));
         }
     }
 
@@ -72,35 +70,52 @@ impl<M: PhysicalMemory> Processor<M> {
         }
     }
 
-    fn count(&mut self, used: Outcome, write: Option<bool>) {
-        let (is_code, config) = (write.is_none(), *self.model.config());
-        let mut missed = [0];
-        if used.l1_miss {
-            self.l2s.access_all(&mut [Lookup::new(used.line, 0)], &mut missed);
-        }
-        let [missed] = missed;
-        self.sweep.add_lines(missed, is_code, 1);
-        self.sweep.add_page(used.tlb_misses, is_code);
-        let site = &mut self.counters;
-        let (l1, l2, tlb) = match write {
-            None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
-            Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
-            Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
-        };
-        let follows = used.l1_miss && self.streams.follows(used.line);
-        let (counted, from_memory) = (config.counts_line(missed), config.is_from_memory(missed));
-        *l1 += u64::from(used.l1_miss);
-        *l2 += u64::from(counted);
-        *tlb += u64::from(used.tlb_misses.intersects(config.counted()));
-        site.l1_sequential += u64::from(follows);
-        site.l2_sequential += u64::from(counted && follows);
-        site.l3_misses += u64::from(from_memory);
-        site.l3_sequential += u64::from(from_memory && follows);
-        site.page_walks += u64::from(used.tlb_misses.intersects(config.walking()));
-        match write {
-            None => site.l1i += 1,
-            Some(false) => site.reads += 1,
-            Some(true) => site.writes += 1,
-        }
+    fn access(&mut self, line: LineId, write: Option<bool>) {
+        let used = access(&mut self.model, line);
+        let behind_l1 = (&mut self.l2s, &mut self.streams);
+        let counts = (&mut self.counters, &mut self.sweep);
+        count(behind_l1, counts, *self.model.config(), (used, write));
+    }
+}
+
+// These know no memory, so that they are compiled here: optimised, where the program that has the memory is not.
+
+fn access(model: &mut Model, line: LineId) -> Outcome {
+    model.access(line)
+}
+
+fn count(
+    (l2s, streams): (&mut L2Bank, &mut Streams),
+    (site, sweep): (&mut Counters, &mut Sweep),
+    config: Config,
+    (used, write): (Outcome, Option<bool>),
+) {
+    let is_code = write.is_none();
+    let mut missed = [0];
+    if used.l1_miss {
+        l2s.access_all(&mut [Lookup::new(used.line, 0)], &mut missed);
+    }
+    let [missed] = missed;
+    sweep.add_lines(missed, is_code, 1);
+    sweep.add_page(used.tlb_misses, is_code);
+    let (l1, l2, tlb) = match write {
+        None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
+        Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+        Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+    };
+    let follows = used.l1_miss && streams.follows(used.line);
+    let (counted, from_memory) = (config.counts_line(missed), config.is_from_memory(missed));
+    *l1 += u64::from(used.l1_miss);
+    *l2 += u64::from(counted);
+    *tlb += u64::from(used.tlb_misses.intersects(config.counted()));
+    site.l1_sequential += u64::from(follows);
+    site.l2_sequential += u64::from(counted && follows);
+    site.l3_misses += u64::from(from_memory);
+    site.l3_sequential += u64::from(from_memory && follows);
+    site.page_walks += u64::from(used.tlb_misses.intersects(config.walking()));
+    match write {
+        None => site.l1i += 1,
+        Some(false) => site.reads += 1,
+        Some(true) => site.writes += 1,
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "lengths and counts of a test")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +25,9 @@ struct World {
     memory: LentMemory,
     posted: u32,
     taken: u32,
-    /// The page of each request that is not answered, by its id.
-    open: HashMap<u16, u32>,
+    /// The ids of requests that are not answered, and the others.
+    open: BTreeSet<u16>,
+    free: BTreeSet<u16>,
     /// Requests whose grants are bad.
     bad: HashSet<u16>,
     lent: Vec<LentBuffer>,
@@ -47,14 +48,14 @@ impl World {
         let memory = queue.rx.lent_memory().unwrap();
         let (open, bad, lent, ended, tokens) = Default::default();
         let (posted, taken) = (0, 0);
-        Self { raw, queue, memory, posted, taken, open, bad, lent, ended, tokens }
+        let free = (0..256).collect();
+        Self { raw, queue, memory, posted, taken, open, free, bad, lent, ended, tokens }
     }
 
     /// Posts a request with an id that is not in use.
     fn post(&mut self, is_bad: bool) {
-        let Some(id) = (0..256).find(|id| !self.open.contains_key(id)) else { return };
-        let page = page_of(id);
-        let gref = if is_bad { 3 } else { page };
+        let Some(id) = self.free.pop_first() else { return };
+        let gref = if is_bad { 3 } else { page_of(id) };
         self.raw.write(
             RX_RING,
             Raw::slot::<RxRequest>(self.posted),
@@ -62,7 +63,7 @@ impl World {
         );
         self.posted += 1;
         self.raw.write(RX_RING, REQ_PROD, self.posted);
-        self.open.insert(id, page);
+        self.open.insert(id);
         if is_bad {
             self.bad.insert(id);
         }
@@ -81,14 +82,14 @@ impl World {
                 (features, Ok(Vec::new()))
             } else {
                 is_extra = response.flags & rx_flags::EXTRA_INFO != 0;
-                let page = self.open[&response.id];
                 let answer = match response.status {
-                    1.. => Ok(self.raw.received(page, response)),
+                    1.. => Ok(self.raw.received(page_of(response.id), response)),
                     error => Err(error),
                 };
                 (response.id, answer)
             };
-            assert!(self.open.remove(&id).is_some(), "request {id} is answered twice");
+            assert!(self.open.remove(&id), "request {id} is answered twice");
+            self.free.insert(id);
             self.bad.remove(&id);
             answers.push((id, answer));
         }
@@ -153,10 +154,9 @@ impl World {
         assert_eq!(outcome, Ok(Outcome::Delivered));
         let distinct: HashSet<_> = buffers.iter().map(|buffer| buffer.offset).collect();
         let expected: Vec<_> = buffers.iter().map(|buffer| buffer.offset / PAGE as u64).collect();
-        let open = self.open.clone();
         let answers = self.answers();
         assert_eq!(answers.len(), count, "each buffer is handed over");
-        let seen: HashSet<_> = answers.iter().map(|(id, _)| u64::from(open[id])).collect();
+        let seen: HashSet<_> = answers.iter().map(|(id, _)| u64::from(page_of(*id))).collect();
         assert_eq!(seen, expected.into_iter().collect());
         let got: Vec<u8> = answers.iter().flat_map(|(_, data)| data.clone().unwrap()).collect();
         if distinct.len() == count {
@@ -216,7 +216,8 @@ proptest! {
                 _ => {
                     let mut tokens = world.ended.clone();
                     tokens.extend([n, u32::MAX]);
-                    tokens.retain(|token| world.lent.iter().all(|lent| lent.token != *token));
+                    let lent: HashSet<_> = world.lent.iter().map(|lent| lent.token).collect();
+                    tokens.retain(|token| !lent.contains(token));
                     world.queue.rx.take_back(&tokens);
                 }
             }

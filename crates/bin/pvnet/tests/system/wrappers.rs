@@ -126,15 +126,15 @@ fn a_port_carries_no_more_than_its_limit() {
     let mbps = |from: usize, to: usize| {
         let (from, to) = (&testbed.guests[from], &testbed.guests[to]);
         let iperf = Iperf::tcp(&from.namespace, &to.namespace, to.ipv4, 2);
-        iperf.udp(60_000_000, 1400).run().unwrap().mbps
+        iperf.udp(60_000_000, 1400).run().map(|report| report.mbps / MBPS)
     };
-    // A busy machine may carry less, once.
+    // A busy machine may carry less, once. Or it loses the datagram by which iperf3 begins, which is not sent again.
     for (from, to) in [(shaped, free), (free, policed)] {
-        let rates = [(); 2].map(|()| mbps(from, to) / MBPS);
+        let rates: Vec<_> = (0..3).filter_map(|_| mbps(from, to).ok()).collect();
         assert!(rates.iter().all(|rate| *rate < 1.2), "{rates:?}");
         assert!(rates.iter().any(|rate| *rate > 0.3), "{rates:?}");
     }
-    let other = || mbps(free, shaped) > 1.2 * MBPS;
+    let other = || mbps(free, shaped).is_ok_and(|rate| rate > 1.2);
     assert!((0..3).any(|_| other()), "the limit holds for others too");
     // What is shaped waits; what is policed is dropped.
     assert_eq!(drops(&testbed, shaped, "rate_limit"), 0);

@@ -223,14 +223,20 @@ fn make_holes(file: impl AsFd + Sync, kick: impl Fn(), is_cut_off: impl Fn() -> 
     }
 }
 
-#[test]
-fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
-    let bed = Bed::start("");
+/// A front-end whose rings are served, their memory and their kicks.
+fn with_rings(bed: &Bed) -> (Frontend, File, [EventFd; 2]) {
     let mut front = bed.front_end();
     let file = sparse(HOLE >> 20);
     assert!(share(&front, &file, HOLE >> 20));
     let kicks = serve_rings(&mut front);
     wait("its rings", || bed.port()["state"] == "up");
+    (front, file, kicks)
+}
+
+#[test]
+fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
+    let bed = Bed::start("");
+    let (_front, file, kicks) = with_rings(&bed);
     let is_cut_off = || bed.port()["reason"]["code"] == "disabled";
     make_holes(&file, || kicks.iter().for_each(|kick| kick.write(1).unwrap()), is_cut_off);
     let why = bed.until("disabled");
@@ -243,11 +249,7 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
 fn so_is_one_that_fills_its_holes_at_once() {
     const SMALL: u64 = 6 << 20;
     let bed = Bed::start("");
-    let mut front = bed.front_end();
-    let file = sparse(HOLE >> 20);
-    assert!(share(&front, &file, HOLE >> 20));
-    let kicks = serve_rings(&mut front);
-    wait("its rings", || bed.port()["state"] == "up");
+    let (_front, file, kicks) = with_rings(&bed);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -60,16 +60,19 @@ impl Activity {
     /// The port whose queue or task has its turn.
     #[inline]
     pub(crate) fn serve(&self, port: u64) {
-        self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.from.store(port + 1, Ordering::Relaxed);
-        self.to.store(0, Ordering::Relaxed);
+        self.begin_turn(port + 1);
     }
 
     /// No port has a turn: it looks for events, or executes commands.
     #[inline]
     pub(crate) fn serve_none(&self) {
+        self.begin_turn(0);
+    }
+
+    #[inline]
+    fn begin_turn(&self, from: u64) {
         self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.from.store(0, Ordering::Relaxed);
+        self.from.store(from, Ordering::Relaxed);
         self.to.store(0, Ordering::Relaxed);
     }
 

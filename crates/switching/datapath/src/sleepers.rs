@@ -1,8 +1,9 @@
 //! Finds workers whose turns last too long because of a guest, and has another thread take their places.
 //!
 //! Whoever owns memory that a worker touches can make holes in it, have it swapped out, or hold back its pages, and the thread sleeps where no signal
-//! wakes it ([`worker_state`](crate::worker_state)). Or the kernel computes: it clears a gigantic page, or wakes all who wait for one eventfd. What the queue of that turn, and the queue to which its frames go, wait for is their own; nobody
-//! else waits longer than a [`TICK`] and the checks that follow it.
+//! wakes it ([`worker_state`](crate::worker_state)). Or the kernel computes: it clears a gigantic page, or wakes all who wait for one eventfd. What the
+//! queue of that turn, and the queue to which its frames go, wait for is their own; nobody else waits longer than a [`TICK`] and the checks that follow
+//! it, or until a [`LONG_TURN`] is noticed.
 //!
 //! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
 //! timer that is set and cancelled around each frame of a conversation costs more than these rare rings.
@@ -32,7 +33,7 @@ const TICK: Duration = Duration::from_millis(3);
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// A worker that sleeps at this many checks in a row, in one turn, is replaced.
 const ASLEEP: u32 = 3;
-/// So is one that has used so much CPU time in one turn. Turns take some 200 µs; unoptimised, and in an emulated machine, 5 ms were seen.
+/// So is one that has used this CPU time in one turn, a hundred times what a turn should take.
 const LONG_TURN: Duration = Duration::from_millis(20);
 /// After this many checks without a busy worker it sleeps until one wakes it.
 const IDLE_LOOKS: u32 = 100;

@@ -1,7 +1,7 @@
 //! Guests in whose memory workers were held up, while nobody can prove that it was on purpose.
 //!
 //! The machine may be short of memory, and read swapped pages. Or a front-end has its own pages written to swap, or shares huge pages that the kernel
-//! has to clear first. Whichever it is, neighbours pay for it no longer than their share.
+//! has to clear first, or has thousands wait for an eventfd. Whichever it is, neighbours pay for it no longer than their share.
 
 use std::time::{Duration, Instant};
 

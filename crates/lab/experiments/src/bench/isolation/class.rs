@@ -168,9 +168,7 @@ impl Class {
             Self::HoardedCopies => "rx = \"guest-copy\"\n",
             Self::EmptyQueue => "rx = \"direct\"\n",
             Self::VirtioSparseMemory => "memory_mib = 65536\n",
-            Self::VirtioFullCalls | Self::VirtioSlowCalls | Self::VirtioForkedCalls => {
-                "queues = 16\n"
-            }
+            Self::VirtioFullCalls | Self::VirtioForkedCalls => "queues = 16\n",
             _ => "",
         }
     }

@@ -247,7 +247,7 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
 /// Each of its holes takes some milliseconds, and is filled when somebody looks whether its memory shrinks.
 #[test]
 fn so_is_one_that_fills_its_holes_at_once() {
-    const SMALL: u64 = 6 << 20;
+    const SMALL: u64 = 12 << 20;
     let bed = Bed::start("");
     let (_front, file, kicks) = with_rings(&bed);
     let is_over = AtomicBool::new(false);
@@ -257,7 +257,8 @@ fn so_is_one_that_fills_its_holes_at_once() {
                 kicks.iter().for_each(|kick| kick.write(1).unwrap());
             }
         });
-        for _ in 0..200 {
+        // Most are over before a worker is seen to sleep three times.
+        for _ in 0..2000 {
             fallocate(&file, FallocateFlags::empty(), 0, SMALL).unwrap();
             std::thread::sleep(Duration::from_millis(10));
             fallocate(&file, PUNCH, 0, SMALL).unwrap();

@@ -10,6 +10,7 @@ use shm::Region;
 
 use crate::own_pages::{OwnPages, SCRATCH_BYTES, Scratch};
 use crate::peer::Peer;
+use crate::shared_pages::KnownGrants;
 use crate::sys::gntdev::{End, Segment, grant_copy};
 
 /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
@@ -22,9 +23,14 @@ struct Segments<'a, 'o> {
     /// Where short private bytes go through, once there are some.
     scratch: &'a OnceCell<Option<Scratch<'o>>>,
     own: Option<&'o OwnPages>,
+    /// Of the scratch, and of other memory.
+    known_scratch: KnownGrants<'a>,
+    known: KnownGrants<'a>,
     segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
-    /// Where the status of each goes, and its bytes that are in the scratch.
-    statuses: ArrayVec<(&'a mut CopyStatus, Option<&'a mut [u8]>), SEGMENTS_MAX>,
+    /// Where the status of each goes.
+    statuses: ArrayVec<&'a mut CopyStatus, SEGMENTS_MAX>,
+    /// Which of them go to the scratch, and the private bytes that are to be copied from there.
+    from_scratch: ArrayVec<(usize, &'a mut [u8]), SEGMENTS_MAX>,
 }
 
 /// Copies a batch. Copies without a grant are done here; the rest goes into as few system calls as
@@ -35,8 +41,7 @@ pub(crate) fn copy(
     batch: &mut [GrantCopy<'_, Peer>],
 ) {
     let scratch = OnceCell::new();
-    let (segments, statuses) = (ArrayVec::new(), ArrayVec::new());
-    let mut segments = Segments { scratch: &scratch, own, segments, statuses };
+    let mut segments = Segments::new(&scratch, own);
     for op in batch {
         if op.is_granted() {
             segments.push(op);
@@ -50,46 +55,66 @@ pub(crate) fn copy(
     segments.perform(gntdev);
 }
 
-impl<'a> Segments<'a, '_> {
+impl<'a, 'o> Segments<'a, 'o> {
+    fn new(scratch: &'a OnceCell<Option<Scratch<'o>>>, own: Option<&'o OwnPages>) -> Self {
+        Self {
+            scratch,
+            own,
+            known_scratch: KnownGrants::default(),
+            known: KnownGrants::default(),
+            segments: ArrayVec::new(),
+            statuses: ArrayVec::new(),
+            from_scratch: ArrayVec::new(),
+        }
+    }
+
     /// Adds a copy. The caller checked for space. A copy that leaves its page or its memory fails
     /// without a system call.
+    #[inline(always)]
     fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
         let GrantCopy { source, dest, len, status } = op;
-        match self.segment(source, dest, *len) {
-            Ok((segment, scratch)) => {
+        let segment = match (&*source, &*dest) {
+            (Source::Private(_), _) | (_, Dest::Private(_)) => {
+                self.private_segment(source, dest, *len)
+            }
+            _ => Segment::new(source, dest, *len, &mut self.known),
+        };
+        match segment {
+            Ok(segment) => {
+                *status = CopyStatus::Okay;
                 self.segments.push(segment);
-                self.statuses.push((status, scratch));
+                self.statuses.push(status);
             }
             Err(fault) => *status = fault,
         }
     }
 
-    /// A copy, and its bytes that are to be copied from the scratch afterwards.
-    fn segment(
-        &self,
+    /// A copy of private bytes, which go through the scratch if they are few. Apart: where pages are copied, it only takes room in the cache.
+    #[inline(never)]
+    fn private_segment(
+        &mut self,
         source: &'a Source<'_, Peer>,
         dest: &'a mut Dest<'_, Peer>,
         len: u16,
-    ) -> Result<(Segment<'a>, Option<&'a mut [u8]>), CopyStatus> {
+    ) -> Result<Segment<'a>, CopyStatus> {
         use CopyStatus::{BadDest, BadSource};
-        let is_private =
-            matches!((source, &*dest), (Source::Private(_), _) | (_, Dest::Private(_)));
-        let Some((region, place)) = is_private.then(|| self.place(len)).flatten() else {
-            return Ok((Segment::new(source, dest, len)?, None));
+        let Some((region, place)) = self.place(len) else {
+            return Segment::new(source, dest, len, &mut self.known);
         };
-        let own = End::mapped(region, place, len);
+        let own = End::mapped(region, place, len, &mut self.known_scratch);
         if let Source::Private(bytes) = source {
             let bytes = bytes.get(..len.into()).ok_or(BadSource)?;
             region.copy_in(place, bytes).map_err(|_| BadSource)?;
-            let ends = own.zip(End::dest(dest, len));
+            let ends = own.zip(End::dest(dest, len, &mut self.known));
             let segment = ends.and_then(|(source, dest)| Segment::between(source, dest));
-            return Ok((segment.ok_or(BadDest)?, None));
+            return segment.ok_or(BadDest);
         }
-        let source = End::source(source, len).ok_or(BadSource)?;
+        let source = End::source(source, len, &mut self.known).ok_or(BadSource)?;
         let Dest::Private(bytes) = dest else { return Err(BadDest) };
         let bytes = bytes.get_mut(..len.into()).ok_or(BadDest)?;
         let segment = own.and_then(|dest| Segment::between(source, dest)).ok_or(BadDest)?;
-        Ok((segment, Some(bytes)))
+        self.from_scratch.push((self.segments.len(), bytes));
+        Ok(segment)
     }
 
     /// The scratch's place for the next copy, if its `len` bytes go through it.
@@ -103,23 +128,33 @@ impl<'a> Segments<'a, '_> {
         if self.segments.is_empty() {
             return;
         }
-        let valid = grant_copy(gntdev, &mut self.segments).is_ok();
-        let copies = self.segments.drain(..).zip(self.statuses.drain(..));
-        for (n, (mut segment, (status, bytes))) in copies.enumerate() {
-            *status = match valid {
-                true if segment.is_done() => CopyStatus::Okay,
-                true => status_of(gntdev, &segment),
-                // A copy that the kernel cannot try ends the call, and the others may be done or
-                // not. Doing a copy twice is harmless.
-                false => repeat(gntdev, &mut segment),
-            };
-            let scratch = || self.scratch.get()?.as_ref()?.region();
-            if let Some(bytes) = bytes
-                && *status == CopyStatus::Okay
+        let is_valid = grant_copy(gntdev, &mut self.segments).is_ok();
+        if !is_valid || !self.segments.iter().all(Segment::is_done) {
+            self.judge(gntdev, is_valid);
+        }
+        let scratch = || self.scratch.get()?.as_ref()?.region();
+        for (n, bytes) in self.from_scratch.drain(..) {
+            if *self.statuses[n] == CopyStatus::Okay
                 && scratch().is_none_or(|from| from.copy_out(Scratch::place(n), bytes).is_err())
             {
-                *status = CopyStatus::BadDest;
+                *self.statuses[n] = CopyStatus::BadDest;
             }
+        }
+        self.segments.clear();
+        self.statuses.clear();
+    }
+
+    /// Sets the status of each, of which some were not done.
+    #[cold]
+    fn judge(&mut self, gntdev: BorrowedFd<'_>, is_valid: bool) {
+        for (segment, status) in self.segments.iter_mut().zip(&mut self.statuses) {
+            **status = match is_valid {
+                true if segment.is_done() => CopyStatus::Okay,
+                true => status_of(gntdev, segment),
+                // A copy that the kernel cannot try ends the call, and the others may be done or
+                // not. Doing a copy twice is harmless.
+                false => repeat(gntdev, segment),
+            };
         }
     }
 }
@@ -154,6 +189,7 @@ fn is_readable(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> bool {
 }
 
 /// Copies between memory that this process can reach.
+#[inline(never)]
 fn copy_own(op: &mut GrantCopy<'_, Peer>) -> CopyStatus {
     use CopyStatus::{BadDest, BadSource};
     let len = usize::from(op.len);
@@ -326,14 +362,19 @@ mod tests {
             (grant(&peer, 0), to(u16::MAX), 1, BadDest),
         ];
         for (source, mut dest, len, expected) in cases {
-            assert_eq!(Segment::new(&source, &mut dest, len).err(), Some(expected));
+            assert_eq!(
+                Segment::new(&source, &mut dest, len, &mut KnownGrants::default()).err(),
+                Some(expected)
+            );
         }
         let mut short = [0; 99];
         let source = grant(&peer, 0);
-        let fault = Segment::new(&source, &mut Dest::Private(&mut short), 100).err();
+        let fault =
+            Segment::new(&source, &mut Dest::Private(&mut short), 100, &mut KnownGrants::default())
+                .err();
         assert_eq!(fault, Some(BadDest));
         let mut dest = Dest::Private(&mut short);
-        assert!(Segment::new(&source, &mut dest, 99).is_ok());
+        assert!(Segment::new(&source, &mut dest, 99, &mut KnownGrants::default()).is_ok());
     }
 
     #[test]
@@ -345,10 +386,10 @@ mod tests {
         let (mut one, mut two) = (to(), to());
         let mut bytes = Dest::Private(&mut byte);
         for (segment, expected) in [
-            (Segment::new(&source, &mut bytes, 1), BadSource),
-            (Segment::new(&own, &mut one, 1), BadDest),
+            (Segment::new(&source, &mut bytes, 1, &mut KnownGrants::default()), BadSource),
+            (Segment::new(&own, &mut one, 1, &mut KnownGrants::default()), BadDest),
             // Its source cannot be read either.
-            (Segment::new(&source, &mut two, 1), BadSource),
+            (Segment::new(&source, &mut two, 1, &mut KnownGrants::default()), BadSource),
         ] {
             assert_eq!(status_of(refusing().as_fd(), &segment.ok().unwrap()), expected);
         }
@@ -381,7 +422,7 @@ mod tests {
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
         let from = |offset| Source::Mapped { region: &region, offset };
         let granted = |source: &Source<'_, Peer>, dest: &mut Dest<'_, Peer>| {
-            Segment::new(source, dest, 8).ok().unwrap().granted()
+            Segment::new(source, dest, 8, &mut KnownGrants::default()).ok().unwrap().granted()
         };
         assert_eq!(granted(&from(4088), &mut to()), (true, true));
         // Beyond the granted page, and across its end.
@@ -392,7 +433,8 @@ mod tests {
         assert_eq!(granted(&grant(&peer, 0), &mut Dest::Private(&mut one)), (true, false));
         // Bounds are checked as without grants.
         let mut beyond = Dest::Mapped { region: &region, offset: 8185 };
-        let refused = Segment::new(&grant(&peer, 0), &mut beyond, 8).err();
+        let refused =
+            Segment::new(&grant(&peer, 0), &mut beyond, 8, &mut KnownGrants::default()).err();
         assert_eq!(refused, Some(CopyStatus::BadDest));
         // Nothing of a copy that is refused gets to the program.
         let own = own_pages();
@@ -405,7 +447,6 @@ mod tests {
     #[test]
     fn short_private_bytes_go_through_granted_pages() {
         let (peer, own, cell) = (peer(), own_pages(), OnceCell::new());
-        let (segments, statuses) = (ArrayVec::new(), ArrayVec::new());
         let (header, long, mut place, mut short) = ([7; 128], [0; 129], [0; 66], [0; 3]);
         let mut beyond = [0; 8];
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
@@ -418,12 +459,13 @@ mod tests {
             GrantCopy::new(grant(&peer, 4090), Dest::Private(&mut beyond), 7),
         ];
         {
-            let mut plan = Segments { scratch: &cell, own: Some(&own), segments, statuses };
+            let mut plan = Segments::new(&cell, Some(&own));
             batch.iter_mut().for_each(|op| plan.push(op));
             let granted: Vec<_> = plan.segments.iter().map(Segment::granted).collect();
             assert_eq!(granted, [(true, true), (false, true), (true, true)]);
-            let later: Vec<_> = plan.statuses.iter().map(|(_, bytes)| bytes.is_some()).collect();
-            assert_eq!(later, [false, false, true]);
+            let later: Vec<_> =
+                plan.from_scratch.iter().map(|(n, bytes)| (*n, bytes.len())).collect();
+            assert_eq!((plan.statuses.len(), &*later), (3, &[(2, 66)][..]));
             let scratch = cell.get().unwrap().as_ref().unwrap();
             assert_eq!(scratch.region().unwrap().read::<[u8; 128]>(0), Ok(header));
         }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use shm::Region;
 
 use crate::peer::Peer;
-use crate::shared_pages::{Entries, Grants};
+use crate::shared_pages::{Entries, Grants, KnownGrants};
 use crate::sys::gntalloc::Access;
 use crate::sys::gntdev::{End, Segment, grant_copy};
 
@@ -66,7 +66,7 @@ impl OwnPages {
         let pages = this.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE)?;
         let failed = |what| Error::os("copy between own pages")(io::Error::other(what));
         pages.write(8, u64::MAX).map_err(failed)?;
-        let end = |offset| End::mapped(&pages, offset, 8);
+        let end = |offset| End::mapped(&pages, offset, 8, &mut KnownGrants::default());
         let segment = end(8).zip(end(PAGE_SIZE)).and_then(|(from, to)| Segment::between(from, to));
         let mut segment = segment.ok_or(Error::Unsupported("copies between own pages"))?;
         grant_copy(gntdev.as_fd(), slice::from_mut(&mut segment))

@@ -127,16 +127,46 @@ impl Drop for Grants {
     }
 }
 
-/// The grant of `len` bytes of a region, if they lie in one page that this domain grants to itself: who grants it, the page and the first byte
-/// in it.
-#[inline]
+/// The grants of the regions that a batch of copies names. Nearly all of these are of the same region, and are looked up once.
+#[derive(Default)]
+pub(crate) struct KnownGrants<'a> {
+    last: Option<(&'a Region, Option<(&'a Grants, usize)>)>,
+}
+
+impl<'a> KnownGrants<'a> {
+    /// The grant of `len` bytes of a region, if they lie in one page that this domain grants to itself: who grants it, the page and the
+    /// first byte in it.
+    #[inline(always)]
+    pub(crate) fn of(
+        &mut self,
+        region: &'a Region,
+        offset: usize,
+        len: u16,
+    ) -> Option<(&'a Peer, GrantRef, u16)> {
+        let (grants, start) = match self.last {
+            Some((last, kept)) if std::ptr::eq(last, region) => kept?,
+            _ => self.look_up(region)?,
+        };
+        let first = start + offset;
+        // Below a page's length.
+        let within = u16::try_from(first % PAGE_SIZE).ok()?;
+        let in_one_page = usize::from(within) + usize::from(len) <= PAGE_SIZE;
+        let gref = grants.grefs.get(first / PAGE_SIZE).filter(|_| in_one_page)?;
+        Some((&grants.own, *gref, within))
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, region: &'a Region) -> Option<(&'a Grants, usize)> {
+        let kept = region.kept::<Grants>();
+        self.last = Some((region, kept));
+        kept
+    }
+}
+
+/// See [`KnownGrants::of`].
+#[cfg(test)]
 pub(crate) fn grant_of(region: &Region, offset: usize, len: u16) -> Option<(&Peer, GrantRef, u16)> {
-    let (grants, start) = region.kept::<Grants>()?;
-    let first = start + offset;
-    let within = u16::try_from(first % PAGE_SIZE).ok()?;
-    let in_one_page = usize::from(within) + usize::from(len) <= PAGE_SIZE;
-    let gref = grants.grefs.get(first / PAGE_SIZE).filter(|_| in_one_page)?;
-    Some((&grants.own, *gref, within))
+    KnownGrants::default().of(region, offset, len)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use shm::Region;
 
 use super::{call, number};
 use crate::peer::Peer;
-use crate::shared_pages::grant_of;
+use crate::shared_pages::KnownGrants;
 
 /// Most pages of one mapping: a page for each slot of a ring.
 pub(crate) const PAGES_MAX: usize = 256;
@@ -64,20 +64,23 @@ struct UnmapNotify {
     event_channel_port: u32,
 }
 
-/// One side of a copy.
-#[repr(C)]
+/// One side of a copy, a union of an address and `struct { u32 gref; u16 offset; u16 domid; }`. As one word it stays in a register.
+#[repr(transparent)]
 #[derive(Clone, Copy)]
-union Side {
-    virt: *mut c_void,
-    foreign: Foreign,
-}
+struct Side(u64);
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Foreign {
-    gref: u32,
-    offset: u16,
-    domid: u16,
+impl Side {
+    #[inline(always)]
+    fn local(address: *mut u8) -> Self {
+        Self(address.expose_provenance() as u64)
+    }
+
+    #[inline(always)]
+    fn foreign(peer: Peer, gref: GrantRef, offset: u16) -> Self {
+        const { assert!(cfg!(target_endian = "little")) };
+        let (offset, domid) = (u64::from(offset), u64::from(peer.domain().0));
+        Self(u64::from(gref.0) | offset << 32 | domid << 48)
+    }
 }
 
 /// `struct gntdev_grant_copy_segment`: one copy with a granted side. The memory of the other is
@@ -106,8 +109,6 @@ const _: () = {
     assert!(size_of::<UnmapGrantRef>() == 16);
     assert!(size_of::<UnmapNotify>() == 16);
     assert!(size_of::<Side>() == 8);
-    assert!(offset_of!(Foreign, offset) == 4);
-    assert!(offset_of!(Foreign, domid) == 6);
     assert!(offset_of!(Segment<'_>, dest) == 8);
     assert!(offset_of!(Segment<'_>, len) == 16);
     assert!(offset_of!(Segment<'_>, flags) == 18);
@@ -176,13 +177,16 @@ pub(crate) struct End<'a> {
 impl<'a> End<'a> {
     /// A page that is granted and mapped is named by its grant, because Xen accepts addresses only of this
     /// domain's own memory.
-    #[inline]
-    pub(crate) fn source(source: &'a Source<'_, Peer>, len: u16) -> Option<Self> {
+    #[inline(always)]
+    pub(crate) fn source(
+        source: &'a Source<'_, Peer>,
+        len: u16,
+        known: &mut KnownGrants<'a>,
+    ) -> Option<Self> {
         match source {
-            Source::Grant { .. } | Source::MappedGrant { .. } => {
-                Self::granted(source.granted()?, len)
-            }
-            Source::Mapped { region, offset } => Self::mapped(region, *offset, len),
+            Source::Grant { peer, gref, offset } => Self::granted((peer, *gref, *offset), len),
+            Source::MappedGrant { .. } => Self::granted(source.granted()?, len),
+            Source::Mapped { region, offset } => Self::mapped(region, *offset, len, known),
             Source::Private(source) => {
                 let bytes = source.get(..len.into())?;
                 Some(Self::local(bytes.as_ptr().cast_mut(), len))
@@ -190,11 +194,16 @@ impl<'a> End<'a> {
         }
     }
 
-    #[inline]
-    pub(crate) fn dest(dest: &'a mut Dest<'_, Peer>, len: u16) -> Option<Self> {
+    #[inline(always)]
+    pub(crate) fn dest(
+        dest: &'a mut Dest<'_, Peer>,
+        len: u16,
+        known: &mut KnownGrants<'a>,
+    ) -> Option<Self> {
         match dest {
-            Dest::Grant { .. } | Dest::MappedGrant { .. } => Self::granted(dest.granted()?, len),
-            Dest::Mapped { region, offset } => Self::mapped(region, *offset, len),
+            Dest::Grant { peer, gref, offset } => Self::granted((peer, *gref, *offset), len),
+            Dest::MappedGrant { .. } => Self::granted(dest.granted()?, len),
+            Dest::Mapped { region, offset } => Self::mapped(region, *offset, len, known),
             Dest::Private(dest) => {
                 let bytes = dest.get_mut(..len.into())?;
                 Some(Self::local(bytes.as_mut_ptr(), len))
@@ -203,34 +212,40 @@ impl<'a> End<'a> {
     }
 
     /// Bytes of mapped memory. A page that this domain grants to itself is named by that grant, so that the kernel need not pin it.
-    #[inline]
-    pub(crate) fn mapped(region: &'a Region, offset: usize, len: u16) -> Option<Self> {
+    #[inline(always)]
+    pub(crate) fn mapped(
+        region: &'a Region,
+        offset: usize,
+        len: u16,
+        known: &mut KnownGrants<'a>,
+    ) -> Option<Self> {
         let address = region.address(offset, len.into()).ok()?;
-        match grant_of(region, offset, len) {
+        match known.of(region, offset, len) {
             Some(grant) => Self::granted(grant, len),
             None => Some(Self::local(address, len)),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn granted((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Self> {
-        let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
-        let foreign = Foreign { gref: gref.0, offset, domid: peer.domain().0 };
-        let side = Side { foreign };
-        within_page.then_some(Self { side, len, is_granted: true, local: PhantomData })
+        if usize::from(offset) + usize::from(len) > PAGE_SIZE {
+            return None;
+        }
+        let side = Side::foreign(*peer, gref, offset);
+        Some(Self { side, len, is_granted: true, local: PhantomData })
     }
 
     /// The caller has found `len` bytes there, which are borrowed.
     #[inline]
     fn local(address: *mut u8, len: u16) -> Self {
-        let side = Side { virt: address.cast() };
+        let side = Side::local(address);
         Self { side, len, is_granted: false, local: PhantomData }
     }
 }
 
 impl<'a> Segment<'a> {
     /// A copy not yet performed, of ends of the same length.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::needless_pass_by_value, reason = "an end belongs to one copy")]
     pub(crate) fn between(source: End<'a>, dest: End<'a>) -> Option<Self> {
         let flag = |end: &End<'_>, flag| if end.is_granted { flag } else { 0 };
@@ -241,20 +256,21 @@ impl<'a> Segment<'a> {
     }
 
     /// A copy not yet performed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         source: &'a Source<'_, Peer>,
         dest: &'a mut Dest<'_, Peer>,
         len: u16,
+        known: &mut KnownGrants<'a>,
     ) -> std::result::Result<Self, CopyStatus> {
-        let source = End::source(source, len).ok_or(CopyStatus::BadSource)?;
-        let dest = End::dest(dest, len).ok_or(CopyStatus::BadDest)?;
+        let source = End::source(source, len, known).ok_or(CopyStatus::BadSource)?;
+        let dest = End::dest(dest, len, known).ok_or(CopyStatus::BadDest)?;
         Self::between(source, dest).ok_or(CopyStatus::BadDest)
     }
 
     /// A copy of this source's first byte into a byte of this process.
     pub(crate) fn probe<'b>(&'b self, byte: &'b mut u8) -> Segment<'b> {
-        let dest = Side { virt: std::ptr::from_mut(byte).cast() };
+        let dest = Side::local(std::ptr::from_mut(byte));
         let flags = self.flags & !GNTCOPY_DEST_GREF;
         let (source, local) = (self.source, PhantomData);
         Segment { source, dest, len: 1, flags, status: GNTST_OKAY, local }
@@ -270,5 +286,18 @@ impl<'a> Segment<'a> {
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.status == GNTST_OKAY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hypervisor::DomId;
+
+    use super::*;
+
+    #[test]
+    fn a_granted_side_is_what_the_device_reads() {
+        let side = Side::foreign(Peer::new(DomId(0x0102)).unwrap(), GrantRef(0x0304_0506), 0x0708);
+        assert_eq!(side.0.to_ne_bytes(), [0x06, 0x05, 0x04, 0x03, 0x08, 0x07, 0x02, 0x01]);
     }
 }

@@ -103,7 +103,7 @@ pub(crate) fn start(frame: &Frame, buffer: usize) -> usize {
 
 /// Most bytes before a frame: the metadata of a device.
 const BEFORE_MAX: usize = 64;
-/// Memory for several frames at once, more than two of the longest.
+/// Memory for several frames at once, more than three of the longest.
 const BUFFER: usize = Linear::BYTES;
 /// Copies of one batch, as many as the platform makes in one call.
 const COPIES_MAX: usize = 64;
@@ -135,7 +135,7 @@ impl fmt::Debug for Linear {
 
 impl Linear {
     /// How many pages its memory has.
-    pub const PAGES: usize = (2 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).div_ceil(PAGE_SIZE);
+    pub const PAGES: usize = (3 * (BEFORE_MAX + FRAME_MAX + PAGE_SIZE)).div_ceil(PAGE_SIZE);
     /// How many bytes these are.
     pub const BYTES: usize = Self::PAGES * PAGE_SIZE;
 

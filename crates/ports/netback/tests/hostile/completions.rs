@@ -52,3 +52,22 @@ fn a_lone_frame_is_announced_late_unless_the_guest_looks() {
     assert_eq!(tx.arm().unwrap(), Armed::Asleep);
     assert!(raw.is_notified(), "it has not looked");
 }
+
+#[test]
+fn a_queue_is_drained_once_the_requests_that_it_knows_are_taken() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce_as(machine, OFFERED);
+    let mut tx = raw.connect(&mut vif, Features::ALL).tx;
+    let count = WINDOW + 1;
+    for n in 0..count {
+        let request = TxRequest { gref: DATA, offset: 0, flags: 0, id: 7, size: 60 };
+        raw.write(TX_RING, Raw::slot::<TxRequest>(u32::try_from(n).unwrap()), request);
+    }
+    raw.write(TX_RING, REQ_PROD, u32::try_from(count).unwrap());
+    for (fresh, is_drained) in [(WINDOW, false), (1, true)] {
+        assert_eq!(receive(&mut tx).unwrap().fresh, fresh);
+        tx.finish(&[Outcome::Delivered; WINDOW]);
+        assert_eq!(tx.is_drained(), is_drained);
+    }
+}

@@ -31,8 +31,8 @@ impl Sinks {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
-    /// missing where another capture starts or ends.
+    /// The sinks. None while the list changes: workers do not wait for that, so a capture may miss a
+    /// batch while another one starts or ends.
     pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<PortSink>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),

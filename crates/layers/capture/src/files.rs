@@ -51,7 +51,7 @@ impl Files {
     }
 
     /// The same files, of which none is removed while `keeps` is true. Then another writer of this name has begun and removes surplus files.
-    /// Its first file may be older than the next one of this writer, which would remove it.
+    /// Its first file may be older than this writer's next one: this writer would remove it.
     #[must_use]
     pub fn keeping(self, keeps: Arc<AtomicBool>) -> Self {
         Self { keeps, ..self }

@@ -159,7 +159,7 @@ impl Plan {
     }
 }
 
-/// The frame as a part of a merged one, if it can be one. A frame that already lies in its receiver's buffers need not be copied: it cannot.
+/// The frame as a part of a merged one, if it can be one. A frame in its receiver's buffers cannot: it need not be copied.
 fn mergeable(frame: &Frame) -> Option<Mergeable> {
     if !is_segment(frame) || frame.lent.is_any() {
         return None;

@@ -26,8 +26,8 @@
 //! # The token buckets
 //! Bytes and packets have a bucket each. A bucket fills at the rate, up to the burst. A frame passes
 //! while no bucket is empty and takes its tokens out, so the last one may leave a debt, which is
-//! filled first. In any period, at most what the rate gives in it passes, and a burst and one frame
-//! more (for shaping: one frame per queue). In the long run the rate is exact: nothing is rounded.
+//! filled first. In any period, no more passes than the rate gives in it, a burst and one frame (for
+//! shaping: one frame per queue). In the long run the rate is exact: nothing is rounded.
 //!
 //! Bytes are those of the Ethernet frame, without preamble and frame check sequence. A frame that is
 //! yet to be segmented (TSO) counts as the packets it becomes, or a sender could evade a limit on

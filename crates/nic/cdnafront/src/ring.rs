@@ -55,7 +55,7 @@ impl Ring {
         self.publisher.needs_rest()
     }
 
-    /// Whether descriptors are published, or unmapped, by calls of the hypervisor: a call for a batch costs hardly more than for one.
+    /// Whether descriptors are published, or unmapped, by calls of the hypervisor: one for a batch costs hardly more than one for a descriptor.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
         self.is_called

@@ -11,9 +11,9 @@
 //! They are new at each assignment: a guest that lost a context writes into memory that nobody reads.
 //!
 //! A file that is sealed against future writes can no longer be mapped writable, and nobody can make holes in it: a hole would make the
-//! next one who touches it wait. So everybody who writes a file maps it before it is sealed: the ring pages that the daemon writes, and
-//! the table, at once; the completion page when the card has mapped it, before the guest gets it; what the guest writes when the guest
-//! has mapped it, before the card serves the context.
+//! next one who touches it wait. So everybody who writes a file maps it before it is sealed. The ring pages that the daemon writes and
+//! the table are sealed at once; the completion page when the card has mapped it, before the guest gets it; what the guest writes when
+//! the guest has mapped it, before the card serves the context.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -15,7 +15,7 @@ pub(crate) struct PortSink {
     pub(crate) interface: u32,
 }
 
-/// The sinks of a port's captures.
+/// The sinks of a port's captures and recordings.
 #[derive(Default)]
 pub(crate) struct Sinks {
     /// Whether there are any. While there are none, a batch looks at nothing else.

@@ -33,7 +33,7 @@ pub fn node_of(cpu: usize) -> Option<usize> {
     node_in(Path::new("/sys"), cpu)
 }
 
-/// The NUMA node of a NIC of this network namespace; none if the kernel does not say, as of devices that are software.
+/// The NUMA node of a NIC of this network namespace; none if the kernel does not say, as for devices that are software.
 #[must_use]
 pub fn node_of_nic(name: &str) -> Option<usize> {
     nic_node_in(Path::new("/sys"), name)

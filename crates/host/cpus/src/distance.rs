@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::{CpuList, bind, bound};
 
-/// Round trips of a batch, and batches of a measurement. The first ones warm up.
+/// Round trips of a batch.
 const TRIPS: u32 = 250;
+/// Batches of a measurement. The first one warms up.
 const BATCHES: u32 = 16;
 /// Longest measurement of two CPUs: others may use them.
 const LIMIT: Duration = Duration::from_millis(50);
-/// Looks at a line between two looks at the clock.
+/// How often a line is polled before the clock is read again.
 const SPINS: u32 = 4096;
 /// Two CPUs with a shorter way than this, in nanoseconds, are neighbours: threads of one core, whose caches they share.
 const NEIGHBOURS: f64 = 40.0;

@@ -1,5 +1,5 @@
-//! A check of a document against a JSON Schema: the keywords that `pvnet schema` uses, and an error for any other, so that nothing
-//! is left unchecked.
+//! Checks a document against a JSON Schema. It knows the keywords that `pvnet schema` uses, and panics at any other, so that nothing is
+//! left unchecked.
 
 use serde_json::{Map, Value};
 
@@ -19,10 +19,10 @@ pub fn errors(schema: &Value, document: &Value) -> Vec<String> {
     errors
 }
 
-/// A document as JSON, which is as its schema says: for tests.
+/// A document as JSON, checked against its schema: for tests.
 ///
 /// # Panics
-/// It is not.
+/// It is not as its schema says.
 pub fn checked<T: Document>(document: &T) -> Value {
     let json = crate::line(document).ok().and_then(|line| serde_json::from_str(&line).ok());
     let json = json.unwrap_or_default();
@@ -30,8 +30,8 @@ pub fn checked<T: Document>(document: &T) -> Value {
     json
 }
 
-/// What the schema of this kind lacks, each with its place: for tests. It names itself, and each object knows all of its fields, but for the rows of
-/// benches, which have fields of their own.
+/// What is wrong with the schema of this kind, each with its place: for tests. A schema must name itself, and an object must allow no
+/// other fields than it names; only the rows of benches may have fields of their own.
 #[must_use]
 pub fn faults(kind: &Kind) -> Vec<String> {
     let schema = (kind.schema)();
@@ -53,7 +53,7 @@ pub fn faults(kind: &Kind) -> Vec<String> {
     faults
 }
 
-/// Every object with named fields, and all that is below it.
+/// Finds the schemas of all objects with named fields, at any depth.
 fn objects_of<'a>(schema: &'a Value, found: &mut Vec<&'a Value>) {
     if schema.get("properties").is_some() {
         found.push(schema);
@@ -117,7 +117,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                 }
                 true
             }
-            // Below.
+            // `check_fields` does.
             "properties" | "patternProperties" | "additionalProperties" => true,
             other => panic!("keyword {other} is not known here"),
         };

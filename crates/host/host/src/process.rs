@@ -13,9 +13,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end after SIGTERM, before SIGKILL: much, as a killed one cannot clean up, and machines are busy.
+/// How long a process may take to end after SIGTERM, before SIGKILL: long, since a killed one cannot clean up, and machines are busy.
 const GRACE: Duration = Duration::from_secs(15);
-/// How often captured output is looked at. Nothing can wait for a file to grow.
+/// How often captured output is checked. Nothing can wait for a file to grow.
 const LISTEN: Duration = Duration::from_millis(10);
 /// The same for a report, which comes at once.
 const REPORT: Duration = Duration::from_millis(1);
@@ -139,7 +139,7 @@ impl Process {
         self.until(|_| file.exists().then_some(()), what, limit, LISTEN)
     }
 
-    /// Looks for what it does, with a pause between two looks.
+    /// Waits until `done` returns something, with a pause after each check.
     fn until<T>(
         &mut self,
         done: impl Fn(&Self) -> Option<T>,
@@ -149,7 +149,7 @@ impl Process {
     ) -> Result<T> {
         let end = Instant::now() + limit;
         loop {
-            // In this order: it may do so and end.
+            // In this order: the process may do what is waited for and then end.
             let ended = self.ended()?;
             if let Some(done) = done(self) {
                 return Ok(done);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a thread has had of processors.
+/// The processor time of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadTime {
     /// The thread's name, at most 15 bytes.

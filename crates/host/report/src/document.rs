@@ -15,7 +15,7 @@ use std::path::Path;
 /// One benchmark's results on one machine.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Benchmark {
-    /// Which benchmark: `stream`, `pps`, `latency` or `idle`.
+    /// Which benchmark, such as `stream`, `pps` or `latency`.
     pub bench: String,
     /// Where and when it ran.
     pub machine: Machine,

@@ -130,7 +130,7 @@ pub fn count(value: u64) -> String {
     group(&value.to_string())
 }
 
-/// A tick of an axis: no digits that every other tick shares as zeros.
+/// The number at a tick of an axis, without trailing zeros.
 pub(crate) fn tick(value: f64) -> String {
     let exact = format!("{value:.4}");
     group(exact.trim_end_matches('0').trim_end_matches('.'))

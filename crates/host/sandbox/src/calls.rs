@@ -21,8 +21,8 @@ pub struct CallRules {
     pub bpf: bool,
     /// Sockets of any family, such as those of packets and AF_XDP.
     pub sockets: bool,
-    /// Connecting to sockets. No filter sees to which: every socket with a path that the process may write to, such as a service
-    /// manager's.
+    /// Connecting to sockets: to every socket with a path that the process may write to, such as a service manager's. A filter cannot tell
+    /// them apart.
     pub connects: bool,
 }
 
@@ -43,11 +43,11 @@ impl From<BackendError> for CallError {
     }
 }
 
-/// What a call that is not allowed returns. A C library that tries a newer call first falls back to an older one then, and
-/// the daemon reports an error, as of an old kernel. Killing the process would cut off all guests for one forgotten call.
+/// What a call that is not allowed returns. Then a C library that tried a newer call falls back to an older one, or the daemon
+/// reports an error, as on an old kernel. Killing the process would cut off all guests for one forgotten call.
 const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
 
-/// Restricts all threads of this process, and those and the programs that it starts, to the calls that are needed.
+/// Restricts all threads of this process to the calls that are needed, and with them the threads and programs that they start.
 ///
 /// # Errors
 /// There is no filter for this processor, or the kernel has no seccomp.
@@ -87,7 +87,7 @@ fn allowed(rules: CallRules) -> Result<Rules, BackendError> {
         let options = list::THREAD_OPTIONS.iter().map(|option| equal(0, *option));
         allowed.insert(libc::SYS_prctl, any_of(options.collect::<Result<Vec<_>, _>>()?)?);
     }
-    // A thread that takes a worker's place is bound to its CPU: each thread binds itself only.
+    // A thread that takes a worker's place is bound to its CPU. Each thread may bind itself only.
     allowed.insert(libc::SYS_sched_setaffinity, any_of([equal(0, 0)?])?);
     if rules.namespaces {
         allowed.extend(all(&[libc::SYS_setns]));
@@ -112,7 +112,7 @@ fn allowed(rules: CallRules) -> Result<Rules, BackendError> {
     Ok(allowed)
 }
 
-/// Unix sockets whose frames and bytes go to one other side.
+/// Unix sockets that send to the one peer that they are connected to.
 fn connected_sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let kinds = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
     let rule = |kind| SeccompRule::new(vec![equal(0, libc::AF_UNIX)?, masked(1, SOCK_TYPE, kind)?]);

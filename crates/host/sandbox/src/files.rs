@@ -40,8 +40,8 @@ pub enum Enforcement {
 #[error("landlock: {0}")]
 pub struct FileError(#[from] RulesetError);
 
-/// Restricts the calling thread, and the threads and programs that it starts, to these files. Descriptors that are open stay as they are. The thread cannot mount
-/// anything, looks into no process but its children, and sends signals only to them.
+/// Restricts the calling thread, and the threads and programs that it starts, to these files. Descriptors that are open stay as they are.
+/// The thread cannot mount anything, looks into no process but its children, and sends signals only to them.
 ///
 /// # Errors
 /// The kernel refused a rule.

@@ -194,7 +194,7 @@ fn capabilities_kept() {
     let sets = std::thread::spawn(|| capabilities(None).unwrap()).join().unwrap();
     assert_eq!([sets.permitted, sets.effective], [kept; 2]);
     assert!(sets.inheritable.is_empty());
-    // Nor does a program get them back, by being root's.
+    // A program does not get them back either, though it is root's.
     let output = Command::new("cat").arg("/proc/self/status").output().unwrap();
     let status = String::from_utf8_lossy(&output.stdout).into_owned();
     let permitted = status.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap();

@@ -46,19 +46,19 @@ pub struct CapturedFrame<'a> {
     pub direction: Direction,
     /// How many bytes the frame had, recorded or not.
     pub original_len: u32,
-    /// Why the frame went nowhere, if it did: a name of the metrics.
+    /// Why the frame was dropped, if it was: a name of the metrics.
     pub drop_reason: Option<&'a str>,
     /// The recorded bytes.
     pub bytes: &'a [u8],
 }
 
 impl<R: Read> Blocks<R> {
-    /// The blocks of a stream from its start on.
+    /// Reads a stream from its first block on.
     pub fn new(input: R) -> Self {
         Self { input, block: Vec::new() }
     }
 
-    /// Where the blocks come from.
+    /// The input that the blocks come from.
     pub fn input(&self) -> &R {
         &self.input
     }
@@ -133,7 +133,7 @@ fn statistics(block: &[u8]) -> Option<Totals> {
     Some(Totals { written: received.saturating_sub(lost), lost })
 }
 
-/// The options up to the one that ends them: codes and values.
+/// The codes and values of the options, up to the end option.
 fn options(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_first_chunk::<4>()?;

@@ -10,9 +10,9 @@ use crate::reader::WRITE_BYTES;
 pub(crate) struct Current {
     out: BufWriter<File>,
     path: PathBuf,
-    /// Its bytes, with those that are still in the buffer.
+    /// Its length in bytes, including what is still in the buffer.
     bytes: u64,
-    /// The bytes that the kernel has taken, which end with a block.
+    /// How many of these bytes the kernel has taken. A block ends there.
     flushed: u64,
     /// When it began, in nanoseconds since the Unix epoch.
     start: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    /// A file with a preamble of this length.
+    /// A file whose preamble has `bytes` bytes and is written. By interface, `lost` packets were lost before it began.
     pub(crate) fn new(
         (out, path): (File, PathBuf),
         bytes: u64,
@@ -50,7 +50,7 @@ impl Current {
         &self.path
     }
 
-    /// Its bytes, with those that the kernel has not taken.
+    /// Its length in bytes, including what the kernel has not taken.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -70,7 +70,7 @@ impl Current {
         self.received.iter().zip(&self.buffered).any(|(received, buffered)| received > buffered)
     }
 
-    /// By interface: the packets in it, and those that were lost since it began. `lost` is what was lost ever.
+    /// By interface: the packets in it, and those that were lost since it began. `lost` counts from the recording's start.
     pub(crate) fn counts(
         &self,
         lost: impl Iterator<Item = u64>,
@@ -84,7 +84,7 @@ impl Current {
         self.buffered.iter().copied()
     }
 
-    /// Writes a packet's block. After an error nothing of it is there: it is shorter than the buffer, and can be written again.
+    /// Writes a packet's block. After an error none of the block is written, since it fits into the buffer: it can be written again.
     pub(crate) fn write(&mut self, block: &[u8], interface: u32) -> io::Result<()> {
         self.append(block)?;
         for packets in [&mut self.received, &mut self.buffered] {
@@ -95,21 +95,21 @@ impl Current {
         Ok(())
     }
 
-    /// Writes blocks that are no packets, the same way.
+    /// Writes blocks that are not packets. What is said of errors in [`write`](Self::write) holds here too.
     pub(crate) fn append(&mut self, blocks: &[u8]) -> io::Result<()> {
         self.out.write_all(blocks)?;
         self.bytes += blocks.len() as u64;
         Ok(())
     }
 
-    /// Has the kernel take what was written. Returns how many packets that were. After an error it can go on.
+    /// Hands what was written to the kernel. Returns how many packets that was. After an error it can be called again.
     pub(crate) fn flush(&mut self) -> io::Result<u64> {
         self.out.flush()?;
         self.flushed = self.bytes;
         Ok(self.buffered.iter_mut().map(std::mem::take).sum())
     }
 
-    /// The file as the kernel has taken it. What is behind that is half a block.
+    /// Cuts off what is behind the last block that the kernel has taken: part of a block.
     pub(crate) fn restored(self) -> io::Result<Self> {
         let Self { out, flushed, mut received, buffered, .. } = self;
         let (mut out, _) = out.into_parts();

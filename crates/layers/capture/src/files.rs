@@ -17,8 +17,8 @@ const NUMBERS: u64 = 10_000_000;
 /// How long a writer waits after an error.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Files `NAME.00001.pcapng` and so on in a folder; the newest stay. Files of an earlier process count. While one begins,
-/// there is one more: an older file goes when the new one has packets, or finds no room for them.
+/// Files `NAME.00001.pcapng` and so on in a folder. The newest stay; files of an earlier process count too. A new file is one more than
+/// the limit until it has packets, or finds no room for them: then the oldest one is removed.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -30,7 +30,7 @@ pub struct Files {
     last: u64,
     /// The first file, if it was opened beforehand.
     first: Option<(File, PathBuf)>,
-    /// Whether none is removed.
+    /// Whether no file is removed.
     keeps: Arc<AtomicBool>,
 }
 
@@ -50,14 +50,14 @@ impl Files {
         Self { pause, ..self }
     }
 
-    /// The same files. None is removed while `keeps` says so: another writer of this name has begun, and its first file may be older than
-    /// the next one of this one, and which removes what is too many.
+    /// The same files, of which none is removed while `keeps` is true. Then another writer of this name has begun and removes surplus files.
+    /// Its first file may be older than this writer's next one: this writer would remove it.
     #[must_use]
     pub fn keeping(self, keeps: Arc<AtomicBool>) -> Self {
         Self { keeps, ..self }
     }
 
-    /// Opens the first file now, so that whoever asks for a recording hears of an error. No other file is removed for it.
+    /// Opens the first file now, so that the operator who asks for a recording hears of an error. No other file is removed for it.
     ///
     /// # Errors
     /// The folder is not there, or files cannot be made there.
@@ -81,8 +81,8 @@ impl Files {
         Ok(numbers.last().copied())
     }
 
-    /// Removes the oldest file, for a last one that finds no room on the disk, and would take the oldest one's place if it did. One
-    /// less than the most files stay, whoever fills the disk. Returns whether there was such a file.
+    /// Removes the oldest file when the disk is full, if the newest one would replace it anyway. `most_files` - 1 older ones stay, whoever
+    /// fills the disk. Returns whether a file was removed.
     pub(crate) fn give_way(&self) -> io::Result<bool> {
         let numbers = self.numbers()?;
         let mut older = self.older(&numbers).to_vec();
@@ -97,7 +97,7 @@ impl Files {
         }
     }
 
-    /// Those of these numbers that may go: they are below the last one's. During a change, two writers have one name: a later file is the other's.
+    /// The numbers of files that may be removed: those below this writer's last one. During a change, higher ones are another writer's.
     fn older<'a>(&self, numbers: &'a [u64]) -> &'a [u64] {
         match self.keeps.load(Ordering::Acquire) {
             true => &[],
@@ -107,11 +107,11 @@ impl Files {
 
     /// Makes a file.
     fn open(&mut self) -> io::Result<(File, PathBuf)> {
-        // Those that could not be removed before: the next one would be one too many again.
+        // Files that could not be removed earlier go now, or each new one would add to them.
         let newest = self.make_room()?;
         self.last = newest.map_or(self.last, |newest| self.last.max(newest)).wrapping_add(1);
         let path = self.path(self.last);
-        // New, so that no link leads elsewhere. What ports carry is not for everybody.
+        // `create_new` follows no link. Only the owner and the group may read what ports carry.
         let file = File::options().write(true).create_new(true).mode(0o640).open(&path)?;
         Ok((file, path))
     }
@@ -147,7 +147,7 @@ fn has_packets(path: &Path) -> bool {
     }
 }
 
-/// The number of a file, as [`Files`] writes it. A date is not a number: a copy that an operator has made is left alone.
+/// The number of a file, as [`Files`] writes it. A date in its place is above [`NUMBERS`]: an operator's copy with that name is left alone.
 fn number(digits: &str) -> Option<u64> {
     let number = digits.parse().ok().filter(|number| *number < NUMBERS)?;
     (format!("{number:05}") == digits).then_some(number)

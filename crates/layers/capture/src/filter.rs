@@ -1,4 +1,4 @@
-//! A frame at a port as a capture sees it, and which ones it takes: a subset of the pcap filter language.
+//! Which packets a capture takes: a filter in a subset of the pcap filter language.
 
 mod expression;
 mod parse;
@@ -23,7 +23,7 @@ pub use parse::FilterError;
 /// | `vlan`, `vlan ID` | frames whose outermost tag has this VLAN identifier, or any |
 /// | `less N`, `greater N` | frames of at most, or at least, N bytes |
 /// | `inbound`, `outbound` | frames from the port into the switch, or the other way |
-/// | `dropped` | frames that went nowhere (not in pcap) |
+/// | `dropped` | frames that were dropped (not in pcap) |
 ///
 /// `tcp` and `udp` may stand before a primitive with ports, `ip`, `ip6` and `arp` before one with
 /// addresses: `tcp port 80`. Primitives are joined by `and` (`&&`), `or` (`||`), `not` (`!`) and
@@ -75,8 +75,7 @@ pub struct Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// Why the frame went nowhere, if it did. Unreadable source memory is a memory fault, as in
-    /// the metrics.
+    /// Why the frame was dropped, if it was. Unreadable source memory is a memory fault, as in the metrics.
     pub(crate) fn drop_reason(&self) -> Option<DropReason> {
         match self.outcome {
             Outcome::Dropped(reason) => Some(reason),

@@ -17,8 +17,7 @@
 //! - **Inbound**, from the port into the switch: each frame once, when its outcome is final.
 //! - **Outbound**, from the switch out of the port: each frame once, when the port has taken or
 //!   dropped it. A delivery that goes on after the call is recorded when it begins.
-//! - A frame that went nowhere has the comment `dropped: REASON`, where the reason is the one in
-//!   the metrics.
+//! - A dropped frame has the comment `dropped: REASON`. The reason has its name in the metrics.
 //! - Packets that never became frames are not recorded. The port's counters have them.
 //! - A frame whose body can no longer be read is recorded up to its private header.
 //!
@@ -29,8 +28,8 @@
 //!
 //! All frames of one batch have the same timestamp. Packets are in the order of their timestamps.
 //!
-//! A [`Recording`] is a capture of several ports without an end. It writes to [`Files`], which have a limit, and each port is an
-//! interface in them.
+//! A [`Recording`] captures several ports and has no end of its own. It writes to [`Files`] of limited size and number, in which each port
+//! is an interface.
 //!
 //! # What it costs
 //! Workers never wait for a capture. A buffer of [`BUFFER_BYTES`] lies between them and the thread

@@ -68,7 +68,7 @@ pub(crate) struct CapturedPacket<'a> {
     /// The packet's length in bytes, captured or not.
     pub(crate) original_len: u32,
     pub(crate) flags: u32,
-    /// Why it went nowhere, if it did; part of the comment.
+    /// Why it was dropped, if it was; part of the comment.
     pub(crate) drop_reason: Option<&'a str>,
     pub(crate) bytes: &'a [u8],
 }
@@ -138,7 +138,7 @@ pub(crate) fn append_statistics(out: &mut Vec<u8>, statistics: &Statistics) {
     block.end();
 }
 
-/// The interface's number of a packet's block.
+/// The interface number in a packet's block.
 pub(crate) fn interface_of(block: &[u8]) -> u32 {
     u32_at(block, 8).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Where captures can be started: a port.
+//! A port at which captures can be started.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::wrapper::{CaptureEgress, CaptureIngress};
 /// wrapped are gone.
 ///
 /// Its queues need the wrapper only while a capture runs: [`layer`](Self::layer) puts it
-/// around queues in use, and the layer by default takes it off.
+/// around queues in use, and `CaptureLayer::default()` takes it off.
 pub struct CapturePoint {
     name: String,
     sinks: Arc<Sinks>,
@@ -75,7 +75,7 @@ impl CapturePoint {
         Queue { ingress, egress }
     }
 
-    /// What wraps queues, those in use too. See [`wrap`](Self::wrap).
+    /// The layer that wraps queues, also queues in use. See [`wrap`](Self::wrap).
     #[must_use]
     pub fn layer(&self) -> CaptureLayer {
         CaptureLayer(Some(Arc::clone(&self.sinks)))
@@ -101,7 +101,7 @@ impl CapturePoint {
         let sinks = Arc::downgrade(&self.sinks);
         Ok(Capture { sinks, sink, preamble, count: options.count.unwrap_or(u64::MAX) })
     }
-    /// Has a recording take the packets of this port, if it is one of its ports.
+    /// Has a recording take the packets of this port, if the recording has this port.
     pub fn record(&self, recording: &Recording) {
         if let Some(interface) = recording.interface(&self.name) {
             let sink = Arc::clone(recording.sink());

@@ -1,4 +1,4 @@
-//! A capture that runs: from the sink to whoever reads.
+//! A running capture: from the sink to its reader.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Weak};

@@ -10,7 +10,7 @@ use crate::pcapng::flag;
 use crate::sink::Batch;
 use crate::sinks::{PortSink, Sinks};
 
-/// The most bytes that are copied at a time, for all captures of a port: a worker has other queues.
+/// Most bytes copied per batch, for all captures of a port together: the worker has other queues.
 pub(crate) const COPY_BYTES: usize = 2 << 20;
 
 /// Records the packets of one side of a queue.
@@ -89,7 +89,7 @@ impl Copier {
         batch.push(bytes, frame.len, flags, packet.drop_reason().map(DropReason::name));
     }
 
-    /// Records the segments of a packet. Returns whether it is one that can be cut.
+    /// Records the segments of a packet. Returns whether it can be segmented.
     fn segments(&mut self, packet: &Packet<'_>, body: Body<'_>, batch: &mut Batch<'_>) -> bool {
         let flags = direction_flags(packet.direction);
         let drop_reason = packet.drop_reason().map(DropReason::name);

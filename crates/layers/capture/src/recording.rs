@@ -1,4 +1,4 @@
-//! A recording: a capture of several ports without an end, to files.
+//! A recording: a capture of several ports to files, without an end of its own.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -42,7 +42,7 @@ pub struct RecordingStatus {
     pub path: Option<String>,
     /// Its bytes.
     pub bytes: u64,
-    /// Why nothing is written at the moment; it is tried again.
+    /// Why nothing is written at the moment. The recording tries again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -63,15 +63,15 @@ impl Recording {
         })))
     }
 
-    /// Writes packets to files until `stop` returns true, which is asked about every 5 ms. No port should give it packets then.
-    /// While nothing can be written, packets are lost, older files stay but for one at most, and it is tried again now and then.
+    /// Writes packets to files until `stop` returns true, which it asks about every 5 ms. Then no port should give it packets any more.
+    /// While nothing can be written, packets are lost, and it tries again after each pause. Older files stay, except one at most.
     pub fn run(&self, files: Files, stop: &mut dyn FnMut() -> bool) {
         let mut writer = Writer::new(&self.0, files);
         let mut merge = Merge::default();
         loop {
             let ends = stop();
             let before = if ends { u64::MAX } else { self.0.sink.now() };
-            // The writer keeps its errors to itself.
+            // The writer handles its own errors.
             let mut write = |block: &[u8]| {
                 writer.write(block);
                 Ok(())
@@ -110,7 +110,7 @@ impl Recording {
 }
 
 impl Shared {
-    /// Notes where the recording writes to. The owner waits for it, so `change` asks no disk, which may hang.
+    /// Changes the status. The owner waits for its lock, so `change` must not use a disk, which may hang.
     fn note(&self, change: impl FnOnce(&mut RecordingStatus)) {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -130,11 +130,11 @@ impl std::fmt::Debug for Recording {
     }
 }
 
-/// Writes blocks of packets.
+/// Writes blocks of packets, and pauses after an error.
 ///
-/// After an error it waits. Where the disk has no room, the oldest file goes first if the one that is written to would take its place
-/// anyway: the recording itself may fill the disk. If there is still no room, this file stays the one that is written to: a new one for
-/// each try would push older files out, which is all that is left of the past then.
+/// On a full disk the oldest file is removed first, if the current file would replace it anyway: the recording itself may have filled the
+/// disk. If there is still no room, the current file is continued later. A new file for each try would push out the older ones, the only
+/// files with packets.
 struct Writer<'a> {
     recording: &'a Shared,
     files: Files,
@@ -159,7 +159,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Has the kernel take what was written.
+    /// Hands what was written to the kernel.
     fn flush(&mut self) {
         if !self.is_waiting() {
             self.attempt(Self::hand_over);
@@ -201,7 +201,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Does what needs room on the disk. Where there is none, it is done again if an older file gives way.
+    /// Does work that needs room on the disk. If there is none and an older file gives way, does it once more.
     fn with_room<T>(&mut self, work: impl Fn(&mut Self) -> io::Result<T>) -> io::Result<T> {
         match work(self) {
             Err(error) if needs_room(&error) && matches!(self.files.give_way(), Ok(true)) => {
@@ -223,7 +223,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Makes a file that has its preamble. One that cannot have it is not left behind.
+    /// Makes a file with its preamble. If the preamble cannot be written, the file is removed.
     fn make(&mut self) -> io::Result<(File, PathBuf)> {
         let (mut out, path) = self.files.next()?;
         match out.write_all(&self.recording.preamble) {
@@ -235,7 +235,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Has the kernel take what was written. The first packets of a file make it one that takes the place of an older one.
+    /// Hands what was written to the kernel. With its first packets, a file takes the place of an older one.
     fn hand_over(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let (had_packets, bytes) = (file.has_kept_packets(), file.bytes());
@@ -251,7 +251,7 @@ impl<'a> Writer<'a> {
         if had_packets { Ok(()) } else { self.files.make_room().map(drop) }
     }
 
-    /// Ends the file with the interfaces' statistics. One without packets goes: it would take the place of one that has some.
+    /// Ends the file with the interfaces' statistics. A file without packets is removed: it would take the place of one with packets.
     fn end(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if !file.has_packets() {
@@ -286,8 +286,8 @@ impl<'a> Writer<'a> {
         blocks
     }
 
-    /// Leaves the file as the kernel has taken it, up to a block's end, and waits. Where it is room that is missing, the file goes on
-    /// later; otherwise the next one is tried, and a file without packets goes.
+    /// Cuts the file behind the last block that the kernel has taken, and pauses. After a full disk, the file is continued later. After
+    /// another error the next file is begun, and a file without packets is removed.
     fn fail(&mut self, error: &io::Error) {
         self.retry = Some(Instant::now() + self.files.pause);
         let needs_room = needs_room(error);
@@ -299,14 +299,14 @@ impl<'a> Writer<'a> {
         }
         match file.restored() {
             Ok(file) if needs_room => self.file = Some(file),
-            // What cannot be removed either stays.
+            // A file that cannot be removed stays.
             Ok(file) if !file.has_packets() => drop(self.discard(&file)),
             Ok(_) | Err(_) => {}
         }
     }
 }
 
-/// Whether it is room on the disk that is missing.
+/// Whether the disk or the quota is full.
 fn needs_room(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

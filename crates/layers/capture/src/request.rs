@@ -1,4 +1,4 @@
-//! What an operator asks for, as the control socket carries it, and what a stream begins with that answers it.
+//! An operator's request for a capture, as the control socket carries it, and the first blocks of the stream that answers it.
 
 use port::FRAME_MAX;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! What lies between the workers and the reader of one capture or recording: buffers, whose packets the reader gets in the order of their
-//! timestamps.
+//! The buffers between the workers and the reader of one capture or recording. The reader gets packets in the order of their timestamps.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,8 +12,8 @@ use crate::request::Options;
 /// How many bytes of packets may wait for the reader of one capture.
 pub const BUFFER_BYTES: usize = 8 << 20;
 
-/// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker finds it free unless the
-/// reader has it, which holds it for a swap of two pointers. Where more sides share them, a worker takes the next free one.
+/// Buffers of a sink. With up to eight queues at one port, each side of each queue has its own. A worker finds it free unless the reader
+/// holds it, to swap two pointers. Sides that share buffers (of more queues, or of several ports) take the next free one.
 const BUFFERS: usize = 16;
 
 /// The buffers of one capture, filled by workers and emptied by one reader.
@@ -31,7 +30,7 @@ pub(crate) struct Sink {
     waiting: AtomicUsize,
     /// By interface: how many packets were not recorded.
     lost: Box<[AtomicU64]>,
-    /// Whether it is a recording's: those are in the configuration, and do not count among the captures of a port.
+    /// Whether it is a recording's. Recordings are in the configuration, and do not count among the captures of a port.
     pub(crate) is_recording: bool,
 }
 
@@ -175,8 +174,8 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Hands over the blocks of the packets from before the time `before`, which must not be later than the sink's
-    /// clock while workers record; at most `most` of them. Returns how many.
+    /// Passes to `write` the blocks of at most `most` packets with timestamps before `before`, and returns how many. While workers record,
+    /// `before` must not be later than the sink's clock.
     pub(crate) fn write_before(
         &mut self,
         before: u64,
@@ -189,7 +188,7 @@ impl Merge {
         }
         let sources = std::iter::once(&self.held).chain(&self.taken);
         let mut blocks: Vec<_> = sources.flat_map(|blocks| pcapng::packets(blocks)).collect();
-        // Stable: what has the same time stays in the order of its side.
+        // Stable: packets of the same time stay in the order of their side.
         blocks.sort_by_key(|(timestamp, _)| *timestamp);
         let ready = blocks.partition_point(|(timestamp, _)| *timestamp < before);
         let (ready, held) = blocks.split_at(ready);

@@ -15,7 +15,7 @@ pub(crate) struct PortSink {
     pub(crate) interface: u32,
 }
 
-/// The sinks of a port's captures.
+/// The sinks of a port's captures and recordings.
 #[derive(Default)]
 pub(crate) struct Sinks {
     /// Whether there are any. While there are none, a batch looks at nothing else.
@@ -31,8 +31,8 @@ impl Sinks {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
-    /// missing where another capture starts or ends.
+    /// The sinks. None while the list changes: workers do not wait for that, so a capture may miss a
+    /// batch while another one starts or ends.
     pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<PortSink>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),

@@ -1,4 +1,4 @@
-//! What a capture records of a port's frames, and what it does to the port: nothing.
+//! What a capture records of a port's frames, and that it changes nothing for the port.
 
 mod common;
 
@@ -281,7 +281,7 @@ fn a_live_reader_has_each_packet_while_the_capture_runs() {
     assert_eq!(reader.join().unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
-/// An output that says when it is written to, and goes on when it may.
+/// An output that reports a write, and then waits until the test lets it go on.
 struct Stuck(mpsc::SyncSender<()>, mpsc::Receiver<()>);
 
 impl Write for Stuck {
@@ -360,7 +360,7 @@ fn packets_of_concurrent_sides_are_in_order() {
     let packets = packets(&file);
     assert!(packets.is_sorted_by_key(|packet| packet.timestamp));
     assert_eq!(totals.written + totals.lost, 3 * BATCHES as u64);
-    // A worker that meets the reader at a buffer loses its batch.
+    // A batch is lost only while other threads hold all buffers.
     assert!(totals.written > 0);
 }
 

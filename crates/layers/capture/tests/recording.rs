@@ -143,7 +143,7 @@ fn what_cannot_be_written_is_lost_and_said() {
     assert!(recording.status().error.is_some());
 }
 
-/// A link of that name may lead to a file of the daemon's user.
+/// A link with the name of the next file could point to a file of the daemon's user.
 #[test]
 fn a_link_is_not_followed() {
     let folder = Folder::new();
@@ -218,7 +218,7 @@ fn a_writer_removes_neither_its_file_nor_a_later_one() {
     assert_eq!(folder.numbers("span.00001.pcapng"), [1]);
 }
 
-/// The first file of a writer that begins is older than those that the one before it makes until it ends.
+/// The new writer's first file is older than the files that the old writer makes until it ends.
 #[test]
 fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
     let folder = Folder::new();
@@ -241,7 +241,7 @@ fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
     });
     let left = folder.files();
     assert!(left.contains(&first) && left.last() > Some(&first), "{first} of {left:?}");
-    // The next one removes what is too many, once it has packets.
+    // The new writer removes surplus files once it has packets.
     let new = recording(&["red"]);
     point.record(&new);
     port.carry([tcp_frame(9, 10)]);
@@ -250,7 +250,7 @@ fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
     assert_eq!(folder.files().first(), Some(&first), "older ones have gone");
 }
 
-/// Whoever has asked may have given up meanwhile.
+/// The operator who asked for the recording may have given up meanwhile.
 #[test]
 fn a_first_file_takes_no_older_ones_place_before_it_has_packets() {
     let folder = Folder::new();
@@ -320,7 +320,7 @@ fn on_a_disk_for_the_recording() {
     assert!(numbers.iter().copied().eq(first..400), "{numbers:?}");
 }
 
-/// What goes makes no room: others have it at once.
+/// Removing a file makes no room here: its copy keeps the blocks.
 #[test]
 #[ignore = "a_full_disk_takes_no_file_beyond_the_one_in_whose_place_the_next_comes runs it where it may mount"]
 fn on_a_disk_that_others_fill() {
@@ -337,7 +337,7 @@ fn on_a_disk_that_others_fill() {
     point.record(&recording);
     let mut port = Port::wrapped(&point);
     let mut looks = 0;
-    // Each look is 5 ms: it is tried again several times.
+    // `stop` is asked every 5 ms: the writer tries again several times.
     recording.run(files_on_disk(&folder), &mut || {
         port.carry([tcp_frame(9, 5000)]);
         looks += 1;
@@ -402,7 +402,7 @@ fn on_a_small_disk() {
                 disk.fill();
                 carry(100, 500);
             }
-            // Each look is 5 ms: it was tried again by now, several times.
+            // `stop` is asked every 5 ms: the writer has tried again several times by now.
             3..40 => {
                 // More than the rest of a page that the file has already.
                 carry(1, 5000);

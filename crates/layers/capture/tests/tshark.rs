@@ -14,7 +14,7 @@ use port::{DropReason, Outcome};
 struct File(PathBuf);
 
 impl File {
-    /// A capture of four packets in, of which one is dropped, and one out.
+    /// A capture of three packets in, of which one is dropped, and one out.
     fn of(name: &str, options: &Options) -> Self {
         let point = CapturePoint::new("red");
         let mut port = Port::wrapped(&point);

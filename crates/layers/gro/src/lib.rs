@@ -8,22 +8,22 @@
 //! ```
 //!
 //! # When
-//! Within one batch: the frames of one queue for one queue, which a worker delivers in one call. No frame waits for another. Merged is only what
-//! this port takes whole, so nothing has to be cut again later.
+//! Frames are merged within one batch: those that a worker delivers from one queue to another in one call. No frame waits for another. A
+//! merged frame is one that the port takes whole, so nothing has to be cut again later.
 //!
 //! # What
-//! Segments in a row of one connection, whose headers differ in what a segmenter writes and in nothing else: IP length and identification,
+//! Consecutive segments of one connection are merged. Their headers differ only in what a segmenter writes: IP length and identification,
 //! sequence number, PSH of the last, checksums. Addresses, VLAN tags, TTL, class, acknowledgement, window and options with their timestamps are
 //! equal. All payloads but the last are equally long. So a segmenter would make the same segments of the merged frame, bit by bit.
 //!
-//! A checksum that is not known to be right is verified before: a merged frame says that its checksum need not be. A wrong one leaves its frame
-//! as it is, for the receiver to find. To verify, the payload is read, which takes memory that is mapped here; a frame in granted pages
-//! with such a checksum is not merged.
+//! A checksum that is not known to be right is verified first, because a merged frame says that its checksum need not be. A frame with a
+//! wrong checksum is left as it is, for the receiver to find. Verifying reads the payload, for which its memory must be mapped here: a frame in
+//! granted pages whose checksum is not known to be right is not merged.
 //!
 //! Frames of one flow keep their order. Those of different flows may change places within the batch.
 //!
 //! # Where
-//! Innermost, next to the port: limits, captures, mirrors and the counters of ports have the frames as they came.
+//! Innermost, next to the port: limits, captures, mirrors and the counters of ports see the frames before they are merged.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use port::{Body, Frame, Merging, Offer, Outcome, Place, Run, WINDOW};
 use wire::checksum::Sum;
 use wire::headers::Transport;
 
-/// Flows of a batch that are followed at a time. Of others the oldest is given up.
+/// Flows of a batch that are followed at a time. A further flow takes the place of the oldest.
 const FLOWS: usize = 8;
 /// Bytes of a payload that are read at a time. Even, so that their sums add up.
 const CHUNK: usize = 2048;
@@ -29,7 +29,7 @@ impl Output {
     }
 }
 
-/// What the port is offered in place of the frames of a batch. It is large, so each batch uses the same one.
+/// What the port is offered in place of the frames of a batch. It is large, so it is used again for each batch.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) outputs: ArrayVec<Output, WINDOW>,
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     merged: Merged,
 }
 
-/// Merged frames. Those of earlier batches are used again.
+/// Merged frames. The memory of earlier batches' frames is used again.
 #[derive(Default)]
 struct Merged {
     frames: Vec<Frame>,
@@ -47,7 +47,7 @@ struct Merged {
 }
 
 impl Merged {
-    /// A further one, which begins with `first`.
+    /// Begins another merged frame with `first`. Returns its place.
     fn begin(&mut self, first: &Frame) -> usize {
         let place = self.count;
         if self.frames.len() == place {
@@ -85,7 +85,7 @@ fn is_segment(frame: &Frame) -> bool {
 }
 
 impl Plan {
-    /// Finds what of a batch can be merged, and merges it. Returns whether anything is.
+    /// Merges the frames of a batch that can be merged. Returns whether there are any.
     pub(crate) fn find(
         &mut self,
         merging: &Merging,
@@ -159,7 +159,7 @@ impl Plan {
     }
 }
 
-/// The frame as a part of a merged one. Not one that lies in buffers of its receiver already: it need not be copied.
+/// The frame as a part of a merged one, if it can be one. A frame in its receiver's buffers cannot: it need not be copied.
 fn mergeable(frame: &Frame) -> Option<Mergeable> {
     if !is_segment(frame) || frame.lent.is_any() {
         return None;
@@ -167,7 +167,7 @@ fn mergeable(frame: &Frame) -> Option<Mergeable> {
     Mergeable::of(frame.header(), frame.len as usize, &frame.headers, frame.checksum)
 }
 
-/// Whether the frame may belong to a TCP connection that cannot be told: a fragment, or one with headers that were not parsed.
+/// Whether the frame may belong to a TCP connection that its headers do not show: a fragment, or one with headers that were not parsed.
 fn is_of_unknown_flow(frame: &Frame) -> bool {
     matches!(frame.headers.transport, Transport::Fragment | Transport::Opaque)
 }
@@ -186,8 +186,8 @@ struct Batch<'a, 'f> {
 }
 
 impl Batch<'_, '_> {
-    /// Adds the frame at place `n` to an output, if it may follow there and both have the right checksums. With the second one, a
-    /// merged frame begins.
+    /// Adds the frame at place `n` to an output, if it may follow there and both have the right checksums. With the output's second frame, a
+    /// merged one begins. Returns whether the frame was added.
     fn add(&mut self, to: &mut Output, n: usize, next: Mergeable, merged: &mut Merged) -> bool {
         let Some(merge) = &mut to.merge else { return false };
         let (first, frame) = (self.offers[to.first].frame, self.offers[n].frame);

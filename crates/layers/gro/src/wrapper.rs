@@ -28,7 +28,7 @@ fn merging(port: &dyn Egress) -> Option<Merging> {
     port.merging().filter(|merging| merging.features.tso_v4 || merging.features.tso_v6)
 }
 
-/// What merges for a port, with its counters; none if nothing is merged.
+/// Merges frames for a port and counts them. Without counters, nothing is merged.
 pub struct GroLayer(pub Option<Arc<Counters>>);
 
 impl Layer for GroLayer {
@@ -93,14 +93,14 @@ impl Merger {
             }
         }
         counters.add(counts);
-        // How many frames of each output there were before.
+        // By output: how many of its frames came before this one.
         let mut before = [0; WINDOW];
         for (offer, output) in offers.iter_mut().zip(&plan.output_of) {
             let output = usize::from(*output);
             let Offer { sent, outcome, .. } = merged[output];
             let is_merged = plan.outputs[output].merged.is_some();
             offer.outcome = match outcome {
-                // Cut again, a merged frame is what it was made of, so these were sent.
+                // Segmenting a merged frame gives the frames that it was made of, so the first `sent` of them were sent.
                 _ if is_merged && before[output] < sent => Outcome::Delivered,
                 Outcome::Waiting if !is_merged && offer.sent < sent => {
                     Outcome::Partial { segments: sent }
@@ -122,7 +122,7 @@ impl Merger {
     }
 }
 
-/// Delivers frames that were too large when they were one: a guest's buffers may be smaller than usual.
+/// Delivers frames one by one whose merged frame was too large: a guest's buffers may be smaller than usual.
 fn deliver_singly<'a, 'f: 'a>(
     inner: &mut dyn Egress,
     body: Body<'_>,
@@ -138,9 +138,9 @@ fn deliver_singly<'a, 'f: 'a>(
     Ok(())
 }
 
-/// Delivers frames, those in parts to their ends: in between, frames of the batch would be offered again that are in a frame that was
-/// delivered. Where it is much work, nothing was merged ([`is_worthwhile`]). What is left of one for which there is no more room, its
-/// `sent` says.
+/// Delivers frames. A frame that the port takes in parts is delivered to its end at once: otherwise, frames that were sent in a merged one
+/// would be offered again. That is little work, since a batch with much of it is not merged ([`is_worthwhile`]). If there is no more room for
+/// a frame, its `sent` says how much of it was sent.
 fn deliver_whole(
     inner: &mut dyn Egress,
     body: Body<'_>,
@@ -176,7 +176,7 @@ pub struct GroStatus {
 }
 
 impl GroStatus {
-    /// Whether nothing was.
+    /// Whether nothing was merged.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -201,7 +201,7 @@ impl Counters {
     }
 }
 
-/// What is counted of it.
+/// The metrics of GRO.
 pub const METRICS: &[Metric<GroStatus>] = &[
     Metric::counter(
         "pvnet_port_gro_segments",

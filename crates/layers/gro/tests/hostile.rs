@@ -26,7 +26,7 @@ fn arrived(bed: &mut Bed, batch: &Batch) -> (Vec<usize>, usize) {
     (arrived.iter().map(|one| one.bytes.len()).collect(), merged)
 }
 
-/// How many frames are merged of a row in whose second segment this byte has another value. Checksums are not looked at.
+/// How many merged frames come of two segments of one row, the second of them changed. `checksum` is what is known of both.
 fn merged_with(change: impl Fn(&mut Vec<u8>), checksum: Checksum) -> usize {
     let rows = Segment::row(Segment { checksum, ..Segment::first(1, LEN) }, 2, LEN);
     let mut frames: Vec<_> = rows.iter().map(|s| (s.bytes(), checksum)).collect();
@@ -40,7 +40,7 @@ fn no_field_of_a_header_may_differ_but_those_that_count_up() {
     let untouched = merged_with(|_| {}, Checksum::Validated);
     assert_eq!(untouched, 1);
     for place in 0..14 + 20 + 32 {
-        // Its checksum says nothing, so only the comparison can find it.
+        // The checksum counts as right, so only the comparison can find the difference.
         let is_transport_checksum = (50..52).contains(&place);
         for bit in 0..8 {
             let flip = |bytes: &mut Vec<u8>| {
@@ -129,7 +129,7 @@ fn a_body_that_is_not_there_is_not_merged_and_reads_nothing_else() {
         batch.frames[1].pieces[0] = piece;
         let mut bed = Bed::new(ALL);
         assert_eq!(bed.deliver(&batch), [Outcome::Delivered, Outcome::SourceFault]);
-        // Believed without a look: the frame and all that it is merged with are lost to their own sender.
+        // A checksum that counts as right is not read: the frame and all that it is merged with are lost, to their own sender only.
         batch.frames.iter_mut().for_each(|frame| frame.checksum = Checksum::Validated);
         assert_eq!(bed.deliver(&batch), [Outcome::SourceFault; 2]);
     }
@@ -276,7 +276,7 @@ fn a_payload_is_summed_once_however_often_it_is_offered() {
     };
     let known = [Some(true), Some(true), Some(false)];
     assert_eq!(deliver(&mut bed), known);
-    // Another sum would find other bytes.
+    // Summing again would find other bytes.
     batch.regions[0].zero(0, batch.regions[0].len()).unwrap();
     let mut bed = Bed::new(ALL);
     assert_eq!(deliver(&mut bed), known);
@@ -387,7 +387,7 @@ fn nothing_is_merged_for_a_port_that_takes_it_no_more() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the bytes are, frames arrive, and those of a port that takes nothing merged arrive as they came.
+    /// Whatever the bytes are, all frames arrive.
     #[test]
     fn bytes_that_mean_nothing_arrive_too(
         mut frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 60..200), 2..10),

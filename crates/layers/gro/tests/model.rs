@@ -1,4 +1,4 @@
-//! Merged frames against a naive model: cut again, they are what came, bit by bit; and all is merged that may be.
+//! Merged frames against a naive model: segmented again, they are the frames that came, bit by bit; and all is merged that may be.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn segments(
             Change::Stamp => segment.stamp += 1,
             Change::Vlan => segment.vlan = 9,
             Change::Padding(bytes) => segment.padding = *bytes,
-            // What says that it is right is believed.
+            // Damage is found only where the whole checksum is verified.
             Change::Damage(place) if checksum == Checksum::Unknown => {
                 segment.damage = Some(place % 60 + 14);
             }
@@ -101,7 +101,7 @@ fn segments(
 /// One frame with the payloads of all, as simply as it can be written; none if there cannot be one.
 fn merged(run: &[Vec<u8>]) -> Option<(Vec<u8>, Gso)> {
     let headers = Headers::parse(&run[0]).ok()?;
-    // Damage may have made it another protocol's.
+    // Damage may have made it a frame of another protocol.
     if headers.transport != Transport::Tcp {
         return None;
     }

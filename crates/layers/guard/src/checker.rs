@@ -1,4 +1,4 @@
-//! The look at one frame.
+//! The check of one frame.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -61,8 +61,8 @@ impl Checker {
         }
         let Some(addresses) = &self.addresses else { return true };
         if arp.sender_ip().is_unspecified() {
-            // A probe claims its target: a host that probes the same address at that time gives
-            // it up.
+            // A probe claims its target: another host that probes the same address at that time
+            // gives it up.
             return arp.operation() == arp::Operation::REQUEST && addresses.has_v4(arp.target_ip());
         }
         addresses.has_v4(arp.sender_ip())

@@ -1,7 +1,7 @@
 //! Frames whose protocol the parser does not see, but some receivers do.
 //!
-//! A switch, an access point or a host that takes a header off, or makes an Ethernet II frame of an IEEE 802.3 one, hands on what
-//! lies behind it (CVE-2021-27853, CVE-2021-27861). Nothing here looks that far: such frames are refused.
+//! Some switches, access points and hosts take a header off, or make an Ethernet II frame of an IEEE 802.3 one, and hand on what lies
+//! behind it (CVE-2021-27853, CVE-2021-27861). The parser does not look that far, so such frames are refused.
 
 use port::Frame;
 use wire::ethernet::{EtherType, MacAddr};
@@ -10,7 +10,7 @@ use crate::addresses::Allowed;
 
 /// Below this value, the field after the addresses is the length of an IEEE 802.3 frame, and an LLC header follows.
 const TYPES: u16 = 0x0600;
-/// An LLC header follows in a frame that is too long for a length.
+/// The EtherType of a frame with an LLC header that is too long for a length.
 const LONG_LLC: u16 = 0x8870;
 
 /// LLC headers (destination, source, control) that pass: IS-IS, which a router sends. Those that carry other protocols (SNAP, IP,
@@ -19,9 +19,8 @@ const LLC: [[u8; 3]; 1] = [[0xfe, 0xfe, 0x03]];
 
 /// Tags of other kinds than the parser sees through, and headers after which a device goes on with the EtherType behind them.
 const TAGS: [u16; 19] = [
-    // VLAN tags from before IEEE 802.1ad.
-    0x9100, 0x9200, 0x9300, // A whole Ethernet frame.
-    0x6558,
+    // VLAN tags from before IEEE 802.1ad, and a whole Ethernet frame (0x6558).
+    0x9100, 0x9200, 0x9300, 0x6558,
     // Tags of Cisco's (0x8909, 0x8926), of backbone bridges, of bridge port extension, and against loss (IEEE 802.1CB).
     0x8909, 0x8926, 0x88e7, 0x893f, 0xf1c1,
     // Tags by which a switch tells its host the port (DSA): Marvell's, Linux's own, NXP's, Renesas', Broadcom's, Realtek's. No guest has such a
@@ -54,7 +53,7 @@ fn is_listed(llc: &[u8]) -> bool {
     llc.first_chunk().is_some_and(|llc| LLC.contains(llc))
 }
 
-/// Who a port may say it is.
+/// The source addresses that a port may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Its MAC address.

@@ -1,8 +1,8 @@
 //! A wrapper around a port that refuses frames with a false source.
 //!
 //! A switch learns from source addresses, and neighbours learn from ARP and neighbour discovery.
-//! A guest that forges either diverts its neighbours' traffic: one frame is enough. Wrapped in a
-//! [`Guard`], a port's frames have the source that the operator gave it, or they go nowhere.
+//! A guest that forges either diverts its neighbours' traffic: one frame is enough. A [`Guard`]
+//! refuses the frames of a port that have another source than the operator gave the port.
 //!
 //! ```
 //! use guard::{Guard, Policy};
@@ -38,13 +38,13 @@
 //! refused, behind VLAN tags too:
 //! - A ninth VLAN tag.
 //! - A length in place of the EtherType, as IEEE 802.3 has it: SNAP carries any protocol. IS-IS
-//!   passes, with a length that the frame has. No other LLC protocol does, so no spanning tree.
+//!   passes if the frame has that length. No other LLC protocol passes, so neither do spanning trees.
 //! - Tags of other kinds: VLAN tags of old (0x9100, 0x9200, 0x9300), and those of backbone bridges,
 //!   port extenders, Cisco's, IEEE 802.1CB, switch chips (DSA, Realtek's), HSR, PRP, TRILL and NSH; a
 //!   whole frame within a frame (0x6558).
 //!
-//! What only a receiver that was set up for this sender unpacks passes, as tunnels over IP do:
-//! PPPoE, MPLS, MACsec.
+//! PPPoE, MPLS and MACsec pass, as tunnels over IP do: a receiver unpacks them only if it was set
+//! up for this sender.
 //!
 //! # Which addresses are a port's own
 //! Those of the policy ([`Allowed`] says how they are written), and the link-local IPv6 address that
@@ -62,9 +62,9 @@
 //! These rules hold with and without addresses:
 //! - Router advertisements and redirects are refused: a guest is no router (RFC 6105).
 //! - Link-layer addresses in options are the policy's.
-//! - A message is whole in the private header ([`port::HEADER_MAX`] bytes), is not fragmented (RFC
-//!   6980), and has no extension header before it. Hosts send none that is otherwise. A first
-//!   fragment that does not show what it is a fragment of (RFC 7112) is refused too, and so is a
+//! - A message must be whole in the private header ([`port::HEADER_MAX`] bytes), must not be
+//!   fragmented (RFC 6980), and must have no extension header before it. Hosts send no others. Also
+//!   refused are a first fragment that does not show what it is a fragment of (RFC 7112), and a
 //!   packet whose extension headers go on behind the private header.
 //!
 //! With addresses, a neighbour advertisement and duplicate address detection are for addresses of
@@ -123,7 +123,7 @@ impl Layer for GuardLayer {
     }
 }
 
-/// Refuses a frame, unless a wrapper within this one has.
+/// Refuses a frame, unless a wrapper within this one has already.
 #[cold]
 fn refuse(received: &mut Received, slot: u8, reason: DropReason) {
     if received.refused.iter().all(|(refused, _)| *refused != slot) {

@@ -73,15 +73,15 @@ fn claim_of_neighbour_discovery(frame: &Frame, l3: &[u8], mac: MacAddr) -> Optio
     })
 }
 
-/// What a fragment claims, as far as it shows: nothing, unless it begins a message of neighbour
-/// discovery. Without its first fragment no message is put together.
+/// What a fragment claims. It is forged if it begins a message of neighbour discovery, or does not
+/// show whether it does. Later fragments claim nothing: without the first one there is no message.
 pub(crate) fn claim_of_fragment(frame: &Frame) -> Claim {
     if begins_neighbour_discovery(frame).unwrap_or(true) { Claim::Forged } else { Claim::None }
 }
 
-/// What a packet claims whose transport header does not lie whole in the private header: nothing,
-/// if its extension headers do, and show that it is no ICMPv6. `l3` is the private header from the
-/// IPv6 header on.
+/// What a packet claims whose transport header is not whole in the private header. It claims
+/// nothing if its extension headers are whole there and no ICMPv6 follows them; otherwise it is
+/// forged. `l3` is the private header from the IPv6 header on.
 pub(crate) fn claim_of_opaque(l3: &[u8]) -> Claim {
     let Some(fixed) = l3.first_chunk::<{ ipv6::HEADER_LEN }>() else { return Claim::Forged };
     let first = ipv6::Packet::new_unchecked(fixed).next_header();
@@ -91,7 +91,7 @@ pub(crate) fn claim_of_opaque(l3: &[u8]) -> Claim {
     }
 }
 
-/// None if the fragment does not show it.
+/// Whether a fragment begins a message of neighbour discovery; none if it does not show that.
 fn begins_neighbour_discovery(frame: &Frame) -> Option<bool> {
     let l3 = usize::from(frame.headers.l3_offset);
     let start = usize::from(frame.headers.l4_offset);
@@ -114,7 +114,7 @@ fn begins_neighbour_discovery(frame: &Frame) -> Option<bool> {
     Some(Kind(*bytes.get(upper.offset)?).is_neighbour_discovery())
 }
 
-/// The length of the IPv6 packet that starts `l3`, by its own account. A packet that gives none
+/// The length of the IPv6 packet that starts `l3`, by its payload length. If that is 0, the packet
 /// ends with its frame.
 fn packet_len(frame: &Frame, l3: &[u8]) -> usize {
     match l3.first_chunk::<{ ipv6::HEADER_LEN }>().map(ipv6::Packet::new_unchecked) {

@@ -33,8 +33,8 @@ pub enum Sources {
 }
 
 impl Sources {
-    /// The sources that `mode` allows a guest with these `addresses`, which may send from `allowed`.
-    /// Without a mode, all addresses that are known are checked.
+    /// The sources that `mode` allows a guest with these `addresses`. `allowed` replaces `addresses`, unless it is empty. Without a mode, IP
+    /// addresses are checked if any are known.
     ///
     /// # Errors
     /// No addresses are known, or one of `addresses` is malformed.
@@ -80,10 +80,10 @@ fn host(text: &str) -> Result<Allowed, String> {
     Allowed::host(address).map_err(|reason| error(reason.to_string()))
 }
 
-/// A list of strings, each an address or a network.
+/// Reads a list of strings, each an address or a network.
 ///
 /// # Errors
-/// One is none.
+/// A string is neither.
 pub fn deserialize_allowed<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Allowed>, D::Error> {

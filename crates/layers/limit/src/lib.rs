@@ -26,9 +26,8 @@
 //! # The token buckets
 //! Bytes and packets have a bucket each. A bucket fills at the rate, up to the burst. A frame passes
 //! while no bucket is empty and takes its tokens out, so the last one may leave a debt, which is
-//! filled first. From any moment on, no more passes than the rate allows for the time, a burst and
-//! one frame (for shaping: one frame per queue). In the long run the rate is exact: nothing is
-//! rounded.
+//! filled first. In any period, no more passes than the rate gives in it, a burst and one frame (for
+//! shaping: one frame per queue). In the long run the rate is exact: nothing is rounded.
 //!
 //! Bytes are those of the Ethernet frame, without preamble and frame check sequence. A frame that is
 //! yet to be segmented (TSO) counts as the packets it becomes, or a sender could evade a limit on
@@ -47,8 +46,8 @@
 //! else waits. The worker sleeps meanwhile. Queues that wait have their turns in order, a batch
 //! each.
 //!
-//! What comes from the port counts, also where it goes nowhere: frames that another wrapper refuses,
-//! and, as packets, what is malformed.
+//! Everything that comes from the port counts: also frames that another wrapper refuses, and
+//! malformed packets, as packets without bytes.
 //!
 //! # Policing
 //! Frames to the port never wait for its limit, since they would hold back their senders, who send
@@ -57,7 +56,7 @@
 //! window (the rate times the round-trip time).
 //!
 //! # Cost
-//! One or two short locks per batch, and for shaping a look at the clock. No allocation. A
+//! One or two short locks per batch, and for shaping a reading of the clock. No allocation. A
 //! [limit of nothing](Limit::is_unlimited) costs nothing: the wrappers give back the port itself.
 
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use port::{FRAME_MAX, Frame, WINDOW};
 use token_bucket::TokenBucket;
 
-/// What one direction of a port may carry. None: as much as there is.
+/// What one direction of a port may carry. A rate that is none is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes of Ethernet frames per second.
@@ -20,7 +20,7 @@ pub struct Limit {
     pub burst_packets: u64,
 }
 
-/// The default burst is what the rate gives in one such part of a second.
+/// The default burst is what the rate gives in this part of a second.
 const BURSTS_PER_SECOND: u64 = 50;
 /// The least default burst, in bytes and in packets.
 const BURST_BYTES_MIN: u64 = 128 * 1024;
@@ -149,13 +149,13 @@ impl Meter {
         instant.saturating_duration_since(self.start)
     }
 
-    /// Packets that have passed, counted as on a wire; those of a limit of nothing are not counted.
+    /// Packets that have passed, counted as on a wire. Without a limit, none are counted.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.lock().passed
     }
 
-    /// A further queue to be shaped.
+    /// Adds a queue to be shaped.
     pub(crate) fn join(&self) -> QueueId {
         let mut state = self.lock();
         state.queues += 1;
@@ -165,9 +165,9 @@ impl Meter {
         QueueId(state.queues)
     }
 
-    /// Takes tokens out for one turn of a queue, which says by [`correct`](Self::correct) what it
-    /// used. None where there are too few for a batch, or other queues come first: the queue then
-    /// waits for its turn.
+    /// Takes tokens out for one turn of a queue, which then reports to [`correct`](Self::correct) what
+    /// it used. None if there are too few tokens for a batch, or if other queues come first: the queue
+    /// then waits for its turn.
     ///
     /// Tokens are taken before frames are, so that two queues do not use the same ones.
     pub(crate) fn reserve(&self, queue: QueueId, now: Duration) -> Option<Tokens> {
@@ -191,7 +191,7 @@ impl Meter {
             }
             None => {}
         }
-        // Where others wait, a batch each.
+        // While other queues wait, each takes one batch.
         let alone = state.waiting.is_empty();
         let take = |bucket: &mut Option<Bucket>, most: u64| {
             let Some(bucket) = bucket else { return u64::MAX };
@@ -221,8 +221,8 @@ impl Meter {
         self.lock().waiting.retain(|waiting| *waiting != queue);
     }
 
-    /// Takes out the tokens of as many frames as pass, by what each costs. What costs nothing always
-    /// passes. Returns how many pass, and their tokens together.
+    /// Takes out the tokens of as many frames as pass; `costs` has the cost of each. A frame that costs
+    /// nothing passes also when no tokens are left. Returns how many pass, and the sum of their tokens.
     pub(crate) fn admit(
         &self,
         now: Duration,

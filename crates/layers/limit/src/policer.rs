@@ -62,7 +62,7 @@ fn cost(offer: &Offer<'_>) -> Tokens {
     if offer.sent == 0 { Tokens::of(offer.frame) } else { Tokens::default() }
 }
 
-/// What the frames cost that the port took, or began to send.
+/// The tokens of the frames that the port took or began to send.
 fn used(run: &[Offer<'_>]) -> Tokens {
     let mut used = Tokens::default();
     for offer in run {

@@ -114,7 +114,7 @@ pub struct Rates {
 }
 
 impl LimitStatus {
-    /// That of a port whose directions are measured by these; none without limits.
+    /// The status of a port with these limits, measured by these meters; none without limits.
     #[must_use]
     pub fn new(
         Limits { ingress, egress }: Limits,
@@ -126,7 +126,7 @@ impl LimitStatus {
         (ingress.is_some() || egress.is_some()).then_some(Self { ingress, egress, packets })
     }
 
-    /// The directions that are limited, with a number of each.
+    /// The limited directions, each with a number.
     fn each(&self, number: impl Fn(Rates, u64) -> Option<u64>) -> Vec<(&'static str, u64)> {
         let Self { ingress, egress, packets } = *self;
         let both = [("ingress", ingress, packets.ingress), ("egress", egress, packets.egress)];
@@ -142,7 +142,7 @@ impl Rates {
     }
 }
 
-/// What is counted of limits.
+/// The metrics of limits.
 pub const METRICS: &[Metric<LimitStatus>] = &[
     Metric::gauge(
         "pvnet_port_limit_bytes_per_second",

@@ -7,7 +7,7 @@ use port::{Armed, Broken, Budget, Ingress, IngressWrapper, Received};
 
 use crate::meter::{Meter, QueueId, Tokens};
 
-/// The longest time until a queue looks again: a rate of zero never has tokens.
+/// The longest time until a queue tries again: a rate of zero never has tokens.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Shapes what comes from a queue. All queues of a port share its meter.
@@ -52,7 +52,7 @@ impl<C: Fn() -> Instant> Shaper<C> {
         Self { inner, member, clock }
     }
 
-    /// What the turn took that brought the last `fresh` frames.
+    /// The tokens that a turn used for its `fresh` frames, the last in the window, and its `malformed` packets.
     fn used(&self, fresh: usize, malformed: u64) -> Tokens {
         let window = self.inner.window();
         let order = window.order();

@@ -1,4 +1,4 @@
-//! The wrappers around ports that are not there, on a clock that the tests turn.
+//! Tests of the wrappers around fake ports, on a clock that the tests set.
 
 mod compose;
 mod police;
@@ -39,7 +39,7 @@ pub fn frame_to_segment(segments: u32, size: u16) -> Frame {
     frame
 }
 
-/// A clock that stands until it is turned.
+/// A clock that stands still until a test advances it.
 #[derive(Clone)]
 pub struct Clock(Arc<Mutex<Instant>>);
 
@@ -62,7 +62,7 @@ impl Clock {
         *now = instant.max(*now);
     }
 
-    /// What the wrappers read.
+    /// The clock that the wrappers read.
     pub fn reader(&self) -> impl Fn() -> Instant + Send + 'static {
         let clock = self.clone();
         move || clock.now()

@@ -9,10 +9,10 @@ use offload::Checksum;
 use port::{Body, Doorbell, FRAME_MAX, Frame, HEADER_MAX, Lent, Piece, linearise};
 use shm::Region;
 
-/// The most copies in a buffer. Memory is used for as many as there were at once, 64 KiB for the longest frames.
+/// The most copies in a buffer. It uses memory for as many as were in it at once, up to 64 KiB each.
 pub const COPIES_MAX: u16 = 256;
-/// The most bytes that are copied at a time, for all mirrors of a queue. A guest can send a whole window of the longest frames to nowhere, and
-/// what is behind a turn of its queue waits for their copies: some tenths of a millisecond, as long as a turn delivers.
+/// The most bytes that are copied at a time, for all mirrors of a queue. A guest can send a whole window of the longest frames that are then
+/// dropped. The queues behind its turn wait for the copies: some tenths of a millisecond, as long as a turn delivers.
 pub const COPY_BYTES: usize = 2 << 20;
 /// Bytes between the bodies of two copies.
 const STRIDE: usize = FRAME_MAX.next_power_of_two();
@@ -50,7 +50,7 @@ struct Copies {
 
 impl Buffer {
     pub(crate) fn new(snaplen: u32) -> io::Result<Self> {
-        // Pages are given when they are written.
+        // The kernel gives a page when it is first written.
         let region = Region::anonymous(usize::from(COPIES_MAX) * STRIDE)?;
         let (free, ready) = ((0..COPIES_MAX).rev().collect(), VecDeque::new());
         let snaplen = match usize::try_from(snaplen) {
@@ -126,7 +126,7 @@ impl Buffer {
         let mut copy =
             Frame { pieces: Default::default(), tail: None, lent: Lent::NONE, ..frame.clone() };
         if len < whole.len() {
-            // What is missing cannot be segmented, nor have its checksum completed.
+            // A frame that was cut can be neither segmented nor have its checksum completed.
             (copy.gso, copy.checksum) = (None, Checksum::Unknown);
             copy.len = u32::try_from(len).ok()?;
         }
@@ -146,12 +146,12 @@ impl Buffer {
         self.copies().ready.pop_front()
     }
 
-    /// The copies of these places are not used any more.
+    /// Frees the places of copies that are not used any more.
     pub(crate) fn free(&self, places: impl Iterator<Item = u16>) {
         self.copies().free.extend(places);
     }
 
-    /// Has the doorbell ring for the next copy. Returns false if there is one.
+    /// Has the doorbell ring for the next copy. Returns false if a copy is there already.
     pub(crate) fn arm(&self) -> bool {
         let mut copies = self.copies();
         copies.is_armed = copies.ready.is_empty();

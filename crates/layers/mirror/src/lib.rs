@@ -7,15 +7,15 @@
 //! ```
 //!
 //! # What is copied
-//! - **Ingress**, from the port into the switch: each frame once, when its outcome is final and its memory could be read; also what a guard or a limit
-//!   has dropped.
+//! - **Ingress**, from the port into the switch: each frame once, when its outcome is final and its memory could be read; also frames that a
+//!   guard or a limit has dropped.
 //! - **Egress**, from the switch out of the port: each frame that the port has taken.
 //!
-//! A copy keeps the offload metadata of its frame, so the target gets it unsegmented if it can take it so. A copy that is cut to a length has none.
+//! A copy keeps the offload metadata of its frame, so a target that takes unsegmented frames gets it unsegmented. A copy that was cut has none.
 //!
 //! # What it costs
-//! Copying takes the time of the mirrored port's worker, for [`COPY_BYTES`] at a time. A buffer of [`COPIES_MAX`] frames lies between it and the target; what does not fit is counted as
-//! lost, and no original waits. A port that is not mirrored has no wrapper.
+//! Copying takes the time of the mirrored port's worker, for [`COPY_BYTES`] at a time. A buffer of [`COPIES_MAX`] frames lies between it and the
+//! target; what does not fit is counted as lost, and no original waits. A port that is not mirrored has no wrapper.
 
 #![forbid(unsafe_code)]
 
@@ -46,7 +46,7 @@ impl Mirror {
         Buffer::new(snaplen).map(|buffer| Self(Arc::new(buffer)))
     }
 
-    /// The queue of the port that sends the copies. There must be one of it. It takes no frames.
+    /// The queue of the port that sends the copies. There must be only one. It takes no frames.
     #[must_use]
     pub fn queue(&self) -> Queue {
         let ingress = Box::new(MirrorIngress::new(Arc::clone(&self.0)));

@@ -153,12 +153,12 @@ impl Enable {
     pub const BROADCAST: Self = Self(1 << 2);
     /// All multicast frames are received.
     pub const MULTICAST: Self = Self(1 << 3);
-    /// Frames for addresses that no context has are received, and multicast and broadcast ones. Only for a context that the
-    /// hypervisor [permits](crate::message::Permissions::PROMISCUOUS) it.
+    /// Frames for addresses that no context has are received, and all multicast and broadcast ones. The hypervisor must
+    /// [permit](crate::message::Permissions::PROMISCUOUS) it.
     pub const PROMISCUOUS: Self = Self(1 << 4);
     /// Received frames may have blank checksums ([`Flags::CSUM_BLANK`](crate::Flags::CSUM_BLANK)).
     pub const BLANK_CHECKSUMS: Self = Self(1 << 5);
-    /// Received frames may be unsegmented TCP ([`Flags::GSO`](crate::Flags::GSO)). It takes
+    /// Received frames may be unsegmented TCP ([`Flags::GSO`](crate::Flags::GSO)). It needs
     /// [`BLANK_CHECKSUMS`](Self::BLANK_CHECKSUMS) too.
     pub const UNSEGMENTED: Self = Self(1 << 6);
     /// The card interrupts.

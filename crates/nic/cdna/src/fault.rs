@@ -1,4 +1,4 @@
-//! Protection faults: what a guest did for which the card stopped its context.
+//! Protection faults: why a card stopped a context.
 
 use core::fmt;
 

@@ -1,6 +1,6 @@
-//! What a card announces of itself, and of its descriptors in particular (paper, §3.4).
+//! What a card announces: its size, its features and the layout of its descriptors (paper, §3.4).
 //!
-//! The hypervisor writes descriptors by the announced layout, so it serves a card with another one.
+//! The hypervisor writes descriptors in the announced layout, so it can serve cards with other layouts than ours.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -35,7 +35,7 @@ impl Field {
         bytes[start..start + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
 
-    /// Its bytes in a bit set of a descriptor's bytes; none if it is impossible.
+    /// The bytes of a descriptor that it takes, as a bit set; none if it does not fit.
     fn bytes(self, size: u8) -> Option<u32> {
         let end = self.offset.checked_add(self.width)?;
         ((1..=8).contains(&self.width) && end <= size)
@@ -142,7 +142,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// The layout of a card with `contexts` contexts and these [`features`].
+    /// The announcement of a card with `contexts` contexts and these [`features`].
     #[must_use]
     pub const fn new(contexts: u32, features: u32) -> Self {
         Self { version: VERSION, contexts, slots: ring::SLOTS, features, layout: Layout::OURS }

@@ -11,8 +11,8 @@
 //! for [`message`]s. Descriptors have the [`layout`] that the card announces.
 //!
 //! All indices run freely and wrap at 2³². All words are of the host's byte order: both ends are on
-//! one host. Here are types, constants and index arithmetic only; who may write what is enforced
-//! by who maps what, and every reader checks what it reads.
+//! one host. This crate has types, constants and index arithmetic only. Mappings enforce who may write
+//! what, and every reader checks what it reads.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,8 @@
 //! Messages between the hypervisor and the card, over a `SOCK_SEQPACKET` socket: one [`Packet`] each.
 //!
-//! The card begins with [`Report::Hello`]. The files of an assignment travel beside
-//! [`Command::Assign`], in this order: context page, ring pages, completion page, doorbell; with an
-//! IOMMU, its table. Those of the card, beside [`Command::Start`]: the page of interrupt vectors, the interrupt's eventfd, the
-//! machine's memory.
+//! The card begins with [`Report::Hello`]. Where the card is a process, crate `nic-session` carries these packets and the files. An
+//! assignment has the context page, the ring pages, the completion page, the doorbell and, with an IOMMU, its table. The card itself has
+//! the page of interrupt vectors, the interrupt's eventfd and the machine's memory.
 //!
 //! A context can be assigned again at once after [`Report::Revoked`]. The generation tells
 //! a late report from one about the new assignment.
@@ -37,12 +36,12 @@ impl Permissions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Protection {
-    /// The guest; nothing.
+    /// The guest writes them. Nothing is checked.
     None = 0,
-    /// The hypervisor, after it checked them; nothing more.
+    /// The hypervisor writes them, after its checks. The card checks nothing more.
     #[default]
     Hypervisor = 1,
-    /// The guest; the context's table.
+    /// The guest writes them. Accesses are checked against the context's table.
     Iommu = 2,
 }
 
@@ -66,12 +65,12 @@ pub struct Assignment {
 /// From the hypervisor to the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Serve the machine whose memory and interrupt come with this.
+    /// Serve the machine. The page of interrupt vectors and the interrupt come with this.
     Start,
-    /// Serve a context. One that is assigned already is revoked first, without a report. Nothing is enabled, and both producer
-    /// indices are those of the start, until the guest writes mailboxes.
+    /// Serve a context. One that is assigned already is revoked first, without a report. Until the guest writes mailboxes, nothing is
+    /// enabled, and both producer indices are `start`.
     Assign(Assignment),
-    /// Drop everything of a context, and say so when its memory is not touched any more.
+    /// Drop everything of a context, and report when its memory is not used any more.
     Revoke {
         /// Which context.
         context: ContextId,
@@ -90,7 +89,7 @@ pub enum Command {
 pub enum Report {
     /// The card's first message.
     Hello(Announcement),
-    /// A revoked context is quiet. Its memory has no user here.
+    /// A revoked context is quiet: the card no longer uses its memory.
     Revoked {
         /// Which context.
         context: ContextId,

@@ -2,7 +2,7 @@
 //!
 //! The producer index is in a [mailbox](crate::Mailbox), the consumer index in the
 //! [completion page](crate::completion). The descriptor of index n lies in slot n modulo
-//! [`SLOTS`] and has the sequence number n, so that one of the ring's last round differs by `SLOTS`.
+//! [`SLOTS`] and has the sequence number n, so that a stale one, of the round before, differs by `SLOTS`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -68,8 +68,8 @@ pub const fn filled(producer: u32, consumer: u32) -> Option<u32> {
     if filled <= SLOTS { Some(filled) } else { None }
 }
 
-/// One ring's memory before its first descriptor has the index `start`: every slot is a round behind, so that an index
-/// beyond the first descriptors leads to a stale sequence number and not to a zero that may be right.
+/// The memory of a ring whose first descriptor will have the index `start`. Every slot is a round behind: a producer index that is
+/// too high leads to a stale sequence number, and not to a zero that may be right.
 #[must_use]
 pub fn initial(start: u32) -> InitialRing {
     let mut slots = [Descriptor::default(); SLOTS as usize];

@@ -169,7 +169,7 @@ pub trait Hypercalls: Send {
     /// No page was mapped.
     fn map(&mut self, direction: Direction, pages: &[Range<u64>]) -> Result<(), CallError>;
 
-    /// Unmaps such pages.
+    /// Unmaps pages, which are given in the same way.
     ///
     /// # Errors
     /// No page was unmapped.

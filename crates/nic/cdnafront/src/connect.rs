@@ -74,7 +74,7 @@ pub struct Coalescing {
 }
 
 impl Default for Coalescing {
-    /// A quarter of the ring, or a time that a stack's timers do not notice. A lone received frame waits for nothing.
+    /// A quarter of the TX ring and an eighth of the RX ring, or times that a stack's timers do not notice. A lone received frame does not wait.
     fn default() -> Self {
         Self { tx_frames: 64, tx_micros: 200, rx_frames: 32, rx_micros: 50, rx_adaptive: true }
     }

@@ -17,10 +17,10 @@ use crate::pages::{Memory, Pages, Wake};
 use crate::rx::{ReceivedFrame, RxRing};
 use crate::tx::TxRing;
 
-/// How long the card may take to be quiet if nobody said how long.
+/// How long the card may take to be quiet when an interface is dropped and not closed.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Gives a context back, and returns when the card is quiet or has had this much time.
+/// Gives a context back, and returns when the card is quiet or this time is over.
 pub type Release = Box<dyn FnOnce(Duration) + Send>;
 
 /// The interface of a context.
@@ -51,7 +51,7 @@ impl Interface {
     }
 }
 
-/// One that was not closed is given back too: its buffers are free afterwards, and the card must not write to them.
+/// An interface that was not closed gives its context back too: its buffers are free afterwards, and the card must not write to them.
 impl Drop for Interface {
     fn drop(&mut self) {
         self.give_back(DROP_TIMEOUT);
@@ -137,7 +137,7 @@ impl netdev::Queue for CardQueue {
         if !self.rx.take(frame)? {
             return Ok(None);
         }
-        // They are not posted before `give_back`.
+        // The pages are not posted again before `give_back`.
         self.rx.release(frame.parts().iter().map(|part| part.page));
         Ok(Some(frame.metadata()))
     }

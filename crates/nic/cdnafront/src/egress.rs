@@ -23,9 +23,9 @@ pub struct ContextEgress {
     finisher: Finisher,
     interrupt: Arc<dyn Event>,
     meter: Arc<Meter>,
-    /// Whether the card sends frames fast enough for others to wait. Its buffers are pages: a frame of 64 KiB pays for as many as it has.
+    /// Whether the card sends frames fast enough for others to wait. It counts pages: a frame of 64 KiB pays for as many as it has.
     supply: BufferSupply,
-    /// There was no room, and the card was down. Nothing waits for it.
+    /// Whether the card was down when there was no room. Then frames do not wait.
     is_down: bool,
 }
 
@@ -147,7 +147,7 @@ impl Egress for ContextEgress {
             offer.outcome = self.deliver_one(body, offer.frame, now).map_err(Broken::new)?;
             match offer.outcome {
                 Outcome::Waiting => break,
-                // Once for all frames, and before one for which there is none.
+                // Once per call, and before a frame that finds no room.
                 Outcome::Delivered if !has_room => {
                     has_room = true;
                     self.supply.delivered(self.tx.freed(), now);

@@ -79,7 +79,7 @@ mod tests {
         let mut channel = CallChannel::new(ours, doorbell.try_clone().unwrap()).unwrap();
         channel.notify().unwrap();
         assert_eq!(rustix::io::read(&doorbell, &mut [0; 8]), Ok(8));
-        // One of an earlier call, too.
+        // Two messages: the first one is of an earlier call.
         for _ in 0..2 {
             rustix::io::write(&theirs, &[1]).unwrap();
         }

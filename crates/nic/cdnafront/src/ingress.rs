@@ -57,7 +57,7 @@ impl Ingress for ContextIngress {
         self.interrupt.clone()
     }
 
-    /// Nobody behind a wire waits: a full window would hold back what comes for everybody.
+    /// No sender behind the wire waits: a full window would hold back the frames for all receivers.
     fn has_back_pressure(&self) -> bool {
         false
     }

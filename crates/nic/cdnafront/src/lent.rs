@@ -27,7 +27,7 @@ const POSTED_MAX: u32 = SLOTS / 2;
 const BORROWED_MIN: u32 = 32;
 /// Buffers for the extras of unsegmented frames.
 const SPARE: usize = 8;
-/// The time until a guest that posts no buffers is asked again: at first, and at most.
+/// How long a guest that posts no buffers is not asked again: at first, and at most.
 const AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(64)];
 
 /// Who lends the buffers.
@@ -36,7 +36,7 @@ pub struct Loan {
     pub lender: Arc<dyn Lender>,
     /// Its number.
     pub id: u64,
-    /// What came.
+    /// What came through the context.
     pub counts: Arc<LentCounts>,
     /// Rung when the hypervisor has refused a buffer; [`LentCounts::refusal`] says why.
     pub refused: Arc<Doorbell>,
@@ -62,7 +62,7 @@ impl LentCounts {
         self.direct.load(Ordering::Relaxed)
     }
 
-    /// Frames that are copied on, because there was no buffer for their extra.
+    /// Frames that are copied on, because there was no buffer for their extra, or because a buffer before their last was not full.
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
@@ -94,7 +94,7 @@ pub struct LentIngress {
     back: Vec<u32>,
     next: ReceivedFrame,
     again: Duration,
-    /// The card has broken the protocol, or was told to do what the hypervisor refused.
+    /// The card has broken the protocol, or the hypervisor has refused a call.
     is_broken: bool,
 }
 
@@ -143,8 +143,8 @@ impl LentIngress {
         }
     }
 
-    /// Ends the use of the queue. Its owner gives the context back if its guest is to blame, so that frames for the guest
-    /// take the way of all others.
+    /// Stops using the queue. If the guest is to blame, the queue's owner gives the context back, so that the guest's frames go the way of all
+    /// others.
     #[cold]
     fn fail(&mut self, fault: &Fault) {
         warn!(%fault, "a guest's queue of the card is not used any more");
@@ -170,7 +170,7 @@ impl LentIngress {
         // The card has just written it, so it is in another CPU's cache.
         self.rx.prefetch_next();
         let parts = self.next.parts();
-        // As many as fragments.
+        // At most FRAGMENTS_MAX.
         let work = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         let indices = (0..work).map(|n| self.next.first().wrapping_add(n));
         let tokens = indices.map(|index| self.token_of[ring::slot(index)]);
@@ -201,7 +201,7 @@ impl Ingress for LentIngress {
         self.interrupt.clone()
     }
 
-    /// Nobody behind a wire waits.
+    /// No sender behind the wire waits.
     fn has_back_pressure(&self) -> bool {
         false
     }
@@ -238,7 +238,7 @@ impl Ingress for LentIngress {
         let done = window.order().iter().filter(|slot| outcomes[usize::from(**slot)].is_final());
         let done = done.fold(0, |done, slot| done | 1 << slot);
         for (_, frame) in window.in_slots(done) {
-            // Those of frames that were handed over have ended already.
+            // Loans of frames that were handed over have ended already.
             back.extend(frame.lent.tokens.drain(..));
         }
         window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());

@@ -18,8 +18,8 @@
 //! port's two sides. Frames are sent from and received into pages that are allocated once.
 //! A batch costs one mailbox write and at most one doorbell, and nothing is allocated per frame.
 //!
-//! The paper trusts the card. Everything that it writes is checked nevertheless, so that a card with a
-//! bug leads to a [`Fault`].
+//! The paper trusts the card. Here, everything that the card writes is checked nevertheless, so that a bug
+//! of the card leads to a [`Fault`].
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ pub use lent::{Leftover, LentCounts, LentIngress, Loan};
 pub use pages::{Memory, Pages, RX_PAGES, TX_PAGES};
 pub use rx::ReceivedFrame;
 
-/// The card wrote what cannot be, or the hypervisor refused a call.
+/// The card wrote something impossible, or the hypervisor refused a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A consumer index went back, or beyond the descriptors that the card knows of.

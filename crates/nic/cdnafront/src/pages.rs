@@ -15,7 +15,7 @@ use shm::{OutOfBounds, Region};
 /// Whether a card that sleeps is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// It is.
+    /// Its doorbell is rung.
     IfAsleep,
     /// It reads the mailboxes when it wakes for something else.
     No,
@@ -101,7 +101,7 @@ fn word(region: &Region, offset: usize) -> &AtomicU32 {
     region.atomic_u32(offset).expect("in the page")
 }
 
-/// Pages of TX buffers. At most half of them are in use, so that a page that must rest after it was unmapped does.
+/// Pages of TX buffers. At most half of them are in use, so that a page can rest after it was unmapped.
 pub const TX_PAGES: usize = 512;
 /// Pages of RX buffers: twice a ring, for the same reason, and for frames that the switch still has.
 pub const RX_PAGES: usize = 512;
@@ -117,7 +117,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The first `pages` pages of `region`, whose first byte has this machine address, a page's. `keep` is dropped when
+    /// The first `pages` pages of `region`, whose first byte has the machine address `address`, a page's. `keep` is dropped when
     /// the card no longer uses the pages.
     ///
     /// # Errors

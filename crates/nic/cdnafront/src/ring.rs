@@ -55,7 +55,7 @@ impl Ring {
         self.publisher.needs_rest()
     }
 
-    /// Whether descriptors are published, or unmapped, by calls of the hypervisor: those of a batch cost hardly more than one.
+    /// Whether descriptors are published, or unmapped, by calls of the hypervisor: one for a batch costs hardly more than one for a descriptor.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
         self.is_called
@@ -179,14 +179,14 @@ impl Ring {
         Err(fault)
     }
 
-    /// Asks for an interrupt when the card is done with a descriptor after an index: the one that was seen, or a later one.
-    /// What was done meanwhile must be looked for after this.
+    /// Asks for an interrupt when the card's index passes `after`, which is the index last seen or a later one. The caller must then check
+    /// what was done meanwhile.
     pub(crate) fn arm(&self, after: u32) {
         let mailbox = match self.direction {
             Direction::Tx => Mailbox::TxSeen,
             Direction::Rx => Mailbox::RxSeen,
         };
-        // A card that sleeps has completed nothing since it was last checked, or is found here to have.
+        // No need to wake the card: what a sleeping card has completed since the last check, the caller finds now.
         self.pages.post([(mailbox, after)], Wake::No);
     }
 }
@@ -266,7 +266,7 @@ impl Publish for MapEach {
         for (n, descriptor) in (0..).zip(batch) {
             // A buffer of this domain does not reach the end of the address space.
             let pages = address::pages(descriptor.addr, descriptor.len).unwrap_or(0..0);
-            // There are no more descriptors than ranges fit.
+            // A batch has no more descriptors than `runs` has places.
             runs.add(&pages);
             self.mapped[ring::slot(first.wrapping_add(n))] = pages;
         }

@@ -21,7 +21,7 @@ use crate::call_page::BATCH;
 use crate::pages::{Memory, RX_PAGES};
 use crate::ring::Ring;
 
-/// The fewest buffers that are posted together while at least half of the ring is full, without a call of the
+/// The fewest buffers that are posted together while at least half of the ring is full, if posting takes no call of the
 /// hypervisor.
 const REFILL_MIN: usize = 32;
 
@@ -47,7 +47,7 @@ impl ReceivedFrame {
         self.metadata
     }
 
-    /// The indices of its completions begin here.
+    /// The index of its first completion.
     #[inline]
     pub(crate) fn first(&self) -> u32 {
         self.first

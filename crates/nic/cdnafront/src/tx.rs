@@ -31,7 +31,7 @@ const FRAME_PAGES: usize = FRAME_MAX.div_ceil(PAGE_SIZE);
 /// Descriptors of a frame at most: an offload's and two buffers'.
 const FRAME_DESCRIPTORS: u32 = 3;
 
-/// What is handed over at once where that takes a call of the hypervisor: a call's descriptors, for frames of the MTU.
+/// How much is handed over at once if that takes a call of the hypervisor: as many frames of the MTU as a call has descriptors.
 const CALLED_BURST: Burst = Burst { frames: BATCH, bytes: BATCH * 1536 };
 
 pub(crate) struct TxRing {
@@ -45,7 +45,7 @@ pub(crate) struct TxRing {
     used: usize,
     /// How many of them each slot's buffer has.
     owned: Box<[u8]>,
-    /// Pages that the card is done with, all together.
+    /// Pages that the card is done with, since the start.
     freed: u64,
 }
 
@@ -216,14 +216,14 @@ impl TxRing {
         Ok(())
     }
 
-    /// Pages of frames that were sent, from the first one on.
+    /// Pages of frames that were sent, since the start.
     #[inline]
     pub(crate) fn freed(&self) -> u64 {
         self.freed
     }
 
     /// Asks for an interrupt when `least` descriptors were sent: at least 1, at most as many as the card has. Returns
-    /// whether they were already.
+    /// whether that many were sent already.
     pub(crate) fn arm(&self, least: u32) -> bool {
         self.ring.arm(self.ring.consumer().wrapping_add(least - 1));
         self.ring.done() >= least

@@ -26,7 +26,7 @@ pub fn write_answer(page: &Region, answer: Answer) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
-/// Room for a call. One lasts for all calls of a guest.
+/// Room for a call. It can be used again for each call of a guest.
 #[derive(Debug)]
 pub struct Call {
     operation: Operation,

@@ -17,7 +17,7 @@ use crate::state::Protection;
 use crate::state::{Reason, State};
 use crate::writer::Writer;
 
-/// What its calls did.
+/// Counts of a context's calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallCount {
     pub(crate) calls: u64,
@@ -136,7 +136,7 @@ impl<O: PageOwner> Context<O> {
         }
     }
 
-    /// The card is told to revoke it. Returns whether that is news. The first reason is kept.
+    /// Notes that the card is told to revoke the context. Returns false if it was told before. The first reason is kept.
     pub(crate) fn revoke(&mut self, reason: Reason) -> bool {
         let reason = match self.state {
             State::Free | State::Active => reason,
@@ -216,7 +216,7 @@ impl<O: PageOwner> Context<O> {
             let mut references = self.owner.references().lock();
             let reaped = ring.reap(&mut references, &self.memory.completions);
             drop(references);
-            // A card whose index is impossible keeps its references until it is quiet.
+            // After an impossible index, references are kept until the card is quiet.
             if let Err(BadConsumer(consumer)) = reaped {
                 self.stop(Reason::BadConsumer { ring: direction, consumer });
             }

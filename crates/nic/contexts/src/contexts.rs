@@ -43,7 +43,7 @@ impl<O: PageOwner> Slot<O> {
         Ok(context)
     }
 
-    /// The card is quiet: the context is nobody's.
+    /// Ends the assignment: the card is quiet.
     fn end(&mut self, reason: Reason) {
         if let Some(context) = self.context.take() {
             let (owner, generation) = (context.owner(), self.generation);
@@ -116,7 +116,7 @@ impl<O: PageOwner> Contexts<O> {
         O: 'static,
     {
         let owner = assignment.owner;
-        // Before it takes references, and without the lock: the domain may be asking for some.
+        // Before the context takes references, and without the slot's lock: the domain may be reclaiming pages at this time.
         let user: Weak<Self> = Arc::downgrade(self);
         owner.attach(user);
         let mut slot = self.slot(context).ok_or(AssignError::NoContext)?;
@@ -140,7 +140,7 @@ impl<O: PageOwner> Contexts<O> {
         }
     }
 
-    /// Takes a context away, or goes on with one that is [stopped](State::Stopped). Returns the
+    /// Takes a context away, also one that is [stopped](State::Stopped) already. Returns the
     /// generation if the card has to be told to revoke it. Its references stay until the card is quiet.
     pub fn revoke(&self, context: ContextId, reason: Reason) -> Option<u32> {
         let mut slot = self.slot(context)?;
@@ -148,7 +148,7 @@ impl<O: PageOwner> Contexts<O> {
         slot.context.as_mut()?.revoke(reason).then_some(generation)
     }
 
-    /// A domain has ended: takes its contexts away. Returns those that the card has to revoke.
+    /// Takes away the contexts of a domain that has ended. Returns those that the card has to revoke.
     pub fn owner_ended(&self, owner: DomId) -> Vec<(ContextId, u32)> {
         let mut told = Vec::new();
         for (id, mut slot) in self.all() {

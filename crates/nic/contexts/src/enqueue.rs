@@ -33,7 +33,7 @@ pub(crate) struct Ring {
     direction: Direction,
     producer: u32,
     consumer: u32,
-    /// By slot: those from the consumer index to the producer index.
+    /// By slot: the pages of the descriptors from the consumer index to the producer index.
     held: Box<[Held; ring::SLOTS as usize]>,
 }
 
@@ -49,7 +49,7 @@ impl Ring {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    /// References that they hold.
+    /// References that pending descriptors hold.
     pub(crate) fn references(&self) -> usize {
         self.slots().map(|slot| self.held[slot].pages).sum()
     }

@@ -12,8 +12,8 @@ use crate::contexts::Contexts;
 use crate::mapping::Unmapping;
 use crate::refusal::Refusal;
 
-/// How often a call to map is performed that finds pages which are not given back. Each time the card has confirmed
-/// those that there were.
+/// How often a call to map is tried while its pages are not given back. Before each further try, the card has confirmed
+/// the unmappings that stood in its way.
 const MAP_TRIES: u32 = 4;
 
 /// What became of a call.
@@ -21,7 +21,7 @@ const MAP_TRIES: u32 = 4;
 pub enum Performed {
     /// It was answered.
     Answered(Answer),
-    /// It is answered so when the unmapping is done. A refusal means that it can then be performed again.
+    /// It gets this answer when the unmapping is done. If the answer is a refusal, the call can be performed again then.
     Waits(Unmapping, Answer),
 }
 
@@ -33,7 +33,7 @@ enum Mapped {
     Waits(Unmapping, Refusal),
 }
 
-/// A domain that asks for something of a context.
+/// A domain that makes calls about a context.
 #[derive(Debug)]
 pub struct Caller<'a, O: PageOwner> {
     contexts: &'a Contexts<O>,
@@ -42,15 +42,15 @@ pub struct Caller<'a, O: PageOwner> {
 }
 
 impl<O: PageOwner> Contexts<O> {
-    /// What a domain may ask for of a context. It is refused everything if the context is not its own.
+    /// Calls of a domain about a context. All are refused if the context is not the domain's.
     #[inline]
     #[must_use]
     pub fn caller(&self, context: ContextId, domain: DomId) -> Caller<'_, O> {
         Caller { contexts: self, context, domain }
     }
 
-    /// Whether the card has confirmed an unmapping, or has ended its context. Nothing is locked between
-    /// two checks.
+    /// Whether the card has confirmed an unmapping, or the unmapping's assignment has ended. Nothing is
+    /// locked between two checks.
     pub fn is_unmapped(&self, unmapping: Unmapping) -> bool {
         let Unmapping { context, generation, ticket } = unmapping;
         let Some(mut slot) = self.slot(context) else { return true };
@@ -84,8 +84,8 @@ impl<O: PageOwner> Caller<'_, O> {
         self.with(|context| context.map(entries, now))
     }
 
-    /// As [`map`](Self::map), but pages that were unmapped are waited for if the card has not confirmed that: `wait`
-    /// waits as in [`serve`](Self::serve).
+    /// As [`map`](Self::map), but waits for pages whose unmapping the card has not confirmed: `wait` waits as in
+    /// [`serve`](Self::serve).
     ///
     /// # Errors
     /// As [`map`](Self::map), and if the card confirms nothing.
@@ -108,8 +108,8 @@ impl<O: PageOwner> Caller<'_, O> {
         self.map(entries, now)
     }
 
-    /// Maps pages, or asks the card to confirm what stands in their way. Both hold the lock once: a page that another
-    /// thread gives back between them would leave a refusal and nothing to wait for.
+    /// Maps pages, or asks the card to confirm what stands in their way. Both are done under one lock. Otherwise another
+    /// thread could give a page back between them, which would leave a refusal and nothing to wait for.
     fn map_or_flush(&self, entries: &[MapEntry], now: Duration) -> Result<Mapped, Refusal> {
         let mut slot = self.contexts.slot(self.context).ok_or(Refusal::NotYours)?;
         let generation = slot.generation;
@@ -182,7 +182,7 @@ impl<O: PageOwner> Caller<'_, O> {
                 },
             }
         };
-        // What the guest is told counts, not each try.
+        // Counts the refusal that the guest sees, not each try.
         self.count_refusal();
         refused
     }

@@ -17,7 +17,7 @@
 //! quiet: it has confirmed the revocation, stopped the context with a fault, or ended.
 //!
 //! The card is trusted and guests are not, as in the paper. All calls may come from any thread; a call takes two
-//! locks, once each: its context's and its domain's references'.
+//! locks: its context's and its domain's references'.
 
 #![forbid(unsafe_code)]
 

@@ -56,12 +56,12 @@ impl Mappings {
         Ok(Self { mode, own, mapper: Mapper::new(entries, words, flush) })
     }
 
-    /// References that they hold.
+    /// References that the mappings hold.
     pub(crate) fn references(&self) -> usize {
         self.mapper.mapped() as usize + self.mapper.pending() as usize
     }
 
-    /// Whether the guest may map and unmap.
+    /// Whether all pages of the owner are mapped, and the guest may neither map nor unmap.
     pub(crate) fn is_static(&self) -> bool {
         self.mode == IommuMode::Static
     }
@@ -98,7 +98,7 @@ impl Mappings {
         }
         for (n, (entry, pages)) in entries.iter().zip(&taken).enumerate() {
             if let Err((done, error)) = self.map_entry(entry) {
-                // What was mapped for a moment is unmapped as ever, since the card may have used it.
+                // The pages that were mapped already are unmapped as usual, since the card may have used them.
                 let whole = entries[..n].iter().map(|entry| (entry.page, u32::from(entry.pages)));
                 for (first, pages) in whole.chain([(entry.page, done)]) {
                     let _ = self.mapper.unmap(from_ref(&(first..first + pages)), now);
@@ -168,8 +168,8 @@ impl Mappings {
         self.mapper.unmap(&runs, now).map_err(|error| Refusal::entry(error.run, error.error))
     }
 
-    /// Releases the references to pages whose unmapping the card has confirmed. Those of a static
-    /// table that the owner kept after all are mapped again.
+    /// Releases the references to pages whose unmapping the card has confirmed. Pages of a static table
+    /// that the owner kept after all are mapped again.
     pub(crate) fn give_back(&mut self, owner: &(impl PageOwner + ?Sized)) {
         let start = self.own.start;
         let (mut first, mut end) = (u32::MAX, 0);

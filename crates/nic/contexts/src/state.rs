@@ -1,4 +1,4 @@
-//! What a context is, and why it ended.
+//! The state of a context, how it is protected, and how it ended.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct ContextStatus {
     pub ended: Option<Ended>,
     /// References to pages that it holds.
     pub references: usize,
-    /// Descriptors of the TX and RX ring that the card has not consumed, as of the last look.
+    /// Descriptors of the TX and RX ring that the card had not consumed when it was last checked.
     pub pending: [u32; 2],
     /// Calls that enqueued.
     pub calls: u64,
@@ -77,7 +77,7 @@ pub struct ContextStatus {
     pub descriptors: u64,
     /// Pages that were mapped by calls.
     pub mapped: u64,
-    /// Calls that were refused in the end: one that waited and was then done is not.
+    /// Calls that were refused. A call that waited and was then done does not count.
     pub refused: u64,
 }
 
@@ -100,11 +100,11 @@ pub enum IommuMode {
 /// Who writes a context's descriptors, and what keeps the card from memory of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// The guest; nothing.
+    /// The guest writes them. Nothing protects others.
     None,
-    /// The hypervisor; its checks.
+    /// The hypervisor writes them, after its checks.
     Hypervisor,
-    /// The guest; the context's table.
+    /// The guest writes them. The context's table protects others.
     Iommu(IommuMode),
 }
 

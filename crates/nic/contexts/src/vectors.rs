@@ -23,7 +23,7 @@ pub trait VectorRing {
     fn producer(&self) -> u32;
     /// The vector of an index.
     fn vector(&self, index: u32) -> Vector;
-    /// Gives the slots before an index back to the card, which were read before (release).
+    /// Gives the slots before `consumer` back to the card, after they were read (release).
     fn give_back(&self, consumer: u32);
     /// Writes the sleep word.
     fn set_asleep(&self, is_asleep: bool);
@@ -84,7 +84,7 @@ impl<R: VectorRing> VectorConsumer<R> {
         Self { ring, consumer: 0, taken: 0 }
     }
 
-    /// Vectors taken so far: one per interrupt, or fewer interrupts if several came together.
+    /// Vectors taken so far. Vectors that came together took one interrupt.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -122,7 +122,7 @@ impl<R: VectorRing> VectorConsumer<R> {
     /// Asks for an interrupt with the next vector. Returns false, and does not ask, if there is one already.
     pub fn arm(&mut self) -> bool {
         self.ring.set_asleep(true);
-        // The card either sees that or has moved its index, which is read now.
+        // Either the card sees the sleep word, or its index has moved before and is read now.
         self.ring.full_barrier();
         let quiet = self.ring.producer() == self.consumer;
         if !quiet {

@@ -209,7 +209,7 @@ fn pages_that_are_not_given_back_are_mapped_when_the_card_has_confirmed() {
         for operation in [Operation::Map, Operation::Unmap, Operation::Map] {
             assert_eq!(serve(operation, &mut card), 0, "{operation:?} {mode:?}");
         }
-        // The map of a mapped page, and what was late.
+        // The map of a mapped page, and the calls that were late.
         let refused = if mode == IommuMode::Strict { 3 } else { 2 };
         assert_eq!(contexts.status(CONTEXT).unwrap().refused, refused, "{mode:?}");
         assert_eq!(contexts.status(CONTEXT).unwrap().references, 3);

@@ -14,7 +14,7 @@ pub struct BusFault {
     pub address: u64,
 }
 
-/// The way to the machine's memory. What it checks is the context's protection.
+/// Access to the machine's memory. Its checks are the context's protection.
 pub trait Bus {
     /// The memory that the card shares with a context's guest and the hypervisor.
     type Pages: ContextPages;
@@ -94,7 +94,7 @@ pub trait VectorPage {
 /// What is known of a frame beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Of the TCP or UDP checksum.
+    /// What is known of the TCP or UDP checksum.
     pub checksum: Checksum,
     /// How it must be segmented.
     pub gso: Option<Gso>,
@@ -113,7 +113,7 @@ pub enum Sent {
 
 /// Where frames leave the card, and come from.
 pub trait Wire {
-    /// What it takes beyond whole frames with complete checksums. It gathers in any case.
+    /// What it takes beyond whole frames with complete checksums. It takes a frame in two parts in any case.
     fn features(&self) -> Features {
         Features::NONE
     }

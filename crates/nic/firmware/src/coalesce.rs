@@ -52,10 +52,10 @@ impl Coalescer {
         }
     }
 
-    /// The guest wants an interrupt for what is completed after the index `after`. It can see what `published` says.
+    /// The guest wants an interrupt for what is completed after the index `after`. `published` is the index that it can see.
     ///
-    /// If that is past the index already, an earlier interrupt may have announced it: the guest looked too early. So it
-    /// counts again, as one frame.
+    /// If `published` is past `after` already, the guest looked too early: an earlier interrupt may have announced what it
+    /// did not see. So that counts again, as one frame.
     pub(crate) fn arm(&mut self, after: u32, published: u32, now: u64) {
         (self.is_armed, self.after) = (true, after);
         match (is_past(published, after), self.pending) {

@@ -33,9 +33,11 @@ pub(crate) struct Contexts<B: Bus> {
     serving: Vec<ContextId>,
     events: EventVectors,
     stations: Stations,
-    /// Those that receive broadcast frames, multicast ones, and those for unknown stations.
+    /// Those that receive broadcast frames.
     broadcast: Vector,
+    /// Those that receive multicast frames.
     multicast: Vector,
+    /// Those that receive frames for unknown stations.
     promiscuous: Vector,
     /// Those with completions that are not published.
     updated: Vector,
@@ -302,7 +304,7 @@ impl<B: Bus> Contexts<B> {
         self.updated.insert(id);
     }
 
-    /// Publishes completions, and announces those that are due. Returns when others become due.
+    /// Publishes completions, and announces those that are due. Returns when the next ones become due.
     pub(crate) fn write_back(
         &mut self,
         now: u64,
@@ -334,7 +336,7 @@ impl<B: Bus> Contexts<B> {
             return Announce::Nothing;
         }
         if directions.iter().any(|direction| direction.is_due(now)) {
-            // The guest looks at both rings.
+            // The guest checks both rings.
             directions.into_iter().for_each(|direction| direction.announced(now));
             context.statistics.interrupts += 1;
             return Announce::Now;
@@ -348,7 +350,7 @@ impl<B: Bus> Contexts<B> {
     }
 }
 
-/// What must be said of a context's completions.
+/// When a context's completions must be announced.
 enum Announce {
     Now,
     /// Later, unless more frames are completed before.

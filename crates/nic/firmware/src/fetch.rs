@@ -71,7 +71,7 @@ impl Fetcher {
         self.next
     }
 
-    /// Makes descriptors available if fewer than `wanted` are and there are more in the ring. Returns how many are
+    /// Fetches descriptors if fewer than `wanted` are available and the ring has more. Returns how many are
     /// available now.
     #[inline]
     pub(crate) fn available(

@@ -1,9 +1,8 @@
-//! Interrupt vectors: which contexts were updated since the hypervisor was last interrupted.
+//! The vectors of the card. Interrupt vectors: which contexts were updated since the hypervisor was last interrupted.
+//! Event vectors, on two levels: which contexts have events, and which of their mailboxes were written.
 //!
-//! The event vectors: which contexts have events, and which of their mailboxes were written.
-//!
-//! Both levels are the card's. A guest can only set bits in the event word of its context, which the scan takes
-//! all at once.
+//! Both levels of events are the card's own. A guest can only set bits in the event word of its context, which the scan
+//! takes all at once.
 
 use cdna::vectors::{SLOTS, Vector};
 use cdna::{ContextId, Events};

@@ -5,10 +5,10 @@
 /// Bytes of a frame's time on the wire that are not in the frame: preamble, frame check sequence and
 /// inter-frame gap.
 pub(crate) const WIRE_OVERHEAD: usize = 8 + 4 + 12;
-/// How far a late frame may catch up, in bytes: the card's caller does not come at every frame's
-/// moment.
+/// How many bytes may catch up at once, because the card's caller does not come exactly when a
+/// frame may go.
 const BURST: u64 = 128 * 1024;
-/// How long after a frame the next one is tried, in nanoseconds.
+/// How long after the wire is free the next frame is tried, in nanoseconds.
 const PAUSE: u64 = 20_000;
 
 /// A token bucket, as the time at which it has a token again. Times are in nanoseconds.
@@ -18,7 +18,7 @@ pub(crate) struct LineRate {
     per_byte: u64,
     /// When the frames so far have left.
     free_at: u64,
-    /// Below a nanosecond of `free_at`.
+    /// The part of it below a nanosecond.
     picoseconds: u64,
 }
 
@@ -38,7 +38,7 @@ impl LineRate {
         self.free_at <= now
     }
 
-    /// When a caller whose frame may not go tries again: late enough for some frames at once, which cost it no bandwidth.
+    /// When a caller whose frame may not go tries again: late enough for several frames at once. The delay costs no bandwidth.
     pub(crate) fn retry_at(&self) -> u64 {
         self.free_at + PAUSE
     }

@@ -16,7 +16,7 @@ pub(crate) struct Receiver {
     line: LineRate,
     buffer: Box<[u8; FRAME_MAX]>,
     pub(crate) wire_frames: u64,
-    /// Frames for nobody here, and frames that are none.
+    /// Frames that no context got: for other stations, too short, or with impossible offloads.
     pub(crate) unclaimed: u64,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
     turns: VecDeque<ContextId>,
     is_active: [bool; CONTEXTS_MAX],
     deficits: [i64; CONTEXTS_MAX],
-    /// The context that has its turn got its quantum.
+    /// Whether the first one got its quantum.
     has_quantum: bool,
 }
 
@@ -83,7 +83,7 @@ impl Schedule {
             return;
         }
         self.is_active[index] = false;
-        // What a broadcast cost beyond the deficit is not forgotten.
+        // A debt that the copies of a broadcast made is kept.
         self.deficits[index] = self.deficits[index].min(0);
         match self.turns.iter().position(|other| *other == context) {
             Some(0) => {

@@ -75,7 +75,7 @@ impl Transmitter {
         self.schedule.activate(context);
     }
 
-    /// A context is not served any more: its frame is not sent, not even what is left of it.
+    /// A context is not served any more: its frame in the buffer is dropped, also if a part of it was sent.
     pub(crate) fn release(&mut self, context: ContextId) {
         self.schedule.reset(context);
         self.staged.take_if(|staged| staged.context == context);

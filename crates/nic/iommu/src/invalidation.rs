@@ -11,7 +11,7 @@
 //! The card's lie in memory that the card writes and the guest does not:
 //!
 //! ```text
-//!    0  confirmed: how many requests hold good
+//!    0  confirmed: how many requests are in effect
 //!    4  asleep: 1 while the card uses no translation
 //! ```
 //!
@@ -30,7 +30,7 @@ const PLACES: u32 = 64;
 /// Bytes of the card's words.
 pub const ANSWERS_LEN: usize = 8;
 
-/// The words that count.
+/// The words beside the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
     /// Requests that the daemon has written.
@@ -178,17 +178,17 @@ impl<R: Deref<Target = Region>> Invalidation for RegionInvalidation<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
-/// Requests invalidations and learns that they hold good.
+/// Requests invalidations and learns that they are in effect.
 #[derive(Debug)]
 pub struct Invalidator<P> {
     words: P,
     requested: u32,
-    /// Requests that are known to hold good.
+    /// Requests that are known to be in effect.
     confirmed: u32,
 }
 
 impl<P: Invalidation> Invalidator<P> {
-    /// The half of fresh words: all zero.
+    /// The daemon's half of fresh words: all zero.
     pub fn new(words: P) -> Self {
         let requested = words.load(Index::Requested);
         Self { words, requested, confirmed: requested }
@@ -198,8 +198,8 @@ impl<P: Invalidation> Invalidator<P> {
     /// of the last request; without any, of the one before.
     pub fn request(&mut self, batch: impl IntoIterator<Item = Request>) -> Ticket {
         for request in batch {
-            // The card may still read this place as an older request. If it sees the new one, this
-            // makes it see how far the count was, and it clears its cache.
+            // The card may still be reading this place as an older request. If it sees the new one, this
+            // makes it see how far the count was, too, and it clears its cache.
             self.words.barrier(Barrier::Release);
             self.words.write(self.requested & (P::PLACES - 1), request);
             self.requested = self.requested.wrapping_add(1);
@@ -208,8 +208,8 @@ impl<P: Invalidation> Invalidator<P> {
         Ticket(self.requested)
     }
 
-    /// Whether the card uses no translation that this invalidation, or an earlier one, was for: none
-    /// is in its cache, and no transfer is in progress that used one.
+    /// Whether the card no longer uses the translations that this invalidation and earlier ones named:
+    /// none is in its cache, and no transfer in progress uses one.
     pub fn is_confirmed(&mut self, ticket: Ticket) -> bool {
         if reached(self.confirmed, ticket) {
             return true;

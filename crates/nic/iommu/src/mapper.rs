@@ -62,9 +62,11 @@ pub struct Mapper<T, P> {
     unmapped: VecDeque<Range<u32>>,
     /// How many of these wait for which ticket, oldest first.
     requested: VecDeque<(Ticket, usize)>,
-    /// The runs that wait for none: how many, their pages, and the time of the first.
+    /// How many runs wait for no ticket.
     collected_runs: usize,
+    /// Their pages.
     collected: u32,
+    /// When the first of them was unmapped.
     since: Duration,
 }
 
@@ -178,7 +180,7 @@ impl<T: WriteTable, P: Invalidation> Mapper<T, P> {
         }
     }
 
-    /// Requests that the card forgets all runs that wait for no ticket: those given, or everything.
+    /// Asks the card to forget all runs that wait for no ticket. Names `runs`, if those are all and few; otherwise everything.
     fn request(&mut self, runs: &[Range<u32>]) -> Option<Ticket> {
         let collected = self.collected_runs;
         if collected == 0 {

@@ -1,8 +1,8 @@
 //! The card's half of the invalidation protocol.
 //!
-//! A transfer counts in one of two phases. When requests have come, the phase turns, and they are
-//! confirmed when the old phase has no transfers: transfers that begin later cannot hold that up
-//! (the grace period of read-copy-update, as in `machine::dma`).
+//! A transfer counts in the phase in which it begins. New requests turn the phase, and are confirmed
+//! when the old phase has no transfers left. So later transfers cannot delay them (the grace period of
+//! read-copy-update, as in `machine::dma`).
 
 use crate::invalidation::{Barrier, Index, Invalidation};
 use crate::iotlb::Iotlb;
@@ -28,8 +28,8 @@ pub struct Responder<P> {
 }
 
 impl<P: Invalidation> Responder<P> {
-    /// The half of these words, for an empty cache. Requests so far concern nothing that is cached, and
-    /// are confirmed.
+    /// The card's half of these words, for an empty cache. Requests so far concern nothing that is cached,
+    /// and are confirmed.
     pub fn new(words: P) -> Self {
         words.store(Index::Asleep, 0);
         words.barrier(Barrier::Full);

@@ -187,7 +187,7 @@ impl Entry {
         self.0 & Self::PENDING != 0
     }
 
-    /// Whether the card may use it so.
+    /// Whether the card may use it for this access.
     #[inline]
     #[must_use]
     pub const fn permits(self, access: Access) -> bool {

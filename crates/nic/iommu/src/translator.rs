@@ -53,8 +53,8 @@ impl<T: ReadTable, P: Invalidation> Translator<T, P> {
         self.iotlb.count()
     }
 
-    /// The machine address of an I/O virtual address. It holds good to the end of the page and
-    /// until the transfer ends: an invalidation waits for that.
+    /// The machine address of an I/O virtual address. It is valid to the end of the page and until the
+    /// transfer ends: an invalidation waits for that.
     ///
     /// # Errors
     /// The access is not allowed.

@@ -43,7 +43,7 @@ impl CardBus {
         &mut self.memory
     }
 
-    /// From now on translates what the context accesses, by a table and the completion page's words, with a
+    /// Has the context's accesses translated from now on, by a table and the completion page's words, with a
     /// cache of this geometry.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Bus for CardBus {
 
     #[inline]
     fn prefetch(&mut self, context: ContextId, address: u64, is_write: bool) {
-        // Of a translated address only the translation could tell where it is.
+        // Only the translation knows where a translated address lies.
         if self.translators[context.index()].is_none() {
             self.memory.prefetch(context, address, is_write);
         }

@@ -25,9 +25,9 @@ pub enum Request {
     Open,
     /// The files of its present assignment.
     Pages,
-    /// It has mapped those of this generation.
+    /// The guest has mapped the files of this generation.
     Mapped(u32),
-    /// It uses the context no more. The answer comes when the card touches none of its memory.
+    /// The guest uses the context no more. The answer comes when the card touches none of its memory.
     Close,
 }
 
@@ -236,7 +236,7 @@ impl GuestEnd {
         Ok((packet, files))
     }
 
-    /// Opens the context of this index, of those that the configuration gives to the guest.
+    /// Opens one of the contexts that the configuration gives to the guest, by its index there.
     ///
     /// # Errors
     /// The daemon refuses or has gone.
@@ -266,8 +266,8 @@ impl GuestEnd {
         })
     }
 
-    /// The present assignment of an open context, mapped; none while no card serves it. The card does
-    /// from now on.
+    /// The present assignment of an open context, mapped; none while no card serves the context. From now
+    /// on the card serves it.
     ///
     /// # Errors
     /// The daemon refuses or has gone, or the files cannot be mapped.

@@ -10,11 +10,10 @@
 //!
 //! They are new at each assignment: a guest that lost a context writes into memory that nobody reads.
 //!
-//! A file that is sealed against future writes cannot be mapped writable any more, and nobody can make holes in it: a
-//! hole would make the next one who touches it wait. So everybody who writes maps a file first. The ring pages that the
-//! daemon writes and the table are sealed at once, the completion page when the card has mapped it and before the guest
-//! gets it, and what the guest writes when the guest has mapped it, which is before the card serves the
-//! context.
+//! A file that is sealed against future writes can no longer be mapped writable, and nobody can make holes in it: a hole would make the
+//! next one who touches it wait. So everybody who writes a file maps it before it is sealed. The ring pages that the daemon writes and
+//! the table are sealed at once; the completion page when the card has mapped it, before the guest gets it; what the guest writes when
+//! the guest has mapped it, before the card serves the context.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,7 +69,7 @@ impl Files {
             seal_future_writes(&file)?;
             table_file = Some(file);
         }
-        // The card only polls it, edge by edge: a guest that fills it misses its own edges.
+        // The card only polls it, edge-triggered: a guest that fills the counter loses its own events only.
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (rings, completion) = (Arc::new(rings), Arc::new(completion));
         Ok(Self {

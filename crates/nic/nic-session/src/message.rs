@@ -30,7 +30,7 @@ pub enum ToCard {
         /// Its bytes.
         len: u64,
     },
-    /// It is no more. Its contexts were revoked before.
+    /// A domain's memory leaves the machine. The domain's contexts were revoked before.
     RemoveMemory {
         /// Its first byte's machine address.
         base: u64,

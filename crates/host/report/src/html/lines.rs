@@ -7,11 +7,11 @@ use crate::stats::tick;
 use crate::{Table, human};
 
 const HEIGHT: f64 = 260.0;
-/// Above this many points a line speaks for itself; below, each point is marked.
+/// Each point is marked on a line of at most this many.
 const MARKED: usize = 30;
 /// The least distance between two numbers of the x axis.
 const TICK_GAP: f64 = 14.0;
-/// The room beside the plot, about.
+/// About how wide the room beside the plot is.
 const NARROWEST: f64 = 200.0;
 /// The least distance between the names of two lines.
 const NAME: f64 = LINE - 3.0;
@@ -133,7 +133,7 @@ impl LineChart {
         if self.steps.is_empty() {
             let places = self.points().map(|(x, _)| *x).chain(self.marked().iter().copied());
             let max = places.fold(0.0, f64::max);
-            // As many as have room beside each other, but for the widest of them.
+            // As many as have room beside each other, if all were as wide as the widest.
             let fits = |ticks: &Vec<f64>| {
                 let widest =
                     ticks.iter().map(|value| text_width(&tick(*value))).fold(0.0, f64::max);
@@ -188,7 +188,7 @@ impl LineChart {
             .iter()
             .enumerate()
             .filter_map(|(index, (_, points))| Some((end(points)?, index)));
-        // That of the marks, which have no end, is above the others if there is room.
+        // The name of the marks, which have no end, is above the others if there is room.
         let marks = self.marks.iter().map(|_| (plot.y.at(f64::INFINITY), self.series.len()));
         let mut ends: Vec<(f64, usize)> = ends.chain(marks).collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -143,7 +143,7 @@ pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
 
-/// The width of a column that holds the labels, neither starved nor greedy.
+/// The width of a column that holds the labels, between a least and a most.
 pub(super) fn label_column<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
     labels.map(text_width).fold(0.0, f64::max).clamp(60.0, 250.0) + 14.0
 }

@@ -5,7 +5,7 @@ use libc::c_long;
 /// `PR_GET_AUXV` of linux/prctl.h.
 const PR_GET_AUXV: libc::c_int = 0x4155_5856;
 
-/// Options of `prctl` that threads use: their name, the names of their memory, late timers, what the kernel says of itself.
+/// Options of `prctl` that threads use: their name, the names of their memory, the slack of their timers, the auxiliary vector.
 pub(super) const THREAD_OPTIONS: &[libc::c_int] = &[
     PR_GET_AUXV,
     libc::PR_SET_NAME,
@@ -33,7 +33,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_recvmmsg,
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
-    // By rings that were opened before, and write to descriptors only.
+    // Through rings that were opened before. They write to descriptors only.
     libc::SYS_io_uring_enter,
     // Descriptors.
     libc::SYS_close,
@@ -50,7 +50,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_epoll_pwait2,
     libc::SYS_ppoll,
     libc::SYS_pselect6,
-    // Sockets. Which can be made, and whether they may connect, conditions say.
+    // Sockets. Conditions say which can be made, and whether they may connect.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -60,7 +60,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    // Files. Which can be opened, Landlock says.
+    // Files. Landlock says which can be opened.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
@@ -77,7 +77,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    // To a group of the process: it has no capability any more.
+    // Gives a file to a group of the process only: it has no capability any more.
     libc::SYS_fchownat,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
@@ -114,7 +114,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Time, limits, identity, chance.
+    // Time, limits, identity, random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,

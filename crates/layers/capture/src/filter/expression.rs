@@ -18,7 +18,7 @@ pub(crate) enum Expression {
     Everything,
     Primitive(Primitive),
     Not(Box<Expression>),
-    /// Joined from left to right. A list and not a tree, so that a long text makes no deep one.
+    /// Joined from left to right. A list rather than a tree, so that a long text does not nest deeply.
     Chain {
         first: Box<Expression>,
         rest: Vec<(Operator, Expression)>,
@@ -105,8 +105,7 @@ impl Primitive {
 }
 
 impl End {
-    /// Whether the test holds for the source or the destination, in this order in `both`, or for
-    /// one of them.
+    /// Whether the test holds for this end of `both`: the source and the destination.
     fn test<T>(self, both: [T; 2], test: impl Fn(T) -> bool) -> bool {
         let [source, destination] = both;
         match self {

@@ -10,7 +10,7 @@ use wire::headers::{Network, Transport};
 use super::expression::{End, Expression, Operator, Primitive, Subnet, VLAN_ID_MASK};
 use crate::filter::Direction;
 
-/// Most parentheses within each other: each takes space on the stack.
+/// How deep parentheses may nest: each level takes space on the stack.
 const DEPTH_MAX: usize = 32;
 
 const PRIMITIVES: &str = "ether, host, net, port, portrange, src, dst, tcp, udp, icmp, icmp6, \
@@ -219,7 +219,7 @@ impl<'a> Parser<'a> {
         primitive
     }
 
-    /// A protocol, whose name is next, and the primitive that it qualifies, if it does.
+    /// Reads a protocol's name, and the primitive that the protocol qualifies, if there is one.
     fn protocol(&mut self, protocol: Primitive) -> Result<Expression, FilterError> {
         self.advance();
         let mut word = self.peek();
@@ -279,7 +279,7 @@ impl<'a> Parser<'a> {
         Ok(Primitive::Ether(end, self.value::<MacAddr>(MAC, from_str)?))
     }
 
-    /// The value that the next word is.
+    /// Reads the next word as a value.
     fn value<T>(
         &mut self,
         expected: &'static str,

@@ -51,7 +51,7 @@ impl Port {
         self.queue.ingress.receive(&mut Budget::TURN.clone(), &mut received).unwrap();
     }
 
-    /// Says what became of the frames in the window, in their order; nothing of those further on.
+    /// Finishes the frames in the window, in their order, with these outcomes. Later ones go on waiting.
     pub fn finish(&mut self, outcomes: &[Outcome]) {
         let mut by_slot = [Outcome::Waiting; WINDOW];
         for (slot, outcome) in self.queue.ingress.window().order().iter().zip(outcomes) {
@@ -66,7 +66,7 @@ impl Port {
         self.finish(&[Outcome::Delivered; WINDOW]);
     }
 
-    /// Offers the frames in `from`'s window to this port, which says these outcomes.
+    /// Offers the frames in `from`'s window to this port, which answers with these outcomes.
     pub fn offer(&mut self, from: &Port, outcomes: &[Outcome]) {
         *self.outcomes.lock().unwrap() = outcomes.to_vec().into();
         let window = from.queue.ingress.window();
@@ -105,14 +105,14 @@ pub fn start(point: &CapturePoint, options: &Options) -> Capture {
     point.start(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What the capture has by now, which ends it.
+/// Ends the capture. Returns what it has by now.
 pub fn file_of(capture: Capture) -> (Vec<u8>, Totals) {
     let mut file = Vec::new();
     let totals = capture.run(&mut file, &mut || true).unwrap();
     (file, totals)
 }
 
-/// What the capture has by now, taken apart.
+/// Ends the capture. Returns the packets that it has by now.
 pub fn packets_of(capture: Capture) -> Vec<Captured> {
     packets(&file_of(capture).0)
 }

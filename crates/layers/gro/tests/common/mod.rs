@@ -176,7 +176,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Frames of these bytes, of whose checksums this is known. None of them if one has no headers that can be parsed.
+    /// Frames of these bytes, with what is known of each checksum. None if the headers of one cannot be parsed.
     pub fn new(frames: &[(Vec<u8>, Checksum)]) -> Option<Self> {
         let region = Region::anonymous(WINDOW * PLACE).unwrap();
         let mut batch = Vec::new();
@@ -243,7 +243,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A port that answers each frame like this, by its number.
+    /// A port that gives this answer to each frame, by its number.
     pub fn answering(
         merging: Merging,
         mut answer: impl FnMut(usize) -> Outcome + Send + 'static,

@@ -14,13 +14,13 @@ use crate::packets::*;
 const UNSPECIFIED_V4: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 const UNSPECIFIED_V6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 
-/// An extension header of 8 bytes: `next`, and the rest zeros. A fragment header if it follows one
-/// that says so: whole, the only fragment.
+/// An extension header of 8 bytes: `next`, and the rest zeros. As a fragment header, it is that of
+/// an atomic fragment.
 fn extension(next: Protocol, payload: &[u8]) -> Vec<u8> {
     [&[next.0, 0, 0, 0, 0, 0, 0, 0], payload].concat()
 }
 
-/// A fragment of what `next` is, from `offset` on, with more to come.
+/// A fragment header for `next` at `offset`, with more fragments to come, and its payload.
 fn fragment(next: Protocol, offset: u16, payload: &[u8]) -> Vec<u8> {
     let [high, low] = (offset | 1).to_be_bytes();
     [&[next.0, 0, high, low, 0, 0, 0, 9], payload].concat()

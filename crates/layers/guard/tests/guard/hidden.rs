@@ -51,7 +51,7 @@ fn snap_carries_nothing() {
                 let header = [&length.to_be_bytes()[..], &snap].concat();
                 refused(&behind(&bytes, &header), &format!("{name}, {oui:x?}, length {length}"));
             }
-            // Where a length does not fit.
+            // The EtherType of a frame that is too long for a length.
             let header = [&[0x88, 0x70][..], &snap].concat();
             refused(&behind(&bytes, &header), &format!("{name}, {oui:x?}, long"));
         }

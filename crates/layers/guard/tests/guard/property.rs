@@ -1,4 +1,4 @@
-//! Of frames with any source, those with the policy's own pass and the others do not.
+//! Frames with a source of the policy pass, frames with any other source do not.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -109,7 +109,7 @@ proptest! {
         prop_assert_eq!(check(&policy, &sent(kind, 0, other.0, other.1)), expected);
     }
 
-    /// What completing a checksum writes was not looked at: a frame that passes would pass afterwards too, as the same.
+    /// Completing a checksum writes bytes that the guard has not seen: it says the same of the frame before and afterwards.
     #[test]
     fn a_checksum_that_is_completed_later_forges_nothing(
         kind in 0..KINDS,

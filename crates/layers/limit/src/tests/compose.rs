@@ -12,7 +12,7 @@ use super::*;
 use crate::shaper::Shaper;
 use crate::{Limit, Meter};
 
-/// Frames of 1000 bytes; those named have another's source.
+/// Frames of 1000 bytes. Where `forged` is true, the source is another's.
 fn frames(forged: &[bool]) -> impl Iterator<Item = Frame> + Send + 'static {
     let forged = forged.to_vec();
     forged.into_iter().map(|is_forged| {

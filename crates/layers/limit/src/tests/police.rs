@@ -1,4 +1,4 @@
-//! What goes to a port.
+//! Policing: what goes to a port.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn a_frame_that_is_sent_in_parts_is_charged_once_and_finished() {
         }
         _ => Outcome::Delivered,
     });
-    // All that there are, and none left for what follows.
+    // Tokens for three of the frames, and none for the fourth.
     let limit = Limit { burst_packets: 42, ..Limit::new(None, Some(1000)) };
     let mut port = police(receiver, &Meter::new(limit));
     let frames = [frame(60), frame_to_segment(40, 1448), frame(61), frame(62)];

@@ -1,4 +1,4 @@
-//! What comes from a port.
+//! Shaping: what comes from a port.
 
 use std::iter::{repeat_n, repeat_with};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ fn an_absent_queue_is_passed() {
         }
     }
     assert!(taken > 990_000, "{taken}");
-    // One that is gone has no place.
+    // A queue that is gone has no place in the order.
     while turn(&mut *absent, Budget::TURN).1.fresh == 0 {
         clock.advance(Duration::from_millis(1));
     }

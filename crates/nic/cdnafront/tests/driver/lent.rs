@@ -191,7 +191,7 @@ fn a_page_that_is_not_the_guests_any_more_ends_its_queue_with_a_reason() {
                 break;
             }
         }
-        // In one turn: the card may have no buffer left, and then no interrupt leads to another one.
+        // In one turn: the card may have no buffer left, and then no interrupt leads to another turn.
         for (_, tokens) in world.take() {
             world.guest.take(&tokens);
         }

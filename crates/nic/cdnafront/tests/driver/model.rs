@@ -123,7 +123,7 @@ pub struct Card {
     pub interrupt: Arc<Doorbell>,
     mailboxes: [u32; context::MAILBOXES],
     consumer: [u32; 2],
-    /// By direction: an interrupt is wanted for what comes after an index.
+    /// By direction: the index after which an interrupt is wanted, if one is.
     pub armed: [Option<u32>; 2],
     /// Interrupts so far.
     pub interrupts: u32,

@@ -122,7 +122,7 @@ fn a_full_ring_is_refilled_by_the_call_and_sleeps_until_then() {
             calls.enqueued[0].len() + calls.map_calls.len() + calls.unmap_calls.len()
         };
         let before = calls(&card);
-        // One frame at a time is sent, and the guest looks after each.
+        // The card sends one frame at a time, and the guest checks for room after each.
         let mut sent = 0;
         while !queue.has_room() {
             assert_eq!(calls(&card), before);

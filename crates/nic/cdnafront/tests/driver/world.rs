@@ -185,8 +185,8 @@ fn base(guest: u8) -> u64 {
 }
 
 impl World {
-    /// A machine with `guests` guests of 1, 2, …, each with the context of its number. Returns the guests' contexts. `first`
-    /// is what the first one may do.
+    /// A machine with `guests` guests, numbered from 1, each with the context of its number. Returns the guests' contexts. `first`
+    /// is what the first guest may do.
     pub fn new(
         guests: u8,
         protection: Protection,
@@ -324,7 +324,7 @@ impl World {
         self.doorbells.iter().map(|doorbell| doorbell.try_clone().unwrap()).collect()
     }
 
-    /// How long the card may sleep from now on: not at all, or so long.
+    /// How long the card may sleep from now on; none if not at all.
     pub fn sleep(&mut self, next: Next) -> Option<Duration> {
         let time = match next {
             Next::Now => return None,

@@ -1,4 +1,4 @@
-//! The hypervisor's part lives through bytes that decode to steps: a guest's call pages, a card that consumes, a balloon,
+//! Runs the hypervisor's part through steps that are decoded from bytes: a guest's call pages, a card that consumes, a balloon,
 //! revocations. The fuzz target `enqueue` runs the same.
 //!
 //! A failure prints its bytes. `PVNET_FUZZ_INPUT=HEX` runs them alone; `PVNET_FUZZ_SECONDS=N` runs longer.

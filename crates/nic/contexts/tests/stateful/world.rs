@@ -250,7 +250,7 @@ fn step(world: &mut World, input: &mut &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Runs an input: the index of the first descriptors, and then steps of a tag byte and what it needs.
+/// Runs an input: the index of the first descriptors, and then steps, each a tag byte and its arguments.
 pub fn run(mut input: &[u8]) {
     let Some(start) = take(&mut input) else { return };
     let mut world = World::new(u32::from_le_bytes(start));

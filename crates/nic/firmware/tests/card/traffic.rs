@@ -87,7 +87,7 @@ fn guests_of_one_card_reach_each_other_without_the_wire() {
     assert_eq!(drops(&host, 1, DropReason::NotForwarded), 1);
 }
 
-/// Pause frames, spanning tree, LACP, LLDP: neither a guest's reach the wire or another guest, nor the wire's reach a guest.
+/// Pause frames, spanning tree, LACP, LLDP: a guest's reach neither the wire nor another guest, and the wire's reach no guest.
 #[test]
 fn link_local_groups_end_at_the_card() {
     let (mut host, mut a, _) = two();
@@ -118,7 +118,7 @@ fn groups_are_received_by_those_who_want_them() {
     let (mut host, mut a, mut b) = two();
     let mut manager = host.guest_with(0, 0, Permissions::PROMISCUOUS);
     let mut c = host.guest(3);
-    // It is not permitted to.
+    // B is not permitted to be promiscuous.
     b.enable(usual() | Enable::PROMISCUOUS);
     c.enable(Enable::TX | Enable::RX | Enable::MULTICAST);
     manager.enable(Enable::TX | Enable::RX | Enable::PROMISCUOUS);
@@ -377,7 +377,7 @@ fn a_context_that_is_not_enabled_neither_sends_nor_receives() {
     a.send(&frame(B, A, 4, 60));
     host.run();
     assert_eq!(b.received().len(), 1);
-    // A mailbox that nobody has a meaning for.
+    // A mailbox without a meaning.
     a.raise(1 << 23 | 1 << 31);
     a.write(Mailbox::TxProducer, a.tx_producer);
     assert_eq!(host.run().next, Next::Event);

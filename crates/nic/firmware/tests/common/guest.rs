@@ -128,7 +128,7 @@ impl Guest {
         self.rings.write(ring::offset(direction, index), descriptor).unwrap();
     }
 
-    /// Puts a TX descriptor into the ring without a word to the card.
+    /// Puts a TX descriptor into the ring without announcing it.
     pub fn put_tx(&mut self, addr: u64, len: u16, flags: Flags) {
         let descriptor = Descriptor::buffer(self.tx_producer, addr, len, flags);
         self.put(Direction::Tx, self.tx_producer, descriptor);
@@ -225,7 +225,7 @@ pub const fn mac(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, number])
 }
 
-/// What a guest enables that wants everything for it, without interrupts.
+/// What a guest enables to get all frames for it, without interrupts.
 pub fn usual() -> Enable {
     Enable::TX | Enable::RX | Enable::BROADCAST
 }

@@ -1,5 +1,5 @@
-//! A card lives through bytes that decode to steps: a hostile guest's mailboxes, descriptors and memory, also in the middle of a
-//! step, frames of honest guests and from the wire, revocations. The fuzz target `card` runs the same.
+//! Runs a card through steps that are decoded from bytes: a hostile guest's mailboxes, descriptors and memory, also in the middle of a
+//! step of the card, frames of honest guests and from the wire, revocations. The fuzz target `card` runs the same.
 //!
 //! A failure prints its bytes. `PVNET_FUZZ_INPUT=HEX` runs them alone; `PVNET_FUZZ_SECONDS=N` runs longer.
 

@@ -25,7 +25,7 @@ const HOSTILE: u8 = 3;
 enum Write {
     /// A mailbox; its event is raised or not.
     Mailbox { number: u8, value: u32, is_raised: bool },
-    /// A producer index, so far from where it was.
+    /// A producer index, this far from the last one.
     Producer { direction: Direction, by: u16 },
     /// The event word.
     Events(u32),
@@ -81,7 +81,7 @@ fn direction(tag: u8) -> Direction {
     if tag & 1 == 0 { Direction::Tx } else { Direction::Rx }
 }
 
-/// Takes a step off the input. The tag's high bit puts a write off until the card looks.
+/// Takes a step off the input. The tag's high bit puts a write off until the card's next access to memory.
 fn step(input: &mut &[u8]) -> Option<Step> {
     let [tag] = take(input)?;
     let write = match tag & 0x7f {
@@ -234,7 +234,7 @@ impl World {
         Self { host, honest, hostile, meanwhile, outgoing, number: 0 }
     }
 
-    /// Lives through an input.
+    /// Runs an input.
     pub fn run(mut self, mut input: &[u8]) {
         while let Some(step) = step(&mut input) {
             self.apply(step);
@@ -331,7 +331,7 @@ impl World {
         let frame = self.next_frame(destination, PEER, len);
         let gso = Gso { kind: GsoKind::TcpV4.into(), size: u16::from(offload) };
         let metadata = match offload % 4 {
-            // Nothing in the frame that these could be about: nobody gets it.
+            // The frame has nothing that these offloads could apply to: nobody gets it.
             1 => Metadata { checksum: Checksum::Partial, gso: None },
             2 => Metadata { checksum: Checksum::Partial, gso: Some(gso) },
             _ => Metadata::default(),
@@ -362,7 +362,7 @@ impl World {
                 assert!(to == number || frame.bytes[..6] == [0xff; 6]);
                 let is_from_peer = frame.bytes[6..12] == PEER.0;
                 if !is_from_peer && HONEST.contains(&source) {
-                    // Those before it were lost for want of buffers, or it is wrong.
+                    // Frames before it were lost for want of buffers, or it is wrong.
                     loop {
                         let expected = honest.expected.pop_front();
                         let expected = expected.expect("a frame that nobody sent, or twice");

@@ -150,7 +150,7 @@ impl Guest {
         self.write(mailbox, self.producers[direction as usize]);
     }
 
-    /// Has descriptors on a ring and publishes them, in the way of its protection. Buffers in its own memory are mapped
+    /// Puts descriptors on a ring and publishes them, in the way of its protection. Buffers in the guest's own memory are mapped
     /// before, if they must be; others cannot be.
     pub fn post(
         &mut self,
@@ -199,7 +199,7 @@ impl Guest {
             let page = u32::try_from(machine_page - own.start).unwrap();
             let permission = MapEntry::MAY_READ | MapEntry::MAY_WRITE;
             let entry = MapEntry { machine_page, page, pages: 1, permission };
-            // It is mapped already, or not its own any more.
+            // Refused if it is mapped already, or is not the guest's any more.
             let _ = contexts.caller(self.context, self.domain.id()).map(&[entry], Duration::ZERO);
         }
     }

@@ -13,7 +13,7 @@ use crate::world::{BAD, NEIGHBOUR, PAGES, SECRET, SECRET_PAGE, World};
 /// Where a frame's headers are.
 const HEADERS: usize = 20;
 
-/// Sends a frame whose payload is at some machine address. Whether `secret` was on the wire.
+/// Sends a frame whose payload is at some machine address. The guest wins if `secret` was on the wire.
 fn steal(world: &mut World, address: u64, len: u16, secret: &[u8]) -> Outcome {
     let headers = frame(PEER, mac(BAD), b"");
     let guest = world.guest(BAD);
@@ -90,7 +90,7 @@ fn post_many(world: &mut World) -> Result<Vec<usize>, Outcome> {
     world.post(BAD, Direction::Rx, &buffers).map(|()| pages)
 }
 
-/// A frame for each buffer. Whether the card wrote into one of these pages that the guest does not own.
+/// Sends a frame for each buffer. Returns whether the card wrote into one of these pages that the guest does not own.
 fn fill(world: &mut World, pages: &[usize]) -> bool {
     for _ in pages {
         world.net().arriving.push_back(frame(mac(BAD), PEER, &[0xee; 100]));

@@ -43,7 +43,7 @@ pub fn at_enqueue(refusal: Refusal) -> Outcome {
 }
 
 impl World {
-    /// Has descriptors on a ring of a guest.
+    /// Puts descriptors on a ring of a guest.
     pub fn post(
         &mut self,
         number: u8,

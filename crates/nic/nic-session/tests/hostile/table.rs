@@ -6,7 +6,7 @@ use crate::world::{Setup, World};
 use crate::{ends, memory, rings};
 
 pub struct Case {
-    /// Its function's.
+    /// The name of its function.
     pub name: &'static str,
     pub setup: Setup,
     pub attack: fn(&mut World) -> Outcome,

@@ -39,7 +39,7 @@ impl<'a> MappedPages<'a> {
         bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
     }
 
-    /// Where granted bytes lie in this domain's address space, if they do.
+    /// Where granted bytes lie in this domain's address space, if they are mapped.
     #[must_use]
     pub fn address(&self, bytes: Granted, len: u16) -> Option<Piece<'a>> {
         let place = usize::from(self.find(bytes, len)?);

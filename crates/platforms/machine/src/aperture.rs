@@ -1,9 +1,9 @@
 //! Apertures: places where the driver domain maps pages of a guest, for one packet or until the
 //! guest wants them unmapped.
 //!
-//! The original netback mapped and unmapped every page of every packet, which the header channel
-//! avoids: each change of the address space is costly, and each unmapping also flushes other cores'
-//! TLBs. Persistent grants pay this once.
+//! The original netback mapped and unmapped every page of every packet. The header channel avoids
+//! this, because each change of the address space is costly, and each unmapping also flushes other
+//! cores' TLBs. Persistent grants pay this once.
 //!
 //! **Mappings.** The kernel merges neighbouring places into one mapping if both are empty, or if
 //! their pages follow each other in the guest's memory. A guest that scatters its pages, or has
@@ -20,7 +20,7 @@ use shm::Reserved;
 use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::grant_table::Access;
 
-/// How many of the places that could not be unmapped each operation tries again.
+/// How many of the stuck ranges of places each operation tries to unmap again.
 const STUCK_TRIES: usize = 4;
 
 /// Places for pages of one guest.

@@ -37,7 +37,7 @@ pub struct Domain {
     dma_pages: DmaPages,
     mappings: MappingCount,
     copies: CopiesOfDomain,
-    /// Whether its memory is as its size says: sealed, if it will be.
+    /// Whether its memory may be mapped here: sealed, if its size asks for that.
     ready: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Domain {
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let secret = if size.secret { secret_memory(id, size) } else { None };
-        // Whether it is.
+        // The kernel may have refused.
         size.secret = secret.is_some();
         let (fd, mapping) = match secret {
             Some(secret) => secret,

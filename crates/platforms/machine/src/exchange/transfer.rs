@@ -112,7 +112,7 @@ impl ExchangePage {
         Arc::ptr_eq(&self.held.domain, domain)
     }
 
-    /// Unmaps the page and makes the guest its owner; answers its number.
+    /// Unmaps the page and makes the guest its owner; returns its number.
     fn give(self) -> u32 {
         drop(self.region);
         self.held.give()

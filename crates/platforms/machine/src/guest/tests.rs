@@ -104,7 +104,7 @@ fn a_page_is_released_once_and_not_while_it_is_mapped() {
     drop(mapping);
     assert!(guest.release(&pages, 0));
     drop(pages);
-    // The other's page was not freed with those that it was among.
+    // The page that `other` got was not freed with `pages`.
     assert_eq!(fetch(&machine, &domain, again[0].0, 0, 1), CopyStatus::Okay);
     drop(other);
     assert!(guest.share(DRIVER_DOMAIN, 63).is_ok());

@@ -98,8 +98,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Closes the connection of a domain that is gone. It hangs up too: the thread of a guest that
-    /// reads nothing waits until answers are read, and would stay.
+    /// Closes the connection of a domain that is gone, and its socket: while a guest reads nothing,
+    /// the thread that serves it waits, and would stay for ever.
     fn close(&self) {
         self.queue.close("the domain is gone");
         if let Some(socket) = &self.socket {

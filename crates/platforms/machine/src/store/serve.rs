@@ -77,7 +77,7 @@ struct Session {
     decoder: Decoder,
     /// Messages not yet sent.
     outgoing: Vec<u8>,
-    /// Of its requests.
+    /// The rate of its requests.
     pace: Pace,
 }
 
@@ -89,7 +89,7 @@ impl Session {
             self.flush()?;
             if self.wait()? {
                 self.receive()?;
-                // This thread is the guest's: it alone waits.
+                // This thread serves one guest: no other waits.
                 std::thread::sleep(self.pace.wait(Instant::now()));
             }
         }

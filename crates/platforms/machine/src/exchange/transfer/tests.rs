@@ -41,7 +41,7 @@ impl Inside {
         ExchangePage::take(&self.domain).unwrap()
     }
 
-    /// Transfers one page; answers it when it is refused.
+    /// Transfers one page; returns it if it is refused.
     fn send(
         &self,
         gref: GrantRef,
@@ -83,8 +83,8 @@ fn number(page: &dyn FlipPage) -> u32 {
 
 /// How many pages of the domain's exchange area this process has mapped, with repeats.
 fn mapped(domain: &Domain) -> usize {
-    // The kernel lists mappings piece by piece; other tests' threads map and unmap meanwhile, and
-    // may hide one of ours from a reading. Two that agree are believed.
+    // The kernel lists mappings piece by piece. Other tests' threads map and unmap meanwhile, which
+    // may hide one of ours from a reading. So two readings must agree.
     let mut last = mapped_once(domain);
     loop {
         let now = mapped_once(domain);
@@ -345,7 +345,7 @@ fn a_grant_does_not_reach_into_the_area() {
     assert!(inside.machine.map(&inside.domain, &grefs).is_err());
 }
 
-/// It sees its own frames before they are sent, and nothing else.
+/// The guest sees its own frames before they are sent, and nothing else.
 #[test]
 fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let machine = Machine::new();

@@ -56,7 +56,7 @@ impl PoolCopier {
         Ok(Self { gntdev: gntdev.clone(), from, directory, mark, grefs, is_stale, done })
     }
 
-    /// Copies, and looks at the mark after that. Each copy is done only if the pool was still there then.
+    /// Copies, and then reads the mark. A copy counts as done only if the pool was still there at that time.
     fn copy_some(&mut self, pages: &Region, some: &mut [GuestCopy]) {
         let mut mark = Mark::default();
         let Self { from, directory, grefs, .. } = &*self;

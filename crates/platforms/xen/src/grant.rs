@@ -18,7 +18,7 @@ use crate::sys::gntdev;
 #[derive(Debug)]
 struct Entries {
     gntdev: Arc<OwnedFd>,
-    /// Where in the device they are mapped from.
+    /// The offset in the device at which they are mapped.
     index: u64,
     count: u32,
 }

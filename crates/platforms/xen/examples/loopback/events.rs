@@ -67,9 +67,9 @@ fn edges(here: &Loopback) -> Outcome {
     ensure(edges.next(TIMEOUT), "no edge")?;
     // This event comes while the port is masked. It must not be lost.
     theirs.notify()?;
-    ensure(!edges.next(QUIET_PERIOD), "an edge before the look")?;
+    ensure(!edges.next(QUIET_PERIOD), "an edge before the event is taken")?;
     ours.take()?;
-    ensure(edges.next(TIMEOUT), "no edge for an event that came before the look")?;
+    ensure(edges.next(TIMEOUT), "no edge for an event that came before the take")?;
     ours.take()?;
     ensure(!edges.next(QUIET_PERIOD), "an edge for nothing")
 }

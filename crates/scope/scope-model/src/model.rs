@@ -27,8 +27,8 @@ pub struct Outcome {
 struct MappedPage {
     page: u64,
     mapping: Mapping,
-    /// The TLB entries of the page that was last used in this slot: pinned if the page is hot, else hints, as they may be of
-    /// another page by now.
+    /// The TLB entries of the page that was last used in this slot: pinned if the page is hot, else hints, which may belong
+    /// to another page by now.
     pins: Pins,
 }
 
@@ -224,7 +224,7 @@ impl Model {
         }
     }
 
-    /// Another domain runs than the last one that was not idle.
+    /// Another domain runs than before; the idle domain does not count.
     pub fn switch_domain(&mut self) {
         self.unpin_everything();
         self.flush_all(GUEST_GLOBAL, true, None);

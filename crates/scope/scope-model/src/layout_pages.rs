@@ -36,8 +36,9 @@ pub struct LayoutPages {
     fixed: Vec<u64>,
     /// When pages of pieces were used last.
     moved: Vec<MovedPage>,
-    /// The number of uses so far, and before which of them the last use of a recent page cannot be.
+    /// The number of uses so far.
     now: u64,
+    /// A page is recent if it was used after this many uses.
     begin: u64,
     /// How many pages are recent in any layout, and the most that may be.
     count: [usize; 2],

@@ -54,7 +54,7 @@ struct Places {
     shifts: Each<u32>,
     /// The numbers of its pages, once they are used.
     pages: Box<[u32]>,
-    /// The layouts that shift a byte of it to the next page, a bit each, for each place of a byte in a page in steps of `align`.
+    /// For each place in a page, in steps of `align`: the layouts that shift a byte there to the next page, a bit each.
     next_page: Box<[u32]>,
     align: u64,
     page_count: usize,
@@ -141,7 +141,7 @@ impl Layouts {
     }
 }
 
-/// The 32 bits of a line's number, which [`LayoutLines::new`] has checked, or of the bytes of one access.
+/// A line's number, which [`LayoutLines::new`] has checked to be short, or the bytes of one access, in 32 bits.
 #[inline]
 fn short(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

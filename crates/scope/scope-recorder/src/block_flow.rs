@@ -47,7 +47,7 @@ pub struct BlockFlow {
     pub slot: i32,
     /// The events of an execution that cost more than an instruction.
     pub events: BlockEvents,
-    /// Whether it only jumps to where a table of a program's links to libraries says.
+    /// Whether it only jumps to the address in a program's table of links to libraries.
     pub is_link: bool,
 }
 
@@ -82,7 +82,7 @@ impl BlockFlow {
         Self { start, end, target, ending, function, mode, slot: 0, events, is_link }
     }
 
-    /// Whether it belongs to a thunk: what it leads to is called by whoever came to the thunk.
+    /// Whether it belongs to a thunk. The function that a thunk leads to has the thunk's caller.
     pub fn is_thunk(&self) -> bool {
         self.is_link || self.function.is_some_and(|function| function.entry == EntryKind::Thunk)
     }

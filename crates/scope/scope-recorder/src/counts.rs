@@ -27,7 +27,7 @@ impl SinceEvent {
         Self { kind, at: None, profile }
     }
 
-    /// An event happens. Counts the steps that the time since the last one had.
+    /// Notes an event, and counts the steps of the time since the last one.
     fn happens(&mut self, now: u64) {
         if let Some(at) = self.at.replace(now) {
             let steps = usize::try_from((now - at) / Profile::STEP).unwrap_or(usize::MAX);

@@ -1,6 +1,6 @@
 //! Where functions begin, as far as it is known before the recording: those of Xen and of the kernel's image.
 
-/// How the execution comes to a function, and on.
+/// How the execution enters a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryKind {
     /// A call or a jump only.
@@ -14,7 +14,7 @@ pub enum EntryKind {
     Interrupt,
     /// An interrupt, at any address of the function: it is a table of entries.
     InterruptTable,
-    /// A call or a jump, and at once on to the function that is meant: a thunk, as for indirect calls without speculation.
+    /// A call or a jump. The function is a thunk: it goes on at once to the function that is meant, as for indirect calls without speculation.
     Thunk,
 }
 

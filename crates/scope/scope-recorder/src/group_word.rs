@@ -16,7 +16,8 @@ use crate::blocks::BlockId;
 ///
 /// `beg` says that the group begins its block. If the accesses of a group are all reads or all writes and near each other,
 /// `offset` is the distance from the first access to the lowest byte, `length` is the number of bytes less one, and `number`
-/// is the block's. `ret` says that one of the accesses is to a return address which the call graph follows. Otherwise (`ind`) `number` is an index to its members and its block.
+/// is the block's. Otherwise (`ind`) `number` is an index to the group's members and its block. `ret` says that one of the
+/// accesses is to a return address, and that the call graph follows it.
 ///
 /// When the group is executed, the lower bits of its address replace the offset: those that a
 /// [`LineId`](scope_model::LineId) depends on.

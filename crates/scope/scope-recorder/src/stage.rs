@@ -49,7 +49,7 @@ pub struct SharedWork<Message, Buffer, State> {
 }
 
 impl<Message, Buffer, State> SharedWork<Message, Buffer, State> {
-    /// Processes a message, if there is one, once no other thread does. Returns whether it did.
+    /// Waits until no other thread processes a message, and processes the next one, if there is one. Returns whether it did.
     pub fn help(&self) -> bool {
         let is_queued = !lock(&self.queue).is_empty();
         let work = || self.state.lock().is_ok_and(|mut state| self.next(&mut state));

@@ -15,7 +15,7 @@ pub struct MappedGrants<'a, P> {
 }
 
 impl<'a, P> MappedGrants<'a, P> {
-    /// What is mapped at a place.
+    /// The grant that is mapped at a place.
     #[inline]
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {

@@ -20,7 +20,7 @@ use shm::Region;
 
 use crate::meter::Meter;
 
-/// Numbers of a queue's granted buffers, and pages of a pool: one for each slot of an RX ring.
+/// Numbers of a queue's granted buffers, and pages of a [`Mapped`](CopyForm::Mapped) pool: one for each slot of an RX ring.
 pub const GRANTED_BUFFERS: usize = 256;
 /// The most copies of one hypercall.
 pub const GUEST_COPIES_PER_HYPERCALL: usize = 64;
@@ -79,7 +79,7 @@ pub trait GuestCopies: Send + Sync {
     /// Who copies.
     fn form(&self) -> CopyForm;
 
-    /// The pool, a page for each number; none in the form [`CopyForm::Hypercall`]. In the form
+    /// The pool of pages; none in the form [`CopyForm::Hypercall`]. In the form
     /// [`CopyForm::Granted`] the region can be [shared](Region::share).
     fn pool(&self) -> Option<&Region>;
 

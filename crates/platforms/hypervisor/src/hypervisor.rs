@@ -31,8 +31,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Whether pages can be mapped [unpinned](GrantMap::unpinned).
     const UNPINNED_MAPPINGS: bool = false;
 
-    /// Whether a backend that resumes a guest's rings can have guest copies there. The frontend must then
-    /// notice that the earlier backend's copies are gone.
+    /// Whether a backend that resumes a guest's rings can have guest copies there: the frontend can notice
+    /// that the earlier backend's copies are gone.
     const RESUMES_GUEST_COPIES: bool = false;
 
     /// Resolves a domain. When the domain dies, operations on the handle fail.

@@ -210,7 +210,7 @@ impl Drop for Aperture {
     fn drop(&mut self) {
         // Place numbers have 32 bits.
         self.empty(0..u32::try_from(self.taken.len()).unwrap_or(u32::MAX));
-        // What is left is unmapped with the addresses after this, and nothing uses it any more.
+        // Pages that are left are unmapped with the reserved addresses; nothing uses them any more.
         self.release(0..self.taken.len());
         self.domain.mappings().change(-self.mappings.cast_signed());
     }

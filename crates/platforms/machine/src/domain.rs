@@ -162,12 +162,12 @@ impl Domain {
         &self.balloon
     }
 
-    /// Who owns which page of its exchange area.
+    /// The owners of the pages of its exchange area.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
     }
 
-    /// What devices read of its memory.
+    /// The holds of devices on its memory.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
     }
@@ -183,7 +183,7 @@ impl Domain {
         &self.mappings
     }
 
-    /// What it copies out of the driver domain.
+    /// Its guest copies.
     pub(crate) fn copies(&self) -> &CopiesOfDomain {
         &self.copies
     }

@@ -136,7 +136,7 @@ pub fn join_with(
     let has = |flag| welcome.flags & flag != 0;
     let page_size = if has(memory::HUGE) { PageSize::Huge } else { PageSize::Small };
     let sealed = has(memory::SEALED);
-    // What file it is makes no difference to the guest.
+    // For the guest it makes no difference whether the file is secret.
     let secret = false;
     let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, secret };
     let calls = Box::new(Remote { socket: socket.into() });

@@ -84,7 +84,7 @@ impl Packet {
         let mut packet = Self::new(call::HELLO, VERSION, name);
         if let Some(token) = token {
             let place = packet.body.as_mut_bytes().get_mut(name.len() + 1..);
-            // A name so long that no token fits is nobody's.
+            // No guest has a name so long that no token fits.
             if let Some(place) = place.and_then(|rest| rest.get_mut(..token.bytes().len())) {
                 place.copy_from_slice(token.bytes());
             }
@@ -178,7 +178,7 @@ impl Packet {
         packet
     }
 
-    /// The bits of such an answer.
+    /// The bits of an answer to a call about copies.
     pub(crate) fn done(&self) -> u64 {
         u64::from(self.pages[0]) | u64::from(self.pages[1]) << 32
     }

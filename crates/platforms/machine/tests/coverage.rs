@@ -1,4 +1,4 @@
-//! What large pages map of a guest's memory while it works: this file runs itself again as one.
+//! How much of a guest's memory large pages map while it works. This file runs itself again as the guest.
 //!
 //! `cargo test -p machine --test coverage -- --nocapture` shows the figures.
 

@@ -31,7 +31,7 @@ pub(crate) struct PoolCopier {
     from: Peer,
     directory: GrantRef,
     mark: Mark,
-    /// By page.
+    /// The grant of each page.
     grefs: Vec<u32>,
     is_stale: bool,
     done: CopierCounts,

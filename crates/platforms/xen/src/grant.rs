@@ -107,7 +107,7 @@ pub struct Aperture {
     gntdev: Arc<OwnedFd>,
     peer: Peer,
     reserved: Reserved,
-    /// What is at each place.
+    /// The grant at each place.
     taken: Box<[Option<Entries>]>,
     /// Places that the system refused to unmap.
     stuck: BTreeSet<u32>,

@@ -2,7 +2,7 @@
 //!
 //! A driver domain outlives its store: an upgrade restarts xenstored, or xenstored runs in a
 //! separate domain. Meanwhile every call fails with [`StoreError::Gone`]. Once the store is back,
-//! every watch is registered again and fires, so its owner looks at everything that may have
+//! every watch is registered again and fires, so its owner reads everything that may have
 //! changed.
 
 use std::io;

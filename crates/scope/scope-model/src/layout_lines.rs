@@ -20,7 +20,7 @@ pub type Each<T> = [T; LAYOUTS];
 /// and is looked up for [`LANES`] of them at once. A line of a piece uses another set in each.
 #[derive(Debug)]
 pub struct LayoutLines {
-    /// By set and way, the most recently used first.
+    /// The tags by set and way, the most recently used first.
     sets: Box<[[Row; WAYS]]>,
     /// The number of sets, less one, and its bits.
     mask: u32,

@@ -27,7 +27,7 @@ const TURN: u64 = u16::MAX as u64;
 /// lists, in any order. Once there may be too many of them, the lists are put in order, and no page is recent.
 #[derive(Debug)]
 pub struct LayoutPages {
-    /// Of each layout, for small and for large pages.
+    /// The TLBs of each layout, for small and for large pages.
     tlbs: Vec<[LruTlbs; 2]>,
     /// The numbers of pages that do not move, by [`key_of`]: of all, and of those in a slot.
     numbers: HashMap<u64, u32>,

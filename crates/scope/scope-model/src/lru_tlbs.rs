@@ -10,7 +10,7 @@ const FREE: u32 = u32::MAX;
 /// 32, as sizes differ by one entry at least.
 ///
 /// A path whose pages just fit into a TLB misses nothing, and with one page more it misses all of them. So two versions of a
-/// program, of which one uses a page more, would differ by chance. Over several sizes they do not.
+/// program would differ by chance if one uses a page more. Over several sizes they do not.
 ///
 /// They are one list, the most recently used page first: a TLB of `n` entries holds the first `n` (Mattson et al. 1970). An
 /// invalidated page leaves a free place, which the next page that the list moves down fills. [`Tlb`](crate::Tlb) is another

@@ -65,7 +65,7 @@ pub struct Walker<M> {
 }
 
 impl<M: PhysicalMemory> Walker<M> {
-    /// A walker to which no page is current.
+    /// A walker without current pages.
     pub fn new(memory: M, paging: Paging, config: &Config) -> Self {
         Self {
             memory,

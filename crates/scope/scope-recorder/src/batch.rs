@@ -185,7 +185,7 @@ impl Batch {
         Self { first: 0, executed, nodes, last: 0, entries, count: 0 }
     }
 
-    /// Empties the batch, which starts after `first` instructions while a block is executed, at a node of the call graph.
+    /// Empties the batch. It starts after `first` instructions, while a block is executed at a node of the call graph.
     pub fn begin(&mut self, first: u64, (executed, node): (ExecutedBlock, u32)) {
         (self.first, self.last, self.count) = (first, 0, 0);
         self.executed[0] = ExecutedBlock { after: 0, ..executed };

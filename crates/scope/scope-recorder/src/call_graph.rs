@@ -22,7 +22,7 @@ const LEFT: usize = 32;
 /// The address bits of CR3.
 const ROOT_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// A block that was executed, and what comes at its end.
+/// A block that was executed, and the call or return at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
     /// The block; none before the first.

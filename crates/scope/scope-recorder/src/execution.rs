@@ -278,7 +278,7 @@ impl<'a> Sink<'a> {
         Self { uses, executed, nodes, last, first }
     }
 
-    /// Makes the block that is about to be executed the present one, for what the recorder notes.
+    /// Makes the block that is about to be executed the present one, so that the recorder's notes belong to it.
     fn note_begin(&mut self, hot: &HotBlock, node: Option<u32>) {
         let after = self.executed[*self.last % USES].after;
         self.note(hot, after, node);

@@ -57,7 +57,7 @@ pub struct LayoutTrace {
     layouts: Layouts,
     blocks: Vec<BlockPlace>,
     misses: Vec<BlockMisses>,
-    /// By side and by the slot of a [`LineId`].
+    /// The mapped pages, by side and by the slot of a [`LineId`].
     pages: [Box<[MappedPage]>; 2],
     block: usize,
     /// Interrupts that have not returned, and exceptions within them.

@@ -142,7 +142,7 @@ where
         }
     }
 
-    /// As [`buffer`](Self::buffer), and calls `help` while it waits, which returns whether it found work.
+    /// As [`buffer`](Self::buffer), and calls `help` while it waits. `help` returns whether it found work.
     pub fn buffer_after(&mut self, mut help: impl FnMut() -> bool) -> Option<Buffer> {
         let Runs::Thread { empty, spare, .. } = &mut self.runs else { return self.buffer() };
         if let Some(buffer) = last(empty, spare) {

@@ -157,7 +157,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// One instruction of four bytes at an address, which tells the kind of code: for tests of what reads recordings.
+    /// A block for tests: one instruction of four bytes at an address, which tells the kind of code.
     #[must_use]
     pub fn at(address: u64) -> Self {
         let (code, mode) = (vec![0x90; 4], Mode::of(address, None));

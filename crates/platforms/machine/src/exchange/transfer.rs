@@ -41,7 +41,7 @@ impl Domain {
         let Some(at) = self.entry_at(gref) else { return };
         let written = self.memory().write(at + 4, frame);
         if let (Ok(()), Ok(flags)) = (written, self.memory().atomic_u16(at)) {
-            // Release: who sees the bit sees the frame.
+            // Release: a guest that sees the bit sees the frame.
             flags.fetch_or(gtf::TRANSFER_COMPLETED, Ordering::Release);
         }
     }

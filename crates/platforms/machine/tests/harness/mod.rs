@@ -1,4 +1,4 @@
-//! A machine whose guests are separate processes: a test runs itself again as one.
+//! A machine whose guests are separate processes: a test runs itself again as a guest.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

@@ -82,7 +82,7 @@ fn ping_pong(here: &Loopback) -> Outcome {
     std::thread::scope(|scope| {
         let back = scope.spawn(move || {
             let edges = Edges::of(&ours).map_err(|error| error.to_string())?;
-            // And one event for the binding.
+            // One event more than rounds: that of the binding.
             for _ in 0..=ROUNDS {
                 wait(&edges).map_err(|error| error.to_string())?;
                 ours.take().and_then(|()| ours.notify()).map_err(|error| error.to_string())?;

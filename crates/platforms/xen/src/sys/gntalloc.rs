@@ -39,7 +39,6 @@ struct AllocGref {
 struct DeallocGref {
     index: u64,
     count: u32,
-    /// Padding.
     pad: u32,
 }
 

@@ -356,7 +356,7 @@ fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let place = page.frame() as usize * PAGE_SIZE - area;
     page.write(100, 0xfeed_u16).unwrap();
     assert_eq!(kept.read(place + 100), Ok(0xfeed_u16));
-    // Its writes reach nobody else, and are gone when the page is used again.
+    // The guest's writes reach nobody else, and are gone when the page is used again.
     kept.write(place, 0xbad_u16).unwrap();
     let (_slot, gref) = other.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     let (status, page) = other.send(gref, page).unwrap_err();

@@ -14,9 +14,7 @@ use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::peer::Peer;
 use crate::shared_pages::SharedPages;
 
-/// Bytes of a directory.
 const DIRECTORY_LEN: u16 = 4096;
-/// Bytes of its mark.
 const MARK_LEN: u16 = 16;
 
 const _: () = assert!(size_of::<Directory>() == DIRECTORY_LEN as usize);

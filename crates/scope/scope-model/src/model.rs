@@ -288,7 +288,6 @@ impl Model {
     }
 }
 
-/// Unpins the entries of a page.
 fn unpin(tlbs: &mut Tlbs, pins: &Pins) {
     pins.iter().flatten().for_each(|pin| tlbs.unpin(*pin));
 }

@@ -294,7 +294,6 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Executes a block.
     #[inline(always)]
     fn execute(
         &mut self,

@@ -86,7 +86,6 @@ impl GroupWord {
         self.0 & HAS_SLOT != 0
     }
 
-    /// Whether the group begins its block.
     #[inline]
     pub(crate) fn begins_block(self) -> bool {
         self.0 & BEGINS_BLOCK != 0

@@ -233,7 +233,6 @@ impl Message {
         Self { blocks: Vec::new(), flows: Vec::new(), members: Vec::new(), words, used: 0 }
     }
 
-    /// The words of events.
     pub fn words(&self) -> &[u64] {
         self.words.get(..self.used).unwrap_or_default()
     }

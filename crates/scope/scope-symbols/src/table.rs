@@ -190,7 +190,6 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Builds a table of symbols.
 #[derive(Debug)]
 pub(crate) struct Builder {
     symbols: Symbols,

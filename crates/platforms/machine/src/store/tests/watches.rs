@@ -1,3 +1,5 @@
+//! Watches fire for the changes that their domain may see.
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xenstore::{Access, Permissions, Store, StoreError};
 

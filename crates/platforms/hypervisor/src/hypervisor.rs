@@ -99,9 +99,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Copies a batch between grants and private memory; each operation gets a status.
+    /// Copies a batch between granted, mapped and private memory; each operation gets a status.
     ///
-    /// Every grant is checked at every use.
+    /// Every grant is checked at every use, unless its page is mapped pinned.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
     /// Private zeroed memory of `len` bytes for a device's receive buffers. On some platforms copies from this memory to guests cost

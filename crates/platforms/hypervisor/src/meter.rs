@@ -17,8 +17,8 @@ named::named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(usize)]
     pub enum Counted {
-        /// Hypercalls for frames: batches of grant copies, of mappings and of page transfers, and
-        /// events. Work without a grant needs no hypercall.
+        /// Hypercalls for frames: batches of grant copies, of mappings (a device's too), of unmappings and
+        /// of page transfers, and events. Work without a grant needs no hypercall.
         Hypercalls => "hypercalls",
         /// Batches of copies.
         CopyBatches => "copy_batches",

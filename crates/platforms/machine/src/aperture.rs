@@ -133,7 +133,7 @@ impl Aperture {
         }
     }
 
-    /// Tries again to unmap some places. Not all: a guest could make every operation slow.
+    /// Tries again to unmap some places. If it tried all, a guest could make every operation slow.
     fn unmap_stuck(&mut self) {
         for _ in 0..self.stuck.len().min(STUCK_TRIES) {
             let Some(places) = self.stuck.pop_front() else { return };

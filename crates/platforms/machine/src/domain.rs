@@ -31,7 +31,7 @@ pub struct Domain {
     exchange: Exchange,
     process: OnceLock<u32>,
     alive: AtomicBool,
-    /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
+    /// Pins of mapped grants. The flags in the guest's table do not say how many there are.
     pins: Box<[AtomicU32]>,
     holds: Holds,
     dma_pages: DmaPages,

@@ -131,8 +131,8 @@ impl Machine {
         self.peer(guest)?.surrender(frames)
     }
 
-    /// A guest copies out of buffers that the driver domain grants to it: a bit for each copy that
-    /// was done.
+    /// A guest copies out of buffers that the driver domain grants to it. Returns a bit for each copy
+    /// that was done.
     pub(crate) fn copy_granted(
         &self,
         guest: DomId,

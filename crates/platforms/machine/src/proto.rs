@@ -40,7 +40,7 @@ pub(crate) mod call {
     /// Open a channel about the domain's contexts of cards. The answer has its socket.
     pub(crate) const OPEN_CONTEXTS: u32 = 7;
     /// Do `arg` copies out of the driver domain's buffers of queue `pages[0]`: three words each in
-    /// the body. The answer has a bit for each that was done in `pages[0]` and `pages[1]`.
+    /// the body. In the answer, `pages[0]` and `pages[1]` have a bit for each that was done.
     pub(crate) const COPY_GRANTED: u32 = 8;
     /// Open the pool of queue `arg`. The answer has its file.
     pub(crate) const OPEN_POOL: u32 = 9;

@@ -36,7 +36,7 @@ impl std::ops::AddAssign for LayoutMisses {
     }
 }
 
-/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each, everything else where it is.
+/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each layout, all else where it is.
 #[derive(Debug)]
 pub struct Layouts {
     paging: Paging,

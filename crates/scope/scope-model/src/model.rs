@@ -201,8 +201,8 @@ impl Model {
 
     /// Applies an instruction that empties TLBs, in the hypervisor's function for a new address space or anywhere else.
     ///
-    /// That function clears CR4.PGE to get rid of global pages. Policies that keep some pages then need no such thing: for
-    /// them only its write of CR3 counts.
+    /// That function clears CR4.PGE to get rid of global pages. Policies that keep some pages then would not do that: for them
+    /// only its write of CR3 counts.
     pub fn flush(&mut self, what: Flush, site: FlushSite) {
         self.unpin_everything();
         let globals = self.paging.apply(what);

@@ -1,6 +1,6 @@
 //! Tells lines that follow a neighbour from isolated ones.
 
-/// Lines that are remembered, and for how many uses of others.
+/// How many lines are remembered, and for how many uses of lines.
 const LINES: usize = 64;
 const WAYS: usize = 2;
 const SETS: usize = LINES / WAYS;

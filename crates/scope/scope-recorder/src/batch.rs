@@ -7,7 +7,7 @@ use crate::blocks::OwnedSite;
 
 /// The number of entries from which on a batch is handed over.
 const ENOUGH: usize = FULL;
-/// Capacity of a batch: that number, and two for a page and one for a line for each use of a full buffer.
+/// Capacity of a batch: [`ENOUGH`], and for each use of a full buffer two entries of a page and one of a line.
 const CAPACITY: usize = 4 * USES;
 const _: () = assert!(ENOUGH + 3 * USES < CAPACITY, "the misses of all uses have to fit");
 const _: () = assert!(ENOUGH <= FULL, "a batch that is full is handed over");
@@ -109,7 +109,7 @@ impl Entry {
         [0, 1].map(|half| Self::new(kinds[half], sets[half], used.block() as usize))
     }
 
-    /// The TLBs that missed, if it is of a page.
+    /// The TLBs that missed, if the entry is of a page.
     pub fn tlbs(self) -> TlbSet {
         match self.kind() {
             EntryKind::DataPage | EntryKind::CodePage => TlbSet(self.value()),

@@ -197,7 +197,7 @@ mod tests {
         };
         assert!(of(&[&[0xf3, 0x0f, 0x1e, 0xfa], jump], None));
         assert!(of(&[&[0xff, 0x25, 0, 1, 0, 0]], None));
-        // Other work before it, a jump through a register, and a jump of a known function are none.
+        // No links: other work before the jump, a jump through a register, and a jump of a known function.
         assert!(!of(&[&[0x90], jump], None));
         assert!(!of(&[&[0xff, 0xe0]], None));
         let known = |entry| Some(KnownFunction { number: 0, start: 0x1000, entry });

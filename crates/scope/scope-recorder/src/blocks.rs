@@ -44,7 +44,7 @@ pub struct HotBlock {
 
 const _: () = assert!(size_of::<HotBlock>() == 32, "half a cache line");
 
-/// After a block that leads to no other of its function.
+/// [`HotBlock::leads_to`] of a block that leads to no other of its function.
 pub const NOWHERE: u32 = 0;
 /// The function of a block that the call graph always has to look at.
 pub const LOOK: u32 = u32::MAX;

@@ -53,7 +53,7 @@ pub struct CallGraph {
     /// The node of each domain when it last entered the hypervisor.
     guests: [u32; DOMAINS],
     node: u32,
-    /// The instructions until it became the present node.
+    /// The instructions until `node` became the present one.
     since: u64,
     /// The root of the page tables.
     space: u64,

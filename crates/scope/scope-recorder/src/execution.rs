@@ -250,7 +250,7 @@ impl Execution {
 /// The call graph follows the execution to a block, which is about to be executed.
 #[inline(always)]
 fn arrive(calls: &mut CallGraph, now: &mut State, hot: &mut HotBlock, block: BlockId, domain: u8) {
-    // It may have arrived before, when the recorder wanted to know.
+    // The call graph may be at this block already, since before a stop for the recorder.
     if hot.function != now.leads_to && now.arrived != block {
         if calls.arrive(now.last, block, domain, now.instructions) {
             hot.function = LOOK;

@@ -57,7 +57,7 @@ impl Functions {
     #[must_use]
     pub fn new(functions: impl IntoIterator<Item = (u64, Option<EntryKind>)>) -> Self {
         let mut functions: Vec<_> = functions.into_iter().collect();
-        // Of several names of an address one may be an entry. An end is none where another function begins.
+        // If an address has several names, one that is an entry counts. An end does not count where another function begins.
         functions.sort_by_key(|(start, entry)| {
             (*start, std::cmp::Reverse(entry.map(|entry| entry as u8)))
         });

@@ -29,7 +29,7 @@ const WRITES: u64 = 1 << 62;
 const INDEXED: u64 = 1 << 61;
 /// The bit that no group has, and all other [events](crate::TraceEvent) have.
 pub const NO_GROUP: u64 = 1 << 60;
-/// In the lower half, which has the number.
+/// The bit of groups with an access to a return address.
 const HAS_SLOT: u64 = 1 << 31;
 const NUMBER: u64 = HAS_SLOT - 1;
 const LENGTH_AT: u32 = 54;

@@ -233,8 +233,8 @@ mod tests {
     const PROGRAM: u64 = 0x40_0000;
     const STACK: u64 = 0x7fff_0000;
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
-    /// A function of the program, another program's block there, and the kernel: its entries for an interrupt and for an
-    /// exception, its work, and its return from either.
+    /// A function of the program, another program's block at the same address, and the kernel: its entries for an interrupt and
+    /// for an exception, its work, and its return from either.
     const OWN: BlockId = BlockId(0);
     const FOREIGN: BlockId = BlockId(1);
     const INTERRUPT: BlockId = BlockId(2);
@@ -319,8 +319,8 @@ mod tests {
         assert!(pages >= layouts, "{pages}");
     }
 
-    /// The counts of a program of these functions, linked in this order, that calls one after the other. Each ends with `more`
-    /// bytes that a version of the program does not have.
+    /// The counts of a program of these functions, linked in this order, that calls one after the other. Each function is `more`
+    /// bytes longer than in the other version of the program.
     fn linked(order: &[u64], calls: &[u64], more: u64) -> Vec<LayoutMisses> {
         let bytes = |function: u64| 0x90 + function * 0x70 + more;
         let mut at = PROGRAM;

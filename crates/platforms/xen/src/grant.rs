@@ -102,7 +102,7 @@ impl Deref for Mapping {
     }
 }
 
-/// Places for pages of one domain that come and go, mapped for reading.
+/// Places for pages of one domain that come and go, mapped for reading, or for writing too.
 pub struct Aperture {
     gntdev: Arc<OwnedFd>,
     peer: Peer,

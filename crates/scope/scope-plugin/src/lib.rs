@@ -72,7 +72,7 @@ static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(std::ptr::null_mut());
 /// The tracer between the marks, for the duration of a callback.
 #[inline]
 fn tracer() -> Option<&'static mut Tracer> {
-    // SAFETY: as for `plugin`; the pointer is null or that of a box, which `finish` frees after it has replaced the pointer.
+    // SAFETY: as for `plugin`; the pointer is null or that of a box. Whoever frees the box replaces the pointer first.
     unsafe { TRACER.load(Ordering::Relaxed).as_mut() }
 }
 

@@ -157,7 +157,7 @@ fn channels_that_the_guest_has_closed_make_room_for_others() {
     assert!(matches!(offer(), Err(Error::Exhausted(_))));
     drop(others);
     let (_event, _) = offer().unwrap();
-    // The first one was kept: it is bound as it was.
+    // The first channel was kept: it is bound as it was.
     assert!(machine.bind_interdomain(&domain, port).is_err());
     drop(first);
 }

@@ -100,7 +100,7 @@ fn a_return_to_an_address_that_was_written_is_a_jump() {
     assert_eq!(seen, expected);
 }
 
-/// The same retpoline by its name: the target is the caller's.
+/// The same retpoline, known as a thunk: the target has the retpoline's caller.
 #[test]
 fn what_a_retpoline_leads_to_is_called_by_whoever_called_the_retpoline() {
     let nodes = retpoline(EntryKind::Thunk);

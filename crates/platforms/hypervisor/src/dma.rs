@@ -1,4 +1,4 @@
-//! Granted bytes that a device reads in place, and how long it may.
+//! Granted bytes that a device reads in place, and holds that keep their pages there.
 
 use std::fmt;
 use std::sync::Arc;

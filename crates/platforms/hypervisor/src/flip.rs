@@ -1,9 +1,9 @@
 //! Page flipping: pages that change their owner (`GNTTABOP_transfer`).
 //!
 //! The backend takes a page, fills it and transfers it to an entry of the guest's grant table. The
-//! guest claims the page, which maps it, and later gives it back. Not every platform can do this, so
-//! both ends ask for it: [`Hypervisor::page_transfer`](crate::Hypervisor::page_transfer) and
-//! [`Guest::page_receiver`](crate::Guest::page_receiver).
+//! guest claims the page (which also maps it) and later gives it back. Not every platform can do
+//! this, so both ends ask for it: [`Hypervisor::page_transfer`](crate::Hypervisor::page_transfer)
+//! and [`Guest::page_receiver`](crate::Guest::page_receiver).
 
 use std::any::Any;
 use std::ops::Deref;
@@ -71,7 +71,7 @@ pub enum TransferStatus {
     /// The peer's entry accepts no page from this domain, or has accepted one already: the
     /// peer is at fault (`GNTST_bad_gntref`).
     BadGrant,
-    /// There is no page, or it belongs to another domain's transfers: the caller is at fault
+    /// There is no page, or the page is meant for another domain: the caller is at fault
     /// (`GNTST_bad_page`).
     BadPage,
 }

@@ -57,7 +57,7 @@ impl<'a> Target<'a> {
         self.len() == 0
     }
 
-    /// The address of the first.
+    /// The address of the first byte.
     #[must_use]
     pub fn address(&self) -> usize {
         match self {
@@ -84,8 +84,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Copies these bytes here, as many as there is room for. Returns whether the memory is there.
-    // Several callers: without a hint the compiler makes it a call, and a copy of a few known bytes another one.
+    /// Copies the first bytes of `source` here, as many as fit. Returns false if the mapped memory ends before them.
+    // Without the hint the compiler emits a call here, and a second one for a copy of a few bytes.
     #[inline(always)]
     pub fn write(&mut self, source: &[u8]) -> bool {
         match self {
@@ -100,7 +100,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Fills it with bytes of mapped memory. Returns whether these are there.
+    /// Fills the target from byte `from` of `source`. Returns false if either memory ends too early.
     pub fn fill_from(&mut self, source: &Region, from: usize) -> bool {
         match self {
             Self::Private(bytes) => source.copy_out(from, bytes).is_ok(),

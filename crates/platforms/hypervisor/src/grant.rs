@@ -15,7 +15,7 @@ pub struct MappedGrants<'a, P> {
 }
 
 impl<'a, P> MappedGrants<'a, P> {
-    /// What is mapped at a place.
+    /// The grant that is mapped at a place.
     #[inline]
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {
@@ -86,7 +86,7 @@ pub enum Dest<'a, P> {
         /// First byte within the page.
         offset: u16,
     },
-    /// Bytes of a page that is granted for writing, and mapped so as well.
+    /// Bytes of a page that is granted and mapped, both for writing.
     MappedGrant {
         /// Mapped pages, which include this one.
         pages: &'a MappedGrants<'a, P>,
@@ -230,7 +230,7 @@ pub struct GrantMap {
     pub writable: bool,
     /// Whether its owner can see that it is mapped, and cannot end the grant meanwhile.
     pub pinned: bool,
-    /// Written by the hypervisor: which page of its owner's memory an unpinned one is.
+    /// Written by the hypervisor: the number of an unpinned page in its owner's memory.
     pub frame: FrameNumber,
     /// Written by the hypervisor.
     pub status: MapStatus,
@@ -251,7 +251,7 @@ impl GrantMap {
     }
 
     /// An operation not yet performed: maps a page whose owner may end the grant at any time,
-    /// without asking. Who uses the mapping must check first that the grant
+    /// without asking. The user of the mapping must first check that the grant
     /// [is current](crate::Hypervisor::is_current). It replaces an unpinned page at its place.
     ///
     /// A platform [without such mappings](crate::Hypervisor::UNPINNED_MAPPINGS) refuses it.

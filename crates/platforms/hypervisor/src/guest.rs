@@ -24,9 +24,9 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// grants.
     fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
 
-    /// Ends the grant of one of these pages, by its number among them, and frees it for other uses of
-    /// this guest's memory. Returns false, and changes nothing, if the other domain has it mapped, or
-    /// if this platform frees shared pages only together.
+    /// Ends the grant of page number `page` of `pages`, and frees the page for other uses of this
+    /// guest's memory. Returns false, and changes nothing, if the other domain has it mapped, or if
+    /// this platform frees shared pages only together.
     fn release(&self, pages: &Self::Pages, page: usize) -> bool {
         let _ = (pages, page);
         false
@@ -48,7 +48,7 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// This domain's side of the guest copies that the driver domain `from` calls `id`.
     ///
     /// # Errors
-    /// There are none of this number and form.
+    /// The driver domain has no guest copies of this number and form.
     fn guest_copier(
         &self,
         from: DomId,

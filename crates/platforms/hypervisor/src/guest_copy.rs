@@ -2,9 +2,9 @@
 //!
 //! The reverse of a guest's grants, for one RX queue (Santos et al. 2008, §4.1). In the form
 //! [`Hypercall`](CopyForm::Hypercall) the driver domain grants bytes of any of its buffers under a
-//! number, and the guest has the hypervisor copy them, on the guest's account. A grant is used up
-//! by the copy, which is also the acknowledgement. In the form [`Mapped`](CopyForm::Mapped) the
-//! driver domain puts them into a pool that only this guest has mapped, read-only. In the form
+//! number, and the guest has the hypervisor copy them, on the guest's account. The copy uses up the
+//! grant and acknowledges it. In the form [`Mapped`](CopyForm::Mapped) the driver domain puts the
+//! bytes into a pool that only this guest has mapped, read-only. In the form
 //! [`Granted`](CopyForm::Granted) it grants the pages of such a pool once, and the guest has the
 //! hypervisor copy out of them.
 //!
@@ -20,7 +20,7 @@ use shm::Region;
 
 use crate::meter::Meter;
 
-/// Numbers of a queue's granted buffers, and pages of a pool: one for each slot of an RX ring.
+/// Numbers of a queue's granted buffers, and pages of a [`Mapped`](CopyForm::Mapped) pool: one for each slot of an RX ring.
 pub const GRANTED_BUFFERS: usize = 256;
 /// The most copies of one hypercall.
 pub const GUEST_COPIES_PER_HYPERCALL: usize = 64;
@@ -73,28 +73,27 @@ pub struct GrantedBuffer {
 
 /// The driver domain's side of one RX queue. When it is dropped, all grants end.
 pub trait GuestCopies: Send + Sync {
-    /// By what the guest finds its side: unique within the guest.
+    /// The number by which the guest finds its side: unique within the guest.
     fn id(&self) -> u32;
 
     /// Who copies.
     fn form(&self) -> CopyForm;
 
-    /// The pool, a page for each number; none in the form [`CopyForm::Hypercall`]. In the form
+    /// The pool of pages; none in the form [`CopyForm::Hypercall`]. In the form
     /// [`CopyForm::Granted`] the region can be [shared](Region::share).
     fn pool(&self) -> Option<&Region>;
 
-    /// Grants each buffer under its number, below [`GRANTED_BUFFERS`]. What was granted under the
-    /// number before, and not copied, is revoked.
+    /// Grants each buffer under its number, below [`GRANTED_BUFFERS`]. An earlier grant of the same
+    /// number that was not copied is revoked.
     fn grant(&self, batch: &mut dyn Iterator<Item = (u16, GrantedBuffer)>);
 
-    /// Revokes what was granted longer ago than `limit`. Returns how many grants that were. A copy
-    /// that has begun is finished.
+    /// Revokes grants older than `limit`. Returns how many. A copy that has begun is finished.
     fn expire(&self, limit: Duration) -> usize;
 
     /// What has happened so far.
     fn counts(&self) -> GuestCopyCounts;
 
-    /// From now on the guest's copies are counted by `meter` as well.
+    /// Makes `meter` count the guest's copies from now on.
     fn count_by(&self, meter: Arc<Meter>);
 }
 
@@ -107,9 +106,9 @@ pub struct GuestCopyCounts {
     pub expired: u64,
     /// Hypercalls of the guest.
     pub hypercalls: u64,
-    /// Copies that they did.
+    /// Copies that these hypercalls did.
     pub copies: u64,
-    /// Bytes that they copied.
+    /// Bytes that these hypercalls copied.
     pub bytes: u64,
     /// Copies that were refused: not granted, or to a page that is not the guest's.
     pub refused: u64,
@@ -148,8 +147,8 @@ pub trait GuestCopier<P>: Send {
     /// Does a batch of copies; each gets its result.
     fn copy(&mut self, pages: &P, batch: &mut [GuestCopy]);
 
-    /// Whether what it copies from has gone, so that the last batch was not done. The driver domain may
-    /// have something else by now, which needs another copier.
+    /// Whether the memory that it copies from has gone, so that the last batch was not done. The driver
+    /// domain may offer other memory by now, which needs another copier.
     fn is_stale(&self) -> bool {
         false
     }

@@ -31,8 +31,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Whether pages can be mapped [unpinned](GrantMap::unpinned).
     const UNPINNED_MAPPINGS: bool = false;
 
-    /// Whether a backend that resumes a guest's rings can have guest copies there: the frontend notices that
-    /// those of the earlier backend are gone.
+    /// Whether a backend that resumes a guest's rings can have guest copies there: the frontend can notice
+    /// that the earlier backend's copies are gone.
     const RESUMES_GUEST_COPIES: bool = false;
 
     /// Resolves a domain. When the domain dies, operations on the handle fail.
@@ -99,13 +99,13 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Copies a batch between grants and private memory; each operation gets a status.
+    /// Copies a batch between granted, mapped and private memory; each operation gets a status.
     ///
-    /// Every grant is checked at every use.
+    /// Every grant is checked at every use, unless its page is mapped pinned.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
-    /// Private zeroed memory of `len` bytes for a device's receive buffers. A platform may give memory that copies to guests reach at
-    /// less cost, at least its first bytes: those should be used most.
+    /// Private zeroed memory of `len` bytes for a device's receive buffers. On some platforms copies from this memory to guests cost
+    /// less, at least from its first bytes: use those most.
     ///
     /// # Errors
     /// The kernel has no memory left.
@@ -118,11 +118,11 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Makes what one RX queue of `peer` needs for guest copies, if this platform has them. A platform may have another
-    /// form for [`CopyForm::Hypercall`]: see [`GuestCopies::form`].
+    /// Sets up guest copies for one RX queue of `peer`, if this platform has them. A platform may use another form in
+    /// place of [`CopyForm::Hypercall`]: see [`GuestCopies::form`].
     ///
     /// # Errors
-    /// It has none, or there is no memory for a pool: [`Error::Exhausted`].
+    /// The platform has no guest copies, or no memory for a pool: [`Error::Exhausted`].
     fn guest_copies(
         &self,
         peer: &Self::Peer,
@@ -153,7 +153,7 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
 
 /// One end of an event channel.
 ///
-/// Events do not count: several notifications before the other end looks are one event. The
+/// Events are not counted: several notifications before the other end polls are one event. The
 /// descriptor becomes readable with an event; wait for it edge-triggered (`EPOLLET`).
 pub trait EventChannel: AsFd + Send + Sync + 'static {
     /// Sends an event to the other end. Never blocks.

@@ -17,8 +17,8 @@ named::named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(usize)]
     pub enum Counted {
-        /// Hypercalls for frames: batches of grant copies, of mappings and of page transfers, and
-        /// events. Work without a grant needs no hypercall.
+        /// Hypercalls for frames: batches of grant copies, of mappings (a device's too), of unmappings and
+        /// of page transfers, and events. Work without a grant needs no hypercall.
         Hypercalls => "hypercalls",
         /// Batches of copies.
         CopyBatches => "copy_batches",
@@ -49,9 +49,9 @@ named::named! {
         GrantHits => "grant_hits",
         /// Look-ups of a guest's page that did not find it there.
         GrantMisses => "grant_misses",
-        /// Of those, look-ups that found another page, because the guest had ended the grant meanwhile.
+        /// Misses that found another page, because the guest had ended the grant meanwhile.
         GrantStale => "grant_stale",
-        /// Pages whose places in a grant cache others got.
+        /// Pages evicted from a grant cache.
         GrantEvictions => "grant_evictions",
         /// Buffers of the driver domain that were granted to guests, for them to copy.
         BuffersGranted => "buffers_granted",

@@ -13,7 +13,7 @@ pub const PAGE_SIZE: usize = 4096;
 pub struct MappedPages<'a> {
     /// The memory in which they lie, a page for each place.
     pub region: &'a Region,
-    /// What is mapped at each place.
+    /// The grant that is mapped at each place.
     pub grefs: &'a [Option<GrantRef>],
     /// Their numbers in their owner's memory, if they are mapped
     /// [unpinned](crate::GrantMap::unpinned): a copy uses the mapping only while the grant still
@@ -22,7 +22,7 @@ pub struct MappedPages<'a> {
 }
 
 impl<'a> MappedPages<'a> {
-    /// What is mapped at a place.
+    /// The grant that is mapped at a place.
     #[inline]
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {
@@ -39,7 +39,7 @@ impl<'a> MappedPages<'a> {
         bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
     }
 
-    /// Where granted bytes lie in this domain's address space, if they do.
+    /// Where granted bytes lie in this domain's address space, if they are mapped.
     #[must_use]
     pub fn address(&self, bytes: Granted, len: u16) -> Option<Piece<'a>> {
         let place = usize::from(self.find(bytes, len)?);

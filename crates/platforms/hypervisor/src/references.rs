@@ -1,12 +1,12 @@
 //! References to a domain's pages, as long as a card may reach them by DMA.
 //!
-//! A transfer of a card can last for hours: a receive buffer waits for its frame. So the count is of
-//! each page, and only the pages that are taken away wait for theirs to be 0; a
-//! [hold](crate::DmaHold) is of the whole domain, and short.
+//! A card's transfer can last for hours: a receive buffer waits for its frame. So each page has its
+//! own count, and taking pages away waits only for their counts to be 0. A [hold](crate::DmaHold)
+//! covers the whole domain, and is short.
 //!
-//! Who takes references locks them, takes them, and asks whether the pages are still the domain's. Who takes pages
-//! away marks them first and then looks for references, which takes the same lock. So one of the two sees the
-//! other. The lock is taken once per batch: an atomic count per page would cost more than all the rest of an enqueue.
+//! A user of pages locks the counts, takes its references, and then checks that the pages are still the domain's. Whoever
+//! takes pages away marks them first and then looks for references under the same lock, so one of the two sees the other.
+//! The lock is taken once per batch: an atomic count per page would cost more than all the rest of an enqueue.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -20,7 +20,7 @@ pub struct PageReferences {
 }
 
 impl PageReferences {
-    /// None of any page.
+    /// All counts are 0.
     #[must_use]
     pub fn new(pages: usize) -> Self {
         Self { counts: Mutex::new(vec![0; pages].into()) }
@@ -38,8 +38,7 @@ impl PageReferences {
         self.lock().0.get(page).copied().unwrap_or_default()
     }
 
-    /// Whether there are references to any of some pages. To be asked after they were marked as
-    /// taken away.
+    /// Whether any of these pages has references. Ask after the pages were marked as taken away.
     #[must_use]
     pub fn any(&self, pages: Range<usize>) -> bool {
         self.lock().0.get(pages).unwrap_or_default().iter().any(|count| *count > 0)
@@ -65,7 +64,7 @@ impl LockedReferences<'_> {
         }
     }
 
-    /// Drops a reference to each of some pages: what the card did with them is done.
+    /// Drops a reference to each of some pages, which the card has finished with.
     #[inline]
     pub fn release(&mut self, pages: Range<usize>) {
         for count in self.0.get_mut(pages).unwrap_or_default() {
@@ -92,12 +91,12 @@ pub trait PageOwner: Send + Sync {
     /// The references to its pages, counted from its first.
     fn references(&self) -> &PageReferences;
 
-    /// From now on `user` is asked for references to pages that the domain gives up. It is called before
-    /// `user` takes any.
+    /// Registers `user`, which is asked from now on to drop references to pages that the domain gives
+    /// up. Call it before `user` takes any.
     fn attach(&self, user: Weak<dyn PageUser>);
 }
 
-/// Who takes references, as a domain sees it.
+/// A user of a domain's pages, as the domain sees it.
 pub trait PageUser: Send + Sync {
     /// A domain gives up some pages. Drops the references to them that are not needed any more.
     /// It is called again until there are none, or until the domain must keep the pages.

@@ -17,7 +17,7 @@ use crate::share::Share;
 pub trait Toolstack: Send + Sync + 'static {
     /// What it holds for an admitted guest, such as its name. Dropped when the session has ended.
     type Guest: Send;
-    /// A process asks to be a guest: what it gets, or why it is refused.
+    /// Decides about a process that asks to be a guest: what it gets, or why it is refused.
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<Self::Guest>, String>;
     /// The guest was admitted; `session` lasts as long as its domain.
     fn opened(&self, guest: &Self::Guest, session: Session) {
@@ -25,8 +25,8 @@ pub trait Toolstack: Send + Sync + 'static {
     }
     /// The domain exists and may read the store: make its devices.
     fn created(&self, domain: DomId, guest: &Self::Guest) -> Result<(), String>;
-    /// The domain asks for a channel about its contexts of cards: the end for its process, or why it gets
-    /// none.
+    /// The domain asks for a channel about its contexts of cards. Returns the end for its process, or why
+    /// it gets none.
     fn open_contexts(&self, domain: DomId, guest: &Self::Guest) -> Result<OwnedFd, String> {
         let _ = (domain, guest);
         Err("this machine has no cards".to_owned())
@@ -87,7 +87,7 @@ impl Token {
     /// Reads a secret from a file. White space around it is ignored.
     ///
     /// # Errors
-    /// The file cannot be read, or has not 16 to 256 bytes without a zero byte. No error shows them.
+    /// The file cannot be read, has a zero byte, or not 16 to 256 bytes. No error shows the secret.
     pub fn read(path: &Path) -> io::Result<Self> {
         let bytes = std::fs::read(path)?;
         let token = bytes.trim_ascii();

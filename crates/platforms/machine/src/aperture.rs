@@ -1,9 +1,9 @@
 //! Apertures: places where the driver domain maps pages of a guest, for one packet or until the
 //! guest wants them unmapped.
 //!
-//! The original netback mapped and unmapped every page of every packet, which the header channel
-//! avoids: each change of the address space is costly, and each unmapping also flushes other cores'
-//! TLBs. Persistent grants pay this once.
+//! The original netback mapped and unmapped every page of every packet. The header channel avoids
+//! this, because each change of the address space is costly, and each unmapping also flushes other
+//! cores' TLBs. Persistent grants pay this once.
 //!
 //! **Mappings.** The kernel merges neighbouring places into one mapping if both are empty, or if
 //! their pages follow each other in the guest's memory. A guest that scatters its pages, or has
@@ -20,7 +20,7 @@ use shm::Reserved;
 use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::grant_table::Access;
 
-/// How many of the places that could not be unmapped each operation tries again.
+/// How many of the stuck ranges of places each operation tries to unmap again.
 const STUCK_TRIES: usize = 4;
 
 /// Places for pages of one guest.
@@ -133,7 +133,7 @@ impl Aperture {
         }
     }
 
-    /// Tries again to unmap some places. Not all: a guest could make every operation slow.
+    /// Tries again to unmap some places. If it tried all, a guest could make every operation slow.
     fn unmap_stuck(&mut self) {
         for _ in 0..self.stuck.len().min(STUCK_TRIES) {
             let Some(places) = self.stuck.pop_front() else { return };
@@ -210,7 +210,7 @@ impl Drop for Aperture {
     fn drop(&mut self) {
         // Place numbers have 32 bits.
         self.empty(0..u32::try_from(self.taken.len()).unwrap_or(u32::MAX));
-        // What is left is unmapped with the addresses after this, and nothing uses it any more.
+        // Pages that are left are unmapped with the reserved addresses; nothing uses them any more.
         self.release(0..self.taken.len());
         self.domain.mappings().change(-self.mappings.cast_signed());
     }

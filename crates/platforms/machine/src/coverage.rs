@@ -25,7 +25,7 @@ impl Coverage {
     }
 }
 
-/// What large pages map in a process, at one moment. The kernel walks page tables for this:
+/// A process's mappings, and what large pages map of each, at one moment. The kernel walks page tables for this:
 /// milliseconds for gigabytes of memory.
 #[derive(Debug)]
 pub struct AddressSpace {

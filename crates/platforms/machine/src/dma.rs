@@ -1,5 +1,5 @@
-//! What devices read of a domain's memory, and waiting until they have finished. What a card may reach for longer is counted by
-//! [page](pages).
+//! Devices' holds on a domain's memory, and waiting until they end. References that a card keeps for longer are counted for
+//! each [page](pages).
 //!
 //! A hold ([`hypervisor::DmaHold`]) counts as a reader of one of two phases. Whoever takes pages
 //! away first makes sure that no new hold can reach them, then turns the phase and waits until the
@@ -14,7 +14,7 @@ pub(crate) mod pages;
 
 /// How long a domain waits for devices before it must keep its pages.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often it looks.
+/// The pause between two checks.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// The holds on one domain's memory.
@@ -33,7 +33,7 @@ impl Holds {
             let index = (phase & 1) as u8;
             let readers = &self.readers[usize::from(index)];
             readers.fetch_add(1, Ordering::SeqCst);
-            // If the phase has turned meanwhile, nobody may wait for this one any more.
+            // If the phase has turned meanwhile, a waiter may already have seen this one without readers.
             if self.phase.load(Ordering::SeqCst) == phase {
                 return index;
             }

@@ -31,13 +31,13 @@ pub struct Domain {
     exchange: Exchange,
     process: OnceLock<u32>,
     alive: AtomicBool,
-    /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
+    /// Pins of mapped grants. The flags in the guest's table do not say how many there are.
     pins: Box<[AtomicU32]>,
     holds: Holds,
     dma_pages: DmaPages,
     mappings: MappingCount,
     copies: CopiesOfDomain,
-    /// Whether its memory is as its size says: sealed, if it will be.
+    /// Whether its memory may be mapped here: sealed, if its size asks for that.
     ready: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Domain {
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let secret = if size.secret { secret_memory(id, size) } else { None };
-        // Whether it is.
+        // The kernel may have refused.
         size.secret = secret.is_some();
         let (fd, mapping) = match secret {
             Some(secret) => secret,
@@ -162,12 +162,12 @@ impl Domain {
         &self.balloon
     }
 
-    /// Who owns which page of its exchange area.
+    /// The owners of the pages of its exchange area.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
     }
 
-    /// What devices read of its memory.
+    /// The holds of devices on its memory.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
     }
@@ -183,7 +183,7 @@ impl Domain {
         &self.mappings
     }
 
-    /// What it copies out of the driver domain.
+    /// Its guest copies.
     pub(crate) fn copies(&self) -> &CopiesOfDomain {
         &self.copies
     }

@@ -1,12 +1,12 @@
 //! Event channels between the driver domain and a guest process.
 //!
-//! Guest to driver domain it is an eventfd, which the driver domain only ever polls,
-//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest it is
-//! a socket pair. An eventfd would share one open file between both processes, and with it the
-//! `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would block the worker in
-//! its notification, and with it all traffic. A pipe has two open files but one lock, which a guest
-//! can hold for any time by reading into memory whose page fault it serves itself. A socket's
-//! sender takes no lock that its reader sleeps with. See docs/decisions/0003-events.md.
+//! From guest to driver domain a channel is an eventfd. The driver domain only ever polls it,
+//! edge-triggered: every write is an edge, and nothing has to be read. From driver domain to guest
+//! it is a socket pair. An eventfd would share one open file between both processes, and with it
+//! the `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would block the worker
+//! in its notification, and with it all traffic. A pipe has two open files but one lock, which a
+//! guest can hold for any time by reading into memory whose page fault it serves itself. A socket's
+//! sender takes no lock that its reader holds while it sleeps. See docs/decisions/0003-events.md.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,8 +67,7 @@ pub(crate) fn pair() -> io::Result<(Arc<HostEnd>, GuestEvent)> {
     ))
 }
 
-/// A new channel whose two ends are at hand: for a guest that gets its end in another way than by
-/// an offer.
+/// A new channel with both its ends: for a guest that gets its end in another way than by an offer.
 ///
 /// # Errors
 /// The system's.
@@ -129,7 +128,7 @@ impl EventChannel for GuestEvent {
     }
 
     fn take(&self) -> Result<(), Error> {
-        // Every notification is a message, and a full socket takes no more.
+        // Every notification is a message; a full socket bounds how many there are.
         loop {
             match rustix::io::read(&self.incoming, &mut [0u8; 1]) {
                 Ok(0) => return Err(Error::Gone),

@@ -31,7 +31,7 @@ pub(crate) struct Exchange {
 }
 
 struct Owners {
-    /// By place in the area.
+    /// The owner of each page, by its place in the area.
     of: Box<[Owner]>,
     /// The driver domain's pages that it has not mapped, by number.
     spare: Vec<u32>,

@@ -147,7 +147,7 @@ impl Hypercalls for Direct {
     }
 }
 
-/// Only the driver domain can be the other end: guests may not bypass the switch.
+/// Offers an event channel. Only the driver domain can be the other end: guests may not bypass the switch.
 pub(crate) fn offer(
     machine: &Machine,
     from: DomId,
@@ -230,7 +230,7 @@ pub struct SharedPages {
     guest: Arc<Inner>,
     first: usize,
     grefs: Vec<GrantRef>,
-    /// Which of them are not among these pages any more.
+    /// Which pages were freed already.
     freed: Box<[AtomicBool]>,
 }
 

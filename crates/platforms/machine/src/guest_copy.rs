@@ -29,7 +29,7 @@ impl CopiesOfDomain {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes those of one more queue of `domain`.
+    /// Makes the guest copies of one more queue of `domain`.
     pub(crate) fn make(&self, domain: DomId, form: CopyForm) -> Result<Arc<QueueCopies>, Error> {
         let source = match form {
             CopyForm::Hypercall => {
@@ -48,7 +48,7 @@ impl CopiesOfDomain {
         Ok(copies)
     }
 
-    /// Those with this number, while the backend has them.
+    /// The guest copies with this number, while the backend has them.
     pub(crate) fn find(&self, id: u32) -> Option<Arc<QueueCopies>> {
         self.numbered().by_id.get(&id).and_then(Weak::upgrade)
     }

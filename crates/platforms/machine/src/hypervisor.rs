@@ -131,8 +131,8 @@ impl Machine {
         self.peer(guest)?.surrender(frames)
     }
 
-    /// A guest copies out of buffers that the driver domain grants to it: a bit for each copy that
-    /// was done.
+    /// A guest copies out of buffers that the driver domain grants to it. Returns a bit for each copy
+    /// that was done.
     pub(crate) fn copy_granted(
         &self,
         guest: DomId,
@@ -203,8 +203,8 @@ fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region,
     }
 }
 
-/// Where bytes of an unpinned page are. Its grant is checked at this use, as if it were not mapped:
-/// if it names another page by now, the bytes are there.
+/// Where bytes of an unpinned page are. The grant is checked at this use, as if the page were not
+/// mapped. If the grant names another page by now, the bytes are in that page.
 // Inlined, it would slow down all other copies.
 #[inline(never)]
 fn unpinned<'a>(
@@ -318,8 +318,8 @@ impl Hypervisor for Machine {
         aperture.unmap(places);
     }
 
-    /// The machine has every guest's memory mapped, and what a device does on its behalf is done
-    /// there: pages that are mapped once more need no other address.
+    /// The machine has every guest's memory mapped, and devices read it there. A second mapping of
+    /// a page needs no other address.
     fn dma_map<'a>(
         &self,
         peer: &'a Self::Peer,

@@ -118,7 +118,7 @@ pub fn join_with(
     connect(&socket, &address).map_err(|e| no_daemon(e.into()))?;
     let sent = send(&socket, &Packet::hello(name, token), &[]);
     // A daemon that is out of resources refuses before it reads the hello. Then the send or the first
-    // receive may fail, but the reason is there.
+    // receive may fail, and the second receive gets the reason.
     let answer = receive(&socket).or_else(|_| receive(&socket));
     let (welcome, fds) = match (sent, answer) {
         (_, Ok(Some(answer))) => answer,
@@ -136,7 +136,7 @@ pub fn join_with(
     let has = |flag| welcome.flags & flag != 0;
     let page_size = if has(memory::HUGE) { PageSize::Huge } else { PageSize::Small };
     let sealed = has(memory::SEALED);
-    // What file it is makes no difference to the guest.
+    // For the guest it makes no difference whether the file is secret.
     let secret = false;
     let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, secret };
     let calls = Box::new(Remote { socket: socket.into() });

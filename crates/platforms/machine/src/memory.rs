@@ -17,8 +17,8 @@ pub struct MemorySize {
     pub pages: usize,
     /// How many of them, at the start, hold the grant table.
     pub grant_pages: usize,
-    /// Pages behind these that the driver domain and the guest transfer to each other, in all. Each
-    /// may take a mapping on either side, and a process has 65530 of them (`vm.max_map_count`).
+    /// Pages behind the ordinary ones that the driver domain and the guest transfer to each other, in
+    /// all. Each may take a mapping on either side, and a process has 65530 of them (`vm.max_map_count`).
     pub exchange_pages: usize,
     /// The size of the pages behind the memory.
     pub page_size: PageSize,
@@ -26,8 +26,8 @@ pub struct MemorySize {
     /// of it. Not with exchange pages, which are mapped later. See
     /// docs/decisions/0014-holes-in-shared-memory.md.
     pub sealed: bool,
-    /// Whether the memory is a secret file, if the kernel has such: nobody can make holes in it either, and it
-    /// can be mapped later. Not with 2 MiB pages, and not with exchange pages. See
+    /// Whether the memory is a secret file, if the kernel has secret files: nobody can make holes in it
+    /// either, and it can be mapped later. Not with 2 MiB pages, and not with exchange pages. See
     /// docs/decisions/0021-memory-that-cards-map-later.md.
     pub secret: bool,
 }
@@ -42,7 +42,7 @@ impl Default for MemorySize {
     }
 }
 
-/// Secret memory for a domain, mapped; none where the kernel has none or this process may not lock so much.
+/// Secret memory for a domain, mapped. None if the kernel has none, or if this process may not lock so much.
 pub(crate) fn secret_memory(id: DomId, size: MemorySize) -> Option<(OwnedFd, Region)> {
     let create = || {
         let fd = create_secret_file(size.pages)?;
@@ -51,7 +51,7 @@ pub(crate) fn secret_memory(id: DomId, size: MemorySize) -> Option<(OwnedFd, Reg
     };
     let created: std::io::Result<_> = create();
     let warn = |error: &std::io::Error| {
-        warn!(domain = id.0, %error, "no secret memory: the guest can make holes in its memory, and its card wait; \
+        warn!(domain = id.0, %error, "no secret memory: the guest can make holes in its memory, which make its card wait; \
              secretmem.enable must be on, and the limit of locked memory above memory_mib");
     };
     created.inspect_err(warn).ok()

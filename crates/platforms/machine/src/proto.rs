@@ -40,7 +40,7 @@ pub(crate) mod call {
     /// Open a channel about the domain's contexts of cards. The answer has its socket.
     pub(crate) const OPEN_CONTEXTS: u32 = 7;
     /// Do `arg` copies out of the driver domain's buffers of queue `pages[0]`: three words each in
-    /// the body. The answer has a bit for each that was done in `pages[0]` and `pages[1]`.
+    /// the body. In the answer, `pages[0]` and `pages[1]` have a bit for each that was done.
     pub(crate) const COPY_GRANTED: u32 = 8;
     /// Open the pool of queue `arg`. The answer has its file.
     pub(crate) const OPEN_POOL: u32 = 9;
@@ -84,7 +84,7 @@ impl Packet {
         let mut packet = Self::new(call::HELLO, VERSION, name);
         if let Some(token) = token {
             let place = packet.body.as_mut_bytes().get_mut(name.len() + 1..);
-            // A name so long that no token fits is nobody's.
+            // No guest has a name so long that no token fits.
             if let Some(place) = place.and_then(|rest| rest.get_mut(..token.bytes().len())) {
                 place.copy_from_slice(token.bytes());
             }
@@ -178,7 +178,7 @@ impl Packet {
         packet
     }
 
-    /// The bits of such an answer.
+    /// The bits of an answer to a call about copies.
     pub(crate) fn done(&self) -> u64 {
         u64::from(self.pages[0]) | u64::from(self.pages[1]) << 32
     }

@@ -35,8 +35,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, a file with permissions `mode`: who may write to it may join. A socket file
-    /// without a listener is replaced, any other file is an error.
+    /// Listens at `path`, a file with permissions `mode`: a process that may write to it may join. A
+    /// socket file without a listener is replaced, any other file is an error.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let listening = listen_at(path, SocketType::SEQPACKET, mode).or_else(|error| {
             if connect(seqpacket::socket()?, &SocketAddrUnix::new(path)?).is_ok() {
@@ -141,7 +141,7 @@ fn start(
     }
 }
 
-/// Tells a connection that it is refused, before its hello is read. It must not be made to wait.
+/// Tells a connection that it is refused, without waiting for its hello.
 fn refuse_unheard(socket: &OwnedFd, why: &str) {
     // It may have gone.
     let _ = refuse(socket, why);

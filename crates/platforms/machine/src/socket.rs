@@ -80,8 +80,8 @@ impl Acceptor {
                         && self.spare.take().is_some()
                         && let Ok(connection) = accept_with(&socket, SocketFlags::CLOEXEC)
                     {
-                        // Linux takes the descriptor before it waits for a connection. There may be
-                        // others again.
+                        // Linux takes the descriptor before it waits for a connection, so others
+                        // may be free by now.
                         self.spare = spare();
                         if self.spare.is_some() {
                             return Accepted::Connection(connection);

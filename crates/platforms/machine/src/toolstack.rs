@@ -17,8 +17,8 @@ pub fn device_path(index: u32) -> String {
     format!("device/vif/{index}")
 }
 
-/// Makes a domain's home in the store. It can read all of it, and write only below the nodes of its
-/// devices: it cannot add a device.
+/// Makes a domain's home in the store. The domain can read all of it, and write only below the
+/// nodes of its devices: it cannot add a device.
 pub fn create_domain(store: &dyn Store, domain: DomId, name: &str) -> Result<(), StoreError> {
     let home = format!("/local/domain/{domain}");
     make(store, &home, DRIVER_DOMAIN, Some(domain))?;

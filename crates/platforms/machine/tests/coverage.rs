@@ -1,4 +1,4 @@
-//! What large pages map of a guest's memory while it works: this file runs itself again as one.
+//! How much of a guest's memory large pages map while it works. This file runs itself again as the guest.
 //!
 //! `cargo test -p machine --test coverage -- --nocapture` shows the figures.
 
@@ -55,7 +55,7 @@ impl Views {
     }
 }
 
-/// Whether the kernel has this many large pages to give to shared memory that is mapped as they need it.
+/// Whether the kernel has this many large pages to give to shared memory that is mapped at multiples of 2 MiB.
 fn has_large_pages(blocks: usize) -> bool {
     let memory = create_memfd("pvnet-probe", blocks * BLOCK, PageSize::Huge).unwrap();
     let len = blocks * PageSize::Huge.bytes();
@@ -69,8 +69,8 @@ fn compact_memory() {
     let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
 }
 
-/// A guest that runs `test`; none, with a message, where there are not large pages for all of its memory. A guest whose
-/// memory has too few while there would have been as many is an error.
+/// A guest that runs `test`. None, with a message, if there are too few large pages for its memory. Fails if guests
+/// have too few although there were enough.
 fn start(test: &str) -> Option<(Host, Process, Arc<Domain>)> {
     let mut seen = Vec::new();
     for _ in 0..5 {
@@ -86,7 +86,7 @@ fn start(test: &str) -> Option<(Host, Process, Arc<Domain>)> {
         if blocks == [BLOCKS as u64; 2] {
             return Some((host, process, peer));
         }
-        // The other tests of this file take large pages at the same time. So there must be as many again beside it.
+        // The other tests of this file take large pages at the same time. So this counts only if as many again are left.
         if has_large_pages(BLOCKS) {
             seen.push(blocks);
         }
@@ -117,7 +117,7 @@ fn receive(socket: &Path, grouping: Grouping) {
     }
 }
 
-/// Sends the guest its pages; answers what was mapped while it had them, and afterwards.
+/// Sends the guest its pages; returns what was mapped while it had them, and afterwards.
 fn send(test: &str) -> Option<Vec<[u64; 2]>> {
     let (host, mut process, peer) = start(test)?;
     process.tell();

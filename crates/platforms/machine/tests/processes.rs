@@ -1,4 +1,4 @@
-//! A guest that is a separate process: this file runs itself again as one.
+//! A guest that is a separate process: this file runs itself again as the guest.
 
 mod harness;
 

@@ -14,9 +14,7 @@ use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::peer::Peer;
 use crate::shared_pages::SharedPages;
 
-/// Bytes of a directory.
 const DIRECTORY_LEN: u16 = 4096;
-/// Bytes of its mark.
 const MARK_LEN: u16 = 16;
 
 const _: () = assert!(size_of::<Directory>() == DIRECTORY_LEN as usize);
@@ -31,7 +29,7 @@ pub(crate) struct PoolCopier {
     from: Peer,
     directory: GrantRef,
     mark: Mark,
-    /// By page.
+    /// The grant of each page.
     grefs: Vec<u32>,
     is_stale: bool,
     done: CopierCounts,
@@ -56,7 +54,7 @@ impl PoolCopier {
         Ok(Self { gntdev: gntdev.clone(), from, directory, mark, grefs, is_stale, done })
     }
 
-    /// Copies, and looks at the mark after that. Each copy is done only if the pool was still there then.
+    /// Copies, and then reads the mark. A copy counts as done only if the pool was still there at that time.
     fn copy_some(&mut self, pages: &Region, some: &mut [GuestCopy]) {
         let mut mark = Mark::default();
         let Self { from, directory, grefs, .. } = &*self;

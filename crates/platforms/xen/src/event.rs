@@ -77,10 +77,10 @@ impl EventChannel for XenEvent {
         evtchn::notify(self.fd.as_fd(), self.port).map_err(Error::os("event channel"))
     }
 
-    /// The kernel masks a port when its event comes, and queues it for us. It is read first and
-    /// written back (unmasked) second: Xen keeps an event that comes between the two until the port
-    /// is unmasked, and then queues it, which is a new edge. A port that is not written back gets
-    /// no more events.
+    /// The kernel masks a port when its event comes, and queues the port for this descriptor. The
+    /// port is read first and written back (unmasked) second: Xen keeps an event that comes between
+    /// the two until the port is unmasked, and then queues it, which is a new edge. A port that is
+    /// not written back gets no more events.
     fn take(&self) -> Result<(), Error> {
         let mut port = [0; size_of::<u32>()];
         let unmask = |port: [u8; 4]| rustix::io::write(&self.fd, &port).map(drop);

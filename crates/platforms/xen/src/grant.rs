@@ -18,7 +18,7 @@ use crate::sys::gntdev;
 #[derive(Debug)]
 struct Entries {
     gntdev: Arc<OwnedFd>,
-    /// Where in the device they are mapped from.
+    /// The offset in the device at which they are mapped.
     index: u64,
     count: u32,
 }
@@ -102,12 +102,12 @@ impl Deref for Mapping {
     }
 }
 
-/// Places for pages of one domain that come and go, mapped for reading.
+/// Places for pages of one domain that come and go, mapped for reading, or for writing too.
 pub struct Aperture {
     gntdev: Arc<OwnedFd>,
     peer: Peer,
     reserved: Reserved,
-    /// What is at each place.
+    /// The grant at each place.
     taken: Box<[Option<Entries>]>,
     /// Places that the system refused to unmap.
     stuck: BTreeSet<u32>,

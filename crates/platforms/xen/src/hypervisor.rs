@@ -30,10 +30,10 @@ pub struct Xen {
 /// Why this domain grants no pages to itself.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnPagesError {
-    /// Its driver is not there.
+    /// gntalloc cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It refuses, or Xen does.
+    /// gntalloc or Xen refuses.
     #[error(transparent)]
     Refused(#[from] Error),
 }
@@ -51,19 +51,19 @@ impl Xen {
     /// # Errors
     /// When there is no Xen, or a driver or the right to use it is missing.
     pub fn open() -> Result<Self, OpenError> {
-        // Each channel opens it again later. Opened here to report a missing driver at start.
+        // Opened only to report a missing driver at start: each channel opens it again later.
         open(Device::Evtchn)?;
         Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?), copies: None, own: None })
     }
 
-    /// As [`open`](Self::open), with guest copies: each queue of a guest that copies gets a pool of `pages` pages, of
-    /// which there are at most [`POOL_PAGES_MAX`](wire::netif::guest_copy::POOL_PAGES_MAX).
+    /// As [`open`](Self::open), with guest copies: each queue of a guest that copies gets a pool of `pages` pages, at
+    /// most [`POOL_PAGES_MAX`](wire::netif::guest_copy::POOL_PAGES_MAX).
     pub fn with_guest_copies(pages: usize) -> Result<Self, OpenError> {
         let gntalloc = Arc::new(open(Device::Gntalloc)?);
         Ok(Self { copies: Some(PoolSource { gntalloc, pages }), ..Self::open()? })
     }
 
-    /// From now on this domain, which is `own`, grants pages to itself, as far as gntalloc has some: the kernel need not pin them for
+    /// Lets this domain, `own`, grant pages to itself from now on, as many as gntalloc has: the kernel need not pin such pages for
     /// each copy.
     ///
     /// # Errors

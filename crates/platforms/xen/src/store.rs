@@ -32,7 +32,7 @@ pub fn has_socket() -> bool {
 }
 
 fn connect_below(root: &Path) -> Result<OwnedFd, OpenError> {
-    // Where there is none, the process may not be allowed to connect to sockets.
+    // Only a socket that exists is tried: without one, the process may not be allowed to connect to sockets.
     for path in SOCKETS.map(|path| root.join(path)).into_iter().filter(|path| path.exists()) {
         match connect_socket(&path) {
             Ok(stream) => return Ok(stream),

@@ -20,7 +20,7 @@ const fn number(group: u8, number: u8, size: usize) -> Opcode {
     opcode::from_components(Direction::None, group, number, size)
 }
 
-/// An ioctl that takes a pointer and answers an `int`.
+/// An ioctl that takes a pointer and returns an `int`.
 struct Call<const OPCODE: Opcode>(*mut c_void);
 
 // SAFETY: the opcode and the pointer are passed on as they are; whoever makes a call vouches for

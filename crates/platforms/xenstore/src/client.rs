@@ -22,8 +22,8 @@ use crate::wire::{
     permissions, text,
 };
 
-/// How long the store may take to answer. After that the connection fails, because the caller could
-/// not even be stopped while it waits.
+/// How long the store may take to answer. Then the connection fails: a caller could not be stopped
+/// while it waits.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a list of children is read again because it changed meanwhile.
 const DIRECTORY_TRIES: usize = 16;
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// The children of a node, where they need several messages.
+    /// The children of a node whose list takes several messages.
     fn directory_in_parts(
         &self,
         tx: Option<TransactionId>,
@@ -316,7 +316,7 @@ impl Shared {
         })
     }
 
-    /// Reads until the stream ends, and answers why it ended.
+    /// Reads until the stream ends, and returns why it ended.
     fn read_until_end(&self, stop: &OwnedFd) -> String {
         let mut decoder = Decoder::new();
         let mut bytes = [0; 4096];

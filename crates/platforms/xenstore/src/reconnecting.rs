@@ -2,7 +2,7 @@
 //!
 //! A driver domain outlives its store: an upgrade restarts xenstored, or xenstored runs in a
 //! separate domain. Meanwhile every call fails with [`StoreError::Gone`]. Once the store is back,
-//! every watch is registered again and fires, so its owner looks at everything that may have
+//! every watch is registered again and fires, so its owner reads everything that may have
 //! changed.
 
 use std::io;
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// Passes events on until the connection breaks, and answers why; none when the thread must
+    /// Passes events on until the connection breaks, and returns why; none when the thread must
     /// end.
     fn pass_on(&self, client: &Client) -> Option<StoreError> {
         loop {
@@ -156,7 +156,7 @@ impl Worker {
         true
     }
 
-    /// Waits for `timeout`, or until the thread must end; answers whether it must.
+    /// Waits for `timeout`, or until the thread must end; returns whether it must.
     fn is_stopped(&self, timeout: Duration) -> bool {
         let mut fds = [PollFd::new(&*self.stop, PollFlags::IN)];
         let timeout = Timespec::try_from(timeout).ok();

@@ -208,9 +208,9 @@ impl L2Bank {
     /// Looks lines up in their order. For each, `missed` receives the sizes that missed it, one bit each, at the lookup's
     /// index. The contents of `lookups` are unspecified afterwards.
     ///
-    /// One size goes after the other, so that each in turn stays in the caches of the host. Each has a multiple of the
-    /// sets of the one before and as many ways, so the lines of a set all lie in one set of the smaller one. A line that is the newest
-    /// of its set is therefore the newest in all larger sizes too, and nothing changes there.
+    /// The sizes take turns, so that each stays in the host's caches during its turn. A size has a multiple of the previous one's sets
+    /// and as many ways, so the lines of a set all lie in one set of the smaller one. A line that is the newest of its set is
+    /// therefore the newest in all larger sizes too, and nothing changes there.
     pub fn access_all(&mut self, mut lookups: &mut [Lookup], missed: &mut [u8]) {
         missed.fill(0);
         for (cache, bit) in &mut self.caches {

@@ -1,12 +1,11 @@
-//! Which caches and TLBs are modelled: their sizes, the policies of TLBs, and processors whose sizes are known; and which of them are counted for
-//! each function.
+//! The caches, TLBs and policies that are modelled, processors whose sizes are known, and which of all these are counted for each function.
 
 use serde::{Deserialize, Serialize};
 
 /// The processor whose misses are counted function by function: one of all that are modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Whose costs reports use, unless they are told otherwise.
+    /// The preset whose costs reports use by default.
     pub preset: Preset,
     /// Bytes of L1I and of L1D.
     pub l1_bytes: usize,
@@ -20,7 +19,7 @@ pub struct Config {
     pub tlb2: Option<usize>,
     /// Whether superpages under what-if policies cover a kernel's whole range of addresses, else its linear map only.
     pub kernel_superpages: bool,
-    /// Whose TLB misses are counted function by function: the processor's own policy, or a what-if policy.
+    /// The policy whose TLB misses are counted function by function: the processor's own, or a what-if policy.
     pub policy: Policy,
     /// Only these caches and TLBs and the processor's own policy are modelled, which is faster.
     pub single: bool,
@@ -45,14 +44,14 @@ impl Config {
         if self.single { self.counted().union(self.walking()) } else { TlbSet::ALL }
     }
 
-    /// Whether the L2 that is counted function by function is among those that missed, one bit each.
+    /// Whether the L2 that is counted function by function is one of those in `missed`, one bit each.
     #[inline]
     #[must_use]
     pub fn counts_line(&self, missed: u8) -> bool {
         missed >> self.l2 & 1 != 0
     }
 
-    /// Whether a line that those of `missed` missed comes from memory.
+    /// Whether a line comes from memory if the caches in `missed` missed it, one bit each.
     #[inline]
     #[must_use]
     pub fn is_from_memory(&self, missed: u8) -> bool {

@@ -57,9 +57,9 @@ impl std::ops::AddAssign<&Self> for Counters {
 }
 
 impl Counters {
-    /// The share of the instructions from `part.start` to `part.end` of `of` instructions that are executed in a row: their own
-    /// number, and of each miss and event as many as fall to them by it. The shares of all parts sum up to the whole, except
-    /// that each is executed as often.
+    /// The share of the instructions from `part.start` to `part.end` in a run of `of` instructions: their number, and misses
+    /// and events in proportion to it. The shares of all parts sum up to the whole, except for `executions`, which each share
+    /// has in full.
     #[must_use]
     pub fn share(&self, part: Range<u64>, of: u64) -> Self {
         let share = |count: u64| {
@@ -70,7 +70,7 @@ impl Counters {
         Self { executions: self.executions, ..self.with(self, |count, _| share(count)) }
     }
 
-    /// What `of` makes of each count and the other one's.
+    /// Combines each count with the other's by `of`.
     fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             executions: of(self.executions, other.executions),

@@ -3,7 +3,7 @@
 use crate::mapping::{PAGE_SLOTS, Side};
 use crate::tlb::Entry;
 
-/// Hot pages of each side: no more than the smallest TLB has entries, which is half of 16 for large pages.
+/// Hot pages of each side: as many as the smallest TLB for large pages has entries, which is half of 16.
 const PAGES: usize = 8;
 /// The slots of both sides.
 pub const SLOTS: usize = 2 * PAGE_SLOTS;

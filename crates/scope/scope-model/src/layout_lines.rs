@@ -16,11 +16,11 @@ pub type Each<T> = [T; LAYOUTS];
 
 /// Caches of one size, one for each layout, with LRU replacement.
 ///
-/// A way of a set lies beside that of the other layouts. What does not move uses the same set in all of them, and is looked up for
-/// [`LANES`] layouts at once. What moves uses another set in each.
+/// Each way of a set lies beside the same way of the other layouts. A line that does not move uses the same set in all layouts,
+/// and is looked up for [`LANES`] of them at once. A line of a piece uses another set in each.
 #[derive(Debug)]
 pub struct LayoutLines {
-    /// By set and way, the most recently used first.
+    /// The tags by set and way, the most recently used first.
     sets: Box<[[Row; WAYS]]>,
     /// The number of sets, less one, and its bits.
     mask: u32,
@@ -95,8 +95,8 @@ impl LayoutLines {
         missed
     }
 
-    /// Uses the lines of `bytes` bytes, of which the first lies `shifts` bytes behind a place: `offset` bytes behind the start of
-    /// the line `line`. Returns how many lines all layouts together missed.
+    /// Uses the lines of `bytes` bytes. The first byte lies `offset` bytes and the layout's shift behind the start of the line
+    /// `line`. Returns the misses of all layouts together.
     #[inline]
     pub fn moved(&mut self, (line, offset): (u32, u32), bytes: u32, shifts: &Each<u32>) -> u64 {
         const LINE_BITS: u32 = LINE.ilog2();

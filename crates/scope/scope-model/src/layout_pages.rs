@@ -22,22 +22,23 @@ const TURN: u64 = u16::MAX as u64;
 
 /// DTLBs of several sizes for small and for large pages, of each layout.
 ///
-/// A page that is among the first of a list, as many as the smallest TLB has, is in all TLBs, and a further use changes only its
-/// rank. So it is only noted when such a page was used, for all layouts at once; the lists have these *recent* pages in the first
-/// places, in any order. Once there may be too many of them, they are put in order, and none is recent.
+/// The first pages of a list, as many as the smallest TLB has entries, are in all TLBs: another use changes only their rank. So
+/// only the time of the use of such a *recent* page is noted, for all layouts at once. Recent pages have the first places of the
+/// lists, in any order. Once there may be too many of them, the lists are put in order, and no page is recent.
 #[derive(Debug)]
 pub struct LayoutPages {
-    /// Of each layout, for small and for large pages.
+    /// The TLBs of each layout, for small and for large pages.
     tlbs: Vec<[LruTlbs; 2]>,
-    /// The numbers of pages that do not move, by [`key_of`]: of all, and of those used last.
+    /// The numbers of pages that do not move, by [`key_of`]: of all, and of those in a slot.
     numbers: HashMap<u64, u32>,
     slots: Box<[(u64, u32); SLOTS]>,
     /// When each of them was used last.
     fixed: Vec<u64>,
     /// When pages of pieces were used last.
     moved: Vec<MovedPage>,
-    /// The number of uses so far, and before the first after which a page is recent.
+    /// The number of uses so far.
     now: u64,
+    /// A page is recent if it was used after this many uses.
     begin: u64,
     /// How many pages are recent in any layout, and the most that may be.
     count: [usize; 2],
@@ -59,13 +60,13 @@ struct MovedPage {
     times: Each<u16>,
 }
 
-/// The key of a page that does not move, by the number of one of its 4 KiB.
+/// The key of a page that does not move, from the number of any of its pages of 4 KiB.
 fn key_of(page: u64, size: PageSize) -> u64 {
     (page >> (size.bits() - PageSize::Small.bits())) << 2 | size as u64
 }
 
 impl LayoutPages {
-    /// Empty DTLBs with `entries` entries for small pages, in the middle, and half as many for large ones.
+    /// Empty DTLBs whose middle size has `entries` entries for small pages, and half as many for large ones.
     pub fn new(entries: usize) -> Self {
         let tlbs = [LruTlbs::new(entries), LruTlbs::new(entries / 2)];
         Self {

@@ -36,7 +36,7 @@ impl std::ops::AddAssign for LayoutMisses {
     }
 }
 
-/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each, everything else where it is.
+/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each layout, all else where it is.
 #[derive(Debug)]
 pub struct Layouts {
     paging: Paging,
@@ -54,7 +54,7 @@ struct Places {
     shifts: Each<u32>,
     /// The numbers of its pages, once they are used.
     pages: Box<[u32]>,
-    /// The layouts that shift its byte to the next page, a bit each, by the byte's place in the page over `align`.
+    /// For each place in a page, in steps of `align`: the layouts that shift a byte there to the next page, a bit each.
     next_page: Box<[u32]>,
     align: u64,
     page_count: usize,
@@ -141,7 +141,7 @@ impl Layouts {
     }
 }
 
-/// A number of a line, of which [`LayoutLines::new`] has checked that it is short, or of bytes of one access.
+/// A line's number, which [`LayoutLines::new`] has checked to be short, or the bytes of one access, in 32 bits.
 #[inline]
 fn short(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
@@ -181,7 +181,7 @@ impl Places {
         let (first_next, last_next) = (next_page(offset), next_page(end));
         let mut missed = 0;
         for page in first_page..=last_page + 1 {
-            // The layouts in which the first byte is not further, and the last one not before.
+            // The layouts in which the first byte lies in this page or before it, and the last one in it or behind.
             let first = if page > first_page { u32::MAX } else { !first_next };
             let last = if page > last_page { last_next } else { u32::MAX };
             let Some(number) = self.pages.get_mut(index(page)) else { break };

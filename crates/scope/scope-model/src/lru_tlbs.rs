@@ -6,11 +6,11 @@ pub const LAYOUT_TLBS: u64 = 16;
 /// No page, in a place of the list.
 const FREE: u32 = u32::MAX;
 
-/// Fully associative TLBs with LRU replacement, of sizes from three quarters to five quarters of one number of entries: of 32 or more,
-/// as sizes differ by one entry at least.
+/// Fully associative TLBs with LRU replacement. Their sizes go from three quarters to five quarters of a number of entries: at least
+/// 32, as sizes differ by one entry at least.
 ///
 /// A path whose pages just fit into a TLB misses nothing, and with one page more it misses all of them. So two versions of a
-/// program, of which one uses a page more, would differ by chance. Over several sizes they do not.
+/// program would differ by chance if one uses a page more. Over several sizes they do not.
 ///
 /// They are one list, the most recently used page first: a TLB of `n` entries holds the first `n` (Mattson et al. 1970). An
 /// invalidated page leaves a free place, which the next page that the list moves down fills. [`Tlb`](crate::Tlb) is another
@@ -43,7 +43,7 @@ impl LruTlbs {
         self.smallest
     }
 
-    /// Puts the first pages of the list in the order of when they were used, which `used` tells of a key.
+    /// Sorts the first `count` pages of the list by the time of their last use, newest first; `used` returns it for a key.
     pub fn sort_first(&mut self, count: usize, used: impl Fn(u32) -> u64) {
         let first = self.places.get_mut(..count).unwrap_or_default();
         first.sort_unstable_by_key(|word| std::cmp::Reverse(used(*word >> 1)));

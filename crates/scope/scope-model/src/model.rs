@@ -27,8 +27,8 @@ pub struct Outcome {
 struct MappedPage {
     page: u64,
     mapping: Mapping,
-    /// The TLB entries of the page that was last used in this slot: pinned if the page is hot, else hints, as they may be of
-    /// another page by now.
+    /// The TLB entries of the page that was last used in this slot: pinned if the page is hot, else hints, which may belong
+    /// to another page by now.
     pins: Pins,
 }
 
@@ -201,8 +201,8 @@ impl Model {
 
     /// Applies an instruction that empties TLBs, in the hypervisor's function for a new address space or anywhere else.
     ///
-    /// That function clears CR4.PGE to get rid of global pages. Policies that keep some pages then need no such thing: for
-    /// them only its write of CR3 counts.
+    /// That function clears CR4.PGE to get rid of global pages. Policies that keep some pages then would not do that: for them
+    /// only its write of CR3 counts.
     pub fn flush(&mut self, what: Flush, site: FlushSite) {
         self.unpin_everything();
         let globals = self.paging.apply(what);
@@ -224,7 +224,7 @@ impl Model {
         }
     }
 
-    /// Another domain runs than the last one that was not idle.
+    /// Another domain runs than before; the idle domain does not count.
     pub fn switch_domain(&mut self) {
         self.unpin_everything();
         self.flush_all(GUEST_GLOBAL, true, None);
@@ -288,7 +288,6 @@ impl Model {
     }
 }
 
-/// Unpins the entries of a page.
 fn unpin(tlbs: &mut Tlbs, pins: &Pins) {
     pins.iter().flatten().for_each(|pin| tlbs.unpin(*pin));
 }

@@ -5,7 +5,7 @@ use crate::config::LAYOUTS;
 /// A piece of a program that a linker or an allocator may put anywhere: a function, a section of data, the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// What its places are drawn from, the same in every version of the program: a hash of its name.
+    /// The seed of its random places: a hash of its name, which is the same in every version of the program.
     pub seed: u64,
     /// Its length in bytes.
     pub bytes: u64,

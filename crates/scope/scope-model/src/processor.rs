@@ -78,7 +78,7 @@ impl<M: PhysicalMemory> Processor<M> {
     }
 }
 
-// These know no memory, so that they are compiled here: optimised, where the program that has the memory is not.
+// Not generic over the memory, so they are compiled in this crate, which is optimised even where its user is not.
 
 fn access(model: &mut Model, line: LineId) -> Outcome {
     model.access(line)

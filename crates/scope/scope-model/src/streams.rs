@@ -1,6 +1,6 @@
 //! Tells lines that follow a neighbour from isolated ones.
 
-/// Lines that are remembered, and for how many uses of others.
+/// How many lines are remembered, and for how many uses of lines.
 const LINES: usize = 64;
 const WAYS: usize = 2;
 const SETS: usize = LINES / WAYS;
@@ -9,8 +9,8 @@ const LINES_OF_A_PAGE: u64 = 64;
 /// The lines that were used last beyond L1, as a prefetcher between L1 and L2 remembers them.
 ///
 /// A line is sequential if the line before or after it was used shortly before: the steps of a copy, but not the nodes of a
-/// list. A set forgets the older of its two lines. Lines at one place in different pages are in different sets, but for one
-/// pair of pages in 32, because copies from page to page use them in turn.
+/// list. A set forgets the older of its two lines. Lines at the same place of two pages share a set for one pair of pages
+/// in 32 only, because copies from page to page use them in turn.
 #[derive(Clone, Debug)]
 pub struct Streams {
     /// The lines of each set, the newest first, and when they were used.

@@ -23,7 +23,7 @@ const AS_MAPPED: TlbSet =
 #[inline]
 fn global_under(address: u64, mapped: bool) -> TlbSet {
     let others = match Region::of(address) {
-        // The kernel's page tables map a program too; another program gets other ones in a switch.
+        // The kernel's page tables map a program too; a switch to another program changes them.
         Region::User => GUEST_GLOBAL.only_if(mapped),
         Region::Kernel => GUEST_GLOBAL.union(TAGGED.only_if(mapped)),
         Region::Hypervisor => GUEST_GLOBAL.union(TAGGED).union(GLOBAL_HYPERVISOR),
@@ -52,8 +52,8 @@ impl Tlbs {
         if is_large { &mut self.large } else { &mut self.small }
     }
 
-    /// Uses a page of the address space `space`, and pins its entries. `pins` receives them; those that it had when it was
-    /// pinned before are hints, which may be stale. Returns the TLBs that missed.
+    /// Uses a page of the address space `space`, and pins its entries. `pins` receives them; its entries from before are hints,
+    /// which may be stale. Returns the TLBs that missed.
     pub fn pin(&mut self, page: u64, mapping: Mapping, space: u16, pins: &mut Pins) -> TlbSet {
         let Some(size) = mapping.size else {
             *pins = NO_PINS;

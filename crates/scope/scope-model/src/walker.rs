@@ -13,7 +13,7 @@ const LINEAR_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
 const KERNEL: Range<u64> = LINEAR_MAP.start..u64::MAX;
 /// The number of no page: page numbers have fewer bits.
 const NONE: u64 = u64::MAX;
-/// For how many flushes the answer holds whether a block of pages could be one large page.
+/// For how many flushes it stays known whether a block of pages could be one large page.
 const UNIFORM_FOR: u64 = 64;
 
 /// Line numbers beyond memory, for pages that nothing maps and for devices: 128 MiB of them.
@@ -65,7 +65,7 @@ pub struct Walker<M> {
 }
 
 impl<M: PhysicalMemory> Walker<M> {
-    /// A walker to which no page is current.
+    /// A walker without current pages.
     pub fn new(memory: M, paging: Paging, config: &Config) -> Self {
         Self {
             memory,
@@ -114,7 +114,7 @@ impl<M: PhysicalMemory> Walker<M> {
         }
     }
 
-    /// A line of memory, or of a device a line beyond memory.
+    /// The number of a line of memory; for a device's line, one beyond memory.
     fn within(&self, line: u64) -> u64 {
         let beyond = self.first_beyond();
         if line < beyond { line } else { beyond + line % BEYOND }

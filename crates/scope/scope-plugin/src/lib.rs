@@ -35,8 +35,8 @@ type Tracer = scope_recorder::Tracer<GuestMemory>;
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = qemu::VERSION;
 
-/// The state of the plugin. With one guest processor QEMU has one thread that executes the guest, and calls from that thread
-/// only.
+/// The state of the plugin. With one guest processor QEMU has one thread that executes the guest, and calls the plugin from
+/// that thread only.
 struct Plugin {
     id: Id,
     arguments: Arguments,
@@ -72,11 +72,11 @@ static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(std::ptr::null_mut());
 /// The tracer between the marks, for the duration of a callback.
 #[inline]
 fn tracer() -> Option<&'static mut Tracer> {
-    // SAFETY: as for `plugin`; the pointer is null or that of a box, which `finish` frees after it has replaced the pointer.
+    // SAFETY: as for `plugin`; the pointer is null or that of a box. Whoever frees the box replaces the pointer first.
     unsafe { TRACER.load(Ordering::Relaxed).as_mut() }
 }
 
-/// Prints a message for the program that started QEMU, in one piece: it reads meanwhile, and half a line is no message.
+/// Prints a message for the program that started QEMU, in one write: that program reads meanwhile, and half a line is no message.
 fn say(text: &str) {
     let line = format!("pvscope: {text}\n");
     // Without its reader the message is of no use.
@@ -186,7 +186,7 @@ fn start(plugin: &mut Plugin, at: u64) -> Result<Tracer, String> {
     Tracer::new(memory, &plugin.arguments, start)
 }
 
-/// The time stamp that the instruction before a mark has read, if that is what its bytes say.
+/// The time stamp that the instruction before a mark has read, if that instruction is [`TIME_STAMP`].
 fn time_stamp(registers: &Registers, before: Option<[u8; TIME_STAMP.len()]>) -> Option<u64> {
     const RAX: u8 = 0;
     const RDX: u8 = 2;
@@ -233,7 +233,7 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
     for (instruction, bytes) in instructions.iter().zip(&code) {
         has_callbacks |= instrument_instruction(plugin, instruction, bytes);
     }
-    // QEMU translates for the level that the processor is at, and translates again for another.
+    // QEMU translates for the processor's present privilege level, and translates again for another one.
     let level = plugin.registers.read("cs").map(|selector| (selector & 3) as u8);
     let instrumentation = tracer.translate(first.address(), &code, level, has_callbacks);
     if let Some(block) = instrumentation.block {
@@ -468,8 +468,8 @@ extern "C" fn nothing(_: Id) {}
 /// The longest time to hold the machine.
 const HOLD_MAX: Duration = Duration::from_secs(60);
 
-/// Holds the machine before its first mark, so that it can be saved there: waits while the file exists with which the program that started QEMU asks for it; with an empty path it does not wait. QEMU translates
-/// the first mark here, and does not execute the translation if it was told to stop meanwhile.
+/// Holds the machine before its first mark, so that it can be saved there: waits while `file` exists, which the program that started QEMU has made.
+/// Without a path it does not wait. QEMU translates the first mark here, and does not execute the translation if it was told to stop meanwhile.
 fn hold(file: &Path, say: fn(&str)) {
     if file.as_os_str().is_empty() {
         return;

@@ -7,7 +7,7 @@ use crate::blocks::OwnedSite;
 
 /// The number of entries from which on a batch is handed over.
 const ENOUGH: usize = FULL;
-/// Capacity of a batch: that number, and two for a page and one for a line for each use of a full buffer.
+/// Capacity of a batch: [`ENOUGH`], and for each use of a full buffer two entries of a page and one of a line.
 const CAPACITY: usize = 4 * USES;
 const _: () = assert!(ENOUGH + 3 * USES < CAPACITY, "the misses of all uses have to fit");
 const _: () = assert!(ENOUGH <= FULL, "a batch that is full is handed over");
@@ -109,7 +109,7 @@ impl Entry {
         [0, 1].map(|half| Self::new(kinds[half], sets[half], used.block() as usize))
     }
 
-    /// The TLBs that missed, if it is of a page.
+    /// The TLBs that missed, if the entry is of a page.
     pub fn tlbs(self) -> TlbSet {
         match self.kind() {
             EntryKind::DataPage | EntryKind::CodePage => TlbSet(self.value()),
@@ -185,7 +185,7 @@ impl Batch {
         Self { first: 0, executed, nodes, last: 0, entries, count: 0 }
     }
 
-    /// Empties the batch, which starts after `first` instructions while a block is executed, at a node of the call graph.
+    /// Empties the batch. It starts after `first` instructions, while a block is executed at a node of the call graph.
     pub fn begin(&mut self, first: u64, (executed, node): (ExecutedBlock, u32)) {
         (self.first, self.last, self.count) = (first, 0, 0);
         self.executed[0] = ExecutedBlock { after: 0, ..executed };

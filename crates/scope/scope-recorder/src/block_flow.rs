@@ -47,7 +47,7 @@ pub struct BlockFlow {
     pub slot: i32,
     /// The events of an execution that cost more than an instruction.
     pub events: BlockEvents,
-    /// Whether it only jumps to where a table of a program's links to libraries says.
+    /// Whether it only jumps to the address in a program's table of links to libraries.
     pub is_link: bool,
 }
 
@@ -82,7 +82,7 @@ impl BlockFlow {
         Self { start, end, target, ending, function, mode, slot: 0, events, is_link }
     }
 
-    /// Whether it belongs to a thunk: what it leads to is called by whoever came to the thunk.
+    /// Whether it belongs to a thunk. The function that a thunk leads to has the thunk's caller.
     pub fn is_thunk(&self) -> bool {
         self.is_link || self.function.is_some_and(|function| function.entry == EntryKind::Thunk)
     }
@@ -197,7 +197,7 @@ mod tests {
         };
         assert!(of(&[&[0xf3, 0x0f, 0x1e, 0xfa], jump], None));
         assert!(of(&[&[0xff, 0x25, 0, 1, 0, 0]], None));
-        // Other work before it, a jump through a register, and a jump of a known function are none.
+        // No links: other work before the jump, a jump through a register, and a jump of a known function.
         assert!(!of(&[&[0x90], jump], None));
         assert!(!of(&[&[0xff, 0xe0]], None));
         let known = |entry| Some(KnownFunction { number: 0, start: 0x1000, entry });

@@ -22,7 +22,7 @@ const NONE: u32 = 0;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub struct HotBlock {
-    /// Executions for its present domain since that became its domain.
+    /// Executions since its present domain became its domain.
     pub executions: u64,
     /// The counters of that domain, and the number of the domain and the kind of code.
     pub site: OwnedSite,
@@ -44,9 +44,9 @@ pub struct HotBlock {
 
 const _: () = assert!(size_of::<HotBlock>() == 32, "half a cache line");
 
-/// After a block that leads to no other of its function.
+/// [`HotBlock::leads_to`] of a block that leads to no other of its function.
 pub const NOWHERE: u32 = 0;
-/// The function of a block that always has to be looked at.
+/// The function of a block that the call graph always has to look at.
 pub const LOOK: u32 = u32::MAX;
 /// The number of the first known function; the numbers below are of unknown functions, by the kind of code.
 const FIRST_KNOWN: u32 = 8;
@@ -102,7 +102,7 @@ impl BlockCode {
         self.mode
     }
 
-    /// The root of its page tables, of a program's code.
+    /// The root of its page tables, if it is a program's code.
     pub fn space(&self) -> u64 {
         self.space
     }
@@ -144,7 +144,7 @@ impl SiteId {
 pub struct OwnedSite(u32);
 
 impl OwnedSite {
-    /// The bits of the site. More sites than these have numbers would take longer than any recording.
+    /// The bits of the site: enough numbers for any recording.
     const SITE_BITS: u32 = 27;
 
     /// A site with its owner.
@@ -202,7 +202,7 @@ impl Blocks {
         self.cold.push((code, [NONE; DOMAINS]));
     }
 
-    /// Sets what the call graph has to know of the last block; `begins` if its function is known to begin with it only.
+    /// Sets what the call graph has to know of the last block. `begins` if its function is unknown, but known to begin with it.
     pub fn set_flow(&mut self, flow: &BlockFlow, begins: bool) {
         let Some(hot) = self.hot.last_mut() else { return };
         let unknown = flow.mode.map_or(1, |mode| 1 + mode as u32);

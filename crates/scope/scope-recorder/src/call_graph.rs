@@ -17,12 +17,12 @@ use crate::return_slots::{Frame, ReturnSlots};
 
 /// The most callers to search for a function.
 const SEARCH: usize = 64;
-/// The most executions to keep of a kind of code that were left.
+/// The most executions to keep that were left in one context.
 const LEFT: usize = 32;
 /// The address bits of CR3.
 const ROOT_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// A block that was executed, and what comes at its end.
+/// A block that was executed, and the call or return at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
     /// The block; none before the first.
@@ -48,12 +48,12 @@ pub struct CallGraph {
     tree: CallTree,
     slots: ReturnSlots,
     left: HashMap<Context, Vec<Left>>,
-    /// Where functions of other code were seen to begin.
+    /// Where unknown functions were seen to begin.
     called: HashSet<u64>,
     /// The node of each domain when it last entered the hypervisor.
     guests: [u32; DOMAINS],
     node: u32,
-    /// The instructions until it became the present node.
+    /// The instructions until `node` became the present one.
     since: u64,
     /// The root of the page tables.
     space: u64,
@@ -162,7 +162,7 @@ impl CallGraph {
     /// Keeps the present execution until it goes on.
     fn leave(&mut self, last: Executed, before: &BlockFlow, domain: u8) {
         let left = self.left.entry(context(before.mode, domain, self.space)).or_default();
-        // A system call that did not return to its block will not: the hypercall that ends an interrupt.
+        // A trap that was left at the same block before never returned: it was the hypercall that ends an interrupt.
         if before.ending == Ending::Trap && before.mode == Some(Mode::Kernel) {
             left.retain(|left| left.last.block != last.block);
         }
@@ -182,7 +182,8 @@ impl CallGraph {
             let returns = left.last.slot.map(|slot| slots.at(slot).returns_to);
             returns == Some(to.flow.start)
         };
-        // What was left last goes on first, mostly. Where an indirect jump or call leads is not known, except to a function.
+        // Mostly the last execution that was left goes on first. An indirect call leads to the start of a function, an
+        // indirect jump there or into its own function.
         let likely = left.iter().rposition(|left| {
             flow_of(left).is_some_and(|flow| {
                 flow.contains(to.flow.start)
@@ -287,7 +288,7 @@ impl CallGraph {
         }
     }
 
-    /// Who goes to another function by a jump, how, and from where: what a thunk leads to is called by whoever came to the thunk.
+    /// The caller of a function that is entered by a jump, how, and from where. The function that a thunk leads to has the thunk's caller.
     fn jumper(&self, last: Executed, before: &BlockFlow) -> (u32, CallKind, Option<BlockId>) {
         let node = self.tree.node(self.node);
         let first = self.flows.get(node.block.index());

@@ -27,7 +27,7 @@ impl SinceEvent {
         Self { kind, at: None, profile }
     }
 
-    /// An event happens. Counts the steps that the time since the last one had.
+    /// Notes an event, and counts the steps of the time since the last one.
     fn happens(&mut self, now: u64) {
         if let Some(at) = self.at.replace(now) {
             let steps = usize::try_from((now - at) / Profile::STEP).unwrap_or(usize::MAX);
@@ -50,9 +50,9 @@ impl SinceEvent {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Misses {
-    /// Of reads, writes and code, in the order of the [kinds](EntryKind).
+    /// L1 misses of reads, writes and code, in the order of the [kinds](EntryKind).
     l1: [u64; 3],
-    /// Of code and data: fewer than 2³², which take longer than any recording.
+    /// L2 misses of code and data: fewer than 2³² in any recording.
     l2: [u32; 2],
     tlb: [u32; 2],
     l1_sequential: u32,
@@ -99,9 +99,9 @@ pub struct Counts {
     lookups: Vec<Lookup>,
     missed: Vec<u8>,
     sites: Vec<Misses>,
-    /// By node of the call graph, if it is recorded.
+    /// Misses by node of the call graph, if it is recorded.
     nodes: Option<Vec<Misses>>,
-    /// By owner.
+    /// Misses of the L2s by owner.
     sizes: Vec<MissesBySizes>,
     sweeps: Vec<Sweep>,
     samples: Vec<Sample>,

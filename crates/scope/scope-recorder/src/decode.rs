@@ -42,8 +42,8 @@ pub fn mark(code: &[u8]) -> Option<Mark> {
     }
 }
 
-/// `rdtsc`, which comes before a mark: under QEMU's `-icount` the time stamp is the number of executed instructions, and of
-/// those that would have fitted into the time that the processor idled.
+/// `rdtsc`, which comes before a mark: under QEMU's `-icount` the time stamp counts executed instructions, and those that
+/// would have fitted into the time that the processor idled.
 pub const TIME_STAMP: [u8; 2] = [0x0f, 0x31];
 
 /// Whether an instruction enters a guest under nested paging: VMRUN, VMLAUNCH or VMRESUME.

@@ -250,7 +250,7 @@ impl Execution {
 /// The call graph follows the execution to a block, which is about to be executed.
 #[inline(always)]
 fn arrive(calls: &mut CallGraph, now: &mut State, hot: &mut HotBlock, block: BlockId, domain: u8) {
-    // It may have arrived before, when the recorder wanted to know.
+    // The call graph may be at this block already, since before a stop for the recorder.
     if hot.function != now.leads_to && now.arrived != block {
         if calls.arrive(now.last, block, domain, now.instructions) {
             hot.function = LOOK;
@@ -278,7 +278,7 @@ impl<'a> Sink<'a> {
         Self { uses, executed, nodes, last, first }
     }
 
-    /// Makes the block that is about to be executed the present one, for what the recorder notes.
+    /// Makes the block that is about to be executed the present one, so that the recorder's notes belong to it.
     fn note_begin(&mut self, hot: &HotBlock, node: Option<u32>) {
         let after = self.executed[*self.last % USES].after;
         self.note(hot, after, node);
@@ -294,7 +294,6 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Executes a block.
     #[inline(always)]
     fn execute(
         &mut self,

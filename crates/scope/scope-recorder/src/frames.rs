@@ -20,7 +20,7 @@ pub struct SkbLayout {
 pub struct FrameProbe {
     /// Its address.
     pub address: u64,
-    /// What it is.
+    /// What it does with frames.
     pub entry: FrameEntry,
 }
 

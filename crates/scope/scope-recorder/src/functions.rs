@@ -1,6 +1,6 @@
 //! Where functions begin, as far as it is known before the recording: those of Xen and of the kernel's image.
 
-/// How the execution comes to a function, and on.
+/// How the execution enters a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryKind {
     /// A call or a jump only.
@@ -14,7 +14,7 @@ pub enum EntryKind {
     Interrupt,
     /// An interrupt, at any address of the function: it is a table of entries.
     InterruptTable,
-    /// A call or a jump, and at once on to the function that is meant: a thunk, as for indirect calls without speculation.
+    /// A call or a jump. The function is a thunk: it goes on at once to the function that is meant, as for indirect calls without speculation.
     Thunk,
 }
 
@@ -57,7 +57,7 @@ impl Functions {
     #[must_use]
     pub fn new(functions: impl IntoIterator<Item = (u64, Option<EntryKind>)>) -> Self {
         let mut functions: Vec<_> = functions.into_iter().collect();
-        // Of several names of an address one may be an entry. An end is none where another function begins.
+        // If an address has several names, one that is an entry counts. An end does not count where another function begins.
         functions.sort_by_key(|(start, entry)| {
             (*start, std::cmp::Reverse(entry.map(|entry| entry as u8)))
         });

@@ -16,7 +16,8 @@ use crate::blocks::BlockId;
 ///
 /// `beg` says that the group begins its block. If the accesses of a group are all reads or all writes and near each other,
 /// `offset` is the distance from the first access to the lowest byte, `length` is the number of bytes less one, and `number`
-/// is the block's. `ret` says that one of the accesses is to a return address which the call graph follows. Otherwise (`ind`) `number` is an index to its members and its block.
+/// is the block's. Otherwise (`ind`) `number` is an index to the group's members and its block. `ret` says that one of the
+/// accesses is to a return address, and that the call graph follows it.
 ///
 /// When the group is executed, the lower bits of its address replace the offset: those that a
 /// [`LineId`](scope_model::LineId) depends on.
@@ -28,7 +29,7 @@ const WRITES: u64 = 1 << 62;
 const INDEXED: u64 = 1 << 61;
 /// The bit that no group has, and all other [events](crate::TraceEvent) have.
 pub const NO_GROUP: u64 = 1 << 60;
-/// In the lower half, which has the number.
+/// The bit of groups with an access to a return address.
 const HAS_SLOT: u64 = 1 << 31;
 const NUMBER: u64 = HAS_SLOT - 1;
 const LENGTH_AT: u32 = 54;
@@ -85,7 +86,6 @@ impl GroupWord {
         self.0 & HAS_SLOT != 0
     }
 
-    /// Whether the group begins its block.
     #[inline]
     pub(crate) fn begins_block(self) -> bool {
         self.0 & BEGINS_BLOCK != 0

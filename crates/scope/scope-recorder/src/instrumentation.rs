@@ -34,8 +34,8 @@ pub struct Instrumentation {
 }
 
 /// The callbacks of a block with these accesses. With `own_callback` the block has a callback for its execution in any case.
-/// `index` stores members that do not fit in a word, and returns their index. With `calls` the group with the slot of a return
-/// address says so.
+/// `index` stores members that do not fit in a word, and returns their index. With `calls` the word of the group that has the
+/// slot of a return address says so.
 pub fn instrument(
     block: BlockId,
     accesses: &Accesses,

@@ -1,4 +1,4 @@
-//! Which pieces of a program layouts put elsewhere: the file that pvscope writes for the plugin.
+//! The pieces of a program that layouts put elsewhere, in the file that pvscope writes for the plugin.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub struct PlacedPiece {
     pub piece: Piece,
 }
 
-/// The pieces of one program, and where the kernel enters what does not belong to its work.
+/// The pieces of one program, and the entries of the kernel for what is not the program's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
     /// Functions, in the order of their addresses, none within another.
@@ -84,7 +84,7 @@ pub fn find(pieces: &[PlacedPiece], address: u64) -> Option<(usize, u64)> {
     (offset < piece.bytes).then_some((number, offset))
 }
 
-/// The pieces that lie within others are left out: an address has one piece.
+/// Leaves out pieces that begin within an earlier one: an address has one piece.
 pub fn disjoint(mut pieces: Vec<PlacedPiece>) -> Vec<PlacedPiece> {
     pieces.sort_by_key(|placed| placed.start);
     let mut end = 0;

@@ -12,7 +12,7 @@ use crate::layout_plan::{LayoutPlan, find};
 const PAGE: u64 = 4096;
 const LINE: u64 = scope_model::LINE as u64;
 
-/// Where a block or a page lies: in a piece that moves, or nowhere else than it is.
+/// Where a block or a page lies: in a piece that moves, or at the same address in each layout.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Fixed,
@@ -47,8 +47,8 @@ struct MappedPage {
 
 /// Layouts, and what they have to know of the machine.
 ///
-/// An interrupt falls into a window or does not, at an instruction that is another one in another version of the program. So the
-/// layouts do not see interrupts, from the kernel's entry to the return from it.
+/// Whether an interrupt falls into a window, and at which instruction, differs between versions of a program. So the layouts do
+/// not see interrupts, from the kernel's entry to the return from it.
 #[derive(Debug)]
 pub struct LayoutTrace {
     plan: LayoutPlan,
@@ -57,12 +57,12 @@ pub struct LayoutTrace {
     layouts: Layouts,
     blocks: Vec<BlockPlace>,
     misses: Vec<BlockMisses>,
-    /// By side and by the slot of a [`LineId`].
+    /// The mapped pages, by side and by the slot of a [`LineId`].
     pages: [Box<[MappedPage]>; 2],
     block: usize,
     /// Interrupts that have not returned, and exceptions within them.
     interrupts: u32,
-    /// Whether the block is part of none.
+    /// Whether the block is part of no interrupt, so that the layouts see it.
     is_seen: bool,
 }
 
@@ -151,8 +151,7 @@ impl LayoutTrace {
         was > 0
     }
 
-    /// Bytes are accessed, from those at an address to those `length` bytes further on. Of the address, the bits of a [`LineId`]
-    /// suffice.
+    /// Accesses the bytes from an address to `length` bytes further on. The bits of a [`LineId`] of the address suffice.
     #[inline]
     pub fn data(&mut self, (address, length): (u64, u64)) {
         if !self.is_seen {
@@ -234,8 +233,8 @@ mod tests {
     const PROGRAM: u64 = 0x40_0000;
     const STACK: u64 = 0x7fff_0000;
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
-    /// A function of the program, another program's block there, and the kernel: its entries for an interrupt and for an
-    /// exception, its work, and its return from either.
+    /// A function of the program, another program's block at the same address, and the kernel: its entries for an interrupt and
+    /// for an exception, its work, and its return from either.
     const OWN: BlockId = BlockId(0);
     const FOREIGN: BlockId = BlockId(1);
     const INTERRUPT: BlockId = BlockId(2);
@@ -302,7 +301,7 @@ mod tests {
         // An exception within an interrupt returns to it.
         let nested = [OWN, INTERRUPT, EXCEPTION, WORK, RETURN, WORK, RETURN, WORK, OWN];
         assert_eq!(counts(&nested), quiet);
-        // One outside is the program's.
+        // An exception outside of interrupts is the program's.
         let fault = counts(&[OWN, EXCEPTION, WORK, RETURN, OWN]);
         assert!(fault.blocks[3].lines > 0 && fault.blocks[5].lines > 0, "{fault:?}");
     }
@@ -320,8 +319,8 @@ mod tests {
         assert!(pages >= layouts, "{pages}");
     }
 
-    /// The counts of a program of these functions, linked in this order, that calls one after the other. Each ends with `more`
-    /// bytes that a version of the program does not have.
+    /// The counts of a program of these functions, linked in this order, that calls one after the other. Each function is `more`
+    /// bytes longer than in the other version of the program.
     fn linked(order: &[u64], calls: &[u64], more: u64) -> Vec<LayoutMisses> {
         let bytes = |function: u64| 0x90 + function * 0x70 + more;
         let mut at = PROGRAM;

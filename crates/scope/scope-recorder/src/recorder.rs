@@ -136,7 +136,7 @@ impl Recorder {
 
     fn event(&mut self, event: TraceEvent) {
         match event {
-            // Of an unknown block.
+            // These are of an unknown block.
             TraceEvent::Group(_) | TraceEvent::Block(_) => {}
             TraceEvent::Access { address, bytes, write } => {
                 self.execution.data(address, bytes, write, &mut self.batch);
@@ -209,7 +209,7 @@ impl Recorder {
 
     #[cold]
     fn sample(&mut self) {
-        // As `Counts` does.
+        // `Counts` drops every other sample at the same time.
         if self.samples == SAMPLES {
             self.samples /= 2;
             self.sample_every *= 2;
@@ -246,7 +246,7 @@ impl Recorder {
         self.model.flush(flush, site);
     }
 
-    /// Switches to another domain; `changes` unless it is idle or idled only.
+    /// Switches to another domain. `changes` is false for the idle domain, and for the domain that ran last before it.
     fn switch(&mut self, number: u8, changes: bool) {
         // All further domains share the last number.
         let domain = number.min(LAST_DOMAIN);

@@ -51,7 +51,7 @@ impl ReturnSlots {
         self.mapped[slot_of(page)] = physical;
     }
 
-    /// The physical address of data, of whose virtual address the bits of [`LineId`](scope_model::LineId) suffice.
+    /// The physical address of data. The bits of a [`LineId`](scope_model::LineId) of its virtual address suffice.
     #[inline]
     pub fn physical(&self, address: u64) -> u64 {
         self.mapped[slot_of(address / PAGE)] | (address % PAGE)

@@ -49,7 +49,7 @@ pub struct SharedWork<Message, Buffer, State> {
 }
 
 impl<Message, Buffer, State> SharedWork<Message, Buffer, State> {
-    /// Processes a message, if there is one, once no other thread does. Returns whether it did.
+    /// Waits until no other thread processes a message, and processes the next one, if there is one. Returns whether it did.
     pub fn help(&self) -> bool {
         let is_queued = !lock(&self.queue).is_empty();
         let work = || self.state.lock().is_ok_and(|mut state| self.next(&mut state));
@@ -142,7 +142,7 @@ where
         }
     }
 
-    /// As [`buffer`](Self::buffer), and calls `help` while it waits, which returns whether it found work.
+    /// As [`buffer`](Self::buffer), and calls `help` while it waits. `help` returns whether it found work.
     pub fn buffer_after(&mut self, mut help: impl FnMut() -> bool) -> Option<Buffer> {
         let Runs::Thread { empty, spare, .. } = &mut self.runs else { return self.buffer() };
         if let Some(buffer) = last(empty, spare) {
@@ -233,7 +233,6 @@ impl Message {
         Self { blocks: Vec::new(), flows: Vec::new(), members: Vec::new(), words, used: 0 }
     }
 
-    /// The words of events.
     pub fn words(&self) -> &[u64] {
         self.words.get(..self.used).unwrap_or_default()
     }

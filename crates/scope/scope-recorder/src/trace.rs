@@ -33,7 +33,7 @@ pub enum TraceEvent {
     Page(Side, u64, Mapping),
     /// A flush of TLBs, where it is executed, and whether the models ignore it.
     Flush(Flush, FlushSite, bool),
-    /// Another domain runs; whether it is another one than the last that was not idle.
+    /// Another domain runs. False for the idle domain, and for the domain that ran last before it.
     Switch(u8, bool),
     /// The address of a probe is reached.
     Probe(u8),

@@ -206,7 +206,7 @@ fn only_a_block_of_a_single_instruction_has_a_callback_besides_that_of_its_acces
     tracer.finish().unwrap();
 }
 
-/// A domain that runs again after the idle one has its pages under `guest-global`; after another domain it has not.
+/// A domain that runs again after the idle one keeps its pages under `guest-global`; after another domain it does not.
 #[test]
 fn idling_flushes_no_pages_of_guests_and_another_domain_all() {
     const IDLE: u64 = 0x7fff;
@@ -226,7 +226,7 @@ fn idling_flushes_no_pages_of_guests_and_another_domain_all() {
         }
         tracer.execute(block);
         tracer.data(DATA, 8, false);
-        // Which domain flushes is told by the hypervisor's switch, not by a write of CR3 here.
+        // The switch of domains flushes, and not this write of CR3.
         tracer.flush(Flush::Cr3(ROOT), FlushSite::Elsewhere);
         let recording = tracer.finish().unwrap();
         let sweeps = recording.sweeps.iter();

@@ -157,7 +157,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// One instruction of four bytes at an address, which tells the kind of code: for tests of what reads recordings.
+    /// A block for tests: one instruction of four bytes at an address, which tells the kind of code.
     #[must_use]
     pub fn at(address: u64) -> Self {
         let (code, mode) = (vec![0x90; 4], Mode::of(address, None));
@@ -291,7 +291,7 @@ pub struct Checks {
     /// Instructions by QEMU's own clock, of the time between the time stamps at the marks. Idle time counts as instructions
     /// that would have fitted in. None if a mark had no time stamp.
     pub clock: Option<u64>,
-    /// Calls of functions that get frames, whose arguments were none.
+    /// Calls of functions that get frames, with arguments that are no frames.
     pub not_frames: u64,
     /// Writes of CR3 in the hypervisor's function for another address space.
     pub new_spaces: u64,
@@ -444,7 +444,7 @@ pub struct Provenance {
     pub pvscope: String,
     /// QEMU, as it names itself.
     pub qemu: String,
-    /// QEMU's arguments, for a machine of the user's; folders that are other ones in each run have a fixed name.
+    /// QEMU's arguments, for a machine of the user's; folders that differ between runs have a fixed name.
     pub machine: Vec<String>,
     /// The name of the workload.
     pub workload: String,

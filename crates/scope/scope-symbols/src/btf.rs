@@ -7,7 +7,7 @@ use object::read::{Object as _, ObjectSection as _};
 use crate::bytes::{size_at, u16_at, u32_at};
 
 const MAGIC: u16 = 0xeb9f;
-/// The most anonymous structures in each other.
+/// The deepest nesting of anonymous structures.
 const DEEPEST: u32 = 8;
 /// Bytes of a type's fixed part, and of a member.
 const TYPE: usize = 12;
@@ -62,7 +62,7 @@ impl<'a> Btf<'a> {
         Some(Self { types, strings, starts })
     }
 
-    /// Where a structure has this member, in bytes. Members of anonymous structures in it are its own.
+    /// The offset of a structure's member, in bytes. Members of anonymous structures within it count as its own.
     #[must_use]
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u32> {
         let named = |at: &&usize| {
@@ -80,7 +80,7 @@ impl<'a> Btf<'a> {
         if !matches!(info >> 24 & 0x1f, STRUCT | UNION) || deepest == 0 {
             return None;
         }
-        // With bit fields, an offset has the length of the field above it.
+        // In a structure with bit fields, the upper 8 bits of an offset are the field's length.
         let mask = if info >> 31 == 0 { u32::MAX } else { 0xff_ffff };
         (0..(info & 0xffff) as usize).find_map(|number| {
             let place = at + TYPE + number * MEMBER;

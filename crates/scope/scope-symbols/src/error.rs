@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// The kernel hid its addresses from the reader.
     #[error(
-        "every address in /proc/kallsyms is 0: the kernel hides them; read it as root after `sysctl kernel.kptr_restrict=0`"
+        "the kernel hides its addresses (all are 0 in /proc/kallsyms and /proc/modules): read them as root after `sysctl kernel.kptr_restrict=0`"
     )]
     Restricted,
     /// A line that no kernel writes.

@@ -81,8 +81,8 @@ struct Segment {
 }
 
 impl Program {
-    /// Reads the symbols of an ELF file: those of `.symtab` or, if that is stripped, of `.dynsym`, which has exported functions
-    /// only, so the code between them has no name. A file with neither is a module without symbols. Rust's names are demangled.
+    /// Reads the symbols of an ELF file: those of `.symtab` or, if that is stripped, of `.dynsym`. The latter has exported
+    /// functions only: other code then has no name. A file with neither is a module without symbols. Rust's names are demangled.
     ///
     /// # Errors
     /// [`Error::NotExecutable`] if it is not a valid ELF file, [`Error::Overgrown`] for a hostile one.

@@ -75,7 +75,8 @@ impl Symbols {
         self.entries.is_empty()
     }
 
-    /// The innermost symbol that covers `address`. Of several that start at the same address it is the preferred one: the first in a kernel's own table; in a program's, global before local and plain before `__internal`.
+    /// The innermost symbol that covers `address`. Of several that start at the same address it is the preferred one: the first in a kernel's own
+    /// table; in a program's, global before local and plain before `__internal`.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
         let after = self.entries.partition_point(|entry| entry.start <= address);
@@ -189,7 +190,6 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Builds a table of symbols.
 #[derive(Debug)]
 pub(crate) struct Builder {
     symbols: Symbols,

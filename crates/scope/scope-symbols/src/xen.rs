@@ -23,8 +23,8 @@ const POINTERS: usize = 16;
 /// The symbols of Xen on x86, from the table that the hypervisor itself prints its call traces with.
 ///
 /// `image` is the boot image, stripped and uncompressed: `xen-4.17-amd64.gz` after `gunzip` (an ELF file) or
-/// `xen-4.17-amd64.efi` (a PE file). The table holds offsets from the address that Xen is linked to. This origin is the
-/// gigabyte that most pointers in the image point into, and enough of them must point to symbols. Local symbols have the names
+/// `xen-4.17-amd64.efi` (a PE file). The table holds offsets from the address that Xen is linked to, its origin: the
+/// gigabyte that most pointers in the image point into. Enough of these must point to symbols. Local symbols have the names
 /// that Xen gives them: `common/sched/core.c#schedule`.
 ///
 /// # Errors

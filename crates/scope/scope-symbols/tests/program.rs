@@ -18,7 +18,7 @@ fn own_program() -> Vec<u8> {
     fs::read("/proc/self/exe").expect("this program")
 }
 
-/// This process, its programs read from the host.
+/// The address space of this process, with the programs that its mappings name.
 fn own_space() -> AddressSpace {
     let text = fs::read_to_string("/proc/self/maps").expect("maps");
     let maps = Maps::parse(&text).expect("the kernel's own text");
@@ -110,7 +110,7 @@ fn inlined_functions_have_the_lines_of_their_calls() {
         chains.iter().any(|chain| chain.starts_with(&[("middle", 12), ("innermost", 7)])),
         "{chains:?}"
     );
-    // The shift is of the function in the middle, the return of the outer one. A shift cannot take the read into its own
+    // The shift belongs to the function in the middle, the return to the outer one. A shift cannot take the read into its own
     // instruction, as an exclusive or does.
     let line = |chain: &[(&str, u32)], line: u32| {
         let of = |place: usize| spans[place].source.line.line == line;
@@ -156,7 +156,7 @@ fn library(functions: &[(&str, u64, u64, u8)]) -> Vec<u8> {
         names.extend(name.bytes().chain([0]));
     }
     let none: &[u8] = &[];
-    // The nameless, the code, .dynsym (whose names are in the next one) and .dynstr: type, flags, address, content.
+    // The empty section, the code, .dynsym (with its names in the next section) and .dynstr: type, flags, address, content.
     let sections = [
         (0u32, 0u64, 0u64, none),
         (1, 6, 0x1000, &[0x90; 64]),

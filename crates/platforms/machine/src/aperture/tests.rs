@@ -167,7 +167,7 @@ fn an_unpinned_page_is_replaced_and_its_owner_can_end_the_grant() {
             assert!(!machine.is_current(&domain, *gref, other, false), "page {n}");
         }
     }
-    // One that is refused leaves the page that was there.
+    // A refused mapping leaves the page that was there.
     assert_eq!(map(1, GrantRef(300), false).0, MapStatus::BadGrant);
     let (_, frame) = map(1, grefs[7], false);
     // Pinned pages are neither replaced nor do they replace others.

@@ -19,8 +19,8 @@ impl Domain {
     /// Gives up ordinary pages of the domain: all of them, or on an error none. The host gets their
     /// memory, and grants of them are refused from then on.
     ///
-    /// The grant table cannot be given up. A domain should keep pages that it grants: a copy under
-    /// way to one allocates it again, so the domain holds more than is counted.
+    /// The grant table cannot be given up. A domain should keep pages that it grants: a copy that
+    /// is under way allocates the page again, so the domain holds more than is counted.
     pub(crate) fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), false)?;
@@ -39,7 +39,7 @@ impl Domain {
         })
     }
 
-    /// Has pages again that were marked as out.
+    /// Unmarks pages that were marked as out, and tells their users.
     fn keep(&self, pages: &Range<usize>) {
         self.balloon().clear(pages.clone());
         self.dma_pages().restore(self.id(), pages);

@@ -42,8 +42,8 @@ impl PageOwner for Domain {
         Domain::is_alive(self)
     }
 
-    /// Its ordinary pages that are not out. Pages of the exchange area change hands by flips, without a look at
-    /// references, so no card reaches them.
+    /// Its ordinary pages that are not out. Flips move pages of the exchange area without checking references,
+    /// so no card may reach those.
     #[inline]
     fn owns(&self, page: usize) -> bool {
         page < self.size().pages && !self.balloon().is_out(page)

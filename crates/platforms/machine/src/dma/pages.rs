@@ -12,7 +12,7 @@ use crate::memory::{BLOCK_PAGES, MemorySize};
 /// The longest pause between two checks for references.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
-/// Gives each domain its machine pages. None is given twice: an address of a domain that ended is nobody's.
+/// Gives each domain its machine pages. No page is given twice: an address of a domain that ended stays invalid.
 #[derive(Debug)]
 pub(crate) struct MachinePages {
     next: u64,
@@ -60,10 +60,10 @@ impl DmaPages {
         self.references.get_or_init(|| PageReferences::new(pages))
     }
 
-    /// Adds somebody who is asked for references to pages that are given up.
+    /// Adds a user, which is asked to drop references to pages that are given up.
     pub(crate) fn attach(&self, user: Weak<dyn PageUser>, pages: usize) {
         let mut users = self.lock();
-        // Made with the list locked, so that nobody finds the list without them.
+        // Made while the list is locked: whoever finds a user in the list finds the references too.
         self.references(pages);
         users.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, &user));
         users.push(user);
@@ -77,8 +77,8 @@ impl DmaPages {
         self.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until there are no references to pages that are marked as out. Returns whether that was
-    /// in time.
+    /// Waits until there are no references to pages that are marked as out. Returns whether they
+    /// ended in time.
     pub(crate) fn reclaim(&self, domain: DomId, pages: &Range<usize>) -> bool {
         // A card that is attached after this sees the mark: both lock the list.
         let users = self.users();
@@ -93,13 +93,13 @@ impl DmaPages {
             if Instant::now() > deadline {
                 return false;
             }
-            // A guest can ask for this at any rate, and each look takes the lock of every context.
+            // The pause grows: a guest can ask for this at any rate, and each check takes the lock of every context.
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
-    /// The domain has pages again, or keeps them.
+    /// Tells the users that the domain has these pages again, or keeps them.
     pub(crate) fn restore(&self, domain: DomId, pages: &Range<usize>) {
         self.users().iter().for_each(|user| user.restore(domain, pages.clone()));
     }

@@ -41,7 +41,7 @@ impl Domain {
         let Some(at) = self.entry_at(gref) else { return };
         let written = self.memory().write(at + 4, frame);
         if let (Ok(()), Ok(flags)) = (written, self.memory().atomic_u16(at)) {
-            // Release: who sees the bit sees the frame.
+            // Release: a guest that sees the bit sees the frame.
             flags.fetch_or(gtf::TRANSFER_COMPLETED, Ordering::Release);
         }
     }
@@ -112,7 +112,7 @@ impl ExchangePage {
         Arc::ptr_eq(&self.held.domain, domain)
     }
 
-    /// Unmaps the page and makes the guest its owner; answers its number.
+    /// Unmaps the page and makes the guest its owner; returns its number.
     fn give(self) -> u32 {
         drop(self.region);
         self.held.give()

@@ -27,8 +27,8 @@ pub enum BalloonError {
     },
     /// Too little is free. The guest gave up all that it could.
     #[error(
-        "not enough free memory in the guest: it keeps {kept} KiB and not {asked} KiB, since \
-             the rest is in use or shares a 2 MiB block with what is; ask for {kept} KiB or more, \
+        "not enough free memory in the guest: it keeps {kept} KiB, not {asked} KiB, because the \
+             rest is in use or in a 2 MiB block with pages in use; ask for {kept} KiB or more, \
              or go on in steps below 2048 KiB, which break blocks"
     )]
     InUse {

@@ -52,9 +52,9 @@ struct Block {
 /// The page numbers of a guest.
 pub(super) struct Frames {
     grouping: Grouping,
-    /// By number.
+    /// The ordinary pages, by number.
     ordinary: Vec<State>,
-    /// By number / [`BLOCK_PAGES`].
+    /// Their blocks, by page number / [`BLOCK_PAGES`].
     blocks: Vec<Block>,
     /// Numbers behind the ordinary ones that are free. Taken from the end.
     reserved: Vec<usize>,

@@ -39,8 +39,7 @@ impl OwnPages {
         self.first
     }
 
-    /// The pages as a region with a lifetime of its own. They must not be used after these are
-    /// dropped.
+    /// The pages as a region with a lifetime of its own. It must not be used after this is dropped.
     ///
     /// # Errors
     /// Never for pages that exist.

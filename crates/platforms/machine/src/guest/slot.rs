@@ -1,9 +1,9 @@
 //! Slots: places for pages from the driver domain, and the pages that came.
 //!
-//! A slot is a grant entry that accepts a transfer. Its `frame` says where the guest wants the
-//! page, a pseudo-physical number from the [grouping allocator](super::grouping); the transfer
-//! replaces it by the page's machine number, which is mapped and later given back. The hypervisor
-//! ignores the first, as Xen does for a guest that keeps its own page tables.
+//! A slot is a grant entry that accepts a transfer. In its `frame` the guest says where it wants the
+//! page: a pseudo-physical number from the [grouping allocator](super::grouping), which the
+//! hypervisor ignores, as Xen does for a guest that keeps its own page tables. The transfer replaces
+//! it by the page's machine number. The guest maps the page by that, and later gives it back.
 
 use std::mem;
 use std::ops::Deref;
@@ -111,7 +111,7 @@ impl Drop for Slot {
 }
 
 impl Inner {
-    /// The addresses that a page number is in, and the page's index in them.
+    /// The address space that holds page number `pfn`, and the page's index in it.
     fn place(&self, pfn: usize) -> (&Arc<Space>, usize) {
         match pfn.checked_sub(self.size.pages) {
             Some(reserved) => (&self.places, reserved),

@@ -93,7 +93,7 @@ impl Inner {
         self.table.write(at + 2, to.0).map_err(outside)?;
         self.table.write(at + 4, frame).map_err(outside)?;
         let flags = self.table.atomic_u16(at).map_err(outside)?;
-        // Release: who sees the flags sees the domain and the frame.
+        // Release: a reader that sees the flags sees the domain and the frame.
         flags.store(kind, Ordering::Release);
         Ok(())
     }

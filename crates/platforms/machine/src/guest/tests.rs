@@ -104,7 +104,7 @@ fn a_page_is_released_once_and_not_while_it_is_mapped() {
     drop(mapping);
     assert!(guest.release(&pages, 0));
     drop(pages);
-    // The other's page was not freed with those that it was among.
+    // The page that `other` got was not freed with `pages`.
     assert_eq!(fetch(&machine, &domain, again[0].0, 0, 1), CopyStatus::Okay);
     drop(other);
     assert!(guest.share(DRIVER_DOMAIN, 63).is_ok());
@@ -157,7 +157,7 @@ fn channels_that_the_guest_has_closed_make_room_for_others() {
     assert!(matches!(offer(), Err(Error::Exhausted(_))));
     drop(others);
     let (_event, _) = offer().unwrap();
-    // The first one was kept: it is bound as it was.
+    // The first channel was kept: it is bound as it was.
     assert!(machine.bind_interdomain(&domain, port).is_err());
     drop(first);
 }

@@ -83,7 +83,7 @@ fn nothing_but_the_granted_bytes_reaches_nothing_but_the_guests_pages() {
     guest.region().copy_out(0, &mut bytes).unwrap();
     assert!(!bytes.contains(&9) && !bytes.contains(&0xee));
     assert_eq!(copies.counts().bytes, 0);
-    // More than one hypercall does: the rest is not looked at.
+    // More copies than one hypercall does: the rest is ignored.
     let many = vec![ordinary; 100];
     copies.grant(&mut [(0, buffer(9, 500).0)].into_iter());
     assert_eq!(machine.copy_granted(domain.id(), copies.id(), &many).unwrap(), 1);
@@ -97,7 +97,7 @@ fn one_guest_copies_nothing_of_anothers() {
     let copies = machine.guest_copies(&one, CopyForm::Mapped).unwrap();
     let hypercall = table(&machine, &one);
     hypercall.grant(&mut [(0, buffer(5, 100).0)].into_iter());
-    // The numbers are each guest's own.
+    // Each guest has its own numbers.
     for id in [copies.id(), hypercall.id(), u32::MAX] {
         let done = machine.copy_granted(other.id(), id, &[request(0, 100, 40)]).unwrap_or(0);
         assert_eq!(done, 0);
@@ -155,7 +155,7 @@ fn a_pool_is_read_and_not_written_by_its_guest() {
     copier.copy(&pages, &mut batch);
     assert_eq!(batch.map(|copy| copy.done), [true, false, false, false]);
     assert_eq!(pages.read::<[u8; 5]>(100).as_ref(), Ok(b"frame"));
-    // The file that the guest got cannot be written, nor get holes, nor be made shorter.
+    // The guest can neither write to its file, nor make holes in it, nor shorten it.
     let file = machine.pool(domain.id(), copies.id()).unwrap();
     let file = file.pool_file().unwrap();
     assert!(Region::map(file, 0, PAGE_SIZE).is_err());

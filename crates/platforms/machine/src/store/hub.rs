@@ -59,7 +59,7 @@ impl StoreHub {
 
     /// Cleans up after a dead domain: removes the nodes that it owns below `/local/domain/DOMID`,
     /// its permissions everywhere (domain 0 becomes the owner of what it left behind), its watches
-    /// and its transactions. Its connections answer [`StoreError::Gone`] from now on.
+    /// and its transactions. Its connections return [`StoreError::Gone`] from now on.
     ///
     /// Domain 0 is never forgotten.
     pub fn forget(&self, domid: DomId) {
@@ -98,8 +98,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Closes the connection of a domain that is gone. It hangs up too: the thread of a guest that
-    /// reads nothing waits until answers are read, and would stay.
+    /// Closes the connection of a domain that is gone, and its socket: while a guest reads nothing,
+    /// the thread that serves it waits, and would stay for ever.
     fn close(&self) {
         self.queue.close("the domain is gone");
         if let Some(socket) = &self.socket {
@@ -152,7 +152,7 @@ impl Hub {
         Ok(())
     }
 
-    /// The tree as a connection sees it, to look at `path`.
+    /// The tree as a connection sees it, to read `path`.
     pub fn view(
         &mut self,
         id: ConnectionId,

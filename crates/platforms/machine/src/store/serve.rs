@@ -29,7 +29,7 @@ const OUTGOING_MAX: usize = 256 * 1024;
 /// Requests that a guest may make at once. A handshake takes about a hundred.
 pub(super) const REQUESTS: u32 = 8192;
 /// Requests per second after that. A guest that makes more waits for its answers: each request holds
-/// the lock of the store, and a write looks at everybody's watches.
+/// the lock of the store, and a write checks everybody's watches.
 pub(super) const REQUESTS_PER_SECOND: u32 = 1000;
 /// While more bytes than this wait, events stay in their own bounded queue.
 const OUTGOING_BUSY: usize = 16 * 1024;
@@ -77,7 +77,7 @@ struct Session {
     decoder: Decoder,
     /// Messages not yet sent.
     outgoing: Vec<u8>,
-    /// Of its requests.
+    /// The rate of its requests.
     pace: Pace,
 }
 
@@ -89,7 +89,7 @@ impl Session {
             self.flush()?;
             if self.wait()? {
                 self.receive()?;
-                // This thread is the guest's: it alone waits.
+                // This thread serves one guest: no other waits.
                 std::thread::sleep(self.pace.wait(Instant::now()));
             }
         }

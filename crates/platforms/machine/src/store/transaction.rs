@@ -41,7 +41,7 @@ impl Transaction {
         }
     }
 
-    /// The tree as this transaction sees it, to look at `path`.
+    /// The tree as this transaction sees it, to read `path`. The transaction relies on that node from now on.
     pub fn view(&mut self, path: &AbsPath) -> Result<&Tree, StoreError> {
         self.rely_on(path, Scope::Node)?;
         Ok(&self.tree)

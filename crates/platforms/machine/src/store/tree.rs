@@ -131,7 +131,7 @@ impl Tree {
             .ok_or_else(|| StoreError::NotFound(path.as_str().to_owned()))
     }
 
-    /// When what is in `scope` of a path last changed; none if there is no such node.
+    /// When the node or the subtree at a path last changed; none if there is no such node.
     pub fn version(&self, path: &AbsPath, scope: Scope) -> Option<u64> {
         let (node, missing) = self.nearest(path);
         (missing == 0).then_some(match scope {
@@ -140,7 +140,7 @@ impl Tree {
         })
     }
 
-    /// Makes a change as `caller`, wholly or not at all. Answers what changed.
+    /// Makes a change as `caller`, wholly or not at all. Returns what changed.
     pub fn apply(&mut self, caller: DomId, change: &Change) -> Result<Vec<Touched>, StoreError> {
         match change {
             Change::Write { path, value } => self.put(caller, path, Some(value)),

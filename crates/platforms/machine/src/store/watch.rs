@@ -8,7 +8,7 @@ use super::tree::Touched;
 
 /// Fires when a domain becomes known to the store.
 pub(super) const INTRODUCE_DOMAIN: &str = "@introduceDomain";
-/// Fires when a domain is released, has crashed or was shut down.
+/// Fires when a domain is released.
 pub(super) const RELEASE_DOMAIN: &str = "@releaseDomain";
 
 /// One registration: a path and the watcher's token.

@@ -1,4 +1,4 @@
-//! A machine whose guests are separate processes: a test runs itself again as one.
+//! A machine whose guests are separate processes: a test runs itself again as a guest.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -41,7 +41,7 @@ pub struct Host {
 
 impl Host {
     pub fn new(test: &str, size: MemorySize) -> Self {
-        // A host of before may still be removing its socket.
+        // An earlier host may still be removing its socket.
         static HOSTS: AtomicUsize = AtomicUsize::new(0);
         let number = HOSTS.fetch_add(1, Ordering::Relaxed);
         let name = format!("pvnet-{test}-{}-{number}", std::process::id());
@@ -72,7 +72,7 @@ impl Drop for Host {
     }
 }
 
-/// The guest's process, and a line of numbers each way, which the test harness's lines are not.
+/// The guest's process, and a line of numbers each way. The guest's begin with `>`, unlike the test harness's.
 pub struct Process {
     pub child: Child,
     says: BufReader<ChildStdout>,

@@ -67,9 +67,9 @@ fn edges(here: &Loopback) -> Outcome {
     ensure(edges.next(TIMEOUT), "no edge")?;
     // This event comes while the port is masked. It must not be lost.
     theirs.notify()?;
-    ensure(!edges.next(QUIET_PERIOD), "an edge before the look")?;
+    ensure(!edges.next(QUIET_PERIOD), "an edge before the event is taken")?;
     ours.take()?;
-    ensure(edges.next(TIMEOUT), "no edge for an event that came before the look")?;
+    ensure(edges.next(TIMEOUT), "no edge for an event that came before the take")?;
     ours.take()?;
     ensure(!edges.next(QUIET_PERIOD), "an edge for nothing")
 }
@@ -82,7 +82,7 @@ fn ping_pong(here: &Loopback) -> Outcome {
     std::thread::scope(|scope| {
         let back = scope.spawn(move || {
             let edges = Edges::of(&ours).map_err(|error| error.to_string())?;
-            // And one event for the binding.
+            // One event more than rounds: that of the binding.
             for _ in 0..=ROUNDS {
                 wait(&edges).map_err(|error| error.to_string())?;
                 ours.take().and_then(|()| ours.notify()).map_err(|error| error.to_string())?;

@@ -20,7 +20,7 @@ use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal};
 type Host = Metered<Xen>;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
-/// The interface whose frontend lists the multicast groups that it wants; the frames of [`traffic`] are to stations.
+/// The interface whose frontend lists the multicast groups that it wants; [`traffic`] sends unicast frames only.
 const LISTING: u8 = 1;
 /// Frames in one page, in three, and in sixteen pages and the header channel: the largest frame.
 const SIZES: [usize; 6] = [14, 60, 1514, 9014, 10_000, 65_535];
@@ -110,7 +110,7 @@ fn connect(
         ..netfront::Config::default()
     };
     let guest = here.guest.clone();
-    // A second connection to the store, over the other transport, as another process has it.
+    // A second connection to the store, over the other transport, as another process would have it.
     let stream = xen::store::connect_by_device()?;
     let store = Arc::new(xenstore::Client::new(stream)?);
     let frontend = std::thread::spawn(move || Frontend::connect(&guest, store, &device, &config));
@@ -233,7 +233,7 @@ fn with_interfaces(
     outcome
 }
 
-/// The list of groups over the ring, and the key in the store that turns it off and on.
+/// The list of groups over the ring: the frames of a group come only while it is listed.
 fn lists(interfaces: &mut [Interface; 2]) -> Outcome {
     let all = [1, 2, 3].map(|n| [1, 0, 0x5e, 1, 1, n]);
     equal(reached(interfaces, &all)?, vec![])?;

@@ -196,7 +196,7 @@ fn ended(here: &Loopback, other: Other, domid: &str) -> Outcome {
     let mut batch = [GrantCopy::new(source, Dest::Private(&mut byte), 1)];
     here.xen.copy(&mut batch);
     equal(batch[0].status, CopyStatus::BadSource)?;
-    // Not a page that is mapped: Xen keeps it and would map it again.
+    // Page 3 is not mapped. A mapped page would be kept by Xen and mapped again.
     let mapped = here.xen.map(&peer, &grefs[3..]);
     ensure(matches!(mapped, Err(Error::BadGrant { .. })), format!("{mapped:?}"))?;
     let bound = here.xen.bind_interdomain(&peer, port);

@@ -46,7 +46,7 @@ const _: () = {
     assert!(RESTRICT_DOMID == 0x0002_4506);
 };
 
-/// Binds to a port that `remote_domain` offered to this domain; answers the port at this end.
+/// Binds to a port that `remote_domain` offered to this domain; returns the port at this end.
 pub(crate) fn bind_interdomain(
     fd: BorrowedFd<'_>,
     remote_domain: u16,
@@ -76,7 +76,7 @@ pub(crate) fn notify(fd: BorrowedFd<'_>, port: u32) -> Result<()> {
 
 /// Empties the queue of ports with events and clears its overflow.
 pub(crate) fn reset(fd: BorrowedFd<'_>) -> Result<()> {
-    // SAFETY: the device takes no argument, and looks at none.
+    // SAFETY: the device takes no argument, and reads none.
     unsafe { call::<RESET, _>(fd, &mut ()).map(drop) }
 }
 

@@ -11,7 +11,7 @@ use super::{call, number};
 /// Most pages of one allocation: all that the device gives by default.
 pub(crate) const PAGES_MAX: usize = 1024;
 
-/// The structures' sizes with one reference, which is what their ioctls' numbers carry.
+/// The numbers carry the structures' sizes, that of `AllocGref` with one reference.
 const ALLOC_GREF: Opcode = number(b'G', 5, 24);
 const DEALLOC_GREF: Opcode = number(b'G', 6, size_of::<DeallocGref>());
 
@@ -39,7 +39,6 @@ struct AllocGref {
 struct DeallocGref {
     index: u64,
     count: u32,
-    /// Padding.
     pad: u32,
 }
 
@@ -52,8 +51,8 @@ const _: () = {
     assert!(DEALLOC_GREF == 0x0010_4706);
 };
 
-/// Allocates `count` zeroed pages, contiguous from the answered offset in the device, and grants
-/// each to `domid`. Passes their references to `put` in order.
+/// Allocates `count` zeroed pages and grants each to `domid`. They are contiguous from the returned
+/// offset in the device. Passes their references to `put` in order.
 pub(crate) fn alloc_grefs(
     fd: BorrowedFd<'_>,
     domid: u16,

@@ -38,7 +38,7 @@ impl Peer {
         }
     }
 
-    /// Nothing more comes before an answer.
+    /// Asserts that the client sends nothing more before it has an answer.
     fn hear_nothing(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let more = self.stream.read(&mut [0]).unwrap_err();

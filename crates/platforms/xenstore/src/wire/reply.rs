@@ -81,7 +81,7 @@ impl DirectoryPart {
         text::join(std::iter::once(generation.as_str()).chain(names).chain(end))
     }
 
-    /// Reads it back.
+    /// Reads a piece from its payload.
     ///
     /// # Errors
     /// [`ErrorCode::Einval`] if it is malformed, or holds no name and does not end the list: a

@@ -208,7 +208,7 @@ fn parse_write(payload: &[u8]) -> Result<Request<'_>, ErrorCode> {
     })
 }
 
-/// Path and token. A third string is reserved, and in later versions a depth: not served.
+/// Path and token. A third string is reserved; later versions have a depth there, which is not served.
 fn parse_watch(payload: &[u8]) -> Result<(&str, &str), ErrorCode> {
     match text::split(payload)?[..] {
         [path, token] | [path, token, ""] => Ok((path, token)),

@@ -240,7 +240,7 @@ fn accesses_to_unmapped_pages_are_counted() {
     read(&mut world, 0x7f00_0000_0000);
     assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.counters.read_misses, 1);
-    // One that is a physical address is where it says, and no TLB is lookups.
+    // An access to a physical address goes there, and looks up no TLB.
     read(&mut world, FIRST);
     assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.model.cached_address(FIRST), FIRST);

@@ -181,7 +181,6 @@ impl NaivePolicy {
     }
 }
 
-/// An event of a trace.
 #[derive(Clone, Debug)]
 enum Step {
     Access {

@@ -6,7 +6,6 @@ use scope_model::{
 
 pub const PAGE: u64 = 4096;
 const TABLES: u64 = 0x10_0000;
-/// The end of memory.
 pub const END: u64 = 1 << 33;
 
 /// Memory that contains only page tables.
@@ -56,12 +55,10 @@ pub const ROOT: u64 = 0x1000;
 pub const OTHER: u64 = 0x2000;
 pub const GLOBAL: u64 = 1 << 8;
 
-/// A processor with a memory.
 pub fn world(memory: Memory, config: Config) -> World {
     World::new(memory, Paging { root: ROOT, global: true, ..Paging::default() }, config)
 }
 
-/// Reads a word.
 pub fn read(world: &mut World, address: u64) {
     world.data(address, 8, false);
 }

@@ -59,8 +59,8 @@ fn a_direct_jump_into_the_middle_of_a_function_is_no_return() {
     assert_eq!((nodes[2].parent, nodes[2].kind), (1, CallKind::Jump));
 }
 
-/// The nodes of a retpoline, which calls over its own trap, writes the target over the return address and returns; the target returns to
-/// its caller. `thunk` is how the retpoline's function is known.
+/// The nodes of a retpoline. It calls over its own trap, writes the target over the return address and returns. The target returns to
+/// the retpoline's caller. `thunk` is how the retpoline's function is known.
 fn retpoline(thunk: EntryKind) -> Vec<CallNode> {
     let mut graph = CallGraph::new(0);
     let (caller, trampoline, target) = (0x1000, 0x2000, 0x3000);
@@ -100,7 +100,7 @@ fn a_return_to_an_address_that_was_written_is_a_jump() {
     assert_eq!(seen, expected);
 }
 
-/// The same retpoline by its name: the target is the caller's.
+/// The same retpoline, known as a thunk: the target has the retpoline's caller.
 #[test]
 fn what_a_retpoline_leads_to_is_called_by_whoever_called_the_retpoline() {
     let nodes = retpoline(EntryKind::Thunk);

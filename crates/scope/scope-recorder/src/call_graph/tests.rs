@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::functions::KnownFunction;
 
-/// A function's address by its number; the kinds of functions.
+/// A function lies at `KERNEL` or `USER` plus `STEP` times its number.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const USER: u64 = 0x40_0000;
 const STEP: u64 = 0x1000;
@@ -19,8 +19,8 @@ const SWITCH: u64 = 19;
 /// A function that only goes on to another; in a program, a link to a library.
 const THUNK: u64 = 20;
 
-/// The blocks of a function: where they lie and where they lead. A block's second half is a block too, for the rest of one that
-/// an exception interrupted.
+/// The blocks of a function: where they lie and where they lead. A block's second half is a block too, for the rest of a block
+/// that an interrupt left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Entry,
@@ -224,7 +224,7 @@ impl Machine {
         THUNK * STEP + if self.is_user() { USER } else { KERNEL }
     }
 
-    /// A call through a thunk: the function is the caller's, and the thunk has its own instructions only.
+    /// A call through a thunk: the function has the thunk's caller, and only the thunk's own instructions count for the thunk.
     fn call_through_thunk(&mut self, function: u64) {
         let thunk = self.thunk();
         self.call(thunk);

@@ -14,7 +14,7 @@ use super::*;
 use crate::Machine;
 use crate::domain::Domain;
 
-/// Holds references until it was asked so often.
+/// Holds references until it has been asked `asks` times.
 struct Card {
     domain: Arc<Domain>,
     held: Range<usize>,
@@ -181,7 +181,7 @@ fn a_static_mapping_follows_the_balloon() {
     assert_eq!(mapped(), all - 200);
     domain.increase_reservation(100..200).unwrap();
     assert_eq!(mapped(), all - 100);
-    // One that is awake and confirms nothing keeps the domain's pages.
+    // A card that is awake and confirms nothing keeps the domain's pages.
     memory.completions.write(completion::INVALIDATION + 4, 0u32).unwrap();
     assert!(domain.decrease_reservation(400..401).is_err());
     assert!(domain.owns(400));

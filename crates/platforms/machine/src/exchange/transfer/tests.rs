@@ -41,7 +41,7 @@ impl Inside {
         ExchangePage::take(&self.domain).unwrap()
     }
 
-    /// Transfers one page; answers it when it is refused.
+    /// Transfers one page; returns it if it is refused.
     fn send(
         &self,
         gref: GrantRef,
@@ -83,8 +83,8 @@ fn number(page: &dyn FlipPage) -> u32 {
 
 /// How many pages of the domain's exchange area this process has mapped, with repeats.
 fn mapped(domain: &Domain) -> usize {
-    // The kernel lists mappings piece by piece; other tests' threads map and unmap meanwhile, and
-    // may hide one of ours from a reading. Two that agree are believed.
+    // The kernel lists mappings piece by piece. Other tests' threads map and unmap meanwhile, which
+    // may hide one of ours from a reading. So two readings must agree.
     let mut last = mapped_once(domain);
     loop {
         let now = mapped_once(domain);
@@ -345,7 +345,7 @@ fn a_grant_does_not_reach_into_the_area() {
     assert!(inside.machine.map(&inside.domain, &grefs).is_err());
 }
 
-/// It sees its own frames before they are sent, and nothing else.
+/// The guest sees its own frames before they are sent, and nothing else.
 #[test]
 fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let machine = Machine::new();
@@ -356,7 +356,7 @@ fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let place = page.frame() as usize * PAGE_SIZE - area;
     page.write(100, 0xfeed_u16).unwrap();
     assert_eq!(kept.read(place + 100), Ok(0xfeed_u16));
-    // Its writes reach nobody else, and are gone when the page is used again.
+    // The guest's writes reach nobody else, and are gone when the page is used again.
     kept.write(place, 0xbad_u16).unwrap();
     let (_slot, gref) = other.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     let (status, page) = other.send(gref, page).unwrap_err();

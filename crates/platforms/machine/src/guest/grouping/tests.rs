@@ -1,4 +1,4 @@
-//! No page is two things at once, and blocks serve what they are for.
+//! A page has one use at a time, and blocks are used for what they are reserved for.
 
 use std::collections::BTreeSet;
 

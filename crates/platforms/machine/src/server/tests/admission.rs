@@ -90,7 +90,7 @@ fn a_guest_of_sealed_memory_makes_no_holes_and_is_served_only_when_it_is_sealed(
     let peer = daemon.peer(DomId(u16::try_from(welcome.arg).unwrap()));
     let len = SIZE.pages * PAGE_SIZE;
     let memory = Region::map(&fds[0], 0, len).unwrap();
-    // Its first page of its own is granted, and a hole in it is still possible.
+    // A page is granted, and the guest can still make holes.
     memory.write(8 * 8, [1u16, 0]).unwrap();
     memory.write(8 * 8 + 4, 3u32).unwrap();
     memory.write(3 * PAGE_SIZE, 42u8).unwrap();
@@ -113,7 +113,7 @@ fn a_guest_of_sealed_memory_makes_no_holes_and_is_served_only_when_it_is_sealed(
     request.pages[0] = 1;
     assert!(call(&socket, &request).is_err(), "there is no balloon either");
     assert_eq!(peer.pages_out(), 0);
-    // The library does it for its users.
+    // The library makes this call for its users.
     let (guest, _store) = daemon.join("guest-sealed");
     let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
     let peer = daemon.peer(guest.domid());

@@ -1,3 +1,5 @@
+//! A domain that is forgotten leaves no nodes, rights, quotas or connections.
+
 use xenstore::{Access, Permissions, Store, StoreError};
 
 use super::{DomId, GUEST, OTHER, denied, event, events, machine, not_found, owned_by};

@@ -31,7 +31,7 @@ impl Raw {
         }
     }
 
-    /// Sends one message and answers its reply, passing over events.
+    /// Sends one message and returns its reply; skips events.
     fn ask(&mut self, kind: u32, tx_id: u32, payload: &[u8]) -> Message {
         self.stream.write_all(&raw(kind, tx_id, payload)).unwrap();
         loop {
@@ -131,7 +131,7 @@ fn a_guest_that_reads_late_finds_its_events() {
     assert!(guest.is_alive());
 }
 
-/// Its thread must not stay while the guest's end is held open and not read.
+/// The server's thread must end even if the guest keeps its end open and reads nothing.
 #[test]
 fn a_forgotten_guest_that_does_not_read_is_disconnected() {
     let (hub, dom0, ..) = machine();

@@ -128,7 +128,7 @@ proptest! {
         }
         match store.end(tx, true) {
             Ok(()) => {
-                // As if all that was not refused had happened at the end.
+                // As if all accepted acts had happened at the end.
                 for act in done {
                     prop_assert_eq!(model.act(act), Ok(()));
                 }

@@ -1,3 +1,5 @@
+//! Who may read and write which nodes, and who owns new ones.
+
 use hypervisor::DomId;
 use xenstore::{Access, Permissions, Store, StoreError};
 

@@ -1,3 +1,5 @@
+//! What one guest may use of the store is bounded.
+
 use xenstore::{Access, PAYLOAD_MAX, PENDING_MAX, Store, StoreError};
 
 use super::super::quota;

@@ -1,3 +1,5 @@
+//! Transactions are isolated, and conflicts are found.
+
 use xenstore::{Access, Permissions, Store, StoreError, TransactionId};
 
 use super::super::LocalStore;

@@ -1,3 +1,5 @@
+//! Watches fire for the changes that their domain may see.
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xenstore::{Access, Permissions, Store, StoreError};
 
@@ -22,13 +24,13 @@ fn a_watch_fires_for_its_node_and_all_nodes_below() {
     let permissions = guest.permissions(None, "dir").unwrap();
     guest.set_permissions(None, "dir", &permissions).unwrap();
     guest.remove(None, "dir/a").unwrap();
-    // None of these: no change, a node beside, a node above, a look.
+    // None of these fires: no change, a node beside, a node above, a read, nothing removed.
     guest.mkdir(None, "dir").unwrap();
     guest.write(None, "dirt", "1").unwrap();
     dom0.write(None, "/local/domain/5", "1").unwrap();
     guest.read(None, "dir").unwrap();
     guest.remove(None, "dir/none").unwrap();
-    // Equal events that wait are one.
+    // Equal events that wait are merged.
     let fired =
         ["/dir", "/dir/a/b", "/dir/a"].map(|at| event(&format!("/local/domain/5{at}"), "t"));
     assert_eq!(events(&guest), fired);

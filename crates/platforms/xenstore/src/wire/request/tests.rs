@@ -1,3 +1,5 @@
+//! Requests are written and read back; malformed ones are refused.
+
 use proptest::prelude::*;
 
 use super::super::permissions::tests::permissions;

@@ -91,7 +91,7 @@ impl World {
             Step::Surrender(count) => self.surrender(count),
             Step::Lose(page) => self.leaving += usize::from(pick(&mut self.pages, page).is_some()),
             Step::Forge(frames) if self.hostile => {
-                // It may be refused or not: `check` looks at the owners.
+                // The call may be refused or not: `check` tests the owners.
                 let _ = self.inside.machine.surrender(self.inside.domain.id(), &frames);
             }
             Step::Forge(_) => {}
@@ -150,7 +150,7 @@ impl World {
         match slot.claim().unwrap() {
             Some(page) => {
                 let mark = mark.expect("a page was sent before one is claimed");
-                // A hostile guest that gave the page back before sees what is its own.
+                // A hostile guest may have given the page back before, and then sees other bytes of its own.
                 assert!(self.hostile || filled_with(&page, mark), "another's bytes");
                 self.pages.push((page, mark));
             }

@@ -3,7 +3,6 @@
 mod processes;
 mod tables;
 
-use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -56,7 +55,7 @@ pub fn run(args: &CallsArgs) -> Result<()> {
     let costs = args.costs.read(&recording.config)?;
     let graph = CallGraph::new(&recording, &args.within)?;
     let view = tables::View { graph: &graph, costs, event: args.event, filter: &args.filter };
-    let bold = stdout().is_terminal();
+    let bold = ::report::wants_bold();
     if args.json {
         return show(&json(&CallsData::new(&graph, &costs, &args.filter))?);
     }

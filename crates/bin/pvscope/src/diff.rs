@@ -3,7 +3,6 @@
 mod doubts;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 
 use ::report::{Table, human};
@@ -53,7 +52,7 @@ pub fn run(args: &DiffArgs) -> Result<()> {
         text += &format!("warning: {warning}\n");
     }
     for (caption, table) in diff.tables() {
-        text += &format!("\n{caption}\n{}", table.render(stdout().is_terminal()));
+        text += &format!("\n{caption}\n{}", table.render(::report::wants_bold()));
     }
     show(&text)
 }

@@ -9,7 +9,6 @@ mod stages;
 mod tests;
 mod view;
 
-use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -69,7 +68,7 @@ pub fn run(args: &PacketArgs) -> Result<()> {
     let mut text = if args.json {
         json(&PacketData::new(&packet, &costs))?
     } else {
-        packet.text(&costs, stdout().is_terminal()) + "\n"
+        packet.text(&costs, ::report::wants_bold()) + "\n"
     };
     if let Some(path) = &args.html {
         let page = page::page(&packet, &costs);
@@ -94,7 +93,7 @@ fn distribution(
     show(&if args.json {
         json(&distribution.data())?
     } else {
-        let table = distribution.table().render(stdout().is_terminal());
+        let table = distribution.table().render(::report::wants_bold());
         format!("{}\n\n{table}", distribution.lead())
     })
 }

@@ -5,7 +5,7 @@ mod tables;
 mod words;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -73,18 +73,18 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     if args.csv {
         return show(&ReportData::new(&summary, &args.filter).csv());
     }
-    let is_terminal = std::io::stdout().is_terminal();
+    let bold = ::report::wants_bold();
     if args.lines || args.inlines {
         if recording.lines.is_empty() {
             return Err(without_lines());
         }
         let table = if args.lines { lines } else { inlines };
         let table = table(&summary, &args.filter, args.top);
-        return show(&format!("{}\n\n{}", lead(&summary), table.render(is_terminal)));
+        return show(&format!("{}\n\n{}", lead(&summary), table.render(bold)));
     }
     let mut text = format!("{}\n{}\n\n", lead(&summary), model(&summary));
     for (caption, table) in tables(&summary, args.top) {
-        text += &format!("{caption}\n{}\n", table.render(is_terminal));
+        text += &format!("{caption}\n{}\n", table.render(bold));
     }
     text += &format!("{}\n{}\n", caveats(&summary), provenance(&recording.provenance));
     if let Some(path) = &args.html {

@@ -32,5 +32,5 @@ pub use file::{Error, read, write_atomic};
 pub use machine::Machine;
 pub use manual::{SchemaArgs, json_commands, write_manual};
 pub use stats::{Samples, Stats, count, human};
-pub use table::{Align, Table};
+pub use table::{Align, Table, wants_bold};
 pub use verdict::{Rule, Sensitivity, Unit, Verdict};

@@ -1,7 +1,6 @@
 //! Man pages, completions and schemas of a program, for packages.
 
 use std::io;
-use std::io::IsTerminal as _;
 use std::path::Path;
 
 use clap::{Args, Command};
@@ -9,6 +8,7 @@ use clap_complete::{Shell, generate_to};
 use document::Kind;
 
 use crate::Table;
+use crate::table::wants_bold;
 
 /// Writes a page for a program and each of its commands, completions and schemas into a folder, which is created if missing.
 ///
@@ -48,7 +48,7 @@ impl SchemaArgs {
             for Kind { name, id, commands, .. } in kinds {
                 table.row([name.to_owned(), id.to_owned(), commands.join(", ")]);
             }
-            return Ok(table.render(std::io::stdout().is_terminal()));
+            return Ok(table.render(wants_bold()));
         };
         let is_meant = |kind: &Kind| kind.name == name || kind.commands.contains(&&**name);
         let kind = kinds.clone().find(is_meant).ok_or_else(|| {

@@ -68,11 +68,7 @@ impl Table {
 
     /// Writes the table to standard output, its header in bold if that is a terminal.
     pub fn print(&self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        // https://no-color.org: any non-empty value asks for plain text.
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let bold = out.is_terminal() && !plain;
-        out.write_all(self.render(bold).as_bytes())
+        io::stdout().lock().write_all(self.render(wants_bold()).as_bytes())
     }
 
     /// The table as text, one line for the header, one for a rule and one per row; with `bold`, the header is wrapped
@@ -125,6 +121,13 @@ impl Table {
             });
         aligned.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     }
+}
+
+/// Whether standard output is a terminal whose user has not asked for plain text, by any value of `NO_COLOR` (<https://no-color.org>).
+#[must_use]
+pub fn wants_bold() -> bool {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !is_plain
 }
 
 impl fmt::Display for Table {

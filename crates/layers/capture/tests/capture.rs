@@ -360,8 +360,8 @@ fn packets_of_concurrent_sides_are_in_order() {
     let packets = packets(&file);
     assert!(packets.is_sorted_by_key(|packet| packet.timestamp));
     assert_eq!(totals.written + totals.lost, 3 * BATCHES as u64);
-    // A batch is lost only while other threads hold all buffers.
-    assert!(totals.written > 0);
+    // Fewer threads than buffers: a batch finds one.
+    assert_eq!(totals.lost, 0);
 }
 
 #[test]

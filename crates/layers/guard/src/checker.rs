@@ -9,8 +9,8 @@ use wire::{arp, ethernet, ipv4, ipv6};
 
 use crate::addresses::Addresses;
 use crate::hidden;
-use crate::hidden::Policy;
 use crate::nd::{self, Claim};
+use crate::settings::Policy;
 
 /// The ports of a DHCP request, as a datagram has them: from 68 to 67.
 const DHCP_REQUEST: [u8; 4] = [0, 68, 0, 67];

@@ -4,9 +4,7 @@
 //! behind it (CVE-2021-27853, CVE-2021-27861). The parser does not look that far, so such frames are refused.
 
 use port::Frame;
-use wire::ethernet::{EtherType, MacAddr};
-
-use crate::addresses::Allowed;
+use wire::ethernet::EtherType;
 
 /// Below this value, the field after the addresses is the length of an IEEE 802.3 frame, and an LLC header follows.
 const TYPES: u16 = 0x0600;
@@ -51,14 +49,4 @@ pub(crate) fn is_hidden(frame: &Frame) -> bool {
 
 fn is_listed(llc: &[u8]) -> bool {
     llc.first_chunk().is_some_and(|llc| LLC.contains(llc))
-}
-
-/// The source addresses that a port may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Its MAC address.
-    pub mac: MacAddr,
-    /// Its IP addresses, besides the link-local one that follows from the MAC address. None leaves
-    /// IP sources unchecked.
-    pub addresses: Option<Vec<Allowed>>,
 }

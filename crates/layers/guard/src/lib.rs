@@ -90,8 +90,7 @@ use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Layer, Received}
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
-pub use hidden::Policy;
-pub use settings::{GuardMode, GuardStatus, Sources, deserialize_allowed};
+pub use settings::{GuardMode, GuardStatus, Policy, Sources, deserialize_allowed};
 
 /// An ingress queue whose frames all have the source that a policy allows.
 pub struct Guard {

@@ -7,7 +7,16 @@ use serde::{Deserialize, Serialize};
 use wire::ethernet::MacAddr;
 
 use crate::addresses::Allowed;
-use crate::hidden::Policy;
+
+/// The source addresses that a port may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// Its IP addresses, besides the link-local one that follows from the MAC address. None leaves
+    /// IP sources unchecked.
+    pub addresses: Option<Vec<Allowed>>,
+}
 
 /// `guard`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]

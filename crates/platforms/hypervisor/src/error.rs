@@ -44,6 +44,9 @@ pub enum Error {
     /// A device still reads pages of the domain.
     #[error("a device still reads pages of domain {0}")]
     Busy(DomId),
+    /// The domain has not finished joining.
+    #[error("domain {0} has not finished joining")]
+    NotReady(DomId),
     /// A limit was reached (grants, ports, pages).
     #[error("out of {0}")]
     Exhausted(&'static str),

@@ -93,7 +93,7 @@ impl Token {
         let token = bytes.trim_ascii();
         if !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) || token.contains(&0) {
             return Err(io::Error::other(format!(
-                "a token has {TOKEN_MIN} to {TOKEN_MAX} bytes, for example of `openssl rand -hex 32`"
+                "a token has {TOKEN_MIN} to {TOKEN_MAX} bytes and none is zero, for example of `openssl rand -hex 32`"
             )));
         }
         Ok(Self::offered(token))

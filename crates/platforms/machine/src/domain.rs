@@ -105,7 +105,7 @@ impl Domain {
     pub(crate) fn check_ready(&self) -> Result<(), Error> {
         match self.ready.load(Ordering::Acquire) {
             true => Ok(()),
-            false => Err(Error::Busy(self.id)),
+            false => Err(Error::NotReady(self.id)),
         }
     }
 

@@ -53,7 +53,7 @@ pub enum Error {
 /// Writes a recording to a file, atomically.
 ///
 /// # Errors
-/// [`Error::Path`], as for a full disk: then no file is left behind.
+/// [`Error::Path`], as for a full disk: then no unfinished file is left behind.
 pub fn write(path: &Path, recording: &Recording) -> Result<(), Error> {
     let failed = |cause| Error::Path { path: path.to_owned(), cause };
     let body = postcard::to_stdvec(recording).map_err(|error| failed(io::Error::other(error)))?;
@@ -161,10 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_nothing_behind() {
-        // This device is always full.
-        let error = write(Path::new("/dev/full/result"), &recording()).unwrap_err();
-        assert!(error.to_string().starts_with("/dev/full/result: "), "{error}");
+    fn a_file_that_cannot_be_finished_leaves_nothing_behind() {
+        let folder = file("folder");
+        // A folder that is not empty cannot be replaced by the file.
+        let path = folder.join("result");
+        fs::create_dir_all(path.join("taken")).unwrap();
+        let error = write(&path, &recording()).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{}: ", path.display())), "{error}");
+        let names: Vec<_> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["result"], "what was written is removed");
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     proptest! {

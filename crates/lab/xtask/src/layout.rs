@@ -1,4 +1,4 @@
-//! The layout of the workspace: no crate outside `crates/lab` depends on one inside, but for its tests, and a crate's
+//! The layout of the workspace: only tests of crates outside `crates/lab` may depend on crates inside, and a crate's
 //! folder has the crate's name.
 
 use std::error::Error;

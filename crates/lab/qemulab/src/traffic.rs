@@ -51,7 +51,7 @@ pub fn tcp(
     reverse: bool,
 ) -> Result<Throughput> {
     let limit = COMMAND + Duration::from_secs(seconds.into());
-    // Dropped at the end, which stops it.
+    // The server is stopped when this is dropped.
     let _server = match server {
         Peer::Machine(shell) => {
             shell.spawn("iperf3 -s -1")?;
@@ -93,7 +93,7 @@ pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool>
     }
 }
 
-/// A thread in a namespace that accepts a connection and returns the digest of what comes.
+/// Starts a thread in a namespace that accepts a connection and returns the digest of the bytes that arrive.
 pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<String>>> {
     let listening = namespace.inside(|| {
         TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
@@ -101,7 +101,7 @@ pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<S
     Ok(namespace.thread(move || receive(&listening))?)
 }
 
-/// Copies a file of this machine from a namespace to `/run/NAME` of a machine, which has an address.
+/// Copies a host's file from a namespace to `/run/NAME` of the machine at `address`.
 pub(crate) fn upload(
     from: &Namespace,
     to: &Shell,
@@ -122,7 +122,7 @@ pub(crate) fn upload(
     Ok(())
 }
 
-/// Sends `mib` MiB from a namespace to a machine, which has an address, and compares digests.
+/// Sends `mib` MiB from a namespace to the machine at `address`, and compares digests.
 pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     let receiver = to.spawn(&format!("nc -l -p {FILE_PORT} | sha256sum"))?;
     scenario::listens(to, FILE_PORT)?;
@@ -131,13 +131,13 @@ pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> 
     Ok(printed.split_whitespace().next() == Some(sent.as_str()))
 }
 
-/// Sends `mib` MiB from a namespace to an address at which somebody listens, or will soon. Returns their digest.
+/// Sends `mib` MiB from a namespace to an address, once somebody listens there. Returns their digest.
 pub(crate) fn send_from(from: &Namespace, address: &str, mib: u32) -> Result<String> {
     let address = address.to_owned();
     Ok(from.inside(move || send(&connect(&address)?, mib))?)
 }
 
-/// Sends `mib` MiB from a namespace to an address in another one. Both ends have the same digest then.
+/// Sends `mib` MiB from a namespace to an address in another one. Digests that differ are an error.
 pub(crate) fn file_between(
     from: &Namespace,
     to: &Namespace,
@@ -170,7 +170,7 @@ fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
         stream.write_all(&chunk).map_err(failed)?;
     }
     stream.shutdown(Shutdown::Write).map_err(failed)?;
-    // Until the other end has all of it.
+    // Wait until the other end has all of it, and closes.
     let _ = stream.read(&mut [0]);
     Ok(hexadecimal(&digest.finalize()))
 }

@@ -34,7 +34,7 @@ fn boot(pvnet: &Path, emulator: &Emulator) -> Result<(Machine, Testbed)> {
     Ok((machine, testbed))
 }
 
-/// Segments that the daemon has cut.
+/// How many segments the daemon has made.
 fn segments(testbed: &Testbed) -> Result<u64> {
     Ok(testbed.daemon.status()?.meter.counts.of(Counted::Segments))
 }
@@ -65,7 +65,7 @@ fn test(pvnet: &Path, emulator: &Emulator) -> Result<()> {
     let echoes = ping(Peer::Machine(machine.shell()), WIRE, 3)?;
     assert_eq!((echoes.sent, echoes.received), (3, 3));
 
-    // The tap has no offloads: what leaves is cut, what comes in is not.
+    // The tap has no offloads: frames to it are segmented, frames from it are not.
     let wire = Peer::Namespace(&testbed.wire_namespace);
     let before = segments(&testbed)?;
     let out = tcp(machine.shell(), wire, WIRE, 1, false)?;

@@ -35,7 +35,7 @@ pub enum Error {
     Packages {
         /// What was attempted.
         what: String,
-        /// Whose packages.
+        /// The release of the packages.
         suite: &'static str,
         /// What apt said.
         cause: String,
@@ -68,7 +68,7 @@ pub enum Error {
     Boot {
         /// The host or a domain.
         what: String,
-        /// How that was found out.
+        /// How the failure was noticed.
         cause: String,
         /// The last lines of its console.
         console: String,
@@ -159,15 +159,15 @@ impl Error {
         move |cause| Self::Path { path, cause: cause.into() }
     }
 
-    /// What a command printed cannot be read, and why.
+    /// The output of a command cannot be parsed.
     pub fn parse(what: &str, cause: &(impl ToString + ?Sized), text: impl Into<String>) -> Self {
         Self::Parse { what: what.to_owned(), cause: cause.to_string(), text: text.into() }
     }
 
-    /// Reads JSON that a command printed.
+    /// Parses JSON that a command printed.
     ///
     /// # Errors
-    /// With the text, if it is something else.
+    /// The text is something else; the error has it.
     pub fn json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
         serde_json::from_str(text).map_err(|cause| Self::parse(what, &cause, text))
     }
@@ -177,7 +177,7 @@ impl Error {
     }
 }
 
-/// A name that stands for nothing.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {kind} {name}: choose one of {known}")]
 pub struct UnknownName {

@@ -18,7 +18,7 @@ fn connect(attack: &Attack<'_>) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Sends slots after which the backend must disable the interface.
+/// Sends slots for which the backend must disable the interface.
 fn disables(
     attack: &mut Attack<'_>,
     what: &str,
@@ -91,8 +91,8 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Linux's netback passed such packets on to drivers that expect the headers in one piece. pvnet must join
-/// and deliver them: the packets are valid.
+/// Linux's netback passed such packets on to drivers that expect the headers in one piece. The packets are valid:
+/// pvnet must join and deliver them.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;
     // 72 bytes or more in slots of four: no header fits one slot.

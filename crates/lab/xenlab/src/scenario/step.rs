@@ -17,12 +17,12 @@ pub struct Step {
     pub what: String,
     /// The observation.
     pub seen: String,
-    /// Whether that is as expected.
+    /// Whether the observation is as expected.
     pub passed: bool,
 }
 
-/// Does all steps in order. `act` does one, and returns the observation and whether it is as expected. Stops at the first step that
-/// fails to run.
+/// Does all steps in order. `act` does a step, and returns the observation and whether it is as expected. Stops at the first step
+/// that fails to run.
 pub fn run_all<F: Copy>(
     steps: &[(&str, F)],
     progress: &Progress,
@@ -36,10 +36,10 @@ pub fn run_all<F: Copy>(
     steps.iter().map(run).collect()
 }
 
-/// The steps of a lab, on this machine.
+/// The JSON document of a lab's steps.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct StepsDocument<'a> {
-    /// Which lab.
+    /// The lab's name.
     bench: &'static str,
     /// Where and when it ran.
     machine: Machine,

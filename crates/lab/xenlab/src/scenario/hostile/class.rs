@@ -133,7 +133,7 @@ impl Class {
         value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 
-    /// The advisories in its description. Most were for this bug.
+    /// The advisories in its description.
     #[must_use]
     pub fn advisories(self) -> String {
         let help = self.help();
@@ -154,7 +154,7 @@ impl fmt::Display for Class {
 pub struct Answers {
     /// Accepted.
     pub okay: u32,
-    /// For an extra, which has no status.
+    /// Responses to extras, which have no status.
     pub null: u32,
     /// The request was wrong.
     pub error: u32,

@@ -1,7 +1,7 @@
 //! `pvnet-lab bench`: numbers to compare between runs, and with the kernel's own bridge.
 //!
-//! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in
-//! alternating order, so that a machine that is slower for a while affects both.
+//! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in alternating order. So a
+//! machine that is slower for a while affects both.
 
 pub(crate) mod guest;
 pub(crate) mod idle;
@@ -29,7 +29,7 @@ use show::Shown;
 use crate::error::Result;
 use crate::output;
 
-/// Which benchmark.
+/// The benchmarks.
 #[derive(Subcommand)]
 pub enum BenchCommand {
     /// TCP and UDP between two guests, with iperf3, beside the kernel's veth + bridge.

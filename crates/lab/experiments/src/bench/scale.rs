@@ -1,7 +1,7 @@
-//! `pvnet-lab bench scale`: many guests, from attaching them to all of them sending.
+//! `pvnet-lab bench scale`: many guests, which attach, are idle, and all send at once.
 //!
-//! Each number of guests has a daemon, which sleeps while another is measured. One CPU has the daemons, another
-//! all guests: they have no kernel stack.
+//! Each number of guests has a daemon, which sleeps while another one is measured. The daemons have one CPU, and all
+//! guests, which have no kernel stack, another.
 
 mod curve;
 mod group;
@@ -44,7 +44,7 @@ pub fn run(args: &ScaleArgs) -> Result<Shown> {
     let groups: Result<Vec<_>> = args.guests.iter().map(|guests| Group::start(*guests)).collect();
     let mut groups = groups?;
     cpus.enter(1)?;
-    // Only now: the daemons must do with the default.
+    // The limit is raised only now: the daemons must do with the default.
     raise_file_limit()?;
     let mut curve = Curve(Vec::new());
     for group in &mut groups {
@@ -81,8 +81,7 @@ pub fn run(args: &ScaleArgs) -> Result<Shown> {
     Ok(Shown { benchmark, table, notes: curve::rules(), page })
 }
 
-/// Gives this process, which is all guests, as many descriptors as it may have. A guest on its own needs
-/// a dozen.
+/// Raises this process's limit of descriptors as far as possible: it is all guests, and each needs a dozen.
 fn raise_file_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

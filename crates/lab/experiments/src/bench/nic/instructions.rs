@@ -19,9 +19,9 @@ pub struct CountedArgs {
     batches: u32,
 }
 
-/// Two lengths of a run. Their difference has no start and no end.
+/// Two lengths of a run. The difference of their counts has no start and no end.
 const BATCHES: [u32; 2] = [10, 50];
-/// Far more than callgrind needs for that.
+/// Far more time than callgrind needs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whether callgrind is installed.

@@ -26,7 +26,7 @@ use santos08::Santos08Args;
 use willmann07::Willmann07Args;
 use xenserver7::Xenserver7Args;
 
-/// The paper.
+/// The papers.
 #[derive(Subcommand)]
 pub enum ReproCommand {
     /// Menon, Cox, Zwaenepoel: Optimizing Network Virtualization in Xen (2006).

@@ -1,4 +1,5 @@
-//! What isolation costs: the same traffic over pvnet, the kernel's own bridge, and what people use in pvnet's place.
+//! The cost of isolation: the same traffic over pvnet, the kernel's own bridge, and programs that people use in
+//! pvnet's place.
 
 use accounting::Measured;
 use lab::{Offloads, Throughput, VethBridge};
@@ -11,21 +12,21 @@ use crate::testbed::{CONGESTION, Case, Subject, Testbed, measure, round_trips};
 /// Round trips of a datagram.
 const ROUND_TRIPS: u32 = 1000;
 
-/// All that were compared, pvnet first and the kernel's bridge next.
+/// The results of all that were compared.
 pub struct Cost {
-    /// In the order in which they were measured.
+    /// In the order of measurement: pvnet, the kernel's bridge, and the others.
     pub compared: Vec<Compared>,
-    /// Programs that are not installed, or do not start here; why.
+    /// Why programs are missing: they are not installed, or do not start here.
     pub missing: Vec<String>,
 }
 
 /// The traffic over one of them.
 pub struct Compared {
-    /// Its name for readers.
+    /// Its name in tables.
     pub label: &'static str,
     /// Its name in rows.
     pub key: &'static str,
-    /// What is between the guests.
+    /// What separates the guests.
     pub wall: &'static str,
     /// A TCP stream.
     pub tcp: Measured<Throughput>,
@@ -34,7 +35,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// CPU seconds per 10⁹ bytes, of whoever used them.
+    /// CPU seconds of the whole machine per 10⁹ bytes.
     pub fn cpu(&self) -> f64 {
         let cost = self.tcp.per_gigabyte(self.tcp.result.bytes);
         cost.guest + cost.driver + cost.hypervisor

@@ -1,4 +1,4 @@
-//! The paper's bars beside what was measured.
+//! The paper's bars beside the measurements.
 
 use std::collections::BTreeMap;
 

@@ -96,7 +96,7 @@ pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool>
 /// Starts a thread in a namespace that accepts a connection and returns the digest of the bytes that arrive.
 pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<String>>> {
     let listening = namespace.inside(|| {
-        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
+        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("cannot listen", cause))
     })?;
     Ok(namespace.thread(move || receive(&listening))?)
 }
@@ -116,7 +116,7 @@ pub(crate) fn upload(
     let address = address.to_owned();
     from.inside(move || {
         let copied = std::io::copy(&mut file, &mut connect(&address)?);
-        copied.map(drop).map_err(|cause| lab_error("sending a file", cause))
+        copied.map(drop).map_err(|cause| lab_error("cannot send a file", cause))
     })?;
     receiver.wait(COMMAND)?;
     Ok(())
@@ -153,14 +153,14 @@ fn connect(address: &str) -> lab::Result<TcpStream> {
     loop {
         match TcpStream::connect((address, FILE_PORT)) {
             Ok(stream) => return Ok(stream),
-            Err(cause) if Instant::now() > end => return Err(lab_error("a connection", cause)),
+            Err(cause) if Instant::now() > end => return Err(lab_error("cannot connect", cause)),
             Err(_) => Interrupt::sleep(POLL)?,
         }
     }
 }
 
 fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
-    let failed = |cause| lab_error("sending a file", cause);
+    let failed = |cause| lab_error("cannot send a file", cause);
     let mut digest = Sha256::new();
     let mut random = Random::new(1);
     let mut chunk = vec![0; 64 * 1024];
@@ -176,7 +176,7 @@ fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
 }
 
 fn receive(listener: &TcpListener) -> lab::Result<String> {
-    let failed = |cause| lab_error("receiving a file", cause);
+    let failed = |cause| lab_error("cannot receive a file", cause);
     let (mut stream, _) = listener.accept().map_err(failed)?;
     stream.set_read_timeout(Some(COMMAND)).map_err(failed)?;
     let mut digest = Sha256::new();

@@ -42,9 +42,9 @@ pub enum Error {
     },
     /// A QEMU that cannot load the plugin.
     #[error(
-        "{} is {found:?}, but pvscope needs QEMU {needed}, which has its plugin interface. Give qemu-system-x86_64 without a folder, \
-         and Debian's QEMU {needed} is fetched if the installed one is another; or give the path of a QEMU {needed} (Debian trixie \
-         and bookworm-backports have it)",
+        "{} is {found:?}, but pvscope needs QEMU {needed}, which has its plugin interface. If you give qemu-system-x86_64 \
+         without a folder, Debian's QEMU {needed} is fetched unless it is installed. Or give the path of a QEMU {needed} (Debian \
+         trixie and bookworm-backports have it)",
         program.display()
     )]
     Emulator {
@@ -124,7 +124,7 @@ pub enum Error {
         text: String,
     },
     /// A program of this workspace is missing.
-    #[error("{0} is not built: run `make build`, or say where it is")]
+    #[error("{0} is not built: run `make build`, or give its path")]
     NotBuilt(&'static str),
     /// Another error, with what the daemon in the domain had printed.
     #[error("{cause}\nThe backend printed:\n{log}")]

@@ -109,5 +109,5 @@ impl Cpus {
 }
 
 fn affinity(error: &std::io::Error) -> Error {
-    Error::Failed(format!("binding to a CPU: {error}"))
+    Error::Failed(format!("cannot bind to a CPU: {error}"))
 }

@@ -91,7 +91,7 @@ impl Carrier {
             let _ = serve.map_err(|reason| answers.send(Err(format!("{window}: {reason}"))));
         };
         let thread = std::thread::Builder::new().name("carrier".to_owned()).spawn(serve);
-        thread.map_err(|error| Error::Failed(format!("a thread: {error}")))?;
+        thread.map_err(|error| Error::Failed(format!("cannot start a thread: {error}")))?;
         let carrier = Self { orders, times, _network: network };
         carrier.carry(WARM_UP)?;
         Ok(carrier)
@@ -100,7 +100,7 @@ impl Carrier {
     fn carry(&self, frames: u64) -> Result<Duration> {
         // If the thread has ended, its last message says why.
         let _ = self.orders.send(frames);
-        let time = self.times.recv().map_err(|_| Error::Failed("a thread ended".into()))?;
+        let time = self.times.recv().map_err(|_| Error::Failed("a thread gave no time".into()))?;
         time.map_err(Error::Failed)
     }
 }

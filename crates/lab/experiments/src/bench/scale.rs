@@ -85,5 +85,5 @@ pub fn run(args: &ScaleArgs) -> Result<Shown> {
 fn raise_file_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    raised.map_err(|errno| Error::Failed(format!("raising the limit of open files: {errno}")))
+    raised.map_err(|errno| Error::Failed(format!("cannot raise the limit of open files: {errno}")))
 }

@@ -121,8 +121,7 @@ fn round_trips(attacked: &Attacked, begun: &Report, length: Duration) -> Result<
     Ok(times.map(|time| time.as_secs_f64() * 1e6).collect())
 }
 
-/// A round trip, and those that a prober with this pace would have begun while it waited for it (coordinated
-/// omission).
+/// A round trip, and those that a prober with this pace would have begun meanwhile (coordinated omission).
 fn with_omitted(time: Duration, pace: Duration) -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(time), move |time| time.checked_sub(pace).filter(|t| !t.is_zero()))
 }

@@ -174,8 +174,8 @@ impl Outcome {
         }
     }
 
-    /// Whether a fair share of the CPUs explains the attack's effect: the effect is nearly the same of a process that
-    /// takes as much CPU time without attacking, or of a guest that uses its share of the worker for ordinary frames.
+    /// Whether a fair share of the CPUs explains the attack's effect: a process that takes as much CPU time without
+    /// attacking has nearly the same effect, or a guest that uses its share of the worker for ordinary frames.
     fn is_a_fair_share(&self, quantity: Quantity) -> bool {
         let harmless = [self.against_spin(quantity), self.against_busy(quantity)];
         self.median(|round| round.attack.cost(&round.idle)).is_some_and(|cpus| cpus >= NO_CPU)

@@ -95,7 +95,7 @@ impl FrontEnd {
         let mut front_end = Self { child, requests: Some(requests), replies };
         match front_end.reply()? {
             Reply::Ready => Ok(front_end),
-            reply => Err(Error::Failed(format!("the front-end said {reply:?}"))),
+            reply => Err(Error::Failed(format!("the front-end answered {reply:?}"))),
         }
     }
 

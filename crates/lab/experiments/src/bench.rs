@@ -42,11 +42,11 @@ pub enum BenchCommand {
     Queues(queues::QueuesArgs),
     /// Grant reuse: which pages stay mapped, how often they are found, and what that saves per packet.
     Reuse(reuse::ReuseArgs),
-    /// What guard, limit and capture cost, between the same generator guests.
+    /// The cost of guard, limit and capture, between two generator guests.
     Middleware(middleware::MiddlewareArgs),
     /// Frames per second of a card with contexts alone, and what each protection costs.
     Nic(nic::NicArgs),
-    /// What the daemon uses while two connected guests are idle.
+    /// The daemon's CPU time and memory while two connected guests are idle.
     Idle(idle::IdleArgs),
     /// What a hostile guest costs two good ones, for each class of attack.
     Isolation(isolation::IsolationArgs),

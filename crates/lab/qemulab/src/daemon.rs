@@ -157,7 +157,7 @@ impl Daemon {
             .into())
     }
 
-    /// What it has printed about problems.
+    /// The lines that it has printed, except information.
     #[must_use]
     pub fn said(&self) -> String {
         let text = self.process.as_ref().map(Process::stderr).unwrap_or_default();

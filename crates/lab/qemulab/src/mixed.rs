@@ -18,7 +18,7 @@ const FRAME: usize = 1514;
 /// How long TCP is measured in each direction, in seconds.
 const SECONDS: u32 = 3;
 
-/// What the daemon carried, at two moments.
+/// The daemon's counters at two moments.
 struct Carried<'a> {
     before: &'a Status,
     after: &'a Status,

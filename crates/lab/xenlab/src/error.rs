@@ -21,9 +21,9 @@ pub enum Error {
     /// A file or folder of this machine could not be used.
     #[error("{}: {cause}", path.display())]
     Path {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -48,9 +48,9 @@ pub enum Error {
         program.display()
     )]
     Emulator {
-        /// Which.
+        /// The program.
         program: PathBuf,
-        /// What it says about itself.
+        /// The version that it prints.
         found: String,
         /// The version that is needed.
         needed: u32,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 type Name = Vec<String>;
 /// The code of each module.
 type Modules = BTreeMap<Name, String>;
-/// What each name that a `use` brings into a module stands for.
+/// The names that `use` brings into a module, each with the path that it stands for.
 type Uses = BTreeMap<Name, Name>;
 
 /// The circles in the crates below `root`: one line of modules per library, program or test.
@@ -141,7 +141,7 @@ fn imports(module: &Name, code: &str, modules: &Modules, uses: &Uses) -> BTreeSe
     found
 }
 
-/// Where a path in a module begins, and what follows.
+/// Splits a path in a module into the module where it begins, and the rest.
 fn start<'a>(module: &Name, path: &'a str) -> (Name, &'a str) {
     if let Some(rest) = path.strip_prefix("crate::") {
         return (Name::new(), rest);

@@ -37,7 +37,7 @@ pub struct IsolationArgs {
     /// The classes of hostile guests [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     class: Vec<Class>,
-    /// What the good guests are: process guests, or guests with virtio devices and vhost-user ports.
+    /// The kind of the good guests: process guests, or guests with virtio devices and vhost-user ports.
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', default_values_t = [GuestKind::Netif], value_enum)]
     victims: Vec<GuestKind>,
     /// The daemon's workers, one run for each number.

@@ -28,7 +28,7 @@ pub struct ScaleArgs {
     /// Seconds of each measurement.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// The numbers of guests. The first is what the others are compared with.
+    /// The numbers of guests. The others are compared with the first.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [2, 8, 24, 64, 256], value_parser = clap::value_parser!(u16).range(2..=4096))]
     guests: Vec<u16>,
 }

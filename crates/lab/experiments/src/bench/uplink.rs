@@ -38,7 +38,7 @@ const CASES: [(Direction, Size); 5] = [
 pub fn run(args: &UplinkArgs) -> Result<Benchmark> {
     lab::preflight(&["ip", "ethtool"])?;
     let Some(_network) = enter()? else {
-        return Err(Error::Failed("run this as root: it makes interfaces".into()));
+        return Err(Error::Failed("run this as root: it makes network interfaces".into()));
     };
     let rounds = args.common.rounds;
     let progress = Progress::new(CASES.len() * rounds as usize, args.common.quiet);

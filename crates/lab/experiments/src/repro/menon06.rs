@@ -33,7 +33,7 @@ pub struct Menon06Args {
     /// Figures to reproduce [default: all].
     #[arg(long, value_name = "FIGURE,…", value_delimiter = ',')]
     figure: Vec<Figure>,
-    /// Configurations of them, as the paper names them: none, high-ioc, Driver-MTU [default: all].
+    /// Configurations of the figures, by the paper's names: none, high-ioc, Driver-MTU [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     config: Vec<String>,
     /// Seconds of each transfer.

@@ -15,7 +15,7 @@ use crate::image::{Archive, Images, Index, Kind};
 use crate::{Emulator, Error, Result};
 use lab::TempDir;
 
-/// What to run.
+/// A machine, its files and its scripts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Whether to boot Xen with dom0; otherwise the script runs on the machine itself.

@@ -135,7 +135,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// These packages and all their dependencies.
+    /// Resolves these packages and all their dependencies.
     pub(crate) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
         let mut simulate = self.command()?;
         simulate.args(["-qq", "--simulate"]);

@@ -185,10 +185,10 @@ fn print(report: &Report) -> Result<()> {
 /// Options of the hostile guest.
 #[derive(Args, Clone)]
 pub struct HostileArgs {
-    /// What it does.
+    /// The class of its attacks.
     #[arg(long)]
     pub class: Class,
-    /// The socket where guests join, or that of its port.
+    /// The socket at which process guests join, or the one of its first vhost-user port.
     #[arg(long, value_name = "FILE")]
     pub socket: PathBuf,
     /// Its name in the daemon's configuration.

@@ -45,7 +45,7 @@ pub enum Quantity {
 pub struct Outcome {
     /// What the hostile guest did.
     pub class: Class,
-    /// What the good guests are.
+    /// The kind of the good guests.
     pub victims: GuestKind,
     /// The daemon's workers.
     pub workers: usize,

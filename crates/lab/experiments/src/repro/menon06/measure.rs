@@ -78,7 +78,7 @@ fn iperf<'a>(running: &'a Server, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<
     Iperf { zerocopy: key.program == Program::Sendfile, pace, cpus: [from.1, to.1], ..tcp }
 }
 
-/// What pvnet did during a transfer.
+/// pvnet's counters during a transfer.
 struct Activity {
     operations: Operations,
     /// Frames at the NIC, both ways.

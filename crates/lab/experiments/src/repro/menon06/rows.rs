@@ -83,7 +83,7 @@ pub struct CostRatios {
     pub hypervisor: Option<f64>,
 }
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Key, Sample>;
 
 /// The rows of a plan.

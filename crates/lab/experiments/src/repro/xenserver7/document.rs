@@ -34,7 +34,7 @@ pub struct Streams {
     pub port_sets: usize,
 }
 
-/// What was computed.
+/// The computed results.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Computed {
     /// How streams spread over queues, by each hash.

@@ -17,7 +17,7 @@ pub struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// These measurements.
+    /// Takes the measurements of `points` on a machine with `cpus` CPUs.
     pub fn new(seen: &'a Measurements, points: &'a [Point], cpus: usize) -> Self {
         Self { seen, points, cpus: cpus as f64 }
     }

@@ -179,7 +179,7 @@ impl std::ops::AddAssign for Answers {
 pub struct Report {
     /// The attack.
     pub class: Class,
-    /// What was done, as text.
+    /// The steps of the attack, as text.
     pub did: Vec<String>,
     /// The responses to the wrong requests on the TX ring.
     pub answers: Answers,

@@ -27,7 +27,7 @@ pub struct Rival {
     start: fn(&mut RunningRival) -> Result<()>,
 }
 
-/// All of them.
+/// All rivals.
 pub const RIVALS: [Rival; 3] = [
     Rival {
         label: "pasta (passt)",

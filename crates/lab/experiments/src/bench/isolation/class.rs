@@ -98,7 +98,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }

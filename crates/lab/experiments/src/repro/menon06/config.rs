@@ -91,7 +91,7 @@ pub const IOC: ServerKind = transmitting("basic", "header");
 pub const HIGH: ServerKind = transmitting("high", "remap");
 /// The high-level interface and the I/O channel.
 pub const HIGH_IOC: ServerKind = transmitting("high", "header");
-/// All three.
+/// The high-level interface, the I/O channel and superpages.
 pub const HIGH_IOC_SP: ServerKind = huge(HIGH_IOC);
 
 // Receive. Only acknowledgements go back, and all configurations send them in the same way.

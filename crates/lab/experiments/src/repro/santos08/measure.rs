@@ -24,7 +24,7 @@ pub struct Cost {
     pub driver: f64,
     /// The hypervisor.
     pub hypervisor: f64,
-    /// All of them.
+    /// The sum of the three.
     pub total: f64,
 }
 

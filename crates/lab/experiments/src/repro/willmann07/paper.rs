@@ -39,7 +39,7 @@ pub struct Numbers {
 }
 
 impl Part {
-    /// All of them, in the paper's order.
+    /// All parts, in the paper's order.
     pub const ALL: [Self; 6] =
         [Self::Table1, Self::Table2, Self::Table3, Self::Table4, Self::Figure3, Self::Figure4];
 

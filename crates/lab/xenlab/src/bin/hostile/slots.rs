@@ -95,7 +95,7 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 /// pvnet must join and deliver them.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;
-    // 72 bytes or more in slots of four: no header fits one slot.
+    // The headers of Ethernet and IP, 34 bytes, never fit one slot.
     for size in [4, 10, 33] {
         let tries = link.echo_split(attack.device, size)?;
         attack.did(format!("an echo in slots of {size} bytes, try {tries}"));

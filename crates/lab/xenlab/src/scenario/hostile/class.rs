@@ -20,7 +20,7 @@ pub enum Class {
     TooManySlots,
     /// A packet of twenty slots and more (XSA-39, CVE-2013-0217).
     FatalSlots,
-    /// A packet that announces more slots than the ring has (XSA-90, XSA-374: disabled from the worker).
+    /// A packet whose last slot announces another one (XSA-90, XSA-374: disabled from the worker).
     UnfinishedChain,
     /// Bytes beyond the end of a page.
     CrossingPage,
@@ -30,7 +30,7 @@ pub enum Class {
     RuntFrames,
     /// Fragments of no bytes (XSA-448, CVE-2023-46838).
     EmptyFragments,
-    /// Headers in fragments of four bytes, which must arrive (XSA-423, CVE-2022-3643; XSA-432).
+    /// Headers in fragments of 4, 10 and 33 bytes, which must arrive (XSA-423, CVE-2022-3643; XSA-432).
     SplitHeaders,
     /// An extra slot of an unknown type.
     UnknownExtra,
@@ -70,9 +70,9 @@ pub enum Class {
     StateJumps,
     /// Zero queues, one more than offered, and 2³² - 1 (CVE-2026-45890).
     QueueCounts,
-    /// Rings that were never granted or are read-only.
+    /// Rings that were never granted, were revoked, or are read-only.
     BadRings,
-    /// Keys that are not numbers.
+    /// Keys whose values are no 32-bit numbers.
     BadKeys,
     /// One page for both rings.
     SharedRing,

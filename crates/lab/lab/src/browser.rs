@@ -149,10 +149,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Presses and releases a key, by its name (`Tab`, `ArrowRight`) or its character.
+    /// Presses and releases a key: `Tab`, `Enter`, `ArrowRight`, or a space.
     ///
     /// # Errors
-    /// The browser has ended.
+    /// It is another key, or the browser has ended.
     pub fn press(&mut self, key: &str) -> Result<()> {
         let (code, text) = match key {
             "Tab" => (9, None),

@@ -161,7 +161,7 @@ pub enum Wish {
     Hold,
     /// Answer all reads.
     Release,
-    /// Only say how many reads wait.
+    /// Only say how many requests wait.
     Nothing,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn ring_sizes(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, all && flood.received * 10 > flood.sent * 9))
 }
 
-/// `ethtool -L`, with flows over all queues at each number.
+/// `ethtool -L`, with a TCP stream at each number of queues.
 pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut seen = Vec::new();
     let mut passed = true;

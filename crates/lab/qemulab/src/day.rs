@@ -1,4 +1,4 @@
-//! An operator's day with two virtual machines.
+//! An operator's day with virtual machines: its steps, in order.
 
 use std::time::Duration;
 

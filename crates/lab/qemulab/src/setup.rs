@@ -1,4 +1,4 @@
-//! Two machines, a process guest and a tap on one pvnet.
+//! The setup of an operator's day: a testbed, and the machines that run on it.
 
 use std::path::Path;
 

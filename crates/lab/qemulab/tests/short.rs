@@ -39,7 +39,8 @@ fn segments(testbed: &Testbed) -> Result<u64> {
     Ok(testbed.daemon.status()?.meter.counts.of(Counted::Segments))
 }
 
-/// A file there and back, while the daemon is killed and started again.
+/// Sends a file from the machine, while the daemon is killed and started again. Returns whether it arrived unchanged,
+/// with the rest of it by the second daemon.
 fn outlives(machine: &Machine, testbed: &mut Testbed) -> Result<bool> {
     let namespace = Namespace::open(testbed.wire_namespace.name())?;
     let shell = machine.shell().clone();

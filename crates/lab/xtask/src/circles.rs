@@ -99,7 +99,7 @@ fn circle(modules: &Modules) -> BTreeSet<Name> {
     }
 }
 
-/// What a module's `use` lines bring into it from the same crate.
+/// The names that a module's `use` lines bring into it from the same crate.
 fn uses(module: &Name, code: &str, modules: &Modules) -> Uses {
     let mut found = Vec::new();
     for (at, word) in code.match_indices("use ") {

@@ -10,7 +10,7 @@ use toml::Table;
 /// The profiler measures the laboratory's machines.
 const EXEMPT: &str = "pvscope";
 
-/// What breaks the rule, one sentence each.
+/// The crates that break a rule, one sentence each.
 pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let laboratory: Vec<String> = manifests(&root.join("crates/lab"))?
         .iter()

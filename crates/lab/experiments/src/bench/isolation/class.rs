@@ -28,7 +28,7 @@ pub enum Class {
     EventStorm,
     /// Has pages mapped and unmapped over its control ring without pause (the worker, the process's mappings).
     ControlFlood,
-    /// Revokes and renews the grants of its rings' pages while it sends (the worker).
+    /// Revokes and renews the grants of all its buffers while it sends (the worker).
     GrantRevocation,
     /// The same, of pages that the backend keeps mapped on demand (the worker, the process's mappings).
     StaleGrants,
@@ -76,7 +76,7 @@ pub enum Class {
     VirtioMemoryTables,
     /// A front-end sends messages that change nothing without pause (the CPUs, the rings that the worker serves).
     VirtioControlFlood,
-    /// A front-end shares more memory than there are addresses, and then as much as it may. Its buffers, which red's 200 Mb/s fill, lie 2
+    /// A front-end shares memory of half a process's addresses, and then as much as it may. Its buffers, which red's 200 Mb/s fill, lie 2
     /// MiB apart (the process's address space and page tables).
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).

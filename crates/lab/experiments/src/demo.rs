@@ -1,5 +1,4 @@
-//! `pvnet-lab demo`: shows in steps what pvnet does. Each step is a sentence and a figure; a page with plots has them
-//! all.
+//! `pvnet-lab demo`: shows in steps what pvnet does. Each step is a sentence and a figure; a page with plots has them all.
 //!
 //! ```text
 //!  talk ── mechanisms ── kill ── attack ── ports ── idle ── cost

@@ -107,8 +107,7 @@ impl SlowSwap {
         }
         writer.wait()?;
         for _ in 0..TRIES {
-            // Errors are ignored: the loop checks what the kernel has done. Each of the two files is of one version
-            // of control groups.
+            // Errors are ignored: the loop checks what the kernel has done. Each of the two files is of one version of control groups.
             let _ = fs::write(self.group.join("memory.force_empty"), "0");
             let _ = fs::write(self.group.join("memory.reclaim"), len.to_string());
             let is_out = self.used()? - before >= len as u64;

@@ -58,8 +58,7 @@ pub fn transfer_file(
     RunningTransfer::start(from, to, address, bytes, seed)?.finish()
 }
 
-/// As [`transfer_file`] through a router that translates addresses: `to` listens at the first address, and `from` connects to
-/// the second.
+/// As [`transfer_file`] through a router that translates addresses: `to` listens at the first address, and `from` connects to the second.
 pub fn transfer_translated_file(
     from: &Namespace,
     to: &Namespace,

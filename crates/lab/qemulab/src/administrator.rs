@@ -142,8 +142,7 @@ pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((format!("the new kernel is up: {echoes}"), all && ping.received == ping.sent))
 }
 
-/// An XDP program in a machine whose port offers no offloads to the guest: QEMU would not tell pvnet that the guest switches them
-/// off.
+/// An XDP program in a machine whose port offers no offloads to the guest: QEMU would not tell pvnet that the guest switches them off.
 pub(crate) fn xdp(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const ECHOES: u32 = 5;
     let machine = setup.boot(BOOTED)?;

@@ -205,8 +205,7 @@ fn route(wire: &Namespace) -> Result<Namespace> {
     Ok(far)
 }
 
-/// Sends a file from the far host to the first machine. Returns whether it arrived unchanged, and the flags that the
-/// machine's driver got.
+/// Sends a file from the far host to the first machine. Returns whether it arrived unchanged, and the flags that the machine's driver got.
 fn told(setup: &Setup<'_>, far: &Namespace) -> Result<(bool, Frames)> {
     let shell = setup.shell(0)?;
     shell.run(&format!("ip route replace {FAR} via {WIRE}"), COMMAND)?;

@@ -185,8 +185,7 @@ fn restart(setup: &mut Setup<'_>, ending: Ending) -> Result<(String, bool)> {
     Ok((seen, is_same && gaps.iter().all(Option::is_some)))
 }
 
-/// The longest time without an answer in the output of `ping -D`, in seconds, including the time after the last
-/// answer.
+/// The longest time without an answer in the output of `ping -D`, in seconds, including the time after the last answer.
 fn gap(text: &str) -> Option<f64> {
     let answers = text.lines().filter(|line| line.contains("bytes from"));
     let mut times: Vec<f64> = answers

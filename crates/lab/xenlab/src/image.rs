@@ -44,8 +44,7 @@ pub struct Images {
 impl Images {
     /// The images of a suite below `cache`. Builds them unless an earlier call has done so; `quiet` shows no progress.
     ///
-    /// The folder's name is a digest of everything that decides its content. The folder gets this name once it is
-    /// complete.
+    /// The folder's name is a digest of everything that decides its content. The folder gets this name once it is complete.
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         Self::prepare_edition(Edition::Base, suite, cache, quiet)
     }

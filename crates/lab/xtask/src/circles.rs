@@ -39,8 +39,7 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// The folders whose modules are read together: `src`, `tests`, each program in `src/bin`, and each test with a
-/// `main.rs`.
+/// The folders whose modules are read together: `src`, `tests`, each program in `src/bin`, and each test with a `main.rs`.
 fn sources(krate: &Path) -> io::Result<Vec<PathBuf>> {
     let (source, tests) = (krate.join("src"), krate.join("tests"));
     let mut roots = entries(&source.join("bin"))?;
@@ -154,8 +153,7 @@ fn start<'a>(module: &Name, path: &'a str) -> (Name, &'a str) {
     (base, rest)
 }
 
-/// Adds the paths that begin here, also those in braces, each with the name that it gets. Returns the text after
-/// them.
+/// Adds the paths that begin here, also those in braces, each with the name that it gets. Returns the text after them.
 fn expand<'a>(text: &'a str, base: &[String], paths: &mut Vec<(Name, String)>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {

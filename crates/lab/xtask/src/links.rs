@@ -19,9 +19,8 @@ const FOLDERS: [&str; 7] =
 /// The history names files that are gone.
 const HISTORY: &str = "CHANGELOG.md";
 
-/// Faults of the documents below `root`, one line each: links that lead nowhere, code spans with paths or modules
-/// that do not exist, documents that no index lists, decisions without a status. Addresses of the web are not
-/// checked.
+/// Faults of the documents below `root`, one line each: links that lead nowhere, code spans with paths or modules that do
+/// not exist, documents that no index lists, decisions without a status. Addresses of the web are not checked.
 ///
 /// # Errors
 /// A folder or document cannot be read.

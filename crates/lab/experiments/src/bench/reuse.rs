@@ -40,8 +40,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// How the daemon reaches packets from the guest.
 const CHANNELS: [&str; 2] = ["header", "remap"];
 
-/// Which pages stay mapped: the suffix in rows, and lines of each guest's configuration. The others are compared with
-/// the first.
+/// Which pages stay mapped: the suffix in rows, and lines of each guest's configuration. The others are compared with the first.
 const REUSES: [(&str, &str); 3] = [
     ("", "persistent_grants = 0\n"),
     ("+agreed", "grant_reuse = \"agreed\"\n"),

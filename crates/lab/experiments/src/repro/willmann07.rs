@@ -54,8 +54,7 @@ pub struct Willmann07Args {
     /// TCP connections of each guest on each NIC.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
-    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists the available
-    /// ones.
+    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists the available ones.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
     /// Seconds of each transfer.

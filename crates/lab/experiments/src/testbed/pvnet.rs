@@ -49,8 +49,7 @@ pub struct Setup {
     pub poll_us: Option<u64>,
     /// Further lines of the table `[daemon]`.
     pub daemon: String,
-    /// The kind of the guests' interfaces. Guests with virtio devices have all offloads, one queue, and do not
-    /// outlive the daemon.
+    /// The kind of the guests' interfaces. Guests with virtio devices have all offloads, one queue, and do not outlive the daemon.
     pub kind: GuestKind,
     /// Further lines of each guest's table.
     pub guest: String,

@@ -36,8 +36,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often an agent has reported that it is up; `uptime` is of the last report, in seconds since its domain's
-    /// boot.
+    /// How often an agent has reported that it is up; `uptime` is of the last report, in seconds since its domain's boot.
     boots: u64,
     uptime: f64,
     /// Answers that were not fetched yet.

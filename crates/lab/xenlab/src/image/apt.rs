@@ -1,5 +1,4 @@
-//! Fetches packages by apt with a private state: it ignores the packages that are installed here, and installs
-//! nothing.
+//! Fetches packages by apt with a private state: it ignores the packages that are installed here, and installs nothing.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -13,8 +13,7 @@ use crate::{Error, Result};
 
 use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 
-/// The argument by which a kernel fills free pages with a pattern, and checks the pattern when the pages are used
-/// again.
+/// The argument by which a kernel fills free pages with a pattern, and checks the pattern when the pages are used again.
 pub const POISON: &str = "page_poison=1";
 /// Words of a kernel's messages about harmed memory.
 const HARM: &str = "pagealloc: memory corruption|Bad page|BUG:|Oops|general protection";
@@ -68,8 +67,7 @@ fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<T
     Ok(throughput)
 }
 
-/// Sends `mib` MiB of random bytes from one domain to another, at `address`. Returns whether the digests at both ends
-/// are the same.
+/// Sends `mib` MiB of random bytes from one domain to another, at `address`. Returns whether the digests at both ends are the same.
 pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     // The receiver returns its digest over the connection, once the sender has closed its half.
     let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;

@@ -19,8 +19,7 @@ const FILE: u32 = 16;
 const FILE_BYTES: f64 = FILE as f64 * 1_048_576.0;
 /// Bytes of a file that a page holds at most.
 const PAGE: f64 = 4096.0;
-/// The part of the frames that may take the ordinary way: they come before a queue has shown that it gets only the
-/// guest's frames.
+/// The part of the frames that may take the ordinary way: they come before a queue has shown that it gets only the guest's frames.
 const ORDINARY_MAX: f64 = 0.05;
 /// The pages of a pool.
 const POOL: u64 = 200;

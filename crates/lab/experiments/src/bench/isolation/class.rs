@@ -4,8 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// What a hostile guest does. All classes but the honest one test that a guest can hurt only itself. Each help text
-/// names the shared resource.
+/// What a hostile guest does. All classes but the honest one test that a guest can hurt only itself. Each help text names the shared resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Class {
     /// Receives for 10 ms and stands still for 150 ms, in turn, while red sends it 200 Mb/s (red's window).
@@ -52,8 +51,7 @@ pub enum Class {
     VirtioKickStorm,
     /// A virtual machine sends chains and frames that are refused, back to back (the worker).
     VirtioMalformed,
-    /// A virtual machine sends short frames in the longest indirect tables that are accepted, most of whose descriptors are empty
-    /// (the worker).
+    /// A virtual machine sends short frames in the longest indirect tables that are accepted, most of whose descriptors are empty (the worker).
     VirtioLongTables,
     /// A virtual machine breaks its rings by loops, nested tables and wrong indices, and starts anew, in a loop (the worker, the control thread).
     VirtioBrokenRings,

@@ -45,8 +45,7 @@ pub struct LockstepArgs {
     /// Frames of each window.
     #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub frames: u64,
-    /// Frames of each window with frames of 64 KiB, each of which takes as long as dozens of others [default: as
-    /// --frames].
+    /// Frames of each window with frames of 64 KiB, each of which takes as long as dozens of others [default: as --frames].
     #[arg(long, value_name = "N", requires = "lockstep", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub large_frames: Option<u64>,
     /// Paths (copy) or windows (copy-1514) to carry them over [default: all].

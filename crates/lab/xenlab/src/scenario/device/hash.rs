@@ -1,5 +1,4 @@
-//! A guest that uses netif's control ring: it chooses the hash that spreads its flows, and has pvnet keep its pages
-//! mapped.
+//! A guest that uses netif's control ring: it chooses the hash that spreads its flows, and has pvnet keep its pages mapped.
 //!
 //! Linux's xen-netfront has no control ring, so the frontend is pvnet's own.
 

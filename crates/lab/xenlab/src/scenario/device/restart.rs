@@ -44,8 +44,7 @@ pub(super) fn during_a_restart(
     transfer.finish()
 }
 
-/// An operator switches offloads off once, for a guest that forwards frames unchanged, such as a FreeBSD router. They must stay
-/// off.
+/// An operator switches offloads off once, for a guest that forwards frames unchanged, such as a FreeBSD router. They must stay off.
 pub(super) fn operators_features(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let name = device_name(&testbed.guests[0], 0);
     let features = |testbed: &Testbed<'_>, change: &str| -> Result<Vec<String>> {

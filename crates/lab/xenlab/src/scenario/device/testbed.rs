@@ -19,8 +19,7 @@ pub(super) const MTU: u32 = 1400;
 /// The number of queues of each guest's interface and device.
 pub(super) const QUEUES: &str = "2";
 
-/// Configures pvnet and the bridge, and adds a hook that the scripts call after their work. It notes the device that
-/// it sees.
+/// Configures pvnet and the bridge, and adds a hook that the scripts call after their work. It notes the device that it sees.
 const CONFIGURATION: &str = r#"
 set -e
 ip link del pvnet0

@@ -14,8 +14,7 @@ use crate::bench::virtio::{HEADER, LEN, Machine, PAGE, TX, TX_DATA, buffer};
 
 /// The memory that becomes a hole. The kernel needs some 200 ms for it.
 const HOLE: Range<usize> = LEN..LEN + (1 << 30);
-/// The memory of a small hole, for which the kernel needs some milliseconds; the number of holes; and the time between two of
-/// them.
+/// The memory of a small hole, for which the kernel needs some milliseconds; the number of holes; and the time between two of them.
 const SMALL: Range<usize> = LEN..LEN + (24 << 20);
 const SMALL_HOLES: usize = 100;
 const FULL: Duration = Duration::from_millis(10);
@@ -114,8 +113,7 @@ fn punch(
     Ok(1)
 }
 
-/// Bytes of the memory, which is the port's `memory_mib`
-/// ([`Class::guest`](super::super::super::class::Class::guest)).
+/// Bytes of the memory, which is the port's `memory_mib` ([`Class::guest`](super::super::super::class::Class::guest)).
 const MEMORY: usize = 64 << 30;
 /// Half of the addresses that a process has.
 const TOO_MUCH: usize = 1 << 46;

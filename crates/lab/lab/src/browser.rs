@@ -198,8 +198,7 @@ impl Browser {
 }
 
 impl Drop for Browser {
-    /// Asks the browser to close. Debian's program is a shell script; to end the script alone would leave the browser
-    /// running for a while.
+    /// Asks the browser to close. Debian's program is a shell script; to end the script alone would leave the browser running for a while.
     fn drop(&mut self) {
         self.session = None;
         // An error means that it has ended already.

@@ -39,8 +39,7 @@ pub(crate) fn ask(programs: &Programs, guest: &Namespace) -> Result<()> {
     lab::run(client, LIMIT).map(drop).map_err(Error::from)
 }
 
-/// Whether a guest has the lease that OVN's server gives. `shown` is what `ip` prints about its addresses, its interface and
-/// its routes.
+/// Whether a guest has the lease that OVN's server gives. `shown` is what `ip` prints about its addresses, its interface and its routes.
 pub(crate) fn has_lease(plan: &Plan, shown: &str) -> bool {
     let address = format!("inet {}/24", plan.address);
     let (mtu, router) = (format!("mtu {MTU}"), format!("default via {}", plan.router));

@@ -91,8 +91,7 @@ impl Kinds {
         Ok(!passes && after)
     }
 
-    /// Kills and restarts the card, then pvnet. Returns whether the card's guest reaches `other` after the first, and
-    /// the machine after the second.
+    /// Kills and restarts the card, then pvnet. Returns whether the card's guest reaches `other` after the first, and the machine after the second.
     fn outlive(&mut self, other: &Guest) -> Result<[bool; 2]> {
         self.card.kill()?;
         self.card = start_card(&self.host, &self.guest.plan)?;

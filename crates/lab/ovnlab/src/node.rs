@@ -42,7 +42,6 @@ impl Node {
         Ok(lab::run(command, LIMIT)?)
     }
 
-    /// Starts a daemon.
     pub(crate) fn daemon(&self, program: &str, arguments: &[&str]) -> Result<Process> {
         let program = self.programs.path(program)?;
         let command = self.namespace.exec(&program.to_string_lossy())?;

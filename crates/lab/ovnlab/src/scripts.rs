@@ -15,8 +15,7 @@ const BACKEND: &str = "/local/domain/0/backend/vif/21/0";
 /// The programs by which the scripts read and write the store, which is a folder.
 const READ: &str = "#!/bin/sh\nfor key; do cat \"$STORE$key\" || exit 1; done\n";
 const WRITE: &str = "#!/bin/sh\nwhile [ $# -ge 2 ]; do mkdir -p \"$STORE${1%/*}\" && echo \"$2\" >\"$STORE$1\"; shift 2; done\n";
-/// The scripts log to a folder that only a Xen host has: a mount namespace gives them one. Without -n, `mount` would leave /run/mount
-/// behind.
+/// The scripts log to a folder that only a Xen host has: a mount namespace gives them one. Without -n, `mount` would leave /run/mount behind.
 const INSIDE: &str = "mount -n -t tmpfs log /var/log && mkdir /var/log/xen && exec \"$@\"";
 
 struct Store {

@@ -53,8 +53,7 @@ pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen.join("; "), passed))
 }
 
-/// `ethtool -K`: switches each offload off that the driver allows, one after the other, with files both ways after
-/// each; then all on again.
+/// `ethtool -K`: switches each offload off that the driver allows, one after the other, with files both ways after each; then all on again.
 pub(crate) fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut off = Vec::new();
     let (mut files, mut same) = (0, 0);

@@ -1,5 +1,4 @@
-//! A card, a guest whose only interface is one of its contexts, and a host behind its wire. Another context is an uplink of the
-//! switch.
+//! A card, a guest whose only interface is one of its contexts, and a host behind its wire. Another context is an uplink of the switch.
 //!
 //! ```text
 //!  switch ── context ──┐

@@ -67,8 +67,7 @@ impl Firmware {
         ["-boot", "n"].map(str::to_owned).into_iter().chain(own).collect()
     }
 
-    /// QEMU's arguments for cards with iPXE in their ROM. They name its folder, because QEMU adapts only a ROM that it finds by
-    /// itself to the card.
+    /// QEMU's arguments for cards with iPXE in their ROM. They name its folder, because QEMU adapts only a ROM that it finds by itself to the card.
     pub(crate) fn ipxe(&self) -> [String; 2] {
         ["-L".to_owned(), self.root.join("usr/lib/ipxe/qemu").display().to_string()]
     }

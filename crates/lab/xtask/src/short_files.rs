@@ -1,5 +1,4 @@
-//! Short files. A reader must open each of them, and many are only a part of another file's idea: so each needs a
-//! reason.
+//! Short files. A reader must open each of them, and many are only a part of another file's idea: so each needs a reason.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

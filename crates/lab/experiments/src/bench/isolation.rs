@@ -147,8 +147,7 @@ pub struct Beside {
     pub reason: String,
 }
 
-/// Measures the good guests before and during the attack, on one worker, and reads from the status why the hostile guest's port was
-/// disabled.
+/// Measures the good guests before and during the attack, on one worker, and reads from the status why the hostile guest's port was disabled.
 pub fn beside(class: Class, seconds: u32, step: impl Fn(&str)) -> Result<Beside> {
     step("start two guests beside a virtual machine");
     let mut attacked = Attacked::start(class, 1, GuestKind::Netif)?;

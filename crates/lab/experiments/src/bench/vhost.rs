@@ -208,8 +208,7 @@ impl Testbed {
         notes
     }
 
-    /// The pairs whose ratio becomes a row: this program and each other contender with the same layout, and the netif guests and
-    /// testpmd.
+    /// The pairs whose ratio becomes a row: this program and each other contender with the same layout, and the netif guests and testpmd.
     fn ratios(&self, layouts: &[RingLayout]) -> Vec<(&'static str, &'static str)> {
         let ours = |layout| Contender::Pvnet.name(layout);
         let mut ratios = Vec::new();

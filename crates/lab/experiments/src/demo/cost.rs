@@ -1,5 +1,4 @@
-//! The cost of isolation: the same traffic over pvnet, the kernel's own bridge, and programs that people use in
-//! pvnet's place.
+//! The cost of isolation: the same traffic over pvnet, the kernel's own bridge, and programs that people use in pvnet's place.
 
 use accounting::Measured;
 use lab::{Offloads, Throughput, VethBridge};

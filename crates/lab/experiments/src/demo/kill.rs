@@ -48,8 +48,7 @@ pub fn kill(testbed: &mut Testbed, bytes: u64, step: impl Fn(&str)) -> Result<Ki
     Ok(Kill { transfer: transfer.finish()?, arrived, at })
 }
 
-/// Waits for half of the file, kills and restarts the daemon, and waits for the file's end. Returns when the daemon
-/// was killed, in seconds.
+/// Waits for half of the file, kills and restarts the daemon, and waits for the file's end. Returns when the daemon was killed, in seconds.
 fn in_the_middle(
     testbed: &mut Testbed,
     transfer: &RunningTransfer,

@@ -20,8 +20,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Checks a namespace. Fails if frames could leave it by a link other than `tap`: that one's other end is the
-    /// guest's process.
+    /// Checks a namespace. Fails if frames could leave it by a link other than `tap`: that one's other end is the guest's process.
     pub fn of(namespace: &Namespace, tap: &str) -> Result<Self> {
         let json = namespace.ip(&["-d", "-j", "link", "show"])?;
         let links = check(&json, tap)

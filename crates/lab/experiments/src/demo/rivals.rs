@@ -79,8 +79,7 @@ pub fn install(quiet: bool) -> Result<()> {
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
         lab::run(command, INSTALL).map(drop)
     };
-    // A fresh machine has no lists of packages. If the update fails, old lists may still do; if not, the installation
-    // fails.
+    // A fresh machine has no lists of packages. If the update fails, old lists may still do; if not, the installation fails.
     match run(&["update", "-q"]) {
         Err(lab::Error::Failed { .. }) | Ok(()) => {}
         Err(error) => return Err(error.into()),
@@ -141,8 +140,7 @@ impl RunningRival {
             host.ip(&["link", "set", device, "up"])?;
         }
         host.ip(&["route", "add", "default", "via", "192.0.2.254"])?;
-        // pasta forwards only the ports that it gets at its start: iperf3's, and those that programs in the guest may
-        // get.
+        // pasta forwards only the ports that it gets at its start: iperf3's, and those that programs in the guest may get.
         let narrow = || {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40063").map_err(
                 |cause| lab::Error::Io { what: "cannot limit the guest's ports".to_owned(), cause },

@@ -42,8 +42,7 @@ pub(super) fn start(
     log: &Path,
     folder: &Path,
 ) -> Result<(Process, Lines, Vec<UnixStream>)> {
-    // Created before QEMU does so: then this user can read it whatever QEMU's umask is, and an error names a bad
-    // path.
+    // Created before QEMU does so: then this user can read it whatever QEMU's umask is, and an error names a bad path.
     std::fs::write(log, "").map_err(Error::path(log))?;
     let numbers = [AGENT_PORT, STREAM_PORT]
         .into_iter()

@@ -24,8 +24,7 @@ struct Needs {
 }
 
 impl Needs {
-    /// Reads them from a file's bytes. A file that is no 64-bit ELF file needs nothing: 32-bit ones are firmware
-    /// here.
+    /// Reads them from a file's bytes. A file that is no 64-bit ELF file needs nothing: 32-bit ones are firmware here.
     fn of(bytes: &[u8]) -> object::Result<Self> {
         if !bytes.starts_with(&elf::ELFMAG) || bytes.get(4) == Some(&elf::ELFCLASS32.0) {
             return Ok(Self::default());

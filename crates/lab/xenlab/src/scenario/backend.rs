@@ -40,8 +40,7 @@ impl Backend {
         }
     }
 
-    /// As [`start`](Self::start). Then a script changes pvnet's configuration or its surroundings, and pvnet starts
-    /// again.
+    /// As [`start`](Self::start). Then a script changes pvnet's configuration or its surroundings, and pvnet starts again.
     pub(super) fn start_changed(self, host: &Host, script: &str) -> Result<RunningBackend> {
         let mut backend = self.start(host)?;
         backend.kill()?;

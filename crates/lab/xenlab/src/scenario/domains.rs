@@ -217,8 +217,7 @@ fn answers(setup: &Setup<'_>) -> Result<usize> {
     Ok(output.text.lines().filter(|line| line.contains(GUESTS[1].0)).count())
 }
 
-/// A guest that lists groups gets no others. Linux's frontend never lists any, so the host writes its key in the
-/// store.
+/// A guest that lists groups gets no others. Linux's frontend never lists any, so the host writes its key in the store.
 fn multicast_list(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let guest = &setup.guests[1];
     let key = format!("/local/domain/{}/device/vif/0/request-multicast-control", guest.id());

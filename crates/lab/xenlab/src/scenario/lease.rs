@@ -18,8 +18,7 @@ bound | renew)
 esac
 "#;
 
-/// The client's arguments for one lease, within some seconds. The interface follows, then `-s` with the script's
-/// path.
+/// The client's arguments for one lease, within some seconds. The interface follows, then `-s` with the script's path.
 pub const CLIENT: [&str; 11] =
     ["udhcpc", "-f", "-q", "-n", "-t", "10", "-T", "1", "-O", "mtu", "-i"];
 

@@ -305,8 +305,7 @@ impl CardGuest {
     }
 }
 
-/// Steps until the card waits for an event or a time, as its process does. `pvnet-lab bench nic` counts this
-/// function's instructions by its name.
+/// Steps until the card waits for an event or a time, as its process does. `pvnet-lab bench nic` counts this function's instructions by its name.
 #[inline(never)]
 pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {
     loop {

@@ -1,5 +1,4 @@
-//! `pvnet-lab bench pps --lockstep`: carries exactly N frames over each path, and counts their hypercalls, notifications
-//! and grant operations.
+//! `pvnet-lab bench pps --lockstep`: carries exactly N frames over each path, and counts their hypercalls, notifications and grant operations.
 //!
 //! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each window
 //! lies between two marks that pvscope knows; nothing else happens between them.

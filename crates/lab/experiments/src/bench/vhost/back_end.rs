@@ -30,8 +30,7 @@ enum Program {
 }
 
 impl BackEnd {
-    /// A daemon with the learning switch, its guard and one worker: this program, or another build of it. `lines` are
-    /// added to `[daemon]`.
+    /// A daemon with the learning switch, its guard and one worker: this program, or another build of it. `lines` are added to `[daemon]`.
     pub fn pvnet(other: Option<&Path>, lines: &[String]) -> Result<Self> {
         let sockets = TempDir::new()?;
         let config = |folder: &Path| config_text(folder, sockets.path(), lines);

@@ -73,8 +73,7 @@ fn configure(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<()> {
     command.arg(format!("other_config:pmd-cpu-mask={}", mask(cpu)));
     // The quotes are the database's.
     command.arg(format!(r#"other_config:dpdk-extra="{}""#, options().join(" ")));
-    // With per-port memory, packet buffers for two ports fit. By default it would ask for as many as sixty ports need, and
-    // might start without any.
+    // With per-port memory, packet buffers for two ports fit. By default it would ask for as many as sixty ports need, and might start without any.
     command.arg("other_config:per-port-memory=true");
     // Long times, so that flows (milliseconds) and addresses (seconds) are not forgotten while others are measured.
     command.args(["other_config:max-idle=3600000", "--", "add-br", "guests"]);

@@ -35,7 +35,6 @@ fn figures(document: &Document) -> Vec<Figure> {
     figures.into_iter().collect()
 }
 
-/// The rows of a figure.
 fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
     document.rows.iter().filter(move |row| row.of == figure)
 }

@@ -23,8 +23,7 @@ fn row(rows: &[Row], queues: usize) -> Option<&Row> {
     rows.iter().find(is(false)).or_else(|| rows.iter().find(is(true)))
 }
 
-/// The ratio of the rate with `queues` queues to that with one, both measured or both the model's, and whether they
-/// are the model's.
+/// The ratio of the rate with `queues` queues to that with one, both measured or both the model's, and whether they are the model's.
 fn over_one(rows: &[Row], queues: usize) -> Option<(f64, bool)> {
     let row = row(rows, queues)?;
     let is_one = |other: &&Row| (other.queues, other.workers, other.model) == (1, 1, row.model);
@@ -139,8 +138,7 @@ fn fits(checks: &[Check]) -> Vec<Claim> {
     if checks.is_empty() { Vec::new() } else { all.map(claim).into() }
 }
 
-/// For each number of queues, the chance that its busiest queue has more flows than with one queue fewer, with other
-/// ports.
+/// For each number of queues, the chance that its busiest queue has more flows than with one queue fewer, with other ports.
 pub fn dips(distributions: &[Distribution]) -> Vec<(usize, f64)> {
     let pairs = distributions.windows(2).filter(|pair| pair[0].queues + 1 == pair[1].queues);
     pairs.map(|pair| (pair[1].queues, pair[1].most.exceeds(&pair[0].most))).collect()

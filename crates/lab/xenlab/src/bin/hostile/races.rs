@@ -52,8 +52,7 @@ fn random_request(random: &mut Random) -> TxRequest {
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }
 }
 
-/// Every slot may change between two reads. A backend that reads a slot twice would send a frame that it has not
-/// checked.
+/// Every slot may change between two reads. A backend that reads a slot twice would send a frame that it has not checked.
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let deadline = Instant::now() + attack.duration();

@@ -49,8 +49,7 @@ pub fn repeated_responses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// The next backend reads each forged response as the first half of a request: its id and status become a grant
-/// reference.
+/// The next backend reads each forged response as the first half of a request: its id and status become a grant reference.
 pub fn half_published(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = with_waiting_frames(attack)?;
     for n in 1..=WAITING {

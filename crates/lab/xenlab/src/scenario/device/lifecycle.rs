@@ -19,8 +19,7 @@ pub(super) fn hot_plug(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     come_and_go(testbed, &attach, &format!("xl network-detach {id} 1 2>&1"))
 }
 
-/// Attaches and detaches a second interface of a guest, by two commands of its toolstack. The second must print
-/// nothing.
+/// Attaches and detaches a second interface of a guest, by two commands of its toolstack. The second must print nothing.
 pub(super) fn come_and_go(
     testbed: &Testbed<'_>,
     attach: &str,

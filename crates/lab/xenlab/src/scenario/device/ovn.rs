@@ -87,8 +87,7 @@ impl Interface {
         )
     }
 
-    /// Plugs it in: the toolstack's script puts its device into the integration bridge, and its guest asks OVN for
-    /// its address.
+    /// Plugs it in: the toolstack's script puts its device into the integration bridge, and its guest asks OVN for its address.
     fn join(&self, testbed: &Testbed<'_>, guest: &Domu) -> Result<()> {
         let (shell, port) = (testbed.shell(), self.port(guest));
         shell.run(&self.network(&port), COMMAND_TIMEOUT)?;

@@ -74,8 +74,7 @@ fn ifindexes(testbed: &Testbed<'_>) -> Result<Vec<String>> {
     testbed.guests.iter().map(index).collect()
 }
 
-/// Whether a device was in the bridge all the time, by the log of `ip monitor link`. The log need not have a short loss of the
-/// carrier.
+/// Whether a device was in the bridge all the time, by the log of `ip monitor link`. The log need not have a short loss of the carrier.
 fn stayed(log: &str, name: &str) -> bool {
     let marked = format!(" {name}: ");
     let is_in =

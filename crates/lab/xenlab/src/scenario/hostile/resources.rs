@@ -22,9 +22,8 @@ pub struct Resources(BTreeMap<String, u64>);
 impl Resources {
     /// Counts what the daemon `pid` holds in dom0, and the grants and event channels of the domain `guest`.
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
-        // Xen's debug key g lists every grant in use on a line that begins with a number in brackets. Files of control rings and hashes
-        // are left out: a vif keeps the ledger of each ring that a frontend ever had until it is unplugged, and only attacks use a control
-        // ring.
+        // Xen's debug key g lists every grant in use on a line that begins with a number in brackets. Files of control rings and hashes are left out:
+        // a vif keeps the ledger of each ring that a frontend ever had until it is unplugged, and only attacks use a control ring.
         let script = format!(
             "count() {{ echo \"$1 $(wc -l)\"; }}\n\
              lsevtchn 0 | count dom0_event_channels\n\

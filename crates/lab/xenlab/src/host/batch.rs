@@ -70,7 +70,7 @@ impl BatchHost {
         } else {
             write_linux(images, batch, &root)?;
         }
-        // Global pages, which Xen uses on a real AMD processor, and not on a virtual one, such as this.
+        // Xen uses global pages on a real AMD processor, and by default not on a virtual one such as this.
         let xen_arguments = format!("global-pages {}", batch.xen_arguments);
         // QEMU shares translated code between processes, and shows a plugin only the code's first address. So
         // libraries must lie at the same address in each process.

@@ -118,7 +118,7 @@ pub(super) fn boot(command: &mut Command, files: &Files<'_>, options: &Options) 
     command.arg("-initrd").arg(format!("{kernel},{}", files.root.display()));
 }
 
-/// Boots the same kernel without a hypervisor.
+/// Boots the images' kernel without a hypervisor.
 pub(super) fn boot_linux(command: &mut Command, images: &Images, command_line: &str, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
     command.args(["-append", command_line]);

@@ -54,7 +54,7 @@ impl Document for StepsDocument<'_> {
 /// Writes a document to a file, on one line, if a file is given.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file cannot be written.
 pub fn write_json(file: Option<&Path>, document: &impl Document) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     let text = document::line(document).map_err(report::Error::from)?;
@@ -72,7 +72,7 @@ pub fn print(table: &Table) -> Result<()> {
 /// Prints the steps, and writes them to a file if one is given. Returns whether all passed.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file cannot be written.
 pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Result<bool> {
     let table = Table::new().left("what").left("seen").left("");
     let table = steps.iter().fold(table, |mut table, step| {

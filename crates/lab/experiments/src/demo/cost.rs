@@ -19,7 +19,7 @@ pub struct Cost {
     pub missing: Vec<String>,
 }
 
-/// The traffic over one of them.
+/// The traffic over one of the compared programs.
 pub struct Compared {
     /// Its name in tables.
     pub label: &'static str,
@@ -41,7 +41,7 @@ impl Compared {
     }
 }
 
-/// Measures all of them.
+/// Measures pvnet, the kernel's bridge, and the installed rivals.
 pub fn cost(pvnet: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Cost> {
     let compare = |label, wall, subject: &dyn Subject| -> Result<Compared> {
         step(label);

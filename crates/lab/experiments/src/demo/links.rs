@@ -69,7 +69,7 @@ pub struct Ports {
     pub daemon: f64,
 }
 
-/// Measures both.
+/// Measures a stream by each kind of port.
 pub fn ports(seconds: u32, step: impl Fn(&str)) -> Result<Ports> {
     step("start two guests with virtio devices");
     let testbed = Testbed::start(&Setup { kind: GuestKind::Virtio, ..Setup::default() })?;

@@ -1,7 +1,7 @@
 //! `pvnet-lab bench`: numbers to compare between runs, and with the kernel's own bridge.
 //!
-//! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in
-//! alternating order, so that a machine that is slower for a while affects both.
+//! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in alternating order. So a
+//! machine that is slower for a while affects both.
 
 pub(crate) mod guest;
 pub(crate) mod idle;
@@ -29,7 +29,7 @@ use show::Shown;
 use crate::error::Result;
 use crate::output;
 
-/// Which benchmark.
+/// The benchmarks.
 #[derive(Subcommand)]
 pub enum BenchCommand {
     /// TCP and UDP between two guests, with iperf3, beside the kernel's veth + bridge.
@@ -42,11 +42,11 @@ pub enum BenchCommand {
     Queues(queues::QueuesArgs),
     /// Grant reuse: which pages stay mapped, how often they are found, and what that saves per packet.
     Reuse(reuse::ReuseArgs),
-    /// What guard, limit and capture cost, between the same generator guests.
+    /// The cost of guard, limit and capture, between two generator guests.
     Middleware(middleware::MiddlewareArgs),
     /// Frames per second of a card with contexts alone, and what each protection costs.
     Nic(nic::NicArgs),
-    /// What the daemon uses while two connected guests are idle.
+    /// The daemon's CPU time and memory while two connected guests are idle.
     Idle(idle::IdleArgs),
     /// What a hostile guest costs two good ones, for each class of attack.
     Isolation(isolation::IsolationArgs),

@@ -1,4 +1,4 @@
-//! `pvnet-lab demo`: what pvnet does, told in steps. Each is a sentence and a figure; a page with plots has them all.
+//! `pvnet-lab demo`: shows in steps what pvnet does. Each step is a sentence and a figure; a page with plots has them all.
 //!
 //! ```text
 //!  talk ── mechanisms ── kill ── attack ── ports ── idle ── cost
@@ -42,7 +42,7 @@ pub struct DemoArgs {
     seconds: Option<u32>,
     /// Install by apt-get those programs that people use in pvnet's place and that are missing: pasta, VDE's switch, QEMU.
     ///
-    /// Without it those that are installed are shown.
+    /// Without it, only the installed ones are shown.
     #[arg(long)]
     rivals: bool,
     /// Write the report to FILE, a page with plots for any browser.
@@ -75,13 +75,13 @@ enum Step {
     Cost,
 }
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     seconds: u32,
     /// Bytes of the file.
     file: u64,
-    /// How many of the paper's mechanisms.
+    /// The number of the paper's mechanisms.
     mechanisms: usize,
     /// How long nobody sends.
     idle: Duration,
@@ -102,7 +102,7 @@ impl Extent {
     }
 }
 
-/// All results; what was not asked for is absent.
+/// The results of all steps that were asked for.
 #[derive(Default)]
 struct Findings {
     talk: Option<Talk>,
@@ -148,11 +148,11 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     Ok(())
 }
 
-/// What steps share.
+/// The state that steps share.
 struct Demo {
     extent: Extent,
     progress: Progress,
-    /// A daemon with two guests, for the steps that need no other; it stays until the end.
+    /// A daemon with two guests, for the steps that need no other. It stays until the end.
     testbed: Option<Testbed>,
 }
 
@@ -168,7 +168,7 @@ impl Demo {
                 let progress = &self.progress;
                 let step = |config: &str| progress.detail(format!("configuration {config}"));
                 let done = |mbps| progress.detail(format!("{} Mb/s", human(mbps)));
-                // Configurations are many, and their factors large.
+                // There are many configurations, and their factors are large: half the time is enough.
                 let seconds = seconds.div_ceil(2);
                 findings.gains = gains(&MECHANISMS[..mechanisms], seconds, step, done)?;
             }
@@ -215,7 +215,7 @@ const ROUND_TRIPS: u32 = 2000;
 
 /// How two guests talk.
 pub(crate) struct Talk {
-    /// The links of both guests, of which none leads elsewhere.
+    /// The links of both guests. None leads out of its namespace.
     pub links: [Links; 2],
     /// Echoes with IPv4 and IPv6.
     pub pings: [Ping; 2],
@@ -225,7 +225,7 @@ pub(crate) struct Talk {
     pub tcp: Measured<Throughput>,
 }
 
-/// Lets them talk.
+/// Lets the guests talk.
 pub(crate) fn talk(testbed: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Talk> {
     let (from, to) = (testbed.left(), testbed.right());
     let links = [Links::of(&from.namespace, from.device)?, Links::of(&to.namespace, to.device)?];

@@ -12,9 +12,9 @@ pub enum Error {
     /// A process of the testbed ended when it should not have.
     #[error("{who} ended ({status}): {said}")]
     Ended {
-        /// Which.
+        /// The process.
         who: String,
-        /// How.
+        /// Its exit status.
         status: std::process::ExitStatus,
         /// Its last output.
         said: String,
@@ -22,7 +22,7 @@ pub enum Error {
     /// Something took too long.
     #[error("{what} took more than {} s: {said}", limit.as_secs())]
     Late {
-        /// What.
+        /// What took too long.
         what: String,
         /// The limit.
         limit: std::time::Duration,
@@ -32,9 +32,9 @@ pub enum Error {
     /// A file or folder could not be made.
     #[error("{path}: {source}")]
     Path {
-        /// Which.
+        /// The file or folder.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The daemon does not answer, or a port is down.

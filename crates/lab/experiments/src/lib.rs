@@ -8,9 +8,9 @@
 //!        control-socket: status and meter     lab: namespaces, traffic     report: tables, pages
 //! ```
 //!
-//! A daemon or a guest under test is another process of the calling program, `pvnet`.
+//! A daemon or a guest under test is a process of the program `pvnet`.
 //!
-//! Anti-goals: nothing here is used while frames are carried, and nothing of the daemon is imported.
+//! Anti-goals: the daemon uses nothing from here, and nothing of the daemon is imported.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn options<A: clap::Args>(words: &[&str]) -> std::result::Result<A, clap::Error>
     A::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-/// What these commands write with `--json`.
+/// The documents that these commands write with `--json`.
 pub const DOCUMENTS: &[Kind] = &[
     Kind::of::<report::Benchmark>(
         "bench",

@@ -6,7 +6,7 @@
 //!                   └───────────────┴─ another server
 //! ```
 //!
-//! Each thread waits for events of its connections and has one buffer for all of them. The client keeps all
+//! Each thread waits for events of its connections, and has one buffer for all of them. The client keeps all
 //! connections at the same number of bytes, whichever end sends.
 //!
 //! A source sends datagrams in bursts to a sink, for experiments on coalescing.
@@ -33,7 +33,7 @@ pub use datagrams::{Arrived, LISTENS, Sent, SinkArgs, SourceArgs};
 pub use outcome::{Outcome, jain};
 pub use server::ServerArgs;
 
-/// Which end.
+/// The ends.
 #[derive(Subcommand)]
 pub enum LoadCommand {
     /// Serve clients until SIGINT or SIGTERM: read what they send, or send to them.
@@ -45,7 +45,7 @@ pub enum LoadCommand {
     ///   pvnet-lab load client 10.77.0.1 10.77.0.2 --receive      two servers send
     #[command(verbatim_doc_comment)]
     Client(ClientArgs),
-    /// Send datagrams in bursts with pauses of equal length, and print how many were sent in which time.
+    /// Send datagrams in bursts at equal distances, and print how many were sent in how much time.
     ///
     ///   pvnet-lab load sink &                                    in a guest, or anywhere
     ///   pvnet-lab load source 10.77.0.1 --burst 16 --pps 20000   send to it
@@ -69,7 +69,7 @@ pub fn run(command: &LoadCommand) -> Result<()> {
 /// The port of a server.
 pub const PORT: u16 = 5301;
 
-/// What a connection's first byte asks the server for.
+/// The first byte of a connection, which asks the server to do something.
 mod request {
     /// To read.
     pub const READ: u8 = b'r';
@@ -84,12 +84,12 @@ fn set_congestion(socket: impl AsFd, name: Option<&str>) -> Result<()> {
     set.map_err(|errno| failed(&format!("cannot use congestion control {name}"))(errno.into()))
 }
 
-/// A message about a failed system call.
+/// Makes an error of a failed system call.
 fn failed(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
 
-/// The bytes that may go at once after a pause are what the rate gives in such a part of a second.
+/// After a pause, as many bytes may go at once as the rate allows in this part of a second.
 const BURSTS_PER_SECOND: u64 = 500;
 
 /// A rate of bytes.
@@ -97,7 +97,7 @@ const BURSTS_PER_SECOND: u64 = 500;
 pub(crate) struct ByteRate {
     /// No limit if absent.
     bucket: Option<TokenBucket>,
-    /// Where its clock begins.
+    /// The beginning of its clock.
     start: Instant,
 }
 
@@ -108,12 +108,12 @@ impl ByteRate {
         Self { bucket, start: now }
     }
 
-    /// Bytes went.
+    /// Takes account of bytes that were sent or received.
     pub fn spend(&mut self, bytes: usize) {
         self.bucket.iter_mut().for_each(|bucket| bucket.take(bytes as u64));
     }
 
-    /// How long to wait until the bytes that went are paid for.
+    /// How long to wait until the rate allows more bytes.
     pub fn wait(&mut self, now: Instant) -> Duration {
         let Some(bucket) = &mut self.bucket else { return Duration::ZERO };
         let nanos = now.saturating_duration_since(self.start).as_nanos();
@@ -122,8 +122,8 @@ impl ByteRate {
     }
 }
 
-/// Bursts at equal distances. One that begins late is not followed sooner than after three quarters of the distance, so that
-/// two of them never become one; a longer delay shifts all later ones.
+/// Bursts at equal distances. After a late burst, the next one waits for at least three quarters of the distance, so that
+/// two bursts never become one. A longer delay shifts all later bursts.
 #[derive(Debug)]
 pub(crate) struct Bursts {
     distance: Duration,
@@ -136,7 +136,7 @@ impl Bursts {
         Self { distance, next: now }
     }
 
-    /// For how long the next burst has to wait.
+    /// How long to wait for the next burst.
     pub fn wait(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
@@ -147,7 +147,7 @@ impl Bursts {
     }
 }
 
-/// What to wait for.
+/// The kind of event to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     /// Bytes to read.
@@ -168,31 +168,31 @@ impl Interest {
     }
 }
 
-/// Sockets that are waited for, each with a number.
+/// Waits for events of several sockets, each with a number.
 #[derive(Debug)]
 pub(crate) struct Events {
     epoll: OwnedFd,
 }
 
 impl Events {
-    /// None yet.
+    /// Without sockets.
     pub fn new() -> io::Result<Self> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Waits for a socket too.
+    /// Adds a socket.
     pub fn add(&self, socket: impl AsFd, number: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number);
         Ok(epoll::add(&self.epoll, socket, data, interest.flags())?)
     }
 
-    /// Waits for something else of a socket.
+    /// Changes the kind of event to wait for of a socket.
     pub fn change(&self, socket: impl AsFd, number: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number);
         Ok(epoll::modify(&self.epoll, socket, data, interest.flags())?)
     }
 
-    /// The numbers of ready sockets, after `limit` at most.
+    /// Waits for `limit` at most, and fills `ready` with the numbers of ready sockets.
     pub fn wait(&self, limit: Duration, ready: &mut Vec<u64>) -> io::Result<()> {
         let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
         let mut space = [MaybeUninit::uninit(); 64];
@@ -219,7 +219,7 @@ mod tests {
         rate.spend(502);
         assert_eq!(rate.wait(after(100)).as_millis(), 400);
         assert_eq!(rate.wait(after(500)), Duration::ZERO);
-        // A long pause is no permission for a long burst.
+        // A long pause does not allow a long burst.
         assert_eq!(rate.wait(after(60_000)), Duration::ZERO);
         rate.spend(1002);
         assert_eq!(rate.wait(after(60_000)).as_millis(), 1000);

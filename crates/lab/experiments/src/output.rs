@@ -38,7 +38,7 @@ pub fn write_json(file: &Path, document: &impl Document) -> Result<()> {
     Ok(report::write_atomic(file, line(document)?.as_bytes())?)
 }
 
-/// Writes to standard output. It may be closed by now.
+/// Writes to standard output, which may be closed by now.
 pub fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print)
 }

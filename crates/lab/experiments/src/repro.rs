@@ -26,7 +26,7 @@ use santos08::Santos08Args;
 use willmann07::Willmann07Args;
 use xenserver7::Xenserver7Args;
 
-/// The paper.
+/// The papers.
 #[derive(Subcommand)]
 pub enum ReproCommand {
     /// Menon, Cox, Zwaenepoel: Optimizing Network Virtualization in Xen (2006).
@@ -48,7 +48,7 @@ pub enum ReproCommand {
     /// XenServer 7.0 performance improvements part 2: Parallelised networking datapath (2016).
     ///
     /// Eight TCP streams between two guests that have one to eight queues each: throughput, full rings, the cost of a
-    /// byte, and how streams spread over queues. A model predicts what this machine has too few CPUs for.
+    /// byte, and how streams spread over queues. A model predicts the rates for which this machine has too few CPUs.
     Xenserver7(Xenserver7Args),
 }
 

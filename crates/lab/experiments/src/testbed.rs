@@ -60,7 +60,7 @@ pub trait Subject {
     fn name(&self) -> &'static str;
     /// The end that sends, unless a case is reversed, and the other one.
     fn ends(&self) -> [&Endpoint; 2];
-    /// The first of them.
+    /// The first end.
     fn left(&self) -> &Endpoint {
         self.ends()[0]
     }
@@ -68,9 +68,10 @@ pub trait Subject {
     fn right(&self) -> &Endpoint {
         self.ends()[1]
     }
-    /// What was carried since the start; an error if a port is down.
+    /// The counters since the start; an error if a port is down.
     fn carried(&self) -> Result<Carried>;
-    /// The number of the process that carries frames; none if the kernel does, or if its time counts as the guests'.
+    /// The id of the process that carries frames; `None` if the kernel does, or if the process's time counts as the
+    /// guests'.
     fn daemon(&self) -> Option<u32> {
         None
     }
@@ -92,8 +93,7 @@ impl Subject for VethBridge {
     }
 }
 
-/// The sum over both ports of what they received, out of `ip -s -j link show` in the bridge's
-/// namespace.
+/// The sum of both ports' received frames and bytes, from `ip -s -j link show` in the bridge's namespace.
 fn bridge_counts(json: &str) -> Option<Carried> {
     let links: Vec<Value> = serde_json::from_str(json).ok()?;
     let mut sum = Carried::default();
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn frames_of_both_bridge_ports_are_counted() {
-        // The parts that matter of iproute2 6.1's output.
+        // The relevant parts of iproute2 6.1's output.
         let port = |name: &str, bytes: u64| {
             format!(
                 r#"{{"ifname":"{name}","stats64":{{"rx":{{"bytes":{bytes},"packets":2}},"tx":{{"bytes":9,"packets":9}}}}}}"#

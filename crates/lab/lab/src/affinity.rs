@@ -1,4 +1,4 @@
-//! Which CPU a program runs on, and a namespace's stack: by Receive Packet Steering.
+//! The CPUs that programs run on, and, by Receive Packet Steering, the one that a namespace's network stack runs on.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -40,8 +40,8 @@ pub fn on_cpu<T, E: From<Error>>(
     result
 }
 
-/// Makes `cpu` process what `device` in `namespace` receives. Without this, a virtual device's
-/// receive path runs on the sender's CPU and counts as the sender's time.
+/// Has `cpu` process the frames that `device` in `namespace` receives. Without this, a virtual device's receive path
+/// runs on the sender's CPU and counts as the sender's time.
 pub fn steer_receive(namespace: &Namespace, device: &str, cpu: usize) -> Result<()> {
     let what = format!("cannot set receive steering of {device}");
     let queues = format!("class/net/{device}/queues");
@@ -64,8 +64,8 @@ fn write_masks(queues: &str, mask: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The sysfs of the calling thread's network namespace, not mounted anywhere: the one at `/sys` shows the devices of
-/// the namespace it was mounted in.
+/// The sysfs of the calling thread's network namespace, not mounted anywhere. `/sys` would show the devices of the
+/// namespace in which it was mounted.
 fn sysfs() -> io::Result<OwnedFd> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use host::{Error, Process, Result, TempDir, command};
 use serde_json::{Value, json};
 
-/// Its names: Debian's two, and those of others.
+/// The program's names: two in Debian, two elsewhere.
 const NAMES: [&str; 4] =
     ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
-/// For each answer, and for each [wait](Browser::wait): far more than it takes on a busy machine.
+/// The limit for each answer and each [wait](Browser::wait): far more than a busy machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A browser with one page. It ends with its value.
+/// A browser with one page. Dropping it ends the browser.
 ///
-/// It is driven by the DevTools protocol over two pipes, so that it listens at no port. The protocol separates messages by a zero byte.
+/// The DevTools protocol drives it over two pipes, so that it listens at no port. Each message ends with a zero byte.
 pub struct Browser {
     process: Process,
     session: Option<String>,
-    /// Numbers of the calls.
+    /// The number of the last call.
     calls: u64,
-    /// Bytes of its output that have been read.
+    /// How many bytes of its output have been read.
     read: usize,
-    /// Errors of the page that it reported.
+    /// The page's errors that it has reported.
     faults: Vec<String>,
     _profile: TempDir,
 }
@@ -40,7 +40,7 @@ impl Browser {
         let mut shell = command("sh")?;
         // The protocol's descriptors are 3 and 4.
         shell.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null", program]);
-        // Root has no sandbox, and a container may have no room in /dev/shm.
+        // Chromium's sandbox refuses root, and a container's /dev/shm may be too small.
         shell.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
         shell.args(["--remote-debugging-pipe", "--lang=en-GB"]);
         shell.arg(user_data(profile.path()));
@@ -96,7 +96,7 @@ impl Browser {
             .map_err(|error| Error::parse("Chromium", &error))
     }
 
-    /// Keeps what a person would see as an error in the browser's console.
+    /// Keeps a message that the browser's console would show as an error.
     fn note(&mut self, message: &Value) {
         let params = &message["params"];
         match message["method"].as_str() {
@@ -117,7 +117,7 @@ impl Browser {
         Ok(())
     }
 
-    /// The value of an expression of JavaScript in the page; of a promise, what it becomes.
+    /// Evaluates an expression of JavaScript in the page. A promise is awaited.
     ///
     /// # Errors
     /// [`Error::Parse`] if it throws.
@@ -149,10 +149,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Presses and releases a key, by its name (`Tab`, `ArrowRight`) or its character.
+    /// Presses and releases a key: `Tab`, `Enter`, `ArrowRight`, or a space.
     ///
     /// # Errors
-    /// The browser has ended.
+    /// It is another key, or the browser has ended.
     pub fn press(&mut self, key: &str) -> Result<()> {
         let (code, text) = match key {
             "Tab" => (9, None),
@@ -171,7 +171,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What its user prefers: `light` or `dark`.
+    /// Sets the colour scheme that the page's user prefers: `light` or `dark`.
     ///
     /// # Errors
     /// The browser has ended.
@@ -198,10 +198,10 @@ impl Browser {
 }
 
 impl Drop for Browser {
-    /// Closes it: Debian's program is a shell script, whose end alone would leave the browser running for a while.
+    /// Asks the browser to close. Debian's program is a shell script; to end the script alone would leave the browser running for a while.
     fn drop(&mut self) {
         self.session = None;
-        // It answers, or has ended already.
+        // An error means that it has ended already.
         let _ = self.call("Browser.close", &json!({}));
         let _ = self.process.wait(LIMIT);
     }

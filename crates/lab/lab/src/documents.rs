@@ -9,9 +9,9 @@ use std::{fs, io};
 pub struct Block {
     /// Its document and line, as compilers write it: `docs/ports.md:7`.
     pub place: String,
-    /// What is behind the fence: `sh`, `toml`, …
+    /// The word behind the fence: `sh`, `toml`, …
     pub language: String,
-    /// What an HTML comment says on the line above: `<!-- NOTE -->`.
+    /// The text of an HTML comment on the line above: `<!-- NOTE -->`.
     pub note: Option<String>,
     /// Its lines.
     pub text: String,
@@ -25,7 +25,7 @@ impl Block {
     }
 }
 
-/// A history has commands as they were.
+/// The history has commands that are gone.
 const HISTORY: &str = "CHANGELOG.md";
 /// Folders that hold no documents of the project: what is built, measured or lent.
 const OTHERS: [&str; 3] = ["target", "out", "shared"];
@@ -96,9 +96,8 @@ fn of_document(name: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The simple commands of a shell script, each as its words without quotes: of lists and pipelines each part, without redirections and
-/// comments. What stands in a document that is written into a file (`<<'END'`) is no command. Enough of a shell for documents, and
-/// no expansion.
+/// The simple commands of a shell script, each as its words without quotes. Lists and pipelines are split into their parts;
+/// redirections, comments and here-documents (`<<'END'`) are left out. It is enough of a shell for documents, without expansion.
 #[must_use]
 pub fn commands(script: &str) -> Vec<Vec<String>> {
     let script = without_here_documents(script);
@@ -183,11 +182,11 @@ fn calls(root: &Path, program: &str) -> io::Result<Vec<(String, Vec<String>)>> {
     Ok(all.filter(|(_, command)| is_its(command)).collect())
 }
 
-/// Checks that a program takes all commands that the documents give it, at least `least` of them: `error_of` says what is
-/// wrong with one.
+/// Checks that a program accepts all commands in the documents that call it, and that there are at least `least` of them.
+/// `error_of` returns the fault of one command.
 ///
 /// # Panics
-/// It does not, or a document cannot be read.
+/// A command is not accepted, there are too few, or a document cannot be read.
 pub fn check_calls<E: Display>(
     program: &str,
     least: usize,

@@ -1,4 +1,4 @@
-//! What a fuzz target runs, as an ordinary test: with random inputs for a while.
+//! Runs a fuzz target's check as an ordinary test, with random inputs for a while.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use crate::transfer::{Random, hexadecimal};
 
-/// Inputs for a test `stateful`, which lives through bytes that decode to steps.
+/// The inputs of a test `stateful`: bytes that it decodes to steps, and carries out.
 pub struct FuzzRounds<'a> {
     /// The package with the test.
     pub package: &'a str,
     /// Inputs that once were, or easily could be, a problem. They are run first.
     pub corpus: &'a [&'a [u8]],
-    /// For how long random inputs follow, unless the variable `PVNET_FUZZ_SECONDS` says it.
+    /// How long random inputs follow, in seconds. The variable `PVNET_FUZZ_SECONDS` overrides it.
     pub seconds: u64,
-    /// The most bytes of one.
+    /// The most bytes of an input.
     pub bytes: usize,
 }
 
 impl FuzzRounds<'_> {
-    /// Calls `run` with the inputs; or with the only one in the variable `PVNET_FUZZ_INPUT`.
+    /// Calls `run` with the inputs, or only with the one in the variable `PVNET_FUZZ_INPUT` (hexadecimal).
     ///
     /// # Panics
-    /// As `run` does, after the input was printed; or if a variable cannot be read.
+    /// If `run` does, after printing the input; or if a variable cannot be parsed.
     pub fn run(&self, mut run: impl FnMut(&[u8])) {
         let mut run = |input: &[u8]| self.run_one(input, &mut run);
         if let Ok(hex) = std::env::var("PVNET_FUZZ_INPUT") {

@@ -5,13 +5,13 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long the server may take to listen, and both may take beyond the measured time.
+/// How long the server may take to listen, and how long both ends may take beyond the measured time.
 const SLACK: Duration = Duration::from_secs(15);
 
 /// One run between two namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Iperf<'a> {
-    /// Where the client runs. It sends.
+    /// Where the client runs, which sends.
     pub client: &'a Namespace,
     /// Where the server runs.
     pub server: &'a Namespace,
@@ -25,13 +25,12 @@ pub struct Iperf<'a> {
     pub traffic: Traffic,
     /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
     pub zerocopy: bool,
-    /// Bits per second that TCP does not exceed; none for no limit. Datagrams have their own rate.
+    /// TCP's limit in bits per second, if any. Datagrams have their own rate.
     pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
     /// TCP's congestion control at both ends, such as `cubic`; the system's default if absent. It becomes the default of both
-    /// namespaces. It decides more about a stream's rate than what is measured: BBR sends at a pace of its choice, however fast
-    /// the path is.
+    /// namespaces. It may decide a stream's rate more than the path does: BBR sends at a pace of its own.
     pub congestion: Option<&'a str>,
 }
 
@@ -119,8 +118,8 @@ impl<'a> Iperf<'a> {
     /// Starts a server, waits until it listens, and starts the client.
     pub fn start(&self) -> Result<RunningIperf> {
         if let Some(name) = self.congestion {
-            // The tool sets it once it is connected. A connection that began with BBR keeps the timers of BBR's pace: with
-            // CUBIC from then on, a stream over pvnet armed 29,000 of them per second.
+            // iperf3 would set it only after the connection is made. A connection that began with BBR keeps BBR's pacing
+            // timers: one that changed to CUBIC armed 29,000 of them per second over pvnet.
             self.client.set_congestion(name)?;
             self.server.set_congestion(name)?;
         }
@@ -134,7 +133,7 @@ impl<'a> Iperf<'a> {
 
     fn listen(&self) -> Result<Process> {
         let mut command = self.server.exec("iperf3")?;
-        // For one client only; output is flushed at once, because the wait below reads the line about listening.
+        // For one client only. The wait below reads the line about listening, so output is flushed at once.
         command.args(["--server", "--one-off", "--forceflush", "--port", &self.port.to_string()]);
         command.args(["--bind", &self.address.to_string()]);
         let mut server = on_cpu(self.cpus[1], || Process::capture(command))?;

@@ -1,6 +1,6 @@
 //! Traffic between namespaces, and what it costs: for the demo, benchmarks, labs and tests.
 //!
-//! Namespaces, processes and the rest that is not traffic are crate [`host`]'s, and are named here too.
+//! Namespaces, processes and whatever else is not traffic come from crate [`host`], and are re-exported here.
 //!
 //! Anti-goals: no private network stack, no measurement of the program from inside, no shell.
 

@@ -1,4 +1,4 @@
-//! Memory of a process.
+//! The memory of a process.
 
 use crate::{Error, Result};
 use std::fs;
@@ -8,7 +8,7 @@ use std::fs;
 pub struct Rss {
     /// All of it, in bytes.
     pub bytes: u64,
-    /// The part of it that is shared with others, such as guests' memory in a memfd, in bytes.
+    /// The part that is shared memory, such as guests' memory in a memfd, in bytes.
     pub shmem_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The longest pause in traffic that is under way while something else happens, and what was lost.
+//! Measures the longest pause in traffic while something else happens, and counts lost datagrams.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
@@ -15,13 +15,13 @@ use rustix::net::sockopt;
 use crate::transfer::{Arrivals, SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 
-/// Payload of a datagram. It begins with its number.
+/// Bytes of a datagram's payload, which begins with the datagram's number.
 const DATAGRAM: usize = 64;
 /// Bytes that are written to a stream at once.
 const CHUNK: usize = 64 * 1024;
 /// Traffic ends after this time in any case.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What a receiver's socket holds.
+/// Bytes that a receiver's socket can hold.
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// How long datagrams may be on their way after the last one was sent.
 const LATE: Duration = Duration::from_secs(1);
@@ -36,11 +36,11 @@ pub struct Outage {
     pub longest: Duration,
     /// Datagrams that did not arrive.
     pub lost: u64,
-    /// Datagrams that arrived again.
+    /// Datagrams that arrived more than once.
     pub repeated: u64,
 }
 
-/// Gives a socket room for what comes while its thread does not run.
+/// Gives a socket room for datagrams that arrive while its thread does not run.
 ///
 /// # Errors
 /// The system's error.
@@ -130,8 +130,8 @@ impl OutageProbe {
         Self::start(from, to, receive, send)
     }
 
-    /// `receive` runs in one namespace and, once it has announced its address, `send` in the other. `send` returns how many
-    /// datagrams it has sent.
+    /// Runs `receive` in `to` and, once it has announced its address, `send` in `from`. `send` returns how many datagrams
+    /// it has sent.
     fn start<R, S>(from: &Namespace, to: &Namespace, receive: R, send: S) -> Result<Self>
     where
         R: FnOnce(&Ready, Arrivals, &Deadline) -> Result<Datagrams> + Send + 'static,
@@ -157,7 +157,7 @@ impl OutageProbe {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
+    /// Ends the traffic, and returns what happened to it.
     pub fn finish(self) -> Result<Outage> {
         self.sending.stop();
         let sent = join(self.sender);
@@ -173,7 +173,7 @@ impl OutageProbe {
     }
 }
 
-/// None if the operation ended because it was to stop.
+/// `None` if the operation was stopped.
 fn until_stopped<T>(done: Result<T>) -> Result<Option<T>> {
     match done {
         Err(Error::Interrupted) => Ok(None),
@@ -181,7 +181,7 @@ fn until_stopped<T>(done: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What has arrived, and for datagrams which; a stream has none.
+/// What has arrived. A stream has no numbers.
 #[derive(Debug)]
 struct Datagrams {
     arrivals: Arrivals,

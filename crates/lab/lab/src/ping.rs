@@ -31,8 +31,8 @@ pub struct RoundTrip {
     pub mdev: Duration,
 }
 
-/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies; meanwhile
-/// it sends more, which are not counted. No reply at all is not an error.
+/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits two seconds for late replies. More
+/// requests go out meanwhile; they are not counted. No reply at all is not an error.
 pub fn ping(
     namespace: &Namespace,
     address: impl Into<IpAddr>,
@@ -47,7 +47,7 @@ pub fn ping(
     command.args(["-i", &format!("{:.6}", interval.as_secs_f64()), &address.into().to_string()]);
     let mut process = Process::capture(command)?;
     let status = process.wait(interval * count + Duration::from_secs(10))?;
-    // Status 1: replies are missing, which the summary tells. Status 2: there is no summary.
+    // Status 1: replies are missing; the summary says how many. Status 2: there is no summary.
     if status.code() != Some(1) {
         process.succeed(Duration::ZERO)?;
     }
@@ -74,8 +74,8 @@ impl Ping {
         Ok(Self { sent, received, loss_percent, rtt })
     }
 
-    /// Leaves out the requests that ping sent while it waited: those after the first `count`. The lines of the replies tell which
-    /// were answered.
+    /// Counts only the first `count` requests: ping sent the others while it waited. The lines of the replies show which were
+    /// answered.
     fn without_spares(self, count: u64, text: &str) -> Self {
         let answered: BTreeSet<u64> = text
             .lines()
@@ -148,7 +148,7 @@ mod tests {
         assert!((ping.loss_percent - 33.3333).abs() < 1e-9);
     }
 
-    // As ping with a deadline writes of two late replies.
+    // What ping with a deadline writes when two replies are late.
     const LATE: &str = "PING 10.9.0.2 (10.9.0.2) 56(84) bytes of data.\n\
         64 bytes from 10.9.0.2: icmp_seq=1 ttl=64 time=300 ms\n\
         64 bytes from 10.9.0.2: icmp_seq=2 ttl=64 time=300 ms\n\n\

@@ -10,8 +10,9 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// Carriage return, then erase to the end of the line (ECMA-48 EL).
 const ERASE: &str = "\r\x1b[K";
 
-/// Numbered steps with their time: `[ 3/12] tcp 1 stream  4.2 s`. On a terminal the running step counts its seconds in
-/// place. Elsewhere each step is a line once it has ended. A quiet one prints nothing. Dropping it ends the last step.
+/// Numbered steps with their time: `[ 3/12] tcp 1 stream  4.2 s`. On a terminal the running step's line counts its
+/// seconds. Elsewhere each step is a line once it has ended. Quiet progress prints nothing. Dropping it ends the last
+/// step.
 #[derive(Debug)]
 pub struct Progress {
     shared: Arc<Shared>,
@@ -57,7 +58,7 @@ impl Progress {
         Self::on_stderr(steps, quiet, Style::InPlace)
     }
 
-    /// The same beside a text that says how each step ended: on a terminal only the running step is shown.
+    /// The same for a program that prints each step's result itself: on a terminal only the running step is shown.
     #[must_use]
     pub fn erased(steps: usize, quiet: bool) -> Self {
         Self::on_stderr(steps, quiet, Style::Erased)
@@ -77,7 +78,7 @@ impl Progress {
             State { out, style, steps, number: 0, running: None, detail: None, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: Condvar::new() });
         let drawing = Arc::clone(&shared);
-        // Without the thread only the seconds stand still, which is no reason to fail.
+        // Without the thread only the seconds stand still. That is no reason to fail.
         let redraw =
             style.is_drawn().then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
         Self { shared, redraw: redraw.flatten() }
@@ -92,7 +93,7 @@ impl Progress {
         state.draw();
     }
 
-    /// Says on a terminal what the running step does now, in place of its name. Its seconds count on.
+    /// On a terminal, shows what the running step does now in place of its name. Its seconds count on.
     pub fn detail(&self, what: impl Into<String>) {
         let mut state = self.shared.lock();
         state.detail = Some(what.into());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: u32 = 5;
 /// How long a reply may take before its datagram counts as lost.
 const LOST: Duration = Duration::from_secs(1);
-/// Each datagram begins with its number, so that a late reply is not taken for the next one.
+/// The bytes of a datagram's number, which comes first, so that a late reply is not taken for the next one.
 const NUMBER: usize = size_of::<u64>();
 
 /// A series of requests, each sent after the reply to the one before it.

@@ -1,4 +1,4 @@
-//! Descriptors whose last close waits, as one that a hostile process sends may.
+//! Descriptors whose last close waits. A hostile process can send such descriptors.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -12,16 +12,16 @@ use rustix::net::sockopt::set_socket_linger;
 
 /// How long the close waits, if its peer does not end the wait.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long the others may take.
+/// How long each of the two threads may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The time between two looks.
+/// The time between two polls.
 const STEP: Duration = Duration::from_millis(1);
 
-/// The peer of a socket whose last close waits until it has taken what was sent, which it never does.
+/// The peer of a socket whose last close waits until the peer has read what was sent. The peer never reads.
 #[derive(Debug)]
 pub struct SlowClose {
     peer: TcpStream,
-    /// What the kernel's links to the socket say.
+    /// The target of the links in `/proc/self/fd` that are descriptors of the socket.
     link: PathBuf,
 }
 
@@ -53,8 +53,8 @@ impl SlowClose {
         links.any(|link| link == self.link)
     }
 
-    /// Has one thread close the socket, and calls `other` on another one while the close waits. Returns whether `other` returned before the
-    /// close did, or the close did not wait: it does not if a child that is about to be executed has the socket too.
+    /// Calls `close`, which closes the socket, on one thread, and `other` on a second one while the close waits. Returns whether `other`
+    /// returned in time. True also if the close did not wait: a child before its `exec` may have the socket too.
     pub fn delays_not(self, close: impl FnOnce() + Send, other: impl FnOnce() + Send) -> bool {
         let until = Instant::now() + LIMIT;
         thread::scope(|scope| {

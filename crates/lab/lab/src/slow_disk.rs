@@ -1,4 +1,4 @@
-//! Disks whose answers come when a test wants them, or never.
+//! Disks that answer when a test wants it, or never.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::TempDir;
 
-/// Bytes of its one file.
+/// Bytes of a disk's only file.
 const SIZE: usize = 16 << 20;
-/// The longest request: as much as the kernel writes at once, and what says so.
+/// Bytes of the longest request: as many as the kernel writes at once, and the request's headers.
 const REQUEST_MAX: usize = (128 << 10) + 4096;
 
-/// Requests of FUSE, `FUSE_LOOKUP` and so on of `linux/fuse.h`.
+/// FUSE's requests: `FUSE_LOOKUP` and so on in `linux/fuse.h`.
 mod request {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -38,9 +38,9 @@ mod request {
 /// `ENOSYS`
 const NO_SUCH_REQUEST: i32 = -38;
 
-/// A file system of FUSE with one file. While it is [held](Self::hold), whoever reads the file, or closes it, waits.
+/// A FUSE file system with one file. While it is [held](Self::hold), reading or closing the file waits.
 ///
-/// It is taken out of the tree at once: only [`path`](Self::path) leads to the file.
+/// It is unmounted lazily at once: only [`path`](Self::path) leads to the file.
 #[derive(Debug)]
 pub struct SlowDisk {
     state: Arc<Mutex<State>>,
@@ -54,7 +54,7 @@ struct State {
     device: File,
     data: Vec<u8>,
     is_held: bool,
-    /// What is answered later.
+    /// The requests that are answered later: numbers and answers.
     waiting: Vec<(u64, Vec<u8>)>,
 }
 
@@ -87,7 +87,7 @@ impl SlowDisk {
                 }
                 match requests.read(&mut bytes) {
                     Ok(len) => lock(&served).take(&bytes[..len]),
-                    // A request that was given up.
+                    // The caller gave up the request.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => return,
@@ -112,17 +112,17 @@ impl SlowDisk {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// From here on nobody gets an answer.
+    /// Holds back all answers from now on.
     pub fn hold(&self) {
         lock(&self.state).is_held = true;
     }
 
-    /// All get their answers.
+    /// Sends all answers that were held back.
     pub fn release(&self) {
         lock(&self.state).release();
     }
 
-    /// How many wait.
+    /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         lock(&self.state).waiting.len()
@@ -130,7 +130,7 @@ impl SlowDisk {
 }
 
 impl Drop for SlowDisk {
-    /// Nobody waits any more, not even whoever still has the file: without a server the kernel refuses what is asked.
+    /// Ends all waiting. Without a server the kernel refuses further requests.
     fn drop(&mut self) {
         self.release();
         self.is_over.store(true, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl State {
     fn answer(&mut self, unique: u64, error: i32, answer: &[u8]) {
         let len = u32::try_from(16 + answer.len()).unwrap_or(u32::MAX);
         let head = [&len.to_ne_bytes()[..], &error.to_ne_bytes(), &unique.to_ne_bytes()].concat();
-        // Whoever asked may have been killed.
+        // The caller may have been killed.
         let _ = self.device.write(&[&head, answer].concat());
     }
 
@@ -175,10 +175,10 @@ impl State {
         };
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let (unique, node) = (long(8), long(16));
-        // In requests to read and to write.
+        // The range of bytes in requests to read and to write.
         let from = usize::try_from(long(48)).unwrap_or(SIZE).min(SIZE);
         let to = from.saturating_add(word(56) as usize).min(SIZE);
-        // An hour, for names and attributes.
+        // Names and attributes are valid for an hour, in seconds.
         let valid = 3600u64.to_ne_bytes();
         let answer = match word(4) {
             request::INIT => {
@@ -191,7 +191,7 @@ impl State {
                 [name, valid.into(), valid.into(), vec![0; 8], attributes(2)].concat()
             }
             request::GETATTR => [valid.into(), vec![0; 8], attributes(node)].concat(),
-            // Without the page cache: a second read asks again.
+            // Without the page cache, so that a second read asks again.
             request::OPEN => [1u64.to_ne_bytes().into(), bytes_of(&[1, 0])].concat(),
             request::READ => self.data[from..to].into(),
             request::WRITE => {
@@ -211,12 +211,12 @@ impl State {
     }
 }
 
-/// A disk that hangs, over a folder: whoever asks it for anything waits until it is dropped, and gets an error then.
+/// A disk that hangs, mounted over a folder. Each request waits until this value is dropped, and fails then.
 ///
-/// It is a file system of FUSE whose server never says a word. Make it in a mount namespace of the test's own.
+/// It is a FUSE file system whose server never answers. Make it in a mount namespace of the test's own.
 #[derive(Debug)]
 pub struct HungDisk {
-    /// The server's descriptor. When it is closed, nobody waits any more.
+    /// The server's descriptor. Closing it ends all waiting.
     server: Option<File>,
     folder: PathBuf,
 }
@@ -231,11 +231,11 @@ impl HungDisk {
     }
 }
 
-/// Mounts a file system of FUSE over a folder. Returns its server's descriptor.
+/// Mounts a FUSE file system over a folder. Returns the server's descriptor.
 fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
     let server = File::options().read(true).write(true).open("/dev/fuse")?;
     let mut mount = Command::new("mount");
-    // The number is that of standard input.
+    // Descriptor 0 is standard input.
     let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
     mount.args(["-i", "-t", "fuse", "-o", options, name]).arg(folder);
     let status = mount.stdin(server.try_clone()?).status()?;
@@ -245,7 +245,7 @@ fn mount_fuse(folder: &Path, name: &str) -> io::Result<File> {
     }
 }
 
-/// Takes a file system out of the tree. Whoever has a file of it keeps that.
+/// Unmounts a file system lazily: files that are open stay open.
 fn unmount(folder: &Path) -> io::Result<()> {
     let status = Command::new("umount").arg("--lazy").arg(folder).status()?;
     match status.success() {

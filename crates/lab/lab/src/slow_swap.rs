@@ -1,4 +1,4 @@
-//! Swap on a disk whose answers come when a test wants them.
+//! Swap on a disk that answers when a test wants it.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,30 +8,31 @@ use std::time::Duration;
 
 use crate::slow_disk::SlowDisk;
 
-/// How often pages are taken out, and what may be left of a group's memory: the kernel's own.
+/// How often the kernel is asked to swap pages out.
 const TRIES: u32 = 500;
+/// Bytes that may be left of a group's memory: the kernel's own.
 const SMALL: u64 = 128 << 10;
 /// How long a tool may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// With this much free memory, nothing is swapped out but what a test takes out.
+/// With this much free memory, only pages that a test takes out are swapped out.
 const SPARE: u64 = 1 << 30;
 
-/// Swap on a slow disk, of 16 MiB. While it is there, the whole machine swaps to it first: so it is made only where there is no other swap and memory
-/// to spare. A test that is killed leaves it behind (`swapoff` of the loop device that `swapon` shows).
+/// Swap of 16 MiB on a slow disk. While it exists, the whole machine swaps to it first: so it is made only if there is no other swap, and memory to
+/// spare. A test that is killed leaves it behind; `swapoff` of the loop device that `swapon` shows removes it.
 #[derive(Debug)]
 pub struct SlowSwap {
     disk: SlowDisk,
     /// The loop device.
     device: String,
-    /// The control group whose memory is taken out.
+    /// The control group whose memory is swapped out.
     group: PathBuf,
 }
 
 impl SlowSwap {
-    /// Begins to swap to it.
+    /// Makes the swap, and switches it on.
     ///
     /// # Errors
-    /// The kernel has no FUSE, no loop devices, no swap or no control group of memory, or this user may not use them. Or other programs might be
+    /// The kernel lacks FUSE, loop devices, swap or control groups of memory, or this user may not use them; or other programs might be
     /// swapped to it.
     pub fn new() -> io::Result<Self> {
         let is_swapping = fs::read_to_string("/proc/swaps")?.lines().count() > 1;
@@ -43,7 +44,7 @@ impl SlowSwap {
         let on = Path::new(&device);
         let swaps = run("mkswap", &["--quiet"], on)
             .and_then(|_| run("swapon", &["--priority", "32767"], on));
-        // Once nobody uses it any more.
+        // The device is detached once nobody uses it any more.
         run("losetup", &["--detach"], on)?;
         swaps?;
         match new_group() {
@@ -55,13 +56,13 @@ impl SlowSwap {
         }
     }
 
-    /// Serves a child's requests: one [`Wish`] per line on its standard output, one line of answer each.
+    /// Serves a child's requests: each [`Wish`] is a line of its standard output, and gets a line as its answer.
     ///
-    /// Whoever sleeps in memory that is swapped out should be another process than the one that has the disk: a process of which a thread sleeps so
-    /// cannot be killed, and would keep the disk, which keeps the thread asleep.
+    /// The process whose threads sleep in swapped-out memory should not be the one that has the disk. Such a process cannot be killed: it would
+    /// keep the disk, and the disk would keep its threads asleep.
     ///
     /// # Errors
-    /// The process cannot be spoken with, or what it wished for failed.
+    /// The process's pipes failed, or a wish did.
     pub fn serve(&self, process: &mut Child) -> io::Result<()> {
         let pipes = process.stdout.take().zip(process.stdin.take());
         let (said, mut answers) = pipes.ok_or_else(|| io::Error::other("no pipes"))?;
@@ -88,7 +89,7 @@ impl SlowSwap {
     /// Fills the first `len` bytes of a file in memory, and has them swapped out.
     ///
     /// # Errors
-    /// They were not.
+    /// They were not swapped out.
     pub fn take_out(&self, file: &Path, len: usize) -> io::Result<()> {
         let before = self.used()?;
         let path = format!("of={}", file.display());
@@ -97,16 +98,16 @@ impl SlowSwap {
             .args(["bs=4096", "iflag=fullblock", "conv=notrunc", "status=none", &path])
             .stdin(Stdio::piped());
         let mut writer = writer.spawn()?;
-        // The pages belong to the group of whoever touches them first.
+        // A page belongs to the group of the process that touches it first.
         fs::write(self.group.join("cgroup.procs"), writer.id().to_string())?;
-        // Pages of zeroes, or of equal words, need no disk; those that are written in parts count as used.
+        // Pages of equal words need no disk. Pages that are written in parts count as recently used.
         let page: Vec<u8> = (0..4096u32).map(|n| (n % 251) as u8).collect();
         if let Some(mut input) = writer.stdin.take() {
             (0..len / page.len()).try_for_each(|_| input.write_all(&page))?;
         }
         writer.wait()?;
         for _ in 0..TRIES {
-            // What the kernel has not done it says in one way or another.
+            // Errors are ignored: the loop checks what the kernel has done. Each of the two files is of one version of control groups.
             let _ = fs::write(self.group.join("memory.force_empty"), "0");
             let _ = fs::write(self.group.join("memory.reclaim"), len.to_string());
             let is_out = self.used()? - before >= len as u64;
@@ -119,7 +120,7 @@ impl SlowSwap {
         Err(io::Error::other("the pages are not swapped out"))
     }
 
-    /// Bytes of memory that its group has.
+    /// Bytes of memory that the control group has.
     fn held_by_group(&self) -> io::Result<u64> {
         let counts = ["memory.usage_in_bytes", "memory.current"];
         let texts = counts.iter().filter_map(|file| fs::read_to_string(self.group.join(file)).ok());
@@ -127,7 +128,7 @@ impl SlowSwap {
         bytes.next().ok_or_else(|| io::Error::other("a control group without a count"))
     }
 
-    /// Bytes of it that are in use.
+    /// Bytes of the swap that are in use.
     fn used(&self) -> io::Result<u64> {
         let swaps = fs::read_to_string("/proc/swaps")?;
         let line = swaps.lines().find(|line| line.split_whitespace().next() == Some(&self.device));
@@ -147,24 +148,24 @@ impl Drop for SlowSwap {
     }
 }
 
-/// What begins a line by which a process asks for something of a disk that another one has.
+/// Begins a line by which a process asks for something of another process's disk.
 const WISH: &str = "disk: ";
 
-/// What a process wishes of the disk on which it is swapped out ([`SlowSwap::serve`]).
+/// What a process asks of the disk to which it is swapped out ([`SlowSwap::serve`]).
 #[derive(Clone, Copy, Debug)]
 pub enum Wish {
-    /// Fill this many bytes of the file of this descriptor, and have them swapped out.
+    /// Fill a number of bytes of a descriptor's file, and have them swapped out.
     TakeOut(i32, usize),
-    /// Whoever reads from now on waits.
+    /// Reads wait from now on.
     Hold,
-    /// Nobody waits any more.
+    /// Answer all reads.
     Release,
-    /// Nothing.
+    /// Only say how many requests wait.
     Nothing,
 }
 
 impl Wish {
-    /// Asks, and waits until it is done. Returns how many reads wait then.
+    /// Asks, and waits until it is done. Returns how many requests wait then.
     ///
     /// # Errors
     /// The process that has the disk is gone.
@@ -175,7 +176,7 @@ impl Wish {
             Self::Release => "release".to_owned(),
             Self::Nothing => "nothing".to_owned(),
         };
-        // A test's name may be on the line before.
+        // The test runner may have begun the line with a test's name.
         println!("\n{WISH}{wish}");
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
@@ -183,7 +184,7 @@ impl Wish {
     }
 }
 
-/// Bytes of memory that programs can have without swap.
+/// Bytes of memory that programs can get without swap.
 fn available() -> io::Result<u64> {
     let info = fs::read_to_string("/proc/meminfo")?;
     let kib =
@@ -192,7 +193,7 @@ fn available() -> io::Result<u64> {
     kib.map(|kib| kib * 1024).ok_or_else(|| io::Error::other("no MemAvailable"))
 }
 
-/// A control group of memory, in whichever version the machine has.
+/// Makes a control group of memory, in the version that the machine has.
 fn new_group() -> io::Result<PathBuf> {
     let name = format!("pvnet-test-{}", std::process::id());
     let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new);

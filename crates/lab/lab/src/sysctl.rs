@@ -1,10 +1,10 @@
-//! Kernel settings that an experiment needs for as long as it runs.
+//! Kernel settings that are raised while an experiment runs.
 
 use std::fs;
 
 use crate::{Error, Result};
 
-/// A number below `/proc/sys` that was raised. Dropping it restores the former one.
+/// A number in a file below `/proc/sys` that was raised. Dropping this value restores the former number.
 #[derive(Debug)]
 pub struct Sysctl {
     path: String,
@@ -12,7 +12,7 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    /// Raises the setting `name`, as `vm.max_map_count`, to `least` if it is lower.
+    /// Raises the setting `name`, such as `vm.max_map_count`, to `least` if it is lower.
     pub fn at_least(name: &str, least: u64) -> Result<Self> {
         Self::raise(format!("/proc/sys/{}", name.replace('.', "/")), least)
     }
@@ -26,7 +26,7 @@ impl Sysctl {
         Ok(Self { path, raised })
     }
 
-    /// What the setting was before, if it was raised.
+    /// The number before, if it was raised.
     #[must_use]
     pub fn former(&self) -> Option<u64> {
         self.raised.map(|[former, _]| former)
@@ -35,7 +35,7 @@ impl Sysctl {
 
 impl Drop for Sysctl {
     fn drop(&mut self) {
-        // Somebody who changed it meanwhile wants the new value.
+        // If somebody changed it meanwhile, their value stays.
         let Some([former, least]) = self.raised else { return };
         if read(&self.path).is_ok_and(|now| now == least)
             && let Err(error) = write(&self.path, former)

@@ -1,4 +1,4 @@
-//! A transfer with a check of every byte, and when bytes arrive.
+//! A transfer that checks every byte, and notes when bytes arrive.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -32,7 +32,7 @@ pub struct Transfer {
     pub longest_pause: Duration,
     /// The digest of both ends, in hexadecimal.
     pub sha256: String,
-    /// Where it comes from, as its receiver sees it.
+    /// The sender's address, as the receiver sees it.
     pub source: IpAddr,
 }
 
@@ -58,7 +58,7 @@ pub fn transfer_file(
     RunningTransfer::start(from, to, address, bytes, seed)?.finish()
 }
 
-/// The same where a router translates addresses: `to` listens at the first of two addresses, and `from` connects to the second.
+/// As [`transfer_file`] through a router that translates addresses: `to` listens at the first address, and `from` connects to the second.
 pub fn transfer_translated_file(
     from: &Namespace,
     to: &Namespace,
@@ -152,7 +152,7 @@ pub(crate) fn listen(address: IpAddr) -> Result<TcpListener> {
     TcpListener::bind((address, 0)).map_err(Error::io(format!("cannot listen at {address}")))
 }
 
-/// Tells the other end's starter where this end listens.
+/// Tells the thread that starts the other end where this end listens.
 pub(crate) fn announce(
     ready: &mpsc::Sender<SocketAddr>,
     address: std::io::Result<SocketAddr>,
@@ -254,7 +254,7 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What has arrived at one end: how many bytes so far, and the longest pause between two arrivals. Others watch the number of bytes meanwhile.
+/// What has arrived at one end: the number of bytes, which others may watch, and the longest pause between two arrivals.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     bytes: Arc<AtomicU64>,
@@ -287,8 +287,8 @@ impl Arrivals {
     }
 }
 
-/// Random numbers by Marsaglia's xorshift64: bytes without a pattern that a checksum could miss or a compressor could use, at the cost of
-/// three shifts for eight bytes.
+/// Random numbers by Marsaglia's xorshift64: three shifts for eight bytes. They have no pattern that a checksum could miss or a
+/// compressor use.
 #[derive(Debug)]
 pub struct Random(u64);
 

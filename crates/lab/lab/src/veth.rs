@@ -1,4 +1,4 @@
-//! The baseline: two namespaces joined by the kernel's veth devices and bridge.
+//! The baseline: two namespaces that the kernel's veth devices and bridge connect.
 //!
 //! ```text
 //!  left namespace        bridge namespace         right namespace
@@ -10,14 +10,14 @@
 use crate::{Namespace, Offloads, Result};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The kernel's counterpart of two guests and the switch: ratios in reports are to this.
+/// The kernel's counterpart of two guests and the switch. Ratios in reports are relative to it.
 #[derive(Debug)]
 pub struct VethBridge {
     /// One end.
     pub left: Endpoint,
     /// The other end.
     pub right: Endpoint,
-    /// The namespace of the bridge, so that the host has none.
+    /// The bridge's own namespace: the host gets no bridge.
     bridge: Namespace,
 }
 

@@ -52,7 +52,7 @@ fn connections_begin_with_the_namespaces_congestion_control() {
         Ok(std::fs::read_to_string(path).expect("a kernel with TCP"))
     };
     let outside = read().unwrap();
-    // Each kernel has it, and allows it.
+    // Every kernel has Reno, and allows it.
     namespace.set_congestion("reno").expect("it is there");
     assert_eq!(namespace.inside(read).unwrap().trim(), "reno");
     assert_eq!(read().unwrap(), outside);
@@ -221,7 +221,7 @@ fn an_outage_is_as_long_as_the_path_was_down() {
         testbed.bridge().ip(&["link", "set", "left", "up"]).expect("up");
         arrives(1000);
         let outage = probe.finish().expect("no failure");
-        // The last arrival before it may have been noted late.
+        // The last arrival before the pause may have been noted late.
         assert!(outage.longest >= pause * 2 / 3 && outage.longest < LIMIT, "{outage:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::programs::Programs;
 /// The address where hosts find the southbound database.
 pub(crate) const ADDRESS: &str = "172.31.0.1";
 pub(crate) const PORT: u16 = 6642;
-/// OVN's name for the network that the hosts' own interface is in.
+/// OVN's name for the physical network of the hosts' own interfaces.
 pub(crate) const PHYSICAL: &str = "physical";
 
 /// The central host, whose bridge `u` is the network between the hosts.
@@ -46,7 +46,7 @@ impl Central {
         self.node.client("ovn-nbctl", "nb", &words.split(' ').collect::<Vec<_>>())
     }
 
-    /// The same with words that may have spaces.
+    /// As `north`, for words that may have spaces.
     pub(crate) fn north_words(&self, words: &[&str]) -> Result<String> {
         self.node.client("ovn-nbctl", "nb", words)
     }

@@ -1,4 +1,4 @@
-//! What a transfer costs through OVN, and in one pvnet's switch: throughput and processor time per gigabyte.
+//! Measures a TCP stream through OVN, and in one pvnet's switch: throughput and processor time per gigabyte.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::host::Host;
 use crate::plan::{self, Attachment, Plan};
 use crate::programs::{Programs, content};
 
-/// TCP's congestion control: BBR would send at a pace of its choice.
+/// TCP's congestion control: BBR would send at a pace of its own.
 const CONGESTION: &str = "cubic";
 
 /// A way from one guest to another.
 struct Way {
     /// Its name in rows.
     name: &'static str,
-    /// For readers.
+    /// Its description in tables.
     what: &'static str,
     /// The numbers of its guests.
     guests: [usize; 2],
-    /// The hosts whose Open vSwitch has a part in it.
+    /// The hosts through whose Open vSwitch it goes.
     hosts: &'static [usize],
 }
 
-/// The first one is what all others are compared with.
+/// All others are compared with the first.
 const WAYS: [Way; 5] = [
     Way { name: "switch", what: "one pvnet's switch", guests: [0, 1], hosts: &[] },
     Way {
@@ -58,12 +58,12 @@ pub fn steps(rounds: u32) -> usize {
     1 + rounds as usize * WAYS.len()
 }
 
-/// What is measured.
+/// The quantities that are measured, and their units.
 const QUANTITIES: [(&str, &str); 4] =
     [("throughput", "Mb/s"), ("cpu", "s/GB"), ("cpu-pvnet", "s/GB"), ("cpu-ovs", "s/GB")];
 
-/// Sends by TCP over every way, in turn, for a number of seconds each, in a number of rounds. The document has a row for the throughput of each way,
-/// and for the processor time per gigabyte of the machine, of pvnet, and of Open vSwitch.
+/// Sends by TCP over every way in turn, for `seconds` each, in `rounds` rounds. For each way, the document has a row for the throughput, and rows
+/// for the processor time per gigabyte of the machine, of pvnet, and of Open vSwitch.
 pub fn measure(
     programs: &Programs,
     rounds: u32,
@@ -74,7 +74,7 @@ pub fn measure(
     let bed = Bed::start(programs)?;
     let mut samples = WAYS.map(|_| QUANTITIES.map(|_| Samples::new()));
     for round in 0..rounds as usize {
-        // Each round begins with another one.
+        // Each round begins with another way.
         for index in (0..WAYS.len()).map(|n| (n + round) % WAYS.len()) {
             let way = &WAYS[index];
             progress.step(format!("round {} of {rounds}: {}", round + 1, way.what));
@@ -103,7 +103,7 @@ fn document(samples: &[[Samples; QUANTITIES.len()]]) -> Benchmark {
     benchmark
 }
 
-/// The document for people.
+/// The document as a table.
 #[must_use]
 pub fn table(benchmark: &Benchmark) -> Table {
     let table = Table::new().left("way").right("Mb/s: median (min–max)").right("ratio");
@@ -128,7 +128,7 @@ pub fn table(benchmark: &Benchmark) -> Table {
     })
 }
 
-/// All that runs. Guests are dropped before their hosts, and these before the central one.
+/// All that runs. Guests are dropped before their hosts, and hosts before the central one.
 struct Bed {
     guests: Vec<Guest>,
     /// The pvnet without OVN, and its namespace.
@@ -173,7 +173,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Lets the polling Open vSwitch go on, or stops it: it would take a CPU from all others.
+    /// Lets the polling Open vSwitch run, or stops it: while it runs, it takes a whole CPU.
     fn let_poll(&self, polls: bool) -> Result<()> {
         let signal = if polls { Signal::CONT } else { Signal::STOP };
         let pid = i32::try_from(self.hosts[POLLING].switch.pid()).ok().and_then(Pid::from_raw);
@@ -181,7 +181,7 @@ impl Bed {
         sent.map(drop).map_err(|errno| content("ovs-vswitchd", &errno.to_string()))
     }
 
-    /// Sends over a way. Returns the values of all quantities.
+    /// Sends over a way. Returns the values of all [`QUANTITIES`].
     fn send(&self, way: &Way, seconds: u32) -> Result<[f64; QUANTITIES.len()]> {
         let polls = way.hosts.contains(&POLLING);
         if polls {
@@ -220,7 +220,7 @@ impl Bed {
 /// Prints the table, and writes the document to a file if one is given.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file cannot be written.
 pub fn show(benchmark: &Benchmark, json: Option<&Path>) -> Result<()> {
     xenlab::scenario::print(&table(benchmark))?;
     json.map_or(Ok(()), |file| Ok(benchmark.write(file)?))

@@ -1,4 +1,4 @@
-//! Addresses from OVN's DHCP server, by a client that distributions have.
+//! Addresses from OVN's DHCP server, which a distribution's client asks for.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -12,7 +12,7 @@ use crate::programs::{LIMIT, Programs};
 use crate::testbed::{B, P11, P14, P21, Testbed};
 
 impl Central {
-    /// Has OVN tell a guest its address, its MTU and its router.
+    /// Has OVN offer a guest its address, MTU and router by DHCP.
     pub(crate) fn offer(&self, plan: &Plan) -> Result<()> {
         let [_, switch, ..] = plan.address.octets();
         let (router, port) = (plan.router, &plan.port);
@@ -39,14 +39,14 @@ pub(crate) fn ask(programs: &Programs, guest: &Namespace) -> Result<()> {
     lab::run(client, LIMIT).map(drop).map_err(Error::from)
 }
 
-/// Whether a guest has what OVN's server tells it. `shown` is what `ip` shows of its addresses, its interface and its routes.
+/// Whether a guest has the lease that OVN's server gives. `shown` is what `ip` prints about its addresses, its interface and its routes.
 pub(crate) fn has_lease(plan: &Plan, shown: &str) -> bool {
     let address = format!("inet {}/24", plan.address);
     let (mtu, router) = (format!("mtu {MTU}"), format!("default via {}", plan.router));
     [address, mtu, router].iter().all(|words| shown.contains(words))
 }
 
-/// A guest of which pvnet knows no address joins, asks, and reaches the others.
+/// A guest without an address in pvnet's configuration joins, asks for one, and reaches the others.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     testbed.central.offer(&testbed.guests[P14].plan)?;
     testbed.join(P14, B)?;

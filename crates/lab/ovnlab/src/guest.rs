@@ -39,7 +39,7 @@ impl Guest {
         Self { plan: self.plan.attached(attachment), ..self }
     }
 
-    /// Joins the pvnet of a host, whose place of its device is set first.
+    /// Binds its logical port to a host, and joins the host's pvnet.
     pub(crate) fn join(&mut self, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
         self.start(&host.node.programs.pvnet, host.daemon.folder())?;
@@ -69,7 +69,7 @@ impl Guest {
         host.unbind(&self.plan)
     }
 
-    /// Whether it reaches another one within a few attempts.
+    /// Whether it reaches another guest within a few attempts.
     pub(crate) fn reaches(&self, to: &Self, arguments: &[&str]) -> Result<bool> {
         reaches(&self.namespace, to.plan.address, arguments)
     }

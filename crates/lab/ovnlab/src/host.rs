@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::plan::{self, Attachment, Plan};
 use crate::programs::LIMIT;
 
-/// What Open vSwitch with DPDK needs where nothing is set up for it: no large pages, and no NIC.
+/// DPDK's options on a machine that is not set up for it: no large pages, and no NIC.
 const DPDK: &str = "--no-huge --legacy-mem -m 512 --no-pci";
 
 /// The name of the switch's database.
@@ -28,8 +28,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts a host with this address on the network between hosts, whose pvnet has the ports of all these guests. They
-    /// come to Open vSwitch in the same way.
+    /// Starts a host with this address on the network between hosts. Its pvnet has the ports of all `guests`. Either all
+    /// of them are behind a vhost-user port of Open vSwitch, or none.
     pub(crate) fn start(
         central: &Central,
         name: &'static str,
@@ -101,7 +101,7 @@ impl Host {
         vsctl(&self.node, words)
     }
 
-    /// Makes a guest's device, or the port that it is behind, the logical port of its name.
+    /// Binds a guest's logical port to its device, or to the vhost-user port that the guest is behind.
     pub(crate) fn bind(&self, guest: &Plan) -> Result<()> {
         let (device, port) = (&guest.device, &guest.port);
         if guest.attachment == Attachment::VhostUser {
@@ -120,7 +120,7 @@ impl Host {
         self.node.namespace.ip(&["link", "set", device, "up"]).map(drop).map_err(Into::into)
     }
 
-    /// The logical port is not here any more.
+    /// Removes a guest's logical port from this host.
     pub(crate) fn unbind(&self, guest: &Plan) -> Result<()> {
         self.vsctl(&format!("--if-exists del-port br-int {}", guest.device)).map(drop)
     }

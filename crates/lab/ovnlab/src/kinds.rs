@@ -30,7 +30,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Both guests are told their addresses by OVN.
+    /// Starts all. Both guests get their addresses from OVN.
     fn start(testbed: &Testbed) -> Result<Self> {
         let vm = Plan::new(2, 22, "p22", None).attached(Attachment::Machine).asking();
         let mut guest = Guest::new(2, 23, None)?.attached(Attachment::Card).asking();
@@ -42,7 +42,7 @@ impl Kinds {
             central.add_port(plan)?;
             central.offer(plan)?;
         }
-        // The wire is there before the card and stays after it, so that Open vSwitch keeps its port.
+        // The wire exists before the card and outlives it, so that Open vSwitch keeps its port.
         let wire = guest.plan.device.as_str();
         host.node.namespace.ip(&["tuntap", "add", "dev", wire, "mode", "tap", "vnet_hdr"])?;
         let card = start_card(&host, &guest.plan)?;
@@ -56,7 +56,7 @@ impl Kinds {
         Ok(Self { machine, guest, card, host, vm })
     }
 
-    /// Whether both have what OVN told them, and reach each other and another host's guest through the router, with files too.
+    /// Whether both have their leases, reach each other and, through the router, another host's guest, and exchange files.
     fn carry(&self, other: &Guest) -> Result<bool> {
         let Self { machine, guest, vm, .. } = self;
         let shown = machine.run("ip address show dev eth0; ip route show", COMMAND)?;
@@ -91,7 +91,7 @@ impl Kinds {
         Ok(!passes && after)
     }
 
-    /// Whether the card's guest is reached again when the card was killed, and then the machine when pvnet was.
+    /// Kills and restarts the card, then pvnet. Returns whether the card's guest reaches `other` after the first, and the machine after the second.
     fn outlive(&mut self, other: &Guest) -> Result<[bool; 2]> {
         self.card.kill()?;
         self.card = start_card(&self.host, &self.guest.plan)?;
@@ -121,7 +121,7 @@ fn boot(host: &Host, plan: &Plan) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Whether an address answers a machine within a few attempts, in packets of the largest size.
+/// Whether a machine reaches an address within a few attempts, with packets of the largest size.
 fn reaches(machine: &Machine, to: Ipv4Addr) -> Result<bool> {
     // Without the headers of IPv4 and ICMP.
     let ping = format!("ping -q -n -c 1 -W 1 -M do -s {} {to}", MTU - 28);
@@ -130,7 +130,7 @@ fn reaches(machine: &Machine, to: Ipv4Addr) -> Result<bool> {
     Ok(output.status == 0)
 }
 
-/// A host comes with a machine and a card, whose guests do what others do; it goes.
+/// A host with a machine and a card joins, its guests are tried, and it leaves.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     let mut kinds = Kinds::start(testbed)?;
     let other = &testbed.guests[P11];

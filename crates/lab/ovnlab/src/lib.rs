@@ -9,11 +9,11 @@
 //!      br-int ── vif11 ═ guest p11 (s1)                br-int ── vif12 ═ guest p12 (s1), vif21 ═ guest p21 (s2)
 //! ```
 //!
-//! At the end host c comes, whose guest p13 (s1) is behind a vhost-user port of an Open vSwitch with DPDK; and host d, with a virtual
-//! machine p22 and a card's guest p23 (s2). Guests p14, p22 and p23 have their addresses from OVN. What is outside is in the underlay.
+//! At the end two hosts join. Host c's guest p13 (s1) is behind a vhost-user port of an Open vSwitch with DPDK. Host d has a virtual
+//! machine p22 and a card's guest p23 (s2). Guests p14, p22 and p23 get their addresses from OVN. The outside network is in the underlay.
 //!
 //! [`Programs`] are OVN and Open vSwitch from Debian's packages, unpacked below a cache and never installed. A [`Testbed`] has everything
-//! that runs. [`STEPS`] and [`run`] are what is tried. [`cost`] measures.
+//! that runs. [`run`] does the steps. [`cost`] measures.
 //!
 //! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
 //!

@@ -1,4 +1,4 @@
-//! The logical network: what the central host's databases say of switches, routers and ports.
+//! The logical network: its switches, routers and ports in the central host's databases.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Central {
         self.north_words(&["lsp-set-port-security", port, &addresses]).map(drop)
     }
 
-    /// Waits until it knows another host.
+    /// Waits until the southbound database has a host.
     pub(crate) fn until_known(&self, name: &str) -> Result<()> {
         until("a host at the central one", || {
             let found = self.south(&format!("--bare --columns=name find chassis name={name}"))?;
@@ -45,12 +45,12 @@ impl Central {
         })
     }
 
-    /// A host is gone for good. Until it knows that, it waits for what that host has not done.
+    /// Removes a host that is gone for good. Otherwise `sync` would wait for it.
     pub(crate) fn forget(&self, name: &str) -> Result<()> {
         self.south(&format!("chassis-del {name}")).map(drop)
     }
 
-    /// Waits until all hosts have what the northbound database says.
+    /// Waits until all hosts have applied the northbound database.
     pub(crate) fn sync(&self) -> Result<()> {
         self.north("--wait=hv sync").map(drop)
     }
@@ -78,17 +78,17 @@ impl Central {
 
 /// The router outside, through which everything else is reached.
 const NEXT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// The gateway, and the source of what guests send.
+/// The gateway's address, and the source of packets that guests send outside.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 /// A guest's address outside.
 const FLOATING: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
-/// A server beyond the next router. It knows no way to guests' own addresses.
+/// A server beyond the next router. It has no route to guests' own addresses.
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 /// Bytes of a file.
 const FILE: u64 = 4 << 20;
 
 impl Central {
-    /// Makes what is outside: in the hosts' network, but with other addresses.
+    /// Makes the outside namespace: in the hosts' network, but with other addresses.
     fn make_outside(&self) -> Result<Namespace> {
         let outside = Namespace::create("ovnlab")?;
         let own = outside.name();
@@ -105,7 +105,7 @@ impl Central {
         Ok(outside)
     }
 
-    /// Gives the router a gateway on a host, with source NAT for all guests, and a guest an address outside, on the guest's own host.
+    /// Gives the router a gateway on a host, with source NAT for all guests, and gives a guest an outside address on its own host.
     fn make_gateway(&self, host: &str, guest: &Plan) -> Result<()> {
         let (own, port) = (guest.address, &guest.port);
         self.north(&format!(
@@ -138,7 +138,7 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     Ok((seen, pings && right))
 }
 
-/// Whether the guest with an address outside is reached there.
+/// Whether the guest with an outside address is reached at it.
 pub(crate) fn reaches_guest(testbed: &Testbed) -> Result<bool> {
     testbed.outside.as_ref().map_or(Ok(false), |outside| reaches(outside, FLOATING, &[]))
 }

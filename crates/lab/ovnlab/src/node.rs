@@ -25,7 +25,7 @@ impl Node {
         self.folder.path().join(format!("{database}.sock"))
     }
 
-    /// The same as OVN's and Open vSwitch's programs take it.
+    /// The same in the syntax of OVN's and Open vSwitch's programs.
     pub(crate) fn remote(&self, database: &str) -> String {
         format!("unix:{}", self.socket(database).display())
     }
@@ -42,7 +42,6 @@ impl Node {
         Ok(lab::run(command, LIMIT)?)
     }
 
-    /// Starts a daemon.
     pub(crate) fn daemon(&self, program: &str, arguments: &[&str]) -> Result<Process> {
         let program = self.programs.path(program)?;
         let command = self.namespace.exec(&program.to_string_lossy())?;
@@ -52,7 +51,7 @@ impl Node {
                 command.env(format!("{suite}_{kind}"), self.folder.path());
             }
         }
-        // DPDK's.
+        // DPDK's folder.
         command.env("RUNTIME_DIRECTORY", self.folder.path());
         command.args(arguments);
         Ok(Process::capture(command)?)

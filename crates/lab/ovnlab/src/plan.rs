@@ -1,4 +1,4 @@
-//! What guests are, wherever they run.
+//! The names, addresses and attachments of guests, and their tables in pvnet's configuration.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 /// The longest packet in a Geneve tunnel over 1500 bytes: 58 bytes are for its headers.
 pub(crate) const MTU: u16 = 1442;
 
-/// How guests come to Open vSwitch, or to each other.
+/// How guests are attached to Open vSwitch, or to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attachment {
     /// Each has a device in the integration bridge.
     Device,
     /// They are behind a vhost-user port of Open vSwitch with DPDK, of which pvnet is the driver.
     VhostUser,
-    /// They are in the switch of one pvnet, and Open vSwitch has no part in it.
+    /// They are in the switch of one pvnet, without Open vSwitch.
     Switch,
-    /// The same, with what OVN's userspace datapath leaves of them: no offloads, and packets of [`MTU`].
+    /// The same with the limits of OVN's userspace datapath: no offloads, and packets of [`MTU`].
     PlainSwitch,
     /// A virtual machine, whose port has a device in the integration bridge.
     Machine,
@@ -23,7 +23,7 @@ pub(crate) enum Attachment {
     Card,
 }
 
-/// What a guest is, wherever it runs.
+/// A guest, wherever it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Its namespace, by which pvnet knows it.
@@ -37,9 +37,9 @@ pub(crate) struct Plan {
     pub(crate) address: Ipv4Addr,
     /// The router's address.
     pub(crate) router: Ipv4Addr,
-    /// What it may send, in 10⁶ bits per second.
+    /// Its limit for sending, in 10⁶ bits per second.
     pub(crate) rate: Option<u32>,
-    /// Whether OVN tells it its address, its MTU and its router. pvnet then knows none of them.
+    /// Whether it gets its address, MTU and router from OVN by DHCP. pvnet then knows none of them.
     pub(crate) asks: bool,
 }
 
@@ -100,7 +100,7 @@ impl Plan {
         format!("{}guard = \"off\"\n{rate}{own}", self.process())
     }
 
-    /// What every process guest has.
+    /// The keys that every process guest has.
     fn process(&self) -> String {
         let Self { name, mac, address, asks, .. } = self;
         let addresses =
@@ -108,8 +108,7 @@ impl Plan {
         format!("[[guest]]\nname = \"{name}\"\nmac = \"{mac}\"\n{addresses}")
     }
 
-    /// The device in the integration bridge. OVN has its own guard of sources; the switch in user space takes frames with finished
-    /// checksums only.
+    /// The device in the integration bridge. Open vSwitch's userspace datapath takes frames with finished checksums only.
     fn device(&self) -> String {
         let Self { device, asks, .. } = self;
         let mtu = if *asks { String::new() } else { format!("mtu = {MTU}\n") };
@@ -137,7 +136,7 @@ impl Plan {
         )
     }
 
-    /// The table of the port that it is behind, if there is one. Guests are told the MTU that this port has.
+    /// The table of the uplink that it is behind, if there is one. Guests get this port's MTU.
     pub(crate) fn uplink(&self, folder: &Path) -> Option<String> {
         let Self { device, attachment, .. } = self;
         let socket = folder.join(device);

@@ -17,18 +17,18 @@ const PACKAGES: [&str; 8] = [
     "openvswitch-switch-dpdk",
     "xen-utils-common",
 ];
-/// How many of them the short form needs.
+/// How many of the packages the short form needs.
 const SHORT: usize = 6;
 /// Where programs are.
 const FOLDERS: [&str; 4] =
     ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch", "usr/lib/openvswitch-switch-dpdk"];
-/// How long a command may take that waits for a daemon.
+/// The limit for commands that wait for a daemon.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// Which steps are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// Those that a test has time for. They need neither DPDK nor Xen's scripts.
+    /// The steps that a test has time for. They need neither DPDK nor Xen's scripts.
     Short,
     /// All.
     Whole,
@@ -44,8 +44,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Fetches the packages of a suite that a form needs, unless an earlier call has done so. They are unpacked and not installed: no script
-    /// of theirs runs, and no service is started.
+    /// Fetches the packages that a form needs, from a suite, unless an earlier call has done so. They are unpacked and not installed: none
+    /// of their scripts runs, and no service is started.
     pub fn prepare(
         pvnet: PathBuf,
         suite: Suite,
@@ -63,15 +63,15 @@ impl Programs {
         Ok(Self { root, pvnet, machines: None })
     }
 
-    /// The same with what a virtual machine boots from, which the whole form needs. Made of packages too, unless an earlier call has
-    /// done so.
+    /// The same with images and an emulator for a virtual machine, which the whole form needs. Images are made from packages too,
+    /// unless an earlier call has done so.
     pub fn with_machines(self, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let images = Images::prepare(suite, cache, quiet)?;
         let emulator = Emulator::any("qemu-system-x86_64")?;
         Ok(Self { machines: Some((images, emulator)), ..self })
     }
 
-    /// What a virtual machine boots from.
+    /// The images and the emulator for a virtual machine.
     pub(crate) fn machines(&self) -> Result<&(Images, Emulator)> {
         self.machines.as_ref().ok_or_else(|| content("the lab", "it was started without images"))
     }
@@ -100,7 +100,7 @@ impl Programs {
         Ok(self.with_libraries(command))
     }
 
-    /// The packages' libraries may be newer than the machine's, or not be there.
+    /// Adds the packages' libraries: the machine's may be older, or missing.
     pub(crate) fn with_libraries(&self, mut command: Command) -> Command {
         command.env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"));
         command

@@ -12,10 +12,10 @@ use crate::testbed::Testbed;
 
 /// The backend's folder in the store.
 const BACKEND: &str = "/local/domain/0/backend/vif/21/0";
-/// A store in a folder. The scripts read and write it by these two programs.
+/// The programs by which the scripts read and write the store, which is a folder.
 const READ: &str = "#!/bin/sh\nfor key; do cat \"$STORE$key\" || exit 1; done\n";
 const WRITE: &str = "#!/bin/sh\nwhile [ $# -ge 2 ]; do mkdir -p \"$STORE${1%/*}\" && echo \"$2\" >\"$STORE$1\"; shift 2; done\n";
-/// The scripts log to a folder that only a Xen host has. They see one in a mount namespace. Without -n the machine would keep /run/mount.
+/// The scripts log to a folder that only a Xen host has: a mount namespace gives them one. Without -n, `mount` would leave /run/mount behind.
 const INSIDE: &str = "mount -n -t tmpfs log /var/log && mkdir /var/log/xen && exec \"$@\"";
 
 struct Store {
@@ -47,7 +47,7 @@ impl Store {
         text.unwrap_or_default().trim().to_owned()
     }
 
-    /// Runs a script for a device. Returns what it says of its success.
+    /// Runs a script for the device. Returns the `hotplug-status` that it writes.
     fn script(&self, host: &Host, name: &str, command: &str) -> Result<String> {
         self.write(&format!("{BACKEND}/hotplug-status"), "none")?;
         let mut run = host.node.namespace.exec("unshare")?;

@@ -1,4 +1,4 @@
-//! What is tried, in order.
+//! The steps of the lab.
 
 use std::net::IpAddr;
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use crate::{dhcp, kinds, network, scripts, vhost_user};
 
 type StepFn = fn(&mut Testbed) -> Result<(String, bool)>;
 
-/// The steps, in order, each with the shortest form that has it.
+/// The steps in order, each with the shortest form that includes it.
 const ALL: [(&str, StepFn, Form); 14] = [
     ("two hosts and a central one, two logical switches and a router", network, Form::Short),
     ("guests of both hosts' pvnet are logical ports", bind, Form::Short),
@@ -76,12 +76,12 @@ fn bind(testbed: &mut Testbed) -> Result<(String, bool)> {
     Ok(("3 ports are up".to_owned(), true))
 }
 
-/// Whether a guest answers another one within a few attempts.
+/// Whether guest `to` answers guest `from` within a few attempts.
 fn answers(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
     testbed.guests[from].reaches(&testbed.guests[to], arguments)
 }
 
-/// Whether a guest answers another one at once.
+/// Whether guest `to` answers one of two echoes from guest `from`.
 fn at_once(testbed: &Testbed, from: usize, to: usize, arguments: &[&str]) -> Result<bool> {
     testbed.guests[from].reaches_at_once(testbed.guests[to].plan.address, arguments)
 }
@@ -158,7 +158,7 @@ fn access(testbed: &mut Testbed) -> Result<(String, bool)> {
     Ok((seen, !inbound && outbound && after))
 }
 
-/// A stream from the slow guest to another one, which is under way.
+/// Starts a stream from the slow guest to guest `to`, and waits until it is under way.
 fn stream(
     testbed: &Testbed,
     to: usize,

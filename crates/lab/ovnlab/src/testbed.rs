@@ -1,4 +1,4 @@
-//! All that runs.
+//! Everything that runs: the central host, two others, and their guests.
 
 use lab::Namespace;
 use xenlab::Result;
@@ -8,10 +8,10 @@ use crate::guest::Guest;
 use crate::host::Host;
 use crate::programs::Programs;
 
-/// The rate of the guest whose streams must not be over too soon, in 10⁶ bits per second.
+/// The rate of the guest whose streams must last some seconds, in 10⁶ bits per second.
 const SLOW: u32 = 80;
 
-/// Guests by number; the last one has its address from OVN.
+/// Guests by number; the last one gets its address from OVN.
 pub(crate) const P11: usize = 0;
 pub(crate) const P12: usize = 1;
 pub(crate) const P21: usize = 2;
@@ -22,7 +22,7 @@ pub(crate) const B: usize = 1;
 
 /// One central host, two others, and four guests.
 pub struct Testbed {
-    // Dropped in this order: guests before their hosts, and these before what they talk to.
+    // Dropped in this order: guests before their hosts, hosts before the central one.
     pub(crate) guests: [Guest; 4],
     pub(crate) hosts: [Host; 2],
     /// A host beyond the router's gateway, once there is one.

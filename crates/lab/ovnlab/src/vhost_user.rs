@@ -1,4 +1,4 @@
-//! The second way: a host whose Open vSwitch has DPDK, and whose guests are behind a vhost-user port of it.
+//! A host whose Open vSwitch has DPDK, and whose guest is behind a vhost-user port of it.
 
 use xenlab::Result;
 
@@ -10,8 +10,8 @@ use crate::testbed::Testbed;
 /// Bytes of a file between two guests.
 const FILE: u64 = 4 << 20;
 
-/// A third host comes, with a guest that reaches another host's over the tunnel; its pvnet is killed and started again; it goes. Its
-/// Open vSwitch polls, so it is not there longer.
+/// A third host joins, and its guest reaches another host's over the tunnel, also after its pvnet is killed and started again. The
+/// host leaves at once, because its Open vSwitch polls.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     let mut guest = Guest::new(1, 13, None)?.attached(Attachment::VhostUser);
     let plans = [guest.plan.clone()];

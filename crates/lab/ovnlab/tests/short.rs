@@ -1,4 +1,4 @@
-//! A short form of `make lab-ovn`: two hosts under OVN, with a guest's file over the tunnel, DHCP, NAT, and a pvnet that is killed under a TCP
+//! The short form of `make lab-ovn`: two hosts under OVN, with files over the tunnel, DHCP, NAT, and a pvnet that is killed under a TCP
 //! stream.
 //!
 //! Needs namespaces and, the first time, Debian's mirrors. Without them, see [`lab::needed`].

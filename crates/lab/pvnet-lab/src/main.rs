@@ -111,7 +111,7 @@ fn experiment(result: experiments::Result<()>) -> ExitCode {
     lab::exit_code("pvnet-lab", result, experiments::Error::is_interrupt)
 }
 
-/// The same of a lab with whole hosts.
+/// As `experiment`, for the labs with whole hosts.
 #[cfg(feature = "hosts")]
 fn lab(result: xenlab::Result<ExitCode>) -> ExitCode {
     lab::exit_code("pvnet-lab", result, xenlab::Error::is_interrupt)

@@ -1,5 +1,5 @@
-//! The laboratory's commands, as a user runs them. They start the program pvnet beside `pvnet-lab`: `cargo test --workspace` builds both,
-//! and for this package alone, build it before: `cargo build -p pvnet`.
+//! The laboratory's commands, as a user runs them. They start the program `pvnet` beside `pvnet-lab`. `cargo test --workspace` builds
+//! both; before a test of this package alone, run `cargo build -p pvnet`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn schema(name: &str) -> Value {
     serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
 }
 
-/// Reads a document, and checks it.
+/// Parses a document, and checks it against its schema.
 fn checked(name: &str, text: &str) -> Value {
     let document = serde_json::from_str(text).unwrap();
     assert_eq!(document::errors(&schema(name), &document), [""; 0]);
@@ -101,7 +101,7 @@ fn the_bench_of_isolation_has_virtual_machines_as_victims_and_as_attackers() {
     assert!(idle["median"].as_f64().unwrap() > 0.0, "{idle}");
 }
 
-/// Network namespaces that a process made and has left.
+/// The network namespaces that process `pid` made, and that still exist.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let mut command = lab::command("ip").unwrap();
     command.arg("netns");
@@ -119,7 +119,7 @@ fn the_demo_tells_what_it_measured() {
     command.args(["demo", "--quick", "--json"]).arg(&json).arg("--report").arg(&page);
     let mut demo = Process::capture(command).unwrap();
     demo.succeed(3 * LIMIT).unwrap();
-    // Its lines may end anywhere.
+    // Lines are wrapped at blanks that the test does not know.
     let told = demo.stdout().split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "The kernel has no link",
@@ -187,7 +187,7 @@ fn an_interrupted_demo_leaves_nothing() {
     command.args(["demo", "--quick", "--step", "kill", "--report"]).arg(&page);
     command.env("TMPDIR", folder.path());
     let mut demo = Process::capture(command).unwrap();
-    // Its daemon's folder is there: it has begun.
+    // The demo has begun when its daemon's folder exists.
     let begun = std::time::Instant::now();
     while std::fs::read_dir(folder.path()).unwrap().next().is_none() {
         assert!(begun.elapsed() < LIMIT, "{}", demo.stderr());

@@ -1,5 +1,5 @@
-//! What a guest's administrator does with the interface. QEMU executes most of it by itself and tells a vhost-user back-end nothing,
-//! or only a part: whatever it does tell, frames must go on, and nobody's memory may change.
+//! What a guest's administrator does with the interface. QEMU executes most of it by itself, and tells a vhost-user back-end only a
+//! part, or nothing. Frames must go on in any case, and nobody's memory may change.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +15,7 @@ use crate::traffic::{self, Peer};
 
 /// MiB of a file.
 const MIB: u32 = 4;
-/// `ethtool -G` again and again, while large echo requests flood in.
+/// `ethtool -G` several times, while large echo requests flood in.
 pub(crate) fn ring_sizes(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const SIZES: &str = "128 256 64 256 128 256";
     let mut command = setup.testbed.guest_namespace.exec("ping")?;
@@ -36,7 +36,7 @@ pub(crate) fn ring_sizes(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, all && flood.received * 10 > flood.sent * 9))
 }
 
-/// `ethtool -L`, with flows over all queues at each number.
+/// `ethtool -L`, with a TCP stream at each number of queues.
 pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut seen = Vec::new();
     let mut passed = true;
@@ -53,7 +53,7 @@ pub(crate) fn queues(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen.join("; "), passed))
 }
 
-/// `ethtool -K`: each offload that the driver lets go off and on, with files both ways in between.
+/// `ethtool -K`: switches each offload off that the driver allows, one after the other, with files both ways after each; then all on again.
 pub(crate) fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut off = Vec::new();
     let (mut files, mut same) = (0, 0);
@@ -70,7 +70,7 @@ pub(crate) fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         files += arrived.len();
         same += arrived.iter().filter(|same| **same).count();
     }
-    // Some need others that went off later.
+    // In reverse order: an offload may need one that was switched off after it.
     for feature in off.iter().rev() {
         setup.shell(0)?.run(&format!("ethtool -K eth0 {feature} on"), COMMAND)?;
     }
@@ -82,7 +82,7 @@ pub(crate) fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, all && same == files))
 }
 
-/// The driver is taken out and put in again, by its device and as a module.
+/// The driver is unbound from its device and bound again, then unloaded as a module and loaded again.
 pub(crate) fn reload(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let rebind = "set -e\ndevice=$(basename \"$(readlink /sys/class/net/eth0/device)\")\n\
                   cd /sys/bus/virtio/drivers/virtio_net\necho $device >unbind\necho $device >bind";
@@ -108,7 +108,7 @@ pub(crate) fn suspend(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let script = "echo devices >/sys/power/pm_test && echo mem >/sys/power/state";
     let sleeper = setup.shell(0)?.spawn(script)?;
     setup.testbed.daemon.until_port("vm1", PortState::Down)?;
-    // What comes for a machine that sleeps harms nobody.
+    // Frames for a machine that sleeps harm nobody.
     let guest = Peer::Namespace(&setup.testbed.guest_namespace);
     let asleep = traffic::ping(guest, &Testbed::address(0), 3)?;
     sleeper.wait(COMMAND)?;
@@ -118,7 +118,7 @@ pub(crate) fn suspend(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen, all && asleep.received == 0))
 }
 
-/// Another kernel is fetched over the interface, and started by the running one (`kexec`) without a word to the device.
+/// The machine gets another kernel over the interface, and starts it (`kexec`) without telling the device.
 pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (kernel, root) =
         (setup.inputs.images.boot_image(), setup.testbed.daemon.folder().join("root.cpio"));
@@ -141,7 +141,7 @@ pub(crate) fn kexec(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((format!("the new kernel is up: {echoes}"), all && ping.received == ping.sent))
 }
 
-/// An XDP program in a machine whose port keeps offloads to it off: QEMU does not pass on that the guest switches them off itself.
+/// An XDP program in a machine whose port offers no offloads to the guest: QEMU would not tell pvnet that the guest switches them off.
 pub(crate) fn xdp(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const ECHOES: u32 = 5;
     let machine = setup.boot(BOOTED)?;

@@ -1,4 +1,4 @@
-//! A card, a guest whose only interface is a context of it, and a host behind its wire. Another context is an uplink of the switch.
+//! A card, a guest whose only interface is one of its contexts, and a host behind its wire. Another context is an uplink of the switch.
 //!
 //! ```text
 //!  switch ── context ──┐
@@ -26,12 +26,12 @@ const NAME: &str = "card0";
 const PORT: &str = "card";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Where a card's guest and its wire are.
+/// The namespaces of a card's guest and of its wire.
 #[derive(Debug)]
 pub(crate) struct Card {
-    /// Where the guest's interface is.
+    /// The namespace of the guest's interface.
     pub(crate) guest_namespace: Namespace,
-    /// What is behind the wire.
+    /// The namespace behind the wire.
     pub(crate) wire_namespace: Namespace,
 }
 
@@ -62,7 +62,7 @@ impl Card {
         )
     }
 
-    /// Starts the card and its guest, and waits until the switch reaches it.
+    /// Starts the card and its guest, and waits until the switch's port to the card is up.
     pub(crate) fn start(&self, program: &Path, daemon: &mut Daemon) -> Result<RunningCard> {
         let start = |arguments: &[&str]| -> Result<Process> {
             let mut command = lab::command(&program.to_string_lossy())?;

@@ -1,7 +1,7 @@
-//! Checksums that are unfinished where few look for them, and what a machine is told of checksums.
+//! Unfinished checksums behind many VLAN tags, and the checksum flags that a machine's driver gets.
 //!
-//! The guests' kernels say what passes their driver: the events `net_dev_start_xmit` and `napi_gro_receive_entry` have each frame's
-//! `ip_summed`, which the driver turns into the flags of the frame's header, and takes from them.
+//! Trace events of the guests' kernels show the frames that pass their driver: `net_dev_start_xmit` and `napi_gro_receive_entry`
+//! have each frame's `ip_summed`. The driver turns it into flags of the frame's virtio header, and back.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::traffic::{self, Peer};
 /// MiB of a file.
 const MIB: u32 = 2;
 
-/// Where the guests' kernels have their events.
+/// Where tracefs is mounted in guests.
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// Frames that passed a machine's driver in one direction, by their `ip_summed`.
@@ -31,7 +31,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether there are any, none of which had flags in its header.
+    /// Whether there are frames, and none had flags in its header.
     fn have_no_flags(self) -> bool {
         self.plain > 0 && self.valid == 0 && self.unfinished == 0
     }
@@ -80,7 +80,7 @@ impl<'a> Trace<'a> {
         Ok(Self { shell, event })
     }
 
-    /// Ends it. Returns the frames of `eth0` whose lines have these words.
+    /// Ends the trace. Returns the frames of `eth0` whose lines contain `words`.
     fn finish(self, words: &str) -> Result<Frames> {
         let script = format!(
             "set -e\ncd {TRACING}\necho 0 >events/net/{}/enable\n\
@@ -91,13 +91,13 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The address behind a machine's tags.
+/// The address of a machine's innermost VLAN device.
 fn tagged_address(number: usize) -> String {
     format!("10.3.0.{}", number + 1)
 }
 
-/// Puts VLAN devices on both machines' interfaces, each on the one before. The outermost tag is a provider's (802.1ad). Linux stacks no more
-/// than eight devices, `eth0` included: the sixth tag is put on behind a bridge, where the count begins anew.
+/// Stacks `depth` VLAN devices on both machines' interfaces. The outermost tag is a provider's (802.1ad). Linux stacks at most eight
+/// devices, `eth0` included: the sixth tag comes behind a bridge, where the count begins anew.
 fn tag(setup: &Setup<'_>, depth: u32) -> Result<()> {
     let script = format!(
         "set -e\nmodprobe -a 8021q bridge veth\nbelow=eth0 kind='protocol 802.1ad'\n\
@@ -119,7 +119,7 @@ fn tag(setup: &Setup<'_>, depth: u32) -> Result<()> {
     Ok(())
 }
 
-/// Takes them off. Those on top go with what they are on.
+/// Removes them. A VLAN device is deleted with the device below it.
 fn untag(setup: &Setup<'_>) -> Result<()> {
     let script = "for device in tag1 hop low; do [ ! -e /sys/class/net/$device ] || ip link del $device; done";
     for number in [0, 1] {
@@ -139,14 +139,14 @@ fn set_ports(setup: &Setup<'_>, key: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Both machines have VLAN devices on VLAN devices. Their stacks leave the checksums behind all tags to the driver, whose device is pvnet.
-/// Behind three tags it finds the headers, behind nine it does not.
+/// Both machines have stacked VLAN devices. Their stacks leave the checksums behind all tags to the device, which is pvnet. pvnet finds
+/// the headers behind three tags, and not behind nine.
 pub(crate) fn tags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (one, two) = (setup.shell(0)?, setup.shell(1)?);
     let mut seen = Vec::new();
     let mut passed = true;
     for depth in [3, 9] {
-        // A guard looks behind eight tags, and refuses what has more.
+        // A guard looks behind eight tags, and refuses frames with more.
         if depth > 8 {
             set_ports(setup, &["guard=off"])?;
         }
@@ -178,8 +178,8 @@ pub(crate) fn tags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 const FAR: &str = "10.1.0.1";
 const ROUTER: &str = "10.1.0.254";
 
-/// Makes the tap's namespace a router to a host in a new namespace. The host sends finished checksums, and the router looks at them, because
-/// it merges what fits together (GRO): the tap has frames with `DATA_VALID`, and unsegmented ones with `NEEDS_CSUM`.
+/// Makes the tap's namespace a router to a host in a new namespace. The host sends finished checksums. The router verifies them, because it
+/// merges segments (GRO): the tap carries frames with `DATA_VALID`, and merged ones with `NEEDS_CSUM`.
 fn route(wire: &Namespace) -> Result<Namespace> {
     let far = Namespace::create("qemulab")?;
     let (host, router) = (far.name(), wire.name());
@@ -205,7 +205,7 @@ fn route(wire: &Namespace) -> Result<Namespace> {
     Ok(far)
 }
 
-/// A file from the far host to the first machine. Returns whether it is the same, and what the machine's driver was told.
+/// Sends a file from the far host to the first machine. Returns whether it arrived unchanged, and the flags that the machine's driver got.
 fn told(setup: &Setup<'_>, far: &Namespace) -> Result<(bool, Frames)> {
     let shell = setup.shell(0)?;
     shell.run(&format!("ip route replace {FAR} via {WIRE}"), COMMAND)?;
@@ -214,8 +214,8 @@ fn told(setup: &Setup<'_>, far: &Namespace) -> Result<(bool, Frames)> {
     Ok((is_same, trace.finish("protocol=0x0800")?))
 }
 
-/// A device without `GUEST_CSUM` gets headers without flags, whatever the tap or the other machine says. As the device was before, it is told
-/// of checksums that were found right, and of those that are unfinished.
+/// A device without `GUEST_CSUM` gets headers without flags, from the tap and from the other machine. With it, it gets flags for verified
+/// checksums and for unfinished ones.
 pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const OFF: [(&str, bool); 5] = [
         ("guest_csum", false),

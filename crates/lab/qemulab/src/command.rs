@@ -38,7 +38,7 @@ pub struct QemuArgs {
     quiet: bool,
 }
 
-/// The emulators that are tried by default.
+/// The default emulators.
 const EMULATORS: [&str; 3] = ["installed", "5", "10"];
 
 /// Runs the steps.
@@ -70,7 +70,7 @@ pub fn run(args: &QemuArgs) -> Result<ExitCode> {
             path => Emulator::any(path)?,
         };
         let version = emulator.version()?;
-        // On Debian 13 both are the same.
+        // On Debian 13 the installed one is version 10.
         if emulators.iter().all(|(other, _)| *other != version) {
             emulators.push((version, emulator));
         }

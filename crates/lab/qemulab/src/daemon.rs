@@ -1,4 +1,4 @@
-//! A daemon under test: a process in a namespace, which is stopped, killed and started again.
+//! A daemon under test: a process in a namespace that steps stop, kill and start again.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub fn pvnet(given: Option<&Path>) -> Result<PathBuf> {
     path.canonicalize().map_err(|cause| Error::Path { path: path.to_owned(), cause })
 }
 
-/// A daemon, which may run or not. Dropping it stops it and removes its files.
+/// A daemon that may run or not. Dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct Daemon {
     // Dropped in this order: the process before the folder of its sockets.
@@ -30,14 +30,14 @@ pub struct Daemon {
     folder: TempDir,
 }
 
-/// What a front-end costs the daemon: descriptors, threads, and mappings of files in memory.
+/// What the daemon holds for its front-ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
     /// Open descriptors.
     pub descriptors: usize,
     /// Threads.
     pub threads: usize,
-    /// Mappings of memory that is shared with other processes.
+    /// Mappings of memfds.
     pub mappings: usize,
 }
 
@@ -96,7 +96,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Its ports and counters.
+    /// The status of its ports and counters.
     pub fn status(&self) -> Result<Status> {
         control_socket::status(&control_socket(self.folder())).map_err(|cause| Error::Content {
             what: "the daemon".to_owned(),
@@ -111,7 +111,7 @@ impl Daemon {
         found.ok_or(Error::Content { what, cause })
     }
 
-    /// Waits until its answer is as wanted.
+    /// Waits until `ready` accepts its status.
     pub fn until(&mut self, what: &str, ready: impl Fn(&Status) -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -138,8 +138,8 @@ impl Daemon {
         })
     }
 
-    /// What it holds once that does not change any more: a session frees what it had after its port is down, and the thread that has answered
-    /// who the daemon is ends after that.
+    /// What it holds, once two reads agree. A session frees what it had only after its port is down, and the thread that answers who the
+    /// daemon is ends even later.
     pub fn holdings(&self) -> Result<Holdings> {
         const PAUSE: Duration = Duration::from_millis(300);
         let pid = self.status()?.pid;
@@ -157,7 +157,7 @@ impl Daemon {
             .into())
     }
 
-    /// What it has printed about problems.
+    /// The lines that it has printed, except information.
     #[must_use]
     pub fn said(&self) -> String {
         let text = self.process.as_ref().map(Process::stderr).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An operator's day with two virtual machines.
+//! An operator's day with virtual machines: its steps, in order.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Day {
         self.0.len() + 1
     }
 
-    /// Runs it. Stops at the first step that fails to run.
+    /// Runs the steps. Stops at the first one that fails to run.
     pub fn run(&self, inputs: Inputs<'_>, progress: &Progress) -> Result<Vec<Step>> {
         progress.step("start pvnet, a process guest, and two machines");
         let mut setup = Setup::begin(inputs)?;
@@ -90,7 +90,7 @@ impl Day {
     }
 }
 
-/// A step fails if memory of a guest was harmed, whatever it saw.
+/// Fails a step if the memory of a guest was harmed.
 fn unharmed(setup: &Setup<'_>, (seen, passed): (String, bool)) -> Result<(String, bool)> {
     for machine in setup.machines.iter().flatten() {
         if let Some(harm) = scenario::harm(machine.shell())? {
@@ -117,7 +117,7 @@ fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.ping_all()
 }
 
-/// Both devices ask for packed rings, of which only the second one's port has any. A restart is survived with split rings.
+/// Both devices ask for packed rings, and only the second one's port offers them. A restart is tried with split rings.
 fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut are_packed = [false; 2];
     for (number, is_packed) in are_packed.iter_mut().enumerate() {
@@ -144,7 +144,7 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.ping_all()
 }
 
-/// Both ways to end the daemon, with devices that say nothing of a link: guests keep what they know of their neighbours.
+/// The daemon is stopped and killed under devices that report no link state: guests keep their neighbour entries.
 fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
         setup.plug_again(number, &[("status", false)])?;
@@ -185,7 +185,7 @@ fn restart(setup: &mut Setup<'_>, ending: Ending) -> Result<(String, bool)> {
     Ok((seen, is_same && gaps.iter().all(Option::is_some)))
 }
 
-/// The longest time without an answer, in seconds, in the output of `ping -D`, that after the last one included.
+/// The longest time without an answer in the output of `ping -D`, in seconds, including the time after the last answer.
 fn gap(text: &str) -> Option<f64> {
     let answers = text.lines().filter(|line| line.contains("bytes from"));
     let mut times: Vec<f64> = answers
@@ -222,7 +222,7 @@ fn end(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     machine.kill()?;
     setup.testbed.daemon.until_port("vm2", PortState::Down)?;
     let left = setup.testbed.daemon.holdings()?;
-    // Another one comes and is killed, and leaves as little.
+    // Another machine is started and killed: it leaves as little.
     let machine = setup.boot(0)?;
     let again = traffic::ping(Peer::Machine(machine.shell()), WIRE, 3)?;
     machine.kill()?;

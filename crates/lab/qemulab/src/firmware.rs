@@ -1,10 +1,10 @@
-//! Firmware and boot loaders that others wrote, as clients of a port: a machine that boots over the network.
+//! Firmware and boot loaders of other projects as clients of a port: a machine boots over the network.
 //!
 //! ```text
 //!  iPXE, OVMF or U-Boot ── vhost-user ── pvnet ── tap ── dnsmasq: DHCP and TFTP
 //! ```
 //!
-//! They have few receive buffers, take no offloads, and wait for each packet before they ask for the next.
+//! They have few receive buffers and no offloads, and wait for each packet before they ask for the next.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,9 +30,9 @@ pub struct Firmware {
 pub(crate) enum Kind {
     /// iPXE in the card's ROM, called by `SeaBIOS`.
     Ipxe,
-    /// UEFI with its own driver. It loads iPXE, which has another.
+    /// UEFI with its own driver, which loads iPXE with another driver.
     Ovmf,
-    /// U-Boot, which loads iPXE too.
+    /// U-Boot with its own driver, which loads iPXE's file.
     UBoot,
 }
 
@@ -58,7 +58,7 @@ impl Firmware {
         let own = match kind {
             Kind::Ipxe => self.ipxe().to_vec(),
             Kind::Ovmf => bios("usr/share/ovmf/OVMF.fd").to_vec(),
-            // As a device of virtio 0.9 its driver takes the first byte of the address for all six, which the port's guard refuses.
+            // With virtio 0.9 U-Boot's driver sends the MAC address's first byte six times, and the port's guard refuses that.
             Kind::UBoot => bios("usr/lib/u-boot/qemu-x86_64/u-boot.rom")
                 .into_iter()
                 .chain(["-global", "virtio-net-pci.disable-legacy=on"].map(str::to_owned))
@@ -67,7 +67,7 @@ impl Firmware {
         ["-boot", "n"].map(str::to_owned).into_iter().chain(own).collect()
     }
 
-    /// QEMU's arguments for cards with iPXE in their ROM. By its folder: QEMU adapts only a ROM that it finds by itself to the card.
+    /// QEMU's arguments for cards with iPXE in their ROM. They name its folder, because QEMU adapts only a ROM that it finds by itself to the card.
     pub(crate) fn ipxe(&self) -> [String; 2] {
         ["-L".to_owned(), self.root.join("usr/lib/ipxe/qemu").display().to_string()]
     }
@@ -77,12 +77,12 @@ impl Firmware {
         self.root.join("boot/ipxe.efi")
     }
 
-    /// Starts a server in a namespace that gives out the files of a folder.
+    /// Starts a DHCP and TFTP server in a namespace. It serves the files of a folder.
     pub(crate) fn serve(&self, namespace: &Namespace, folder: &Path) -> Result<Process> {
         let mut command = namespace.exec(&self.root.join("usr/sbin/dnsmasq").to_string_lossy())?;
         command.env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"));
         command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--log-facility=-"]);
-        // No DNS, and no other user: it serves what only this one may read.
+        // No DNS. It stays this user, who alone may read the files.
         command.args(["--port=0", "--user=root", "--log-dhcp", "--bind-interfaces", "--pid-file="]);
         command.arg(format!("--interface={TAP}"));
         command.arg(format!("--dhcp-leasefile={}", folder.join("leases").display()));

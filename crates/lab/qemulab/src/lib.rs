@@ -7,10 +7,10 @@
 //!  pvnet guest ── context ── pvnet nic ──┘
 //! ```
 //!
-//! [`ZeroCopy`] is the other way round: a machine in which pvnet runs, whose card it shares memory with.
+//! [`ZeroCopy`] is the other way round: pvnet runs in a machine, and shares memory with the machine's card.
 //!
-//! A [`Testbed`] has the daemon and what is not a virtual machine. [`Testbed::boot`] adds a machine. [`Day`] is an operator's day
-//! with all of them.
+//! A [`Testbed`] has the daemon and everything that is not a virtual machine. [`Testbed::boot`] adds a machine. [`Day`] is an
+//! operator's day with all of them.
 //!
 //! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
 //!
@@ -48,5 +48,5 @@ pub use zero_copy::ZeroCopy;
 
 use std::time::Duration;
 
-/// How long a command may take that waits for nothing.
+/// The limit for commands that need not wait for anything.
 pub const COMMAND: Duration = Duration::from_secs(90);

@@ -18,7 +18,7 @@ const OTHER: &str = "wire1";
 /// How often the migration's state is read.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What QEMU says if the back-end cannot tell which pages it writes.
+/// A word in QEMU's refusal to migrate if the back-end cannot log the pages that it writes.
 const NO_LOG: &str = "LOG_SHMFD";
 
 /// A machine moves while it sends a file. The two daemons' taps are on one bridge.

@@ -1,4 +1,4 @@
-//! What operators get wrong first, and what pvnet says about it: `pvnet status` has to name the cause.
+//! The mistakes that operators make first: `pvnet status` has to name the cause.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::setup::Setup;
 use crate::testbed::Testbed;
 use crate::traffic::{self, Peer};
 
-/// Memory as it should be.
+/// A correct memory object.
 const SHARED: &str = "memory-backend-memfd,id=ram,size=128M,share=on";
-/// A folder on a disk, for files of memory; `/tmp` may be in memory itself.
+/// A folder on a disk, for a memory object's file. `/tmp` may be in memory itself.
 const DISK: &str = "/var/tmp";
 
-/// Another QEMU with a device at this port's socket, with memory and queues as given. iPXE is the device's driver.
+/// Starts another QEMU at this port's socket, with the given memory and queues. iPXE drives its device.
 fn qemu(setup: &Setup<'_>, port: usize, memory: &[&str], queues: u32) -> Result<Process> {
     let mut device = setup.testbed.device(port).clone();
     device.queues = queues;
@@ -33,7 +33,7 @@ fn qemu(setup: &Setup<'_>, port: usize, memory: &[&str], queues: u32) -> Result<
     Ok(Process::capture(command)?)
 }
 
-/// Waits until a port's status is as wanted. Returns its reason in the words of `pvnet status`.
+/// Waits until `wanted` accepts a port's status. Returns the port's reason in the words of `pvnet status`.
 fn until(daemon: &mut Daemon, name: &str, wanted: impl Fn(&PortStatus) -> bool) -> Result<String> {
     daemon.until(&format!("the reason of {name}"), |status| {
         status.ports.iter().any(|port| port.name == name && wanted(port))
@@ -41,7 +41,7 @@ fn until(daemon: &mut Daemon, name: &str, wanted: impl Fn(&PortStatus) -> bool) 
     Ok(daemon.port(name)?.reason.map(|reason| reason.to_string()).unwrap_or_default())
 }
 
-/// Memory that is not shared, in both forms, and memory in a file on a disk.
+/// Memory that is not shared (no object, or `share=off`), and memory in a file on a disk.
 pub(crate) fn memory(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let name = setup.testbed.device(BOOTED).name.clone();
     let disk = format!("memory-backend-file,id=ram,size=128M,share=on,mem-path={DISK}");
@@ -93,7 +93,7 @@ pub(crate) fn taken(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     until(&mut setup.testbed.daemon, "vm1", |port| {
         port.refused_connections > before && port.state == PortState::Up
     })?;
-    // It must say so itself: before, it waited in silence.
+    // The second QEMU must learn of the refusal. Formerly it waited in silence.
     let start = std::time::Instant::now();
     while second.stderr().is_empty() && second.ended()?.is_none() && start.elapsed() < COMMAND {
         lab::Interrupt::sleep(Duration::from_millis(50))?;

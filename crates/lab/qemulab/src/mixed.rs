@@ -1,4 +1,4 @@
-//! Traffic between ports of different kinds: what is carried whole, and what is cut.
+//! Traffic between ports of different kinds: where frames stay unsegmented, and where pvnet segments them.
 
 use control_socket::Status;
 use hypervisor::Counted;
@@ -11,21 +11,21 @@ use crate::setup::Setup;
 use crate::testbed::{GUEST, TAP, Testbed, WIRE};
 use crate::traffic::{self, Peer};
 
-/// Frames that are longer on average were not segmented.
+/// Bytes. If frames are longer on average, they were not segmented.
 const MTU: f64 = 1514.0;
 /// The longest frame of a wire.
 const FRAME: usize = 1514;
 /// How long TCP is measured in each direction, in seconds.
 const SECONDS: u32 = 3;
 
-/// What the daemon carried, at two moments.
+/// The daemon's counters at two moments.
 struct Carried<'a> {
     before: &'a Status,
     after: &'a Status,
 }
 
 impl Carried<'_> {
-    /// Bytes per frame that came in by all ports. Acknowledgements are frames too.
+    /// Bytes per frame that came in at all ports. Acknowledgements count as frames.
     fn bytes_per_frame(&self) -> f64 {
         let sum = |status: &Status| {
             status.ports.iter().fold((0, 0), |(frames, bytes), port| {
@@ -42,7 +42,7 @@ impl Carried<'_> {
     }
 }
 
-/// TCP from the first machine and back. Both ends leave segmentation to the other's port.
+/// TCP from the first machine and back. Frames must pass unsegmented between the two ports.
 fn whole(setup: &mut Setup<'_>, server: End, address: &str) -> Result<(String, bool)> {
     let daemon = &setup.testbed.daemon;
     let mut rates = Vec::new();
@@ -91,8 +91,8 @@ pub(crate) fn guest(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     whole(setup, End::Guest, GUEST)
 }
 
-/// TCP between a machine and the tap, whose other end is recorded: frames to it are cut and have checksums, frames
-/// from it come in whole.
+/// TCP between a machine and the tap, which is recorded. Frames to the tap are segmented and have checksums; frames
+/// from it come in unsegmented.
 pub(crate) fn wire(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let namespace = &setup.testbed.wire_namespace;
     let mut rates = Vec::new();
@@ -122,8 +122,8 @@ pub(crate) fn wire(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((format!("{}; {}", both(&rates), seen.join("; ")), passed))
 }
 
-/// A card's guest, whose frames reach the switch by a context of the same card: echoes with all kinds of ports and with the card's
-/// wire, files and TCP with machines, and TCP to the tap, which is recorded.
+/// A card's guest. Its frames reach the switch through another context of the card. It exchanges echoes with all kinds of ports
+/// and with the card's wire, files and TCP with machines, and sends TCP to the tap, which is recorded.
 pub(crate) fn card(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     const MIB: u32 = 8;
     let testbed = &mut setup.testbed;
@@ -142,7 +142,7 @@ pub(crate) fn card(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         (Peer::Namespace(&testbed.guest_namespace), CARD_GUEST),
         (Peer::Namespace(&testbed.wire_namespace), CARD_GUEST),
     ] {
-        // The card's wire has only now come up.
+        // The first echo may be lost: the card's wire has only just come up.
         let _ = traffic::ping(from, to, 1)?;
         let ping = traffic::ping(from, to, 3)?;
         (sent, received) = (sent + ping.sent, received + ping.received);
@@ -165,7 +165,7 @@ pub(crate) fn card(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     ))
 }
 
-/// What a card's guest sends to the tap: its frames come whole by the card, and are cut for the tap.
+/// A file from a card's guest to the tap, recorded: frames pass the card unsegmented, and are segmented for the tap.
 pub(crate) fn card_to_wire(testbed: &Testbed) -> Result<Recorded> {
     let (from, to) = (&testbed.card.guest_namespace, &testbed.wire_namespace);
     let recorder = Recorder::start(to, TAP)?;

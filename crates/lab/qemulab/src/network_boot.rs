@@ -1,4 +1,4 @@
-//! A machine that boots over the network, by firmware that others wrote.
+//! Steps in which other projects' firmware boots a machine over the network.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::setup::Setup;
 use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
 
-/// How long a boot loader may take to fetch a megabyte, from a packet to the next, on a busy machine.
+/// How long a boot loader may take to fetch a megabyte, packet by packet, on a busy machine.
 const FETCH: Duration = Duration::from_secs(180);
 /// The device of machines that boot over the network.
 pub(crate) const BOOTED: usize = 2;
 
-/// iPXE boots a machine, first alone, then from UEFI.
+/// iPXE boots a machine, first from its ROM, then loaded by UEFI.
 pub(crate) fn run(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let folder = lab::TempDir::new()?;
     let server = setup.inputs.firmware.serve(&setup.testbed.wire_namespace, folder.path())?;
@@ -45,7 +45,7 @@ pub(crate) fn run(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     Ok((seen.join("; "), passed))
 }
 
-/// Puts into a folder what a machine with this firmware asks for.
+/// Puts the files that a machine with this firmware asks for into a folder.
 fn prepare(setup: &Setup<'_>, kind: Kind, folder: &Path) -> Result<MachineConfig> {
     let device = setup.testbed.device(BOOTED);
     let config = Testbed::machine(device, setup.inputs.emulator, &setup.testbed.daemon)?;

@@ -1,4 +1,4 @@
-//! What passes a tap, recorded and read by tshark.
+//! Records the frames that pass a device, and reads them with tshark.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use xenlab::Result;
 
 /// How long tshark may take to start.
 const START: Duration = Duration::from_secs(60);
-/// How long it may take to read a recording: some hundred thousand frames, on a busy machine.
+/// How long tshark may take to read a recording of some hundred thousand frames on a busy machine.
 const READ: Duration = Duration::from_secs(300);
 
 /// A running recording.
@@ -23,7 +23,7 @@ pub(crate) struct Recorded {
     pub(crate) frames: usize,
     /// Bytes of the longest one.
     pub(crate) longest: usize,
-    /// Frames whose TCP checksum is not that of their bytes.
+    /// Frames with a wrong TCP checksum.
     pub(crate) wrong: usize,
 }
 
@@ -36,12 +36,12 @@ impl Recorder {
         command.args(["-q", "-i", device, "-w"]).arg(&file);
         let mut tshark = Process::capture(command)?;
         tshark.says("Capturing on", START)?;
-        // It says so before it opens the device, and makes the file after that.
+        // tshark prints this before it opens the device. It makes the file afterwards.
         tshark.makes(&file, START)?;
         Ok(Self { tshark, folder })
     }
 
-    /// Ends it. Returns what each of these addresses has sent.
+    /// Ends the recording. Returns the TCP frames of each of these senders.
     pub(crate) fn finish<const N: usize>(mut self, senders: [&str; N]) -> Result<[Recorded; N]> {
         self.tshark.stop()?;
         let mut command = lab::command("tshark")?;

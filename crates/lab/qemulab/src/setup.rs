@@ -1,4 +1,4 @@
-//! Two machines, a process guest and a tap on one pvnet.
+//! The setup of an operator's day: a testbed, and the machines that run on it.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::virtio_net::{Side, VirtioNet};
 /// The machines that run from the beginning.
 const MACHINES: usize = 2;
 
-/// The first machine has one queue, the second two, and packed rings if its device has them. One socket is pvnet's, the other QEMU's.
-/// The third is booted by firmware, or runs XDP programs.
+/// The first machine has one queue, and pvnet makes its socket. The second has two queues, QEMU makes its socket, and its port offers
+/// packed rings. The third is booted by firmware, or runs XDP programs.
 fn devices() -> Vec<VirtioNet> {
     let device =
         |name: &str, number: u8, queues, side, [packed, guest_offloads]: [bool; 2]| VirtioNet {
@@ -34,14 +34,14 @@ fn devices() -> Vec<VirtioNet> {
     ]
 }
 
-/// What machines boot from, and the program pvnet.
+/// The images, emulator and firmware of machines, and the program pvnet.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// Debian's kernel and programs.
     pub images: &'a Images,
     /// QEMU.
     pub emulator: &'a Emulator,
-    /// For machines that boot over the network.
+    /// Firmware for machines that boot over the network, and `kexec`.
     pub firmware: &'a Firmware,
     /// The program pvnet.
     pub pvnet: &'a Path,
@@ -86,13 +86,13 @@ impl<'a> Setup<'a> {
         self.testbed.bring_up(machine, number)
     }
 
-    /// Takes a machine's device out and puts it in again.
+    /// Unplugs a machine's device, and plugs it in again with these properties.
     pub(crate) fn plug_again(&mut self, number: usize, properties: &[(&str, bool)]) -> Result<()> {
         let device = self.testbed.device(number).clone();
         let again = device.again(self.inputs.emulator, properties)?;
         let monitor = self.machine(number)?.monitor();
         monitor.execute("device_del", json!({ "id": "nic" }))?;
-        // One more event is for the part of it that is on the virtio bus.
+        // Another such event is for the device's part on the virtio bus.
         while monitor.event("DEVICE_DELETED", COMMAND)?["data"]["device"] != "nic" {}
         self.testbed.daemon.until_port(&device.name, PortState::Down)?;
         let machine = self.machine(number)?;

@@ -29,11 +29,11 @@ pub struct Testbed {
     guest: Option<Process>,
     /// The daemon.
     pub daemon: Daemon,
-    /// Where the process guest's interface is.
+    /// The namespace of the process guest's interface.
     pub guest_namespace: Namespace,
-    /// Where the daemon runs and its tap is.
+    /// The namespace of the daemon and its tap.
     pub wire_namespace: Namespace,
-    /// A card, which runs or not.
+    /// A card that may run or not.
     pub(crate) card: Card,
     devices: Vec<VirtioNet>,
     /// Programs of this machine that all machines get.
@@ -41,7 +41,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts a daemon with these devices' ports. The tap has no offloads: what leaves by it has been segmented and has
+    /// Starts a daemon with these devices' ports. The tap has no offloads: frames to it are segmented and have
     /// checksums.
     pub fn start(program: &Path, devices: Vec<VirtioNet>) -> Result<Self> {
         let wire_namespace = Namespace::create("qemulab")?;
@@ -95,7 +95,7 @@ impl Testbed {
     ) -> Result<MachineConfig> {
         let config = MachineConfig {
             vcpus: device.queues,
-            // Two kernels and two archives have room while one starts the other.
+            // Room for two kernels and two archives while one kernel starts the other.
             memory_mib: 512,
             kernel_arguments: scenario::POISON.to_owned(),
             ..MachineConfig::new(&device.name)
@@ -109,7 +109,7 @@ impl Testbed {
         format!("10.0.0.{}", number + 1)
     }
 
-    /// Gives a machine's interface its address, as a distribution would, and waits until the port is up.
+    /// Gives a machine's interface its address, and waits until the port is up.
     pub fn bring_up(&mut self, machine: &mut Machine, number: usize) -> Result<()> {
         let address = Self::address(number);
         let script = format!(

@@ -51,7 +51,7 @@ pub fn tcp(
     reverse: bool,
 ) -> Result<Throughput> {
     let limit = COMMAND + Duration::from_secs(seconds.into());
-    // Dropped at the end, which stops it.
+    // The server is stopped when this is dropped.
     let _server = match server {
         Peer::Machine(shell) => {
             shell.spawn("iperf3 -s -1")?;
@@ -93,15 +93,15 @@ pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool>
     }
 }
 
-/// A thread in a namespace that accepts a connection and returns the digest of what comes.
+/// Starts a thread in a namespace that accepts a connection and returns the digest of the bytes that arrive.
 pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<String>>> {
     let listening = namespace.inside(|| {
-        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
+        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("cannot listen", cause))
     })?;
     Ok(namespace.thread(move || receive(&listening))?)
 }
 
-/// Copies a file of this machine from a namespace to `/run/NAME` of a machine, which has an address.
+/// Copies a host's file from a namespace to `/run/NAME` of the machine at `address`.
 pub(crate) fn upload(
     from: &Namespace,
     to: &Shell,
@@ -116,13 +116,13 @@ pub(crate) fn upload(
     let address = address.to_owned();
     from.inside(move || {
         let copied = std::io::copy(&mut file, &mut connect(&address)?);
-        copied.map(drop).map_err(|cause| lab_error("sending a file", cause))
+        copied.map(drop).map_err(|cause| lab_error("cannot send a file", cause))
     })?;
     receiver.wait(COMMAND)?;
     Ok(())
 }
 
-/// Sends `mib` MiB from a namespace to a machine, which has an address, and compares digests.
+/// Sends `mib` MiB from a namespace to the machine at `address`, and compares digests.
 pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     let receiver = to.spawn(&format!("nc -l -p {FILE_PORT} | sha256sum"))?;
     scenario::listens(to, FILE_PORT)?;
@@ -131,13 +131,13 @@ pub(crate) fn file_to(from: &Namespace, to: &Shell, address: &str, mib: u32) -> 
     Ok(printed.split_whitespace().next() == Some(sent.as_str()))
 }
 
-/// Sends `mib` MiB from a namespace to an address at which somebody listens, or will soon. Returns their digest.
+/// Sends `mib` MiB from a namespace to an address, once somebody listens there. Returns their digest.
 pub(crate) fn send_from(from: &Namespace, address: &str, mib: u32) -> Result<String> {
     let address = address.to_owned();
     Ok(from.inside(move || send(&connect(&address)?, mib))?)
 }
 
-/// Sends `mib` MiB from a namespace to an address in another one. Both ends have the same digest then.
+/// Sends `mib` MiB from a namespace to an address in another one. Digests that differ are an error.
 pub(crate) fn file_between(
     from: &Namespace,
     to: &Namespace,
@@ -153,14 +153,14 @@ fn connect(address: &str) -> lab::Result<TcpStream> {
     loop {
         match TcpStream::connect((address, FILE_PORT)) {
             Ok(stream) => return Ok(stream),
-            Err(cause) if Instant::now() > end => return Err(lab_error("a connection", cause)),
+            Err(cause) if Instant::now() > end => return Err(lab_error("cannot connect", cause)),
             Err(_) => Interrupt::sleep(POLL)?,
         }
     }
 }
 
 fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
-    let failed = |cause| lab_error("sending a file", cause);
+    let failed = |cause| lab_error("cannot send a file", cause);
     let mut digest = Sha256::new();
     let mut random = Random::new(1);
     let mut chunk = vec![0; 64 * 1024];
@@ -170,13 +170,13 @@ fn send(mut stream: &TcpStream, mib: u32) -> lab::Result<String> {
         stream.write_all(&chunk).map_err(failed)?;
     }
     stream.shutdown(Shutdown::Write).map_err(failed)?;
-    // Until the other end has all of it.
+    // Wait until the other end has all of it, and closes.
     let _ = stream.read(&mut [0]);
     Ok(hexadecimal(&digest.finalize()))
 }
 
 fn receive(listener: &TcpListener) -> lab::Result<String> {
-    let failed = |cause| lab_error("receiving a file", cause);
+    let failed = |cause| lab_error("cannot receive a file", cause);
     let (mut stream, _) = listener.accept().map_err(failed)?;
     stream.set_read_timeout(Some(COMMAND)).map_err(failed)?;
     let mut digest = Sha256::new();

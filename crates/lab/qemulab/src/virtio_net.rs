@@ -16,7 +16,7 @@ pub enum Side {
 /// A network device over vhost-user.
 #[derive(Clone, Debug)]
 pub struct VirtioNet {
-    /// The port's name at the daemon, and the socket's.
+    /// The name of the daemon's port, and of the socket.
     pub name: String,
     /// Its MAC address.
     pub mac: String,
@@ -30,9 +30,9 @@ pub struct VirtioNet {
     pub guest_offloads: bool,
 }
 
-/// The first version of QEMU that counts the pause before a new connection in milliseconds.
+/// The first version of QEMU whose pause before a new connection is in milliseconds.
 const RECONNECT_MS: u32 = 10;
-/// The first version whose interrupts by message work with vhost-user under software emulation.
+/// The first version whose message-signalled interrupts work with vhost-user under software emulation.
 const MESSAGE_INTERRUPTS: u32 = 8;
 
 impl VirtioNet {
@@ -84,8 +84,8 @@ impl VirtioNet {
         Ok(machine.with(["-chardev", &chardev, "-netdev", &netdev, "-device", &device]))
     }
 
-    /// The same device as QEMU's monitor takes it, for a machine whose [`plug`](Self::plug)ged one was taken out, with these
-    /// properties.
+    /// The same device with these properties as an argument of QEMU's monitor, for a machine whose [`plug`](Self::plug)ged
+    /// device was unplugged.
     pub fn again(
         &self,
         emulator: &Emulator,

@@ -1,10 +1,10 @@
-//! pvnet inside a machine, with the machine's network card as its uplink by AF_XDP without a copy.
+//! pvnet inside a machine, with the machine's network card as its uplink by AF_XDP with zero copy.
 //!
 //! ```text
 //!  namespace ── tap ── QEMU: virtio-net ══ memory ══ pvnet run ── pvnet guest
 //! ```
 //!
-//! The driver of virtio-net has had zero copy for AF_XDP since Linux 6.13, if the device's addresses are its bus's
+//! virtio-net's driver has zero copy for AF_XDP since Linux 6.13, if the device uses its bus's addresses
 //! (`iommu_platform=on`).
 
 use std::path::Path;
@@ -24,7 +24,7 @@ const WIRE: &str = "10.0.0.254";
 const GUEST: &str = "10.0.0.1";
 /// MiB of a file.
 const FILE: u32 = 16;
-/// Where the machine has its configuration, and what the daemon says.
+/// The files of the daemon's configuration and of its output in the machine.
 const CONFIG: &str = "/etc/pvnet.toml";
 const LOG: &str = "/run/pvnet.log";
 
@@ -52,7 +52,7 @@ const STEPS: [(&str, StepFn); 4] = [
 /// The machine, and the wire of its card.
 #[derive(Debug)]
 pub struct ZeroCopy {
-    // Ends before the namespace that it runs in.
+    // Dropped before the namespace that it runs in.
     machine: Machine,
     wire: Namespace,
 }
@@ -61,7 +61,7 @@ impl ZeroCopy {
     /// The number of its progress steps.
     pub const STEPS: usize = STEPS.len() + 1;
 
-    /// Images with a kernel that is new enough: that of Debian 13's backports, whatever this machine has.
+    /// Images with a kernel that is new enough: that of Debian 13's backports, on every host.
     pub fn images(cache: &Path, quiet: bool) -> Result<Images> {
         Images::prepare_edition(Edition::Backports, Suite::Trixie, cache, quiet)
     }
@@ -91,7 +91,7 @@ impl ZeroCopy {
         wire.ip(&["link", "set", TAP, "up"])?;
         let netdev =
             format!("tap,id=net,ifname={TAP},queues={QUEUES},script=no,downscript=no,vhost=off");
-        // A vector for each ring, the control ring and changes of the device.
+        // A vector for each ring, one for the control ring, and one for changes of the device.
         let device = format!(
             "virtio-net-pci,netdev=net,mq=on,vectors={},romfile=,disable-legacy=on,iommu_platform=on",
             2 * QUEUES + 2
@@ -144,7 +144,7 @@ impl ZeroCopy {
         Ok((sockets.clone().count(), sockets.clone().all(|socket| socket.zero_copy)))
     }
 
-    /// A command in the guest's namespace of the machine.
+    /// A command in the machine's namespace of the guest.
     fn in_guest(command: &str) -> String {
         format!("ip netns exec red sh -c '{command}'")
     }
@@ -166,7 +166,7 @@ fn reachable(this: &mut ZeroCopy) -> Result<(String, bool)> {
     Ok((seen, ping.received == ping.sent && back.text.contains(" 0% packet loss")))
 }
 
-/// The line of `ping` that says what was lost.
+/// The line of `ping` with its losses.
 fn summary(text: &str) -> &str {
     text.lines().find(|line| line.contains("packet loss")).unwrap_or("no summary")
 }

@@ -34,12 +34,13 @@ fn boot(pvnet: &Path, emulator: &Emulator) -> Result<(Machine, Testbed)> {
     Ok((machine, testbed))
 }
 
-/// Segments that the daemon has cut.
+/// How many segments the daemon has made.
 fn segments(testbed: &Testbed) -> Result<u64> {
     Ok(testbed.daemon.status()?.meter.counts.of(Counted::Segments))
 }
 
-/// A file there and back, while the daemon is killed and started again.
+/// Sends a file from the machine, while the daemon is killed and started again. Returns whether it arrived unchanged,
+/// with the rest of it by the second daemon.
 fn outlives(machine: &Machine, testbed: &mut Testbed) -> Result<bool> {
     let namespace = Namespace::open(testbed.wire_namespace.name())?;
     let shell = machine.shell().clone();
@@ -65,7 +66,7 @@ fn test(pvnet: &Path, emulator: &Emulator) -> Result<()> {
     let echoes = ping(Peer::Machine(machine.shell()), WIRE, 3)?;
     assert_eq!((echoes.sent, echoes.received), (3, 3));
 
-    // The tap has no offloads: what leaves is cut, what comes in is not.
+    // The tap has no offloads: frames to it are segmented, frames from it are not.
     let wire = Peer::Namespace(&testbed.wire_namespace);
     let before = segments(&testbed)?;
     let out = tcp(machine.shell(), wire, WIRE, 1, false)?;

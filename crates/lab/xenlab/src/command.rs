@@ -1,4 +1,4 @@
-//! `pvnet-lab xen`: what can be done with a Xen host in QEMU.
+//! `pvnet-lab xen`: the commands for a Xen host in QEMU.
 
 mod args;
 mod hostile;
@@ -76,7 +76,7 @@ fn verdict(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Does it.
+/// Carries out a command.
 ///
 /// # Errors
 /// Something is missing, or the host fails.
@@ -108,7 +108,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// What these commands, and the other labs, write with `--json`.
+/// The documents that these commands, and the other labs, write with `--json`.
 pub const DOCUMENTS: &[Kind] = &[
     Kind::of::<StepsDocument<'_>>(
         "steps",

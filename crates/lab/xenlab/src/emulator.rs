@@ -1,4 +1,4 @@
-//! A QEMU: the installed one, one at a path, or one of a certain version that is fetched from Debian.
+//! QEMU: the installed one, one at a path, or a certain version fetched from Debian.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,13 +6,13 @@ use std::process::Command;
 use crate::packages::{self, Wanted};
 use crate::{Error, Result, Suite, tool};
 
-/// The major version with plugin interface 4: a later one calls plugins differently.
+/// The major version with plugin interface 4. Later versions call plugins differently.
 const MAJOR: u32 = 10;
 
 /// The program's name.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// A QEMU: the installed one, one that was downloaded, or one at a given path.
+/// A program QEMU, and its folder if it was fetched.
 #[derive(Clone, Debug)]
 pub struct Emulator {
     program: PathBuf,
@@ -42,8 +42,8 @@ impl Emulator {
         Self::prepare_version(MAJOR, suite, cache, quiet)
     }
 
-    /// The installed QEMU if it has this major version, else Debian's of an older release, of the suite or of its
-    /// backports, unpacked below `cache` unless an earlier call has done so. Nothing is installed.
+    /// The installed QEMU if it has this major version. Otherwise Debian's, from the suite, its backports or an older
+    /// release: it is unpacked below `cache`, unless an earlier call has done so. Nothing is installed.
     pub fn prepare_version(wanted: u32, suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         let installed = Self { program: PROGRAM.into(), root: None };
         if installed.version().is_ok_and(|version| version == wanted) {
@@ -73,7 +73,7 @@ impl Emulator {
         let mut command = lab::command(&self.program.to_string_lossy())?;
         if let Some(root) = &self.root {
             let libraries = root.join("usr/lib/x86_64-linux-gnu");
-            // The installed libraries have another version.
+            // The installed libraries may have another version.
             command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
             command.env("LD_LIBRARY_PATH", libraries);
             command.arg("-L").arg(root.join("usr/share/seabios"));

@@ -21,9 +21,9 @@ pub enum Error {
     /// A file or folder of this machine could not be used.
     #[error("{}: {cause}", path.display())]
     Path {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -35,22 +35,22 @@ pub enum Error {
     Packages {
         /// What was attempted.
         what: String,
-        /// Whose packages.
+        /// The release of the packages.
         suite: &'static str,
         /// What apt said.
         cause: String,
     },
     /// A QEMU that cannot load the plugin.
     #[error(
-        "{} is {found:?}, but pvscope needs QEMU {needed}, which has its plugin interface. Give qemu-system-x86_64 without a folder, \
-         and Debian's QEMU {needed} is fetched if the installed one is another; or give the path of a QEMU {needed} (Debian trixie \
-         and bookworm-backports have it)",
+        "{} is {found:?}, but pvscope needs QEMU {needed}, which has its plugin interface. If you give qemu-system-x86_64 \
+         without a folder, Debian's QEMU {needed} is fetched unless it is installed. Or give the path of a QEMU {needed} (Debian \
+         trixie and bookworm-backports have it)",
         program.display()
     )]
     Emulator {
-        /// Which.
+        /// The program.
         program: PathBuf,
-        /// What it says about itself.
+        /// The version that it prints.
         found: String,
         /// The version that is needed.
         needed: u32,
@@ -68,7 +68,7 @@ pub enum Error {
     Boot {
         /// The host or a domain.
         what: String,
-        /// How that was found out.
+        /// How the failure was noticed.
         cause: String,
         /// The last lines of its console.
         console: String,
@@ -124,7 +124,7 @@ pub enum Error {
         text: String,
     },
     /// A program of this workspace is missing.
-    #[error("{0} is not built: run `make build`, or say where it is")]
+    #[error("{0} is not built: run `make build`, or give its path")]
     NotBuilt(&'static str),
     /// Another error, with what the daemon in the domain had printed.
     #[error("{cause}\nThe backend printed:\n{log}")]
@@ -159,15 +159,15 @@ impl Error {
         move |cause| Self::Path { path, cause: cause.into() }
     }
 
-    /// What a command printed cannot be read, and why.
+    /// The output of a command cannot be parsed.
     pub fn parse(what: &str, cause: &(impl ToString + ?Sized), text: impl Into<String>) -> Self {
         Self::Parse { what: what.to_owned(), cause: cause.to_string(), text: text.into() }
     }
 
-    /// Reads JSON that a command printed.
+    /// Parses JSON that a command printed.
     ///
     /// # Errors
-    /// With the text, if it is something else.
+    /// The text is something else; the error has it.
     pub fn json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
         serde_json::from_str(text).map_err(|cause| Self::parse(what, &cause, text))
     }
@@ -177,7 +177,7 @@ impl Error {
     }
 }
 
-/// A name that stands for nothing.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {kind} {name}: choose one of {known}")]
 pub struct UnknownName {

@@ -47,12 +47,12 @@ pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};
 
-/// A running Xen host. It ends with all its guests when this value is dropped, or when this process dies.
+/// A running Xen host. It and all its guests end when this value is dropped, or when this process dies.
 ///
 /// Start it from a thread that outlives it (see [`lab::command`]).
 #[derive(Debug)]
 pub struct Host {
-    // Ends before the folder that it works in is removed.
+    // Dropped before its working folder.
     qemu: Process,
     dom0: Shell,
     ports: Arc<GuestPorts>,
@@ -103,8 +103,8 @@ impl Host {
         Domu::create(&self.dom0, &self.ports, config, limit)
     }
 
-    /// Starts a guest by a script in dom0, such as one for another toolstack, and waits until it takes commands, for `limit` at
-    /// most. The last line that the script prints is the domain id.
+    /// Starts a guest by a script in dom0, for example one for another toolstack. The last line that the script prints is the
+    /// domain id. Waits until the guest takes commands, for `limit` at most.
     pub fn start(&self, name: &str, script: &str, limit: Duration) -> Result<Domu> {
         Domu::start(&self.dom0, &self.ports, name, script, limit)
     }

@@ -44,12 +44,12 @@ pub struct Images {
 impl Images {
     /// The images of a suite below `cache`. Builds them unless an earlier call has done so; `quiet` shows no progress.
     ///
-    /// The folder's name is a digest of what decides its content. It gets that name once it is complete.
+    /// The folder's name is a digest of everything that decides its content. The folder gets this name once it is complete.
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
         Self::prepare_edition(Edition::Base, suite, cache, quiet)
     }
 
-    /// As [`prepare`](Self::prepare), with other content.
+    /// As [`prepare`](Self::prepare), for any edition.
     pub fn prepare_edition(
         edition: Edition,
         suite: Suite,
@@ -65,11 +65,11 @@ impl Images {
         let lock = folder.join("lock");
         let lock = File::create(&lock).map_err(Error::path(lock))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(Error::path(&folder))?;
-        // Another process may have built them while this one waited.
+        // Another process may have built the images while this one waited.
         if !images.folder.is_dir() {
             remove_others(&folder)?;
             let new = TempDir::inside(&folder)?;
-            // Editions share the packages that both have.
+            // Editions of a suite share their downloads.
             let downloads = cache.join(suite.name()).join("packages");
             build(edition, suite, &downloads, new.path(), quiet)?;
             std::fs::rename(new.path().join("images"), &images.folder)
@@ -114,7 +114,7 @@ impl Images {
     }
 }
 
-/// What images hold.
+/// The content of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edition {
     /// The toolstack, and what most experiments need.
@@ -159,7 +159,7 @@ impl Edition {
         }
     }
 
-    /// The pocket whose packages are preferred.
+    /// The pocket whose packages are preferred, if there is one.
     fn pocket(self, suite: Suite) -> Option<String> {
         (self == Self::Backports).then(|| format!("{suite}-backports"))
     }
@@ -208,7 +208,7 @@ fn packages(edition: Edition, suite: Suite) -> Vec<String> {
     versioned.into_iter().chain(others).collect()
 }
 
-/// A name for the images from all that decides their content, except the versions on the mirrors.
+/// A digest of everything that decides the images' content, except the versions on the mirrors.
 fn digest(edition: Edition, suite: Suite) -> String {
     let mut digest = Sha256::new();
     digest.update(format!("{FORMAT} {suite} {:?}", packages(edition, suite)));
@@ -218,7 +218,7 @@ fn digest(edition: Edition, suite: Suite) -> String {
     lab::hexadecimal(&digest.finalize()[..6])
 }
 
-/// Removes images of other versions of this code, and the remains of builds that were killed.
+/// Removes images of other versions of this code, and what killed builds have left.
 fn remove_others(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).map_err(Error::path(folder))? {
         let path = entry.map_err(Error::path(folder))?.path();
@@ -264,7 +264,7 @@ pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
         let mut tar = lab::command("tar")?;
         tar.args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"]);
         tar.arg(stage).args(["--exclude=./usr/share/doc", "--exclude=./usr/share/man"]);
-        // Most of the kernel's modules, for hardware that this machine does not have.
+        // These are most of the kernel's modules, for hardware that the machine does not have.
         for folder in ["gpu", "media", "infiniband", "staging", "iio"] {
             tar.arg(format!("--exclude=*/kernel/drivers/{folder}"));
         }
@@ -273,7 +273,7 @@ pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel. Since Linux 7 Debian has it beside its modules.
+/// The path of the kernel, which Debian puts beside its modules since Linux 7.
 fn vmlinuz(stage: &Path, release: &str) -> PathBuf {
     let beside = stage.join(format!("usr/lib/modules/{release}/vmlinuz"));
     if beside.is_file() { beside } else { stage.join(format!("boot/vmlinuz-{release}")) }

@@ -7,11 +7,11 @@ use lab::{Progress, TempDir};
 use crate::image::{Apt, unpack};
 use crate::{Error, Result, Suite};
 
-/// Packages that must stay the installed ones: their version is that of the machine's dynamic loader.
+/// Packages that are not unpacked: their libraries must match the machine's dynamic loader, as the installed ones do.
 const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
 
-/// The folder with these packages of a suite and the libraries that they need, unpacked below `cache` under `name` unless an earlier
-/// call has done so.
+/// A folder `name` below `cache` with these packages of a suite and the libraries that they need. They are unpacked unless an
+/// earlier call has done so.
 pub fn unpacked_packages(
     suite: Suite,
     cache: &Path,
@@ -27,7 +27,7 @@ pub fn unpacked_packages(
 
 /// Packages to be unpacked.
 pub(crate) struct Wanted<'a> {
-    /// What they are, for whoever waits.
+    /// Their description in progress steps.
     pub(crate) what: &'a str,
     pub(crate) packages: &'a [&'a str],
     pub(crate) suite: Suite,
@@ -35,7 +35,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) pocket: Option<String>,
 }
 
-/// Unpacks packages to `root`, unless an earlier call has done so. `check` gets the folder before it has its name: one that has it is used unchecked.
+/// Unpacks packages to `root`, unless an earlier call has done so. `check` gets the new folder before it is renamed to `root`: an existing `root` is
+/// used unchecked.
 pub(crate) fn fetch(
     root: &Path,
     wanted: &Wanted<'_>,

@@ -48,7 +48,7 @@ pub const GUEST_ADDRESS: &str = "10.0.0.2";
 /// The prefix length of both.
 const PREFIX: u32 = 24;
 
-/// How long a command may take that does not wait for anything.
+/// The limit for commands that need not wait for anything.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a guest may take to boot.
 pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);

@@ -17,8 +17,8 @@ named::named! {
 }
 
 impl Suite {
-    /// The release this machine runs, so that programs built here find their C library in the domains too; the
-    /// oldest one on a machine that runs none of them.
+    /// The release of this machine, so that programs built here find their C library in the domains too. On a machine
+    /// with another system, the oldest release.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self::from_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{Error, Result};
 use lab::TempDir;
 
-/// How long a program may take that only reads and writes local files.
+/// The limit for programs that only read and write local files.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a program to its end and returns its output as text.
@@ -65,7 +65,7 @@ pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
     strip().or_else(|_| std::fs::read(program).map_err(Error::path(program)))
 }
 
-/// Input and output are files, so that no thread has to feed or drain a pipe.
+/// The output of a program. Input and output are files, so that no thread has to feed or drain a pipe.
 fn output_of(mut command: Command) -> Result<File> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -77,7 +77,7 @@ fn output_of(mut command: Command) -> Result<File> {
     };
     let output = run().map_err(|cause| Error::content(&program, &cause))?;
     if !output.status.success() {
-        // Ctrl-C reaches the program too.
+        // Ctrl-C may have ended the program too.
         lab::Interrupt::check()?;
         let words = String::from_utf8_lossy(&output.stderr);
         return Err(Error::content(program, &format!("{}: {}", output.status, words.trim())));

@@ -11,10 +11,10 @@ use xenlab::{DomuConfig, Error, Host, HostFile, Images, Options, Result, Suite, 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the TCP stream runs at most, in seconds of an emulated machine.
 const STREAM: u32 = 300;
-/// What the second daemon carries of it: more than single retransmissions.
+/// Bytes of the stream that the second daemon must carry: more than single retransmissions.
 const CARRIED: u64 = 200_000;
 
-/// A host, or none if the test is skipped.
+/// A host, or `None` if the test is skipped.
 fn boot() -> Option<Host> {
     lab::needed(lab::command("qemu-system-x86_64"))?;
     let cache = std::path::absolute(default_cache()).expect("a working directory");
@@ -49,7 +49,7 @@ fn a_guests_connection_outlives_its_backend() {
     let server = ok(backend.shell().spawn("iperf3 -s -1"));
     ok(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", COMMAND_TIMEOUT));
     let client = ok(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
-    // The second of iperf3's connections is the one that carries data.
+    // iperf3's second connection carries the data.
     let connected = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
     ok(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
     ok(backend.kill());

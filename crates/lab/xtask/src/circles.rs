@@ -1,7 +1,7 @@
 //! Circles of imports: modules of one library, program or test that import each other, directly or through others.
 //!
-//! A module and those within it are one concept, and may. A name that another module passes on (`pub use`) counts for the
-//! module that has it, but through `*`. Unit tests are not looked at.
+//! A module and the modules within it are one concept: they may import each other. A name that is passed on by `pub use`
+//! counts for the module that defines it, but a `*` is not followed. Unit tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -9,14 +9,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A module, or an item of one, by the names on the way to it from the crate's root.
+/// The path of a module or an item from the crate's root, name by name.
 type Name = Vec<String>;
 /// The code of each module.
 type Modules = BTreeMap<Name, String>;
-/// What each name that a `use` brings into a module stands for.
+/// The names that `use` brings into a module, each with the path that it stands for.
 type Uses = BTreeMap<Name, Name>;
 
-/// The modules of circles in the crates below `root`, one line per library, program or test.
+/// The circles in the crates below `root`: one line of modules per library, program or test.
 ///
 /// # Errors
 /// A folder or file cannot be read.
@@ -39,8 +39,7 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// The folders with a crate's roots: that of its library or main program, of its other programs, of its tests that have a
-/// `main.rs`, and of all others and what they share.
+/// The folders whose modules are read together: `src`, `tests`, each program in `src/bin`, and each test with a `main.rs`.
 fn sources(krate: &Path) -> io::Result<Vec<PathBuf>> {
     let (source, tests) = (krate.join("src"), krate.join("tests"));
     let mut roots = entries(&source.join("bin"))?;
@@ -49,7 +48,7 @@ fn sources(krate: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// What a folder has; nothing, if it is none.
+/// The entries of a folder; none if it does not exist.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     entries.map(|entry| Ok(entry?.path())).collect()
@@ -78,7 +77,8 @@ fn read(folder: &Path, parent: &Name, modules: &mut Modules) -> io::Result<()> {
     Ok(())
 }
 
-/// Modules that remain when those that import none of the others, and those that none imports, are taken away again and again.
+/// The modules of circles. Modules that import no other, and modules that no other imports, are removed until none is left of
+/// either kind.
 fn circle(modules: &Modules) -> BTreeSet<Name> {
     let uses = modules.iter().flat_map(|(module, code)| uses(module, code, modules)).collect();
     let of =
@@ -98,14 +98,14 @@ fn circle(modules: &Modules) -> BTreeSet<Name> {
     }
 }
 
-/// What a module's `use` lines bring into it from the same crate.
+/// The names that a module's `use` lines bring into it from the same crate.
 fn uses(module: &Name, code: &str, modules: &Modules) -> Uses {
     let mut found = Vec::new();
     for (at, word) in code.match_indices("use ") {
         let (before, path) = (&code[..at], &code[at + word.len()..]);
         let (base, rest) = start(module, path);
         let first = [&base[..], &[rest[..word_len(rest)].to_owned()]].concat();
-        // A path that begins with another word is one of another crate.
+        // Any other first word is the name of another crate.
         let is_own = rest.len() < path.len() || modules.contains_key(&first);
         if is_own && (before.is_empty() || before.ends_with(char::is_whitespace)) {
             expand(rest, &base, &mut found);
@@ -115,7 +115,7 @@ fn uses(module: &Name, code: &str, modules: &Modules) -> Uses {
     found.into_iter().map(|(path, name)| (in_module(name), path)).collect()
 }
 
-/// The modules of the same crate that a module names, but for those around and within it.
+/// The modules of the same crate that a module names, without those around and within it.
 fn imports(module: &Name, code: &str, modules: &Modules, uses: &Uses) -> BTreeSet<Name> {
     let mut paths = Vec::new();
     for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
@@ -140,7 +140,7 @@ fn imports(module: &Name, code: &str, modules: &Modules, uses: &Uses) -> BTreeSe
     found
 }
 
-/// Where a path in a module begins, and what follows.
+/// Splits a path in a module into the module where it begins, and the rest.
 fn start<'a>(module: &Name, path: &'a str) -> (Name, &'a str) {
     if let Some(rest) = path.strip_prefix("crate::") {
         return (Name::new(), rest);
@@ -153,7 +153,7 @@ fn start<'a>(module: &Name, path: &'a str) -> (Name, &'a str) {
     (base, rest)
 }
 
-/// Adds the paths that begin here, those in braces too, each with the name that it gets. Returns what follows.
+/// Adds the paths that begin here, also those in braces, each with the name that it gets. Returns the text after them.
 fn expand<'a>(text: &'a str, base: &[String], paths: &mut Vec<(Name, String)>) -> &'a str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {

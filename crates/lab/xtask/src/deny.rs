@@ -1,7 +1,7 @@
 //! The dependencies against `deny.toml`, from `cargo metadata`.
 //!
-//! The policy is the same file that cargo-deny reads; only the keys that the project uses are
-//! implemented, and a key that is not known is an error rather than a hole.
+//! cargo-deny reads the same file. Only the keys that the project uses are implemented here; an unknown key is an
+//! error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -95,7 +95,7 @@ struct Package {
     name: String,
     version: String,
     license: Option<String>,
-    /// `None` for a path, so for a crate of the workspace.
+    /// `None` for a crate of the workspace.
     source: Option<String>,
     dependencies: Vec<Dependency>,
 }
@@ -107,7 +107,7 @@ struct Dependency {
     path: Option<String>,
 }
 
-/// What the dependencies of the workspace in `root` break, one line each.
+/// The rules that the dependencies of the workspace in `root` break, one line each.
 ///
 /// # Errors
 /// `deny.toml` is missing or has keys that are not implemented; cargo fails.
@@ -121,7 +121,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(findings.into_iter().collect())
 }
 
-/// The packages that are built for `target`, as far as `T` has it. With all of them in cargo's cache it needs no network.
+/// The packages that are built for `target`, with the fields of `T`. It needs no network if all are in cargo's cache.
 ///
 /// # Errors
 /// cargo fails.

@@ -1,4 +1,4 @@
-//! The layout of the workspace: no crate outside `crates/lab` depends on one inside, but for its tests, and a crate's
+//! The layout of the workspace: only tests of crates outside `crates/lab` may depend on crates inside, and a crate's
 //! folder has the crate's name.
 
 use std::error::Error;
@@ -10,7 +10,7 @@ use toml::Table;
 /// The profiler measures the laboratory's machines.
 const EXEMPT: &str = "pvscope";
 
-/// What breaks the rule, one sentence each.
+/// The crates that break a rule, one sentence each.
 pub fn check(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let laboratory: Vec<String> = manifests(&root.join("crates/lab"))?
         .iter()

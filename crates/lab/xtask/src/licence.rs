@@ -2,9 +2,8 @@
 
 /// Whether `expression` is satisfied by the licences in `allowed`.
 ///
-/// Operators are `OR`, `AND`, `WITH` and parentheses; `/` is the old spelling of `OR`. A licence
-/// with an exception must be allowed as a whole (`Apache-2.0 WITH LLVM-exception`). What does not
-/// parse is not allowed.
+/// Operators are `OR`, `AND`, `WITH` and parentheses; `/` is the old spelling of `OR`. A licence with an exception
+/// must be allowed as a whole (`Apache-2.0 WITH LLVM-exception`). An expression that does not parse is not allowed.
 pub fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = Words { words: spaced.split_whitespace().collect(), next: 0, allowed };
@@ -18,7 +17,7 @@ struct Words<'a> {
     allowed: &'a [String],
 }
 
-/// Each method parses one level of the grammar and returns its value, or `None` if it is malformed.
+/// Each method parses one level of the grammar and returns its value, or `None` if the expression is malformed.
 impl<'a> Words<'a> {
     fn any(&mut self) -> Option<bool> {
         let mut value = self.all()?;

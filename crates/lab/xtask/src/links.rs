@@ -16,11 +16,11 @@ const ENDINGS: [&str; 10] =
 const FOLDERS: [&str; 7] =
     ["crates/", "docs/", "scripts/", "examples/", "packaging/", "fuzz/", "bench/"];
 
-/// A history names files as they were.
+/// The history names files that are gone.
 const HISTORY: &str = "CHANGELOG.md";
 
-/// The links of all documents below `root` that lead nowhere, and the paths in code spans that name no file, one line
-/// each. Addresses of the web are not checked.
+/// Faults of the documents below `root`, one line each: links that lead nowhere, code spans with paths or modules that do
+/// not exist, documents that no index lists, decisions without a status. Addresses of the web are not checked.
 ///
 /// # Errors
 /// A folder or document cannot be read.
@@ -50,7 +50,7 @@ pub fn check(root: &Path) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Documents that do not exist and that sources, configurations and units name (`docs/kvm.md`).
+/// Documents (`docs/kvm.md`) that sources, configurations or units name, and that do not exist.
 fn named_elsewhere(root: &Path) -> io::Result<Vec<String>> {
     let mut files = Vec::new();
     each(root, &mut |path| files.push(path))?;
@@ -136,8 +136,8 @@ impl Files {
         named.any(|folder| folder.join(rest).exists() || folder.join("src").join(rest).exists())
     }
 
-    /// Whether the second part of `crate::module` is a file or folder of that crate, where both are in lower case; items may
-    /// stand in any file. True for other crates.
+    /// Whether the second part of `crate::module` is a file or folder of that crate. True for items, which may be in any
+    /// file, and for other projects' crates.
     fn has_module(&self, path: &str) -> bool {
         let mut parts = path.split("::");
         let (Some(name), Some(module)) = (parts.next(), parts.next()) else { return true };
@@ -183,7 +183,7 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
         .filter(|span| !NOT_OURS.iter().any(|name| span.starts_with(name)))
 }
 
-/// Whether a path of the project may have it.
+/// Whether paths of the project may have this character.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "/._-".contains(c)
 }

@@ -1,8 +1,8 @@
 //! What `make` runs, in the repository's root:
 //!
 //! - `xtask deny` checks the dependencies.
-//! - `xtask docs` checks the documents and how long they are, that the product has no laboratory in it, that no files
-//!   import each other in a circle, and that short files have a reason.
+//! - `xtask docs` checks the documents and their length, that the product does not depend on the laboratory, that no
+//!   files import each other in a circle, and that short files have a reason.
 //! - `xtask words` counts the words of the documents.
 //! - `xtask sbom PROGRAM TARGET` prints a program's bill of materials.
 //!
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::check(root),
         ["docs"] => docs(root),
         ["words"] => words::report(root).map_err(Into::into).map(|text| {
-            // A reader such as `head` may have seen enough.
+            // The reader may have closed the pipe, as `head` does.
             let _ = writeln!(io::stdout(), "{text}");
             Vec::new()
         }),

@@ -1,4 +1,4 @@
-//! Short files: one that is a part of another file's idea is one more that a reader must open, so each has a reason.
+//! Short files. A reader must open each of them, and many are only a part of another file's idea: so each needs a reason.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::Path;
 /// A file with fewer lines needs a reason.
 const LINES_MIN: usize = 60;
 
-/// Why files of `crates` are short, and which they are.
+/// A reason, and the files of `crates` that are short for it.
 type Reasons<'a> = &'a [(&'a str, &'a [&'a str])];
 
 const REASONS: Reasons<'_> = &[
@@ -81,7 +81,7 @@ const REASONS: Reasons<'_> = &[
     ),
 ];
 
-/// The short files of the crates below `root` that have no reason, and the reasons of none.
+/// The short files of the crates below `root` that have no reason, and the reasons whose file is not short.
 ///
 /// Some are short by nature: the root of a library, a program or a test, a module that only declares others, and a test
 /// of one case.
@@ -134,7 +134,7 @@ fn is_root(path: &Path) -> bool {
     is_of_tests || ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(name))
 }
 
-/// Whether a module has nothing but the names of others, and what it passes on of them.
+/// Whether a file has only declarations of modules (`mod`), and names that it passes on (`pub use`).
 fn only_declares(text: &str) -> bool {
     let lines = text.lines().filter_map(|line| line.split("//").next());
     let code: Vec<_> = lines.filter(|line| !line.trim_start().starts_with('#')).collect();

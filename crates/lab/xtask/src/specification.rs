@@ -1,4 +1,4 @@
-//! SPECIFICATION.md against the code.
+//! Checks SPECIFICATION.md against the code.
 //!
 //! A row of its tables is `| what | value | constant | test |`. The last two cells name items as
 //! `` `crate/path.rs:NAME` ``, or `` `:NAME` `` in the file of the item before; each must exist,
@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The rows of `root`'s SPECIFICATION.md that the code does not bear out, one line each.
+/// The rows of `root`'s SPECIFICATION.md that differ from the code, one line each.
 ///
 /// # Errors
 /// The document cannot be read.
@@ -42,7 +42,7 @@ fn items(row: &str) -> impl Iterator<Item = (&str, &str)> {
     in_files.filter(|(path, _)| path.ends_with(".rs"))
 }
 
-/// What is wrong with an item of a row; its path begins in one of the folders.
+/// What is wrong with an item of a row. Its path is relative to one of the folders.
 fn judge(folders: &[PathBuf], value: &str, path: &str, name: &str) -> Option<String> {
     let mut files = folders.iter().map(|folder| folder.join(path));
     let Some(source) = files.find_map(|file| fs::read_to_string(file).ok()) else {
@@ -61,7 +61,7 @@ fn has_word(source: &str, word: &str) -> bool {
     source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
 }
 
-/// The first number in the definition of the constant `name`; none where it is computed from others.
+/// The first number in the definition of the constant `name`; none if the definition has no number.
 fn number(source: &str, name: &str) -> Option<String> {
     let (_, rest) = source.split_once(&format!("const {name}: "))?;
     let (_, definition) = rest.split_once(" = ")?;

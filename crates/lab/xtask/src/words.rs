@@ -1,15 +1,15 @@
-//! How much there is to read.
+//! Counts the words of the documents, and limits them.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::links;
 
-/// The most words that all documents together have: beyond it nobody reads them.
+/// The limit for all documents together: more would not be read.
 const WORDS_MAX: usize = 55_500;
 
-/// The words of each document below `root`, the longest document first, and their sum: a line each. Words stand between blanks, in code too; bars and
-/// rules of tables, and marks of lists, are none.
+/// A line per document below `root` with its number of words, the longest first, and a line with their sum. Words stand between blanks, in code too;
+/// bars and rules of tables, and marks of lists, do not count.
 ///
 /// # Errors
 /// A folder or document cannot be read.

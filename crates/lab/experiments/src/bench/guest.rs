@@ -49,7 +49,7 @@ impl Guest {
         Ok(Self { frontend, queue, machine, mac })
     }
 
-    /// A frame of `len` bytes that every receiver ignores.
+    /// A frame of `len` bytes to `to`, which every receiver ignores.
     pub fn frame(&self, to: MacAddr, len: usize) -> Vec<u8> {
         addressed(self.mac, to, len)
     }
@@ -107,7 +107,7 @@ impl Guest {
         }
     }
 
-    /// Sends the frame that is there already; `change` gets the place of its first byte. Returns
+    /// Sends the frame that [`fill`](Self::fill) has written; `change` gets the place of its first byte. Returns
     /// false if there is no room.
     #[inline]
     pub fn send_filled(
@@ -118,7 +118,7 @@ impl Guest {
         let tx = &mut self.queue.tx;
         let mut places = tx.buffers();
         let Some(first) = places.next() else { return Ok(false) };
-        // With a header channel, a frame's first place is there and its pages follow.
+        // With a header channel, a frame's first place is in the channel, and its pages follow.
         let (start, page) = match tx.headers() {
             Some(_) => (first.offset, places.next()),
             None => (first.offset + usize::from(cache_offset(first.offset, len)), Some(first)),
@@ -167,7 +167,7 @@ pub fn addressed(from: MacAddr, to: MacAddr, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Where in its page a frame of `len` bytes starts; the page lies at `place`.
+/// The offset of a frame of `len` bytes in its page, which lies at `place`.
 fn cache_offset(place: usize, len: u16) -> u16 {
     let step = (place / 4096 % usize::from(OFFSETS)).to_le_bytes()[0];
     if len > OFFSETS * OFFSET_STEP { 0 } else { u16::from(step) * OFFSET_STEP }

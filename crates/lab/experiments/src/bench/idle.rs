@@ -30,7 +30,7 @@ pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     let progress = Progress::new(2 + rounds as usize, args.common.quiet);
     progress.step("start pvnet");
     let testbed = Testbed::start(&Setup::default())?;
-    // Memory is resident only after its first use, so the daemon works first.
+    // Memory is resident only after its first use, so let the daemon work first.
     progress.step("let the guests talk for a second");
     Case::TCP.run(&testbed, 1, 0, None)?;
     Interrupt::sleep(PAUSE)?;
@@ -46,19 +46,19 @@ pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     Ok(rows.finish("idle"))
 }
 
-/// What processes use while nothing is sent.
+/// The CPU time and memory that processes use while nothing is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     /// The daemon's share of a CPU, in per cent.
     pub daemon: f64,
-    /// That of both guests.
+    /// Both guests' share of a CPU, in per cent.
     pub guests: f64,
     /// The daemon's resident memory, in MiB.
     pub rss: f64,
 }
 
 impl Idle {
-    /// Reads what they use for this long.
+    /// Measures for `duration`.
     pub fn measure(testbed: &Testbed, duration: Duration) -> Result<Self> {
         let guests = testbed.guests();
         let processes = [&[testbed.pid()], &*guests].concat();

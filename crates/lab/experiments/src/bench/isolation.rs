@@ -37,7 +37,7 @@ pub struct IsolationArgs {
     /// The classes of hostile guests [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     class: Vec<Class>,
-    /// What the good guests are: process guests, or guests with virtio devices and vhost-user ports.
+    /// The kind of the good guests: process guests, or guests with virtio devices and vhost-user ports.
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', default_values_t = [GuestKind::Netif], value_enum)]
     victims: Vec<GuestKind>,
     /// The daemon's workers, one run for each number.
@@ -103,8 +103,8 @@ fn attack(args: &IsolationArgs, mut outcome: Outcome, progress: &Progress) -> Re
     Ok(outcome)
 }
 
-/// One round. The attack comes first or last, in turn. `cost` is the CPU that the last attack used: the
-/// first round has to attack before it can spin as much.
+/// One round. The attack comes first or last, in turn. `cost` is the CPU time of the last attack, which the spinning
+/// process uses too: so the first round has to attack first.
 fn measure_round(
     attacked: &mut Attacked,
     round: u32,
@@ -121,7 +121,7 @@ fn measure_round(
     let attack = measure(attacked, Order::Attack, seconds)?;
     *cost = attack.cost(&idle);
     if attacked.class.attacks_once() {
-        // It is refused from now on, however it behaves.
+        // The hostile guest is refused from now on, however it behaves.
         attacked.start_anew()?;
     }
     let [spin, busy] = match before {
@@ -136,18 +136,18 @@ fn percent(cpus: f64) -> u32 {
     (1..=200).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
 }
 
-/// What the good guests have beside the hostile one, and what it gets.
+/// The good guests beside the hostile one, and its fate.
 #[derive(Clone, Debug)]
 pub struct Beside {
-    /// While it is idle.
+    /// The good guests while the hostile one is idle.
     pub idle: Sample,
-    /// While it attacks.
+    /// The good guests while it attacks.
     pub attack: Sample,
     /// Why its port was disabled.
     pub reason: String,
 }
 
-/// Measures the good guests before and during the attack, on one worker, and reads from the status why the hostile guest is cut off.
+/// Measures the good guests before and during the attack, on one worker, and reads from the status why the hostile guest's port was disabled.
 pub fn beside(class: Class, seconds: u32, step: impl Fn(&str)) -> Result<Beside> {
     step("start two guests beside a virtual machine");
     let mut attacked = Attacked::start(class, 1, GuestKind::Netif)?;

@@ -1,7 +1,7 @@
 //! `pvnet-lab bench middleware`: what the wrappers around a port cost, between two generator guests.
 //!
-//! Each row has a daemon, which sleeps while another is measured. The rows of one frame length are
-//! compared with the first of them, whose ports have no wrapper.
+//! Each setting has a daemon, which sleeps while another one is measured. The rows of a frame length are compared
+//! with the first, whose ports have no wrapper.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ const GUARD_OFF: &str = "guard = \"off\"";
 /// A limit that is never reached.
 const LIMIT: &str = "limit = { ingress = { mbps = 1000000 }, egress = { mbps = 1000000 } }";
 
-/// A second of a measurement consists of this many slices. Between two slices of a pair, all others
-/// have one: a machine whose speed changes does so for all of them.
+/// Slices per second of a measurement. The pairs take turns slice by slice, so a machine whose speed changes affects
+/// all of them.
 const SLICES_PER_SECOND: u32 = 20;
 
 /// Runs the benchmark.

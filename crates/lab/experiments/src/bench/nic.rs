@@ -1,7 +1,7 @@
 //! `pvnet-lab bench nic`: frames per second of a card alone, and what each protection costs the card and the host.
 //!
-//! Two guests with a context each, the hypervisor's part and the card's firmware take turns in one thread. The card
-//! has the CPU time of its own turns. No process, socket or tap is measured.
+//! Two guests with a context each, the hypervisor's part and the card's firmware take turns in one thread. The card's
+//! time is the CPU time of its own turns. No process, socket or tap is measured.
 
 mod calls;
 mod instructions;

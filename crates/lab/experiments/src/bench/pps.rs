@@ -1,6 +1,6 @@
 //! `pvnet-lab bench pps`: frames per second between two generator guests without a kernel stack.
 //!
-//! One CPU has the daemon's worker, another the generator, which is both guests. It measures the
+//! The daemon's worker has one CPU, and the generator, which is both guests, another. The benchmark measures the
 //! backend, the rings, and the caches between two cores.
 
 mod generator;
@@ -71,7 +71,7 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// Finds them.
+    /// Finds two CPUs.
     pub fn take_two() -> Result<Self> {
         let all = bound().map_err(|error| affinity(&error))?;
         let allowed: Vec<_> = all.iter().take(2).collect();
@@ -83,7 +83,7 @@ impl Cpus {
         }
     }
 
-    /// The number of one of them.
+    /// The number of the first CPU (0) or the second (1).
     pub fn number(&self, n: usize) -> usize {
         self.two[n]
     }
@@ -97,7 +97,7 @@ impl Cpus {
         })
     }
 
-    /// Binds the calling thread and the processes that it starts.
+    /// Binds the calling thread, and the processes that it starts, to one of them.
     pub fn enter(&self, n: usize) -> Result<()> {
         bind(&CpuList::from_iter([self.two[n]])).map_err(|error| affinity(&error))
     }
@@ -109,5 +109,5 @@ impl Cpus {
 }
 
 fn affinity(error: &std::io::Error) -> Error {
-    Error::Failed(format!("binding to a CPU: {error}"))
+    Error::Failed(format!("cannot bind to a CPU: {error}"))
 }

@@ -24,7 +24,7 @@ pub struct QueuesArgs {
     pub congestion: String,
 }
 
-/// How many workers and queues there are.
+/// A number of workers, and of queues of each guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     workers: usize,
@@ -65,7 +65,7 @@ pub fn run(args: &QueuesArgs) -> Result<Benchmark> {
             meter: true,
             ..Setup::default()
         };
-        // The first one's rows have plain names, with which the others are compared.
+        // The first variant's rows have plain names: the others are compared with them.
         let suffix = match number {
             0 => String::new(),
             _ => format!("+{workers} workers, {queues} queues"),

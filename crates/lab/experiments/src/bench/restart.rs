@@ -1,4 +1,4 @@
-//! `pvnet-lab bench restart`: for how long traffic between two guests pauses while the daemon is restarted.
+//! `pvnet-lab bench restart`: how long traffic between two guests pauses while the daemon is restarted.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct RestartArgs {
     pub settings: Settings,
 }
 
-/// Bytes after which traffic is under way.
+/// The number of bytes after which traffic counts as under way.
 const UNDER_WAY: u64 = 4096;
 /// How long traffic runs before and after an ending.
 const STEADY: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
-/// How the daemon ends. The first shows how long traffic pauses in any case.
+/// How the daemon ends. The first row shows the pauses without a restart.
 const ENDINGS: [(&str, Option<Ending>); 3] =
     [("undisturbed", None), ("planned", Some(Ending::Planned)), ("killed", Some(Ending::Killed))];
 
@@ -37,7 +37,7 @@ type Start = fn(&Testbed) -> lab::Result<OutageProbe>;
 
 const DATAGRAMS: &str = "datagrams";
 
-/// What runs meanwhile.
+/// The traffic during a restart.
 const TRAFFIC: [(&str, Start); 2] = [
     (DATAGRAMS, |testbed| {
         let (left, right) = (testbed.left(), testbed.right());
@@ -92,7 +92,7 @@ fn around(testbed: &mut Testbed, start: Start, ending: Option<Ending>) -> Result
     Ok(probe.finish()?)
 }
 
-/// Waits until more has arrived.
+/// Waits until [`UNDER_WAY`] more bytes have arrived.
 fn until_more(probe: &OutageProbe) -> Result<()> {
     let (start, before) = (Instant::now(), probe.bytes());
     while probe.bytes() < before + UNDER_WAY {

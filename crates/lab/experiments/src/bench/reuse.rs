@@ -1,7 +1,7 @@
-//! `pvnet-lab bench reuse`: what it saves to keep guests' pages mapped between packets.
+//! `pvnet-lab bench reuse`: what keeping guests' pages mapped between packets saves.
 //!
-//! TCP and UDP between two guests, with each way to decide which pages stay mapped, for packets whose headers are copied and for
-//! packets that are mapped. All ways are measured in turn, in every round.
+//! TCP and UDP between two guests, with each way to choose the pages that stay mapped, for packets whose headers are copied and
+//! for packets that are mapped. Every round measures all ways in turn.
 
 use std::time::Duration;
 
@@ -32,22 +32,22 @@ pub struct ReuseArgs {
     pub congestion: String,
 }
 
-/// Payload of a datagram: a frame of 1514 bytes over IPv4, less some options.
+/// Bytes of a datagram's payload: its frame has 1490.
 const DATAGRAM: u16 = 1448;
-/// How long before the measured time a transfer begins, so that pages are mapped by then, and how long after it it ends.
+/// How long a transfer runs before the measured time, so that pages are mapped by then, and after it.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// How packets from the guest are reached.
+/// How the daemon reaches packets from the guest.
 const CHANNELS: [&str; 2] = ["header", "remap"];
 
-/// Which pages stay mapped: the name in rows, and the lines of each guest. The others are compared with the first.
+/// Which pages stay mapped: the suffix in rows, and lines of each guest's configuration. The others are compared with the first.
 const REUSES: [(&str, &str); 3] = [
     ("", "persistent_grants = 0\n"),
     ("+agreed", "grant_reuse = \"agreed\"\n"),
     ("+on-demand", "grant_reuse = \"on-demand\"\n"),
 ];
 
-/// Guests with one way to reach their pages.
+/// Guests with one channel and one way of reuse.
 struct Variant {
     channel: &'static str,
     reuse: &'static str,
@@ -100,14 +100,14 @@ pub fn run(args: &ReuseArgs) -> Result<Benchmark> {
     Ok(rows.finish("reuse"))
 }
 
-/// What one transfer showed, per packet that the daemon carried.
+/// The figures of a transfer, per packet that the daemon carried.
 struct Sample {
-    /// Of both guests, in both directions.
+    /// The kept pages of both guests, in both directions.
     kept: KeptPages,
     hypercalls: f64,
-    /// Of those, the ones that are no notifications.
+    /// The hypercalls that are not notifications.
     grant_hypercalls: f64,
-    /// Nanoseconds of CPU.
+    /// Nanoseconds of CPU time of the driver domain; `hypervisor` has the hypervisor's.
     driver: f64,
     hypervisor: f64,
 }
@@ -142,7 +142,7 @@ fn measure(testbed: &Testbed, transfer: Transfer, args: &ReuseArgs) -> Result<Sa
     Interrupt::sleep(MARGIN)?;
     let before = reading(testbed)?;
     let meter = CpuMeter::start(&[], Children::Ignored)?;
-    // This is no wait for something: it is the time that is measured.
+    // This is the measured time.
     Interrupt::sleep(Duration::from_secs(args.seconds.into()))?;
     let usage = meter.read()?;
     let after = reading(testbed)?;

@@ -109,7 +109,7 @@ impl Settings {
     }
 }
 
-/// What is measured in turn, in alternating order: reversed in odd rounds.
+/// The order in which a round measures: reversed in odd rounds.
 pub fn in_turn<T>(round: u32, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut all: Vec<T> = all.into_iter().collect();
     if !round.is_multiple_of(2) {

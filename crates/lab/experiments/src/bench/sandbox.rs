@@ -1,8 +1,8 @@
 //! `pvnet-lab bench sandbox`: what the daemon's filter of system calls costs each frame to an uplink.
 //!
-//! Two threads each have a worker in lockstep, a guest, and a tap or a second guest. One of them is under the filter that a daemon with
-//! `sandbox = "full"` has. They carry frames in turn, on one CPU. Frames between guests take no system call, so their row shows what
-//! the measurement is worth.
+//! Two threads each have a worker in lockstep, a guest, and a tap or a second guest. One thread is under the filter of a daemon with
+//! `sandbox = "full"`. They carry frames in turn, on one CPU. Frames between guests take no system call, so their row shows the error
+//! of the measurement.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ pub fn run(args: &SandboxArgs) -> Result<Benchmark> {
     Ok(rows.finish("sandbox"))
 }
 
-/// What a frame takes without and with the filter, in slices that alternate.
+/// Nanoseconds per frame without and with the filter, in slices that alternate.
 fn nanoseconds(pair: &[Carrier; 2], frames: u64) -> Result<[f64; 2]> {
     let frames = frames / u64::from(SLICES);
     let mut times = [Duration::ZERO; 2];
@@ -79,9 +79,9 @@ struct Carrier {
 }
 
 impl Carrier {
-    /// Starts one for this window, under the filter or not, in a network of its own.
+    /// Starts a thread for this window, under the filter or not, in a network namespace of its own.
     fn start(window: Window, is_filtered: bool) -> Result<Self> {
-        // The thread is in the network of the one that starts it.
+        // A thread inherits the network namespace of the thread that starts it.
         let network = enter()?;
         let (orders, received) = mpsc::channel();
         let (answers, times) = mpsc::channel();
@@ -91,16 +91,16 @@ impl Carrier {
             let _ = serve.map_err(|reason| answers.send(Err(format!("{window}: {reason}"))));
         };
         let thread = std::thread::Builder::new().name("carrier".to_owned()).spawn(serve);
-        thread.map_err(|error| Error::Failed(format!("a thread: {error}")))?;
+        thread.map_err(|error| Error::Failed(format!("cannot start a thread: {error}")))?;
         let carrier = Self { orders, times, _network: network };
         carrier.carry(WARM_UP)?;
         Ok(carrier)
     }
 
     fn carry(&self, frames: u64) -> Result<Duration> {
-        // A thread that has ended has said why.
+        // If the thread has ended, its last message says why.
         let _ = self.orders.send(frames);
-        let time = self.times.recv().map_err(|_| Error::Failed("a thread ended".into()))?;
+        let time = self.times.recv().map_err(|_| Error::Failed("a thread gave no time".into()))?;
         time.map_err(Error::Failed)
     }
 }

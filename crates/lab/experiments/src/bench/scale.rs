@@ -1,7 +1,7 @@
-//! `pvnet-lab bench scale`: many guests, from attaching them to all of them sending.
+//! `pvnet-lab bench scale`: many guests, which attach, are idle, and all send at once.
 //!
-//! Each number of guests has a daemon, which sleeps while another is measured. One CPU has the daemons, another
-//! all guests: they have no kernel stack.
+//! Each number of guests has a daemon, which sleeps while another one is measured. The daemons have one CPU, and all
+//! guests, which have no kernel stack, another.
 
 mod curve;
 mod group;
@@ -28,7 +28,7 @@ pub struct ScaleArgs {
     /// Seconds of each measurement.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// The numbers of guests. The first is what the others are compared with.
+    /// The numbers of guests. The others are compared with the first.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [2, 8, 24, 64, 256], value_parser = clap::value_parser!(u16).range(2..=4096))]
     guests: Vec<u16>,
 }
@@ -44,7 +44,7 @@ pub fn run(args: &ScaleArgs) -> Result<Shown> {
     let groups: Result<Vec<_>> = args.guests.iter().map(|guests| Group::start(*guests)).collect();
     let mut groups = groups?;
     cpus.enter(1)?;
-    // Only now: the daemons must do with the default.
+    // The limit is raised only now: the daemons must do with the default.
     raise_file_limit()?;
     let mut curve = Curve(Vec::new());
     for group in &mut groups {
@@ -81,10 +81,9 @@ pub fn run(args: &ScaleArgs) -> Result<Shown> {
     Ok(Shown { benchmark, table, notes: curve::rules(), page })
 }
 
-/// Gives this process, which is all guests, as many descriptors as it may have. A guest on its own needs
-/// a dozen.
+/// Raises this process's limit of descriptors as far as possible: it is all guests, and each needs a dozen.
 fn raise_file_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    raised.map_err(|errno| Error::Failed(format!("raising the limit of open files: {errno}")))
+    raised.map_err(|errno| Error::Failed(format!("cannot raise the limit of open files: {errno}")))
 }

@@ -1,4 +1,4 @@
-//! A benchmark for people: a table for the terminal, a page with plots.
+//! Shows a benchmark: a table for the terminal, and a page with plots.
 
 use report::html::{BarChart, Report, StackedChart};
 use report::{Benchmark, Row, Table, human};
@@ -6,7 +6,7 @@ use report::{Benchmark, Row, Table, human};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// The subjects' names in rows, and for people.
+/// The subjects' names in rows, and in tables.
 const SUBJECTS: [(&str, &str); 2] = [("pvnet", "pvnet"), ("veth-bridge", "veth + bridge")];
 
 /// A benchmark for programs and for people.
@@ -30,7 +30,7 @@ impl From<Benchmark> for Shown {
 }
 
 impl Shown {
-    /// Prints where it was measured, the table and the notes.
+    /// Prints a summary of the machine, the table and the notes.
     pub fn print(&self) -> Result<()> {
         output::print(&format!("{}\n\n", self.benchmark.machine.summary()))?;
         self.table.print().map_err(Error::Print)?;

@@ -92,7 +92,7 @@ pub fn run(args: &StreamArgs) -> Result<Benchmark> {
     Ok(rows.finish("stream"))
 }
 
-/// The pace of UDP for each subject: found once, so that rounds compare.
+/// The pace of UDP for each subject. It is found once, so that rounds are comparable.
 fn paces(pair: &Pair, cases: &[&Case], progress: &Progress) -> Result<[u64; 2]> {
     let mut paces = [0; 2];
     for (pace, subject) in paces.iter_mut().zip(pair.subjects()) {

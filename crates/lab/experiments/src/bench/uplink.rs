@@ -1,8 +1,8 @@
 //! `pvnet-lab bench uplink`: what a frame between a guest and a NIC costs, by each kind of uplink.
 //!
-//! A worker in lockstep, a guest, and one end of a veth pair for a NIC, on one CPU. The kinds carry frames in turn. A frame out
-//! ends in the network stack at the other end of the wire, which nobody listens to, and a frame in comes from a packet socket there:
-//! that is the same for all kinds.
+//! A worker in lockstep, a guest, and one end of a veth pair as the NIC, on one CPU. The kinds carry frames in turn. At the other
+//! end of the wire, an outgoing frame ends in a network stack in which nobody listens, and an incoming one comes from a packet
+//! socket: that is the same for all kinds.
 
 use clap::Args;
 use lab::{Interrupt, Progress};
@@ -38,7 +38,7 @@ const CASES: [(Direction, Size); 5] = [
 pub fn run(args: &UplinkArgs) -> Result<Benchmark> {
     lab::preflight(&["ip", "ethtool"])?;
     let Some(_network) = enter()? else {
-        return Err(Error::Failed("it makes network interfaces: run it as root".into()));
+        return Err(Error::Failed("run this as root: it makes network interfaces".into()));
     };
     let rounds = args.common.rounds;
     let progress = Progress::new(CASES.len() * rounds as usize, args.common.quiet);
@@ -72,12 +72,12 @@ pub fn run(args: &UplinkArgs) -> Result<Benchmark> {
     Ok(compared(rows.finish("uplink")))
 }
 
-/// One of 64 KiB takes as long as dozens.
+/// Fewer frames of 64 KiB: one takes as long as dozens of others.
 fn frames(frames: u64, size: Size) -> u64 {
     if size.is_large() { (frames / 20).max(SLICES.into()) } else { frames }
 }
 
-/// What a frame takes by each kind, in all and by the worker, in slices that alternate.
+/// Nanoseconds per frame for each kind, in all and of the worker, in slices that alternate.
 fn alternate(paths: &mut [(NicKind, NicPath)], frames: u64) -> Result<Vec<(NicKind, [f64; 2])>> {
     let frames = frames / u64::from(SLICES);
     let mut times = vec![Times::default(); paths.len()];
@@ -101,7 +101,7 @@ fn name(direction: Direction, size: Size) -> String {
     format!("{direction}-{}", size.name())
 }
 
-/// Each kind beside the packet socket.
+/// Compares each kind with the packet socket.
 fn compared(mut benchmark: Benchmark) -> Benchmark {
     let [first, others @ ..] = NicKind::ALL;
     for case in CASES.map(|(direction, size)| name(direction, size)) {

@@ -1,8 +1,8 @@
-//! `pvnet-lab bench vhost`: virtual machines' ports, beside the rivals that are installed.
+//! `pvnet-lab bench vhost`: compares virtual machines' ports with the rivals that are installed.
 //!
-//! One CPU has a back-end, another a front-end program, which is two guests. All back-ends run during the whole run; all
-//! but the one that is measured are stopped. Each round measures every one for a moment, in alternating order. Ratios are
-//! those of one round, so a machine whose speed changes from round to round changes them little.
+//! The back-end has one CPU, and a front-end program, which is two guests, another. All back-ends exist during the whole
+//! run, and all but the measured one are stopped (SIGSTOP). Each round measures every one for a moment, in alternating
+//! order. Ratios are within a round, so a machine whose speed changes from round to round changes them little.
 
 mod back_end;
 mod front_end;
@@ -57,19 +57,19 @@ pub struct VhostArgs {
     pub daemon: Vec<String>,
 }
 
-/// Round trips of a sample, and frames after a pause.
+/// Round trips of a sample; `FIRST` is its frames after a pause.
 const ROUND_TRIPS: u32 = 20_000;
 const FIRST: u32 = 15;
 /// The pause before such a frame. A back-end sleeps by then, and its CPU too.
 const PAUSE_US: u64 = 10_000;
-/// For how long an idle back-end is watched.
+/// How long an idle back-end is measured.
 const IDLE: Duration = Duration::from_millis(400);
 
-/// What rows call the generator guests of netif.
+/// The name of netif's generator guests in rows.
 const NETIF: &str = "pvnet-netif";
 const LAYOUTS: [RingLayout; 2] = [RingLayout::Split, RingLayout::Packed];
 
-/// What is measured.
+/// Everything that is measured.
 struct Testbed {
     cpus: Cpus,
     contenders: Vec<Contender>,
@@ -126,7 +126,7 @@ impl Testbed {
         *neighbours += u32::from(cpus::are_neighbours(distance));
         rounds.round = round;
         rounds.push("one cache line, one way", "ns", "machine", distance);
-        // Each round begins with another subject, and every second one goes backwards.
+        // Each round begins with another subject, and every second round goes backwards.
         let count = subjects.len();
         let order = (0..count).map(|n| match round % 2 {
             0 => (n + round as usize) % count,
@@ -143,7 +143,7 @@ impl Testbed {
                     rounds.push(&case, "Mpps", subjects[*n].name, rate / 1e6);
                 }
             }
-            // This process has the generator guests.
+            // The generator guests are in this process.
             let processes = [netif.pid(), std::process::id()];
             let processes = processes.map(|pid| Polling { pid, threads: "" });
             let slice = Duration::from_millis(args.slice_ms);
@@ -208,7 +208,7 @@ impl Testbed {
         notes
     }
 
-    /// What is divided by what: this program's rows by those of each other with the same layout, and the netif guests by testpmd.
+    /// The pairs whose ratio becomes a row: this program and each other contender with the same layout, and the netif guests and testpmd.
     fn ratios(&self, layouts: &[RingLayout]) -> Vec<(&'static str, &'static str)> {
         let ours = |layout| Contender::Pvnet.name(layout);
         let mut ratios = Vec::new();

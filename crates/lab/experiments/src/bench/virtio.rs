@@ -1,4 +1,4 @@
-//! Virtual machines without machines: memory, rings, and what a vhost-user front-end says of them.
+//! Guests without virtual machines: memory, rings, and the messages of a vhost-user front-end.
 
 mod crowd;
 mod machine;

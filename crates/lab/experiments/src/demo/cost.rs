@@ -1,4 +1,4 @@
-//! What isolation costs: the same traffic over pvnet, the kernel's own bridge, and what people use in pvnet's place.
+//! The cost of isolation: the same traffic over pvnet, the kernel's own bridge, and programs that people use in pvnet's place.
 
 use accounting::Measured;
 use lab::{Offloads, Throughput, VethBridge};
@@ -11,21 +11,21 @@ use crate::testbed::{CONGESTION, Case, Subject, Testbed, measure, round_trips};
 /// Round trips of a datagram.
 const ROUND_TRIPS: u32 = 1000;
 
-/// All that were compared, pvnet first and the kernel's bridge next.
+/// The results of all that were compared.
 pub struct Cost {
-    /// In the order in which they were measured.
+    /// In the order of measurement: pvnet, the kernel's bridge, and the others.
     pub compared: Vec<Compared>,
-    /// Programs that are not installed, or do not start here; why.
+    /// Why programs are missing: they are not installed, or do not start here.
     pub missing: Vec<String>,
 }
 
-/// The traffic over one of them.
+/// The traffic over one of the compared programs.
 pub struct Compared {
-    /// Its name for readers.
+    /// Its name in tables.
     pub label: &'static str,
     /// Its name in rows.
     pub key: &'static str,
-    /// What is between the guests.
+    /// What separates the guests.
     pub wall: &'static str,
     /// A TCP stream.
     pub tcp: Measured<Throughput>,
@@ -34,14 +34,14 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// CPU seconds per 10⁹ bytes, of whoever used them.
+    /// CPU seconds of the whole machine per 10⁹ bytes.
     pub fn cpu(&self) -> f64 {
         let cost = self.tcp.per_gigabyte(self.tcp.result.bytes);
         cost.guest + cost.driver + cost.hypervisor
     }
 }
 
-/// Measures all of them.
+/// Measures pvnet, the kernel's bridge, and the installed rivals.
 pub fn cost(pvnet: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Cost> {
     let compare = |label, wall, subject: &dyn Subject| -> Result<Compared> {
         step(label);

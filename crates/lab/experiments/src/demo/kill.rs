@@ -11,9 +11,9 @@ use crate::testbed::{Ending, Subject as _, Testbed};
 /// How often the bytes that have arrived are read.
 const SAMPLE: Duration = Duration::from_millis(10);
 
-/// What became of the file.
+/// The result.
 pub struct Kill {
-    /// The file, which arrived as it was sent.
+    /// The transfer of the file, which arrived unchanged.
     pub transfer: Transfer,
     /// Seconds since the start, and bytes that had arrived by then.
     pub arrived: Vec<(f64, f64)>,
@@ -48,7 +48,7 @@ pub fn kill(testbed: &mut Testbed, bytes: u64, step: impl Fn(&str)) -> Result<Ki
     Ok(Kill { transfer: transfer.finish()?, arrived, at })
 }
 
-/// Waits for half of the file, kills the daemon, and waits for the file's end. Returns when the daemon was killed.
+/// Waits for half of the file, kills and restarts the daemon, and waits for the file's end. Returns when the daemon was killed, in seconds.
 fn in_the_middle(
     testbed: &mut Testbed,
     transfer: &RunningTransfer,

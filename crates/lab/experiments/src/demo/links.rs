@@ -20,8 +20,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Checks a namespace. Fails if frames could leave it by a link other than `tap`, whose other end
-    /// is the guest's process and no link.
+    /// Checks a namespace. Fails if frames could leave it by a link other than `tap`: that one's other end is the guest's process.
     pub fn of(namespace: &Namespace, tap: &str) -> Result<Self> {
         let json = namespace.ip(&["-d", "-j", "link", "show"])?;
         let links = check(&json, tap)
@@ -30,7 +29,7 @@ impl Links {
     }
 }
 
-/// The links in the output of `ip -d -j link show`, or which of them should not be there.
+/// The links in the output of `ip -d -j link show`. An error names the link that should not be there.
 fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
     let links: Vec<Value> =
         serde_json::from_str(json).map_err(|error| format!("`ip -d -j link show`: {error}"))?;
@@ -41,7 +40,7 @@ fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
         let kind = link["linkinfo"]["info_kind"].as_str().unwrap_or_default();
         let up =
             link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
-        // Both ends of a veth, and every device on top of another, name the other.
+        // Each end of a veth names the other one, and a device on top of another names that.
         let joined = !link["link"].is_null() || !link["link_netnsid"].is_null();
         let is_tap = kind == "tun" && link["linkinfo"]["info_data"]["type"] == "tap";
         if link["link_type"] == "loopback" {
@@ -59,17 +58,18 @@ fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
     if tap_seen { Ok(seen) } else { Err(format!("{tap} is not a tap device")) }
 }
 
-/// A stream through each.
+/// A TCP stream by each kind of port.
 pub struct Ports {
     /// Between two guests with virtio devices, whose rings pvnet serves over vhost-user.
     pub machines: Throughput,
     /// From a guest's context of a card to the wire.
     pub card: Throughput,
-    /// CPUs that the daemon used meanwhile: guest and card need it only to agree on memory and descriptors.
+    /// The CPUs that the daemon used during the card's stream: guest and card need it only to agree on memory and
+    /// descriptors.
     pub daemon: f64,
 }
 
-/// Measures both.
+/// Measures a stream by each kind of port.
 pub fn ports(seconds: u32, step: impl Fn(&str)) -> Result<Ports> {
     step("start two guests with virtio devices");
     let testbed = Testbed::start(&Setup { kind: GuestKind::Virtio, ..Setup::default() })?;
@@ -86,7 +86,7 @@ pub fn ports(seconds: u32, step: impl Fn(&str)) -> Result<Ports> {
     let card = Iperf::tcp(server.first(), &server.peer, to, seconds);
     let card = card.congestion(Some(CONGESTION)).run()?;
     let usage = meter.read()?;
-    // Fails if the context was taken away.
+    // This fails if the context was taken away.
     server.status()?;
     Ok(Ports { machines: machines.result, card, daemon: usage.cpus(usage.of(daemon)) })
 }
@@ -95,7 +95,7 @@ pub fn ports(seconds: u32, step: impl Fn(&str)) -> Result<Ports> {
 mod tests {
     use super::*;
 
-    // The parts that matter of iproute2 6.1's output.
+    // The relevant parts of iproute2 6.1's output.
     const LO: &str = r#"{"ifname":"lo","flags":["LOOPBACK","UP"],"link_type":"loopback"}"#;
     const TAP: &str = r#"{"ifname":"eth0","flags":["UP"],"link_type":"ether",
         "linkinfo":{"info_kind":"tun","info_data":{"type":"tap","pi":false}}}"#;

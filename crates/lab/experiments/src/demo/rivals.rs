@@ -1,4 +1,4 @@
-//! Programs in user space that people use today between guests of one host, each between two namespaces.
+//! Programs in user space that people use between guests of one host. Each connects two namespaces here.
 //!
 //! ```text
 //!  pasta:  guest ── tap ── pasta ── sockets of a host's namespace ── pasta ── tap ── guest
@@ -15,19 +15,19 @@ use lab::{Endpoint, Interrupt, Namespace, Process, Progress, TempDir};
 use crate::error::{Error, Result};
 use crate::testbed::Subject;
 
-/// One of them.
+/// A program that people use in pvnet's place.
 pub struct Rival {
-    /// Its name for readers.
+    /// Its name in tables.
     pub label: &'static str,
     key: &'static str,
-    /// What is between the guests.
+    /// What separates the guests.
     pub wall: &'static str,
     programs: &'static [&'static str],
     package: &'static str,
     start: fn(&mut RunningRival) -> Result<()>,
 }
 
-/// All of them.
+/// All rivals.
 pub const RIVALS: [Rival; 3] = [
     Rival {
         label: "pasta (passt)",
@@ -56,7 +56,7 @@ pub const RIVALS: [Rival; 3] = [
 ];
 
 impl Rival {
-    /// Whether all its programs are there.
+    /// Whether all its programs are installed.
     pub fn is_installed(&self) -> bool {
         self.programs.iter().all(|program| lab::command(program).is_ok())
     }
@@ -65,7 +65,7 @@ impl Rival {
 /// How long apt-get may take.
 const INSTALL: Duration = Duration::from_secs(600);
 
-/// Installs those that are missing.
+/// Installs the missing ones.
 pub fn install(quiet: bool) -> Result<()> {
     let missing: Vec<_> = RIVALS.iter().filter(|rival| !rival.is_installed()).collect();
     let packages: Vec<_> = missing.iter().map(|rival| rival.package).collect();
@@ -79,7 +79,7 @@ pub fn install(quiet: bool) -> Result<()> {
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
         lab::run(command, INSTALL).map(drop)
     };
-    // A fresh machine has no lists of packages. Old ones may still do; installing says so if not.
+    // A fresh machine has no lists of packages. If the update fails, old lists may still do; if not, the installation fails.
     match run(&["update", "-q"]) {
         Err(lab::Error::Failed { .. }) | Ok(()) => {}
         Err(error) => return Err(error.into()),
@@ -94,7 +94,7 @@ const DEVICE: &str = "eth0";
 const START: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running one. Dropping it removes everything.
+/// A running rival. Dropping it removes everything.
 pub struct RunningRival {
     // Fields are dropped in this order, each before what it uses.
     processes: Vec<Process>,
@@ -129,10 +129,10 @@ impl RunningRival {
         Ok(running)
     }
 
-    /// Passt's program for namespaces joins each guest to the sockets of a host, whose address the second guest has too.
+    /// pasta connects each guest to the sockets of a host's namespace. The second guest has the host's address.
     fn pasta(&mut self) -> Result<()> {
         let host = self.host.insert(Namespace::create("pvnet-rival")?);
-        // It takes the host's interface with a default route as its pattern.
+        // pasta copies the host's interface that has the default route.
         host.ip(&["link", "add", "host0", "type", "veth", "peer", "name", "host1"])?;
         let address = format!("{}/24", self.right.ipv4);
         host.ip(&["addr", "add", &address, "dev", "host0"])?;
@@ -140,7 +140,7 @@ impl RunningRival {
             host.ip(&["link", "set", device, "up"])?;
         }
         host.ip(&["route", "add", "default", "via", "192.0.2.254"])?;
-        // It forwards the ports that it is told before it starts: iperf3's, and those that programs in the guest may get.
+        // pasta forwards only the ports that it gets at its start: iperf3's, and those that programs in the guest may get.
         let narrow = || {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40063").map_err(
                 |cause| lab::Error::Io { what: "cannot limit the guest's ports".to_owned(), cause },
@@ -164,7 +164,7 @@ impl RunningRival {
         let socket = self.folder.path().join("switch");
         let mut command = lab::command("vde_switch")?;
         command.arg("--sock").arg(&socket);
-        // It ends with its standard input.
+        // vde_switch ends when its standard input ends.
         let mut switch = Process::interactive(command)?;
         switch.makes(&socket.join("ctl"), START)?;
         self.processes.push(switch);
@@ -230,7 +230,7 @@ impl RunningRival {
         }
     }
 
-    /// Fails if one of its processes has ended, or too much time has passed; else sleeps a little.
+    /// Sleeps a little. Fails if one of its processes has ended, or too much time has passed.
     fn check(&mut self, start: Instant) -> Result<()> {
         for process in &mut self.processes {
             if let Some(status) = process.ended()? {
@@ -259,7 +259,7 @@ impl Subject for RunningRival {
         [&self.left, &self.right]
     }
 
-    /// Not counted.
+    /// The rival's frames are not counted.
     fn carried(&self) -> Result<Carried> {
         Ok(Carried::default())
     }

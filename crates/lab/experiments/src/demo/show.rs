@@ -1,4 +1,4 @@
-//! The findings as sentences for a terminal, and as rows for programs.
+//! The findings as sentences for a terminal, and as rows of a benchmark.
 
 use lab::Ping;
 use report::{Benchmark, Row, Samples, Stats, Table, human};
@@ -11,16 +11,16 @@ use crate::bench::idle::Idle;
 use crate::bench::isolation::Beside;
 use crate::repro::menon06::Gain;
 
-/// What the demo is about.
+/// The introduction to the demo.
 pub const INTRODUCTION: &str = "\
 pvnet is a driver domain in user space: it carries frames between guests that do not trust each other. The guests here are network \
 namespaces, each with its own unmodified Linux TCP/IP stack behind an interface whose rings pvnet serves.";
 
-/// Columns of a line of text.
+/// The width of a line of text, in columns.
 const WIDTH: usize = 100;
 const INDENT: &str = "   ";
 
-/// What a step shows, before it is measured.
+/// The title of a step, shown before it is measured.
 pub fn title(step: Step) -> &'static str {
     match step {
         Step::Talk => "Two guests talk through shared rings",
@@ -33,7 +33,7 @@ pub fn title(step: Step) -> &'static str {
     }
 }
 
-/// What a step found, for a terminal.
+/// A step's findings for a terminal.
 pub fn told(step: Step, findings: &Findings) -> String {
     let told = match step {
         Step::Talk => findings.talk.as_ref().map(|talk| wrapped(&self::talk(talk))),
@@ -82,7 +82,7 @@ pub fn mechanisms(gains: &[Gain]) -> String {
     )
 }
 
-/// What became of the file.
+/// The pause, and the file.
 pub fn kill(kill: &Kill) -> String {
     let transfer = &kill.transfer;
     format!(
@@ -94,7 +94,7 @@ pub fn kill(kill: &Kill) -> String {
     )
 }
 
-/// What the hostile guest got, and what its neighbours kept.
+/// The hostile guest's fate, and its neighbours' rates.
 pub fn attack(attack: &Beside) -> String {
     let Beside { idle, attack, reason } = attack;
     format!(
@@ -109,7 +109,7 @@ pub fn attack(attack: &Beside) -> String {
     )
 }
 
-/// The streams through the other doors.
+/// The streams through the other kinds of ports.
 pub fn ports(ports: &Ports) -> String {
     format!(
         "Between two virtual machines' ports (vhost-user, driven by pvnet's own virtio driver) a TCP stream has {}. From a guest's own context \
@@ -120,7 +120,7 @@ pub fn ports(ports: &Ports) -> String {
     )
 }
 
-/// What idleness costs.
+/// The daemon's CPU time and memory while nobody sends.
 pub fn idle(idle: &Idle) -> String {
     format!(
         "The daemon with two connected guests used {:.1} % of a CPU, and has {} MiB of memory. Its workers sleep; a switch that polls uses a \
@@ -130,7 +130,7 @@ pub fn idle(idle: &Idle) -> String {
     )
 }
 
-/// What the comparison says.
+/// The comparison in sentences.
 pub fn cost(cost: &Cost) -> String {
     let [pvnet, bridge, ..] = &cost.compared[..] else { return String::new() };
     let missing = match &cost.missing[..] {
@@ -160,7 +160,7 @@ pub fn gains(gains: &[Gain]) -> Table {
     table
 }
 
-/// A row for each that was compared.
+/// A row for each compared program.
 pub fn compared(cost: &Cost) -> Table {
     let table = Table::new().left("over").left("between the guests").right("TCP Mb/s");
     let mut table = table.right("CPU s/GB").right("round trip µs").right("p99");
@@ -173,7 +173,7 @@ pub fn compared(cost: &Cost) -> Table {
     table
 }
 
-/// The mean of a ping, with what was lost.
+/// The mean time of a ping, and its losses.
 fn ping(ping: &Ping) -> String {
     let time = ping.rtt.map_or("?".to_owned(), |rtt| self::time(rtt.avg.as_secs_f64() * 1e6));
     match ping.sent.saturating_sub(ping.received) {
@@ -190,7 +190,7 @@ fn micros(samples: &Samples, percent: f64) -> String {
     time(samples.percentile(percent).unwrap_or(0.0))
 }
 
-/// A time in microseconds, in the unit that it is read in.
+/// A number of microseconds, as text in µs or ms.
 pub fn time(us: f64) -> String {
     if us < 1000.0 { format!("{} µs", human(us)) } else { format!("{} ms", human(us / 1e3)) }
 }

@@ -1,4 +1,4 @@
-//! The end that measures.
+//! The client, which measures.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ pub struct ClientArgs {
     /// Seconds to measure.
     #[arg(long, value_name = "N", default_value_t = 5.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Seconds before that.
+    /// Seconds before the measured time.
     #[arg(long, value_name = "N", default_value_t = 0.5, value_parser = seconds)]
     pub warm_up: f64,
     /// The highest rate of all connections together, in 10⁶ payload bits per second [default: no limit].
@@ -59,20 +59,20 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     (0.0..=86_400.0).contains(&seconds).then_some(seconds).ok_or_else(|| "not 0 to 86400".into())
 }
 
-/// What a client says when its measured time begins.
+/// The beginning of the line that a client prints when its measured time begins.
 pub const MEASURES: &str = "measuring for";
-/// Buffers that a connection may be ahead of the slowest.
+/// How many buffers a connection may be ahead of the slowest one.
 const LEAD: u64 = 4;
 /// How long a server may take to listen.
 const CONNECT: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How often a thread looks whether it should end.
+/// How often a thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it looks whether connections that are ahead may go on.
+/// How often it checks whether connections that are ahead may go on.
 const BALANCE: Duration = Duration::from_millis(1);
 
-/// Loads the servers, and prints and writes what was carried.
+/// Loads the servers, and prints and writes the outcome.
 pub fn run(args: &ClientArgs) -> Result<()> {
     args.result.prepare()?;
     let outcome = measure(args)?;
@@ -84,7 +84,7 @@ pub fn run(args: &ClientArgs) -> Result<()> {
 
 fn measure(args: &ClientArgs) -> Result<Outcome> {
     let mut connections = Vec::new();
-    // All servers get a first connection before any gets a second one, and so do threads.
+    // In turn, so that servers, and threads, have nearly equal numbers of connections.
     for _ in 0..args.connections {
         for server in &args.servers {
             let socket = connect(SocketAddr::new(*server, args.port), args.receive)?;
@@ -107,7 +107,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
             scope.spawn(move || {
                 let result = Thread::new(part, balance, args, rate)
                     .and_then(|mut thread| thread.run(&is_ended));
-                // An end before the time is noticed by the others.
+                // If a thread ends early, the others notice it.
                 is_ended.store(true, Ordering::Relaxed);
                 result
             })
@@ -124,7 +124,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
     Ok(Outcome::new(!args.receive, seconds, names.into_iter().zip(bytes).collect()))
 }
 
-/// Waits for the measured time. Returns each connection's bytes within it, and its length in seconds.
+/// Waits for the measured time to pass. Returns each connection's bytes within it, and its length in seconds.
 fn window(args: &ClientArgs, balance: &Balance, is_ended: &AtomicBool) -> Result<(Vec<u64>, f64)> {
     sleep(args.warm_up, is_ended)?;
     let (before, begin) = (balance.snapshot(), Instant::now());
@@ -135,7 +135,7 @@ fn window(args: &ClientArgs, balance: &Balance, is_ended: &AtomicBool) -> Result
     Ok((bytes.collect(), seconds))
 }
 
-/// Sleeps, at most until a thread has ended.
+/// Sleeps for `seconds`, or until a thread has ended.
 fn sleep(seconds: f64, is_ended: &AtomicBool) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
@@ -147,7 +147,7 @@ fn sleep(seconds: f64, is_ended: &AtomicBool) -> Result<()> {
     }
 }
 
-/// Connects, as soon as the server listens.
+/// Connects as soon as the server listens.
 fn connect(server: SocketAddr, receive: bool) -> Result<TcpStream> {
     let end = Instant::now() + CONNECT;
     let mut socket = loop {
@@ -176,10 +176,10 @@ struct Thread<'a> {
 }
 
 struct Connection {
-    /// Among all connections.
+    /// Its number among all connections.
     number: usize,
     socket: TcpStream,
-    /// It is ahead of others and waits for them.
+    /// Whether it is ahead of others and waits for them.
     waits: bool,
 }
 
@@ -220,7 +220,7 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// Lets connections go on that others have caught up with. Returns whether some still wait.
+    /// Lets waiting connections go on if others have caught up. Returns whether some still wait.
     fn resume(&mut self, bound: u64) -> io::Result<bool> {
         let mut some_wait = false;
         for (index, connection) in self.connections.iter_mut().enumerate() {
@@ -235,7 +235,7 @@ impl<'a> Thread<'a> {
         Ok(some_wait)
     }
 
-    /// Sends or receives a buffer, at most.
+    /// Sends or receives at most a buffer, unless the connection is ahead.
     fn go_on(&mut self, index: usize, bound: u64) -> io::Result<()> {
         let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
         if self.balance.is_ahead(connection.number, bound) {
@@ -263,12 +263,12 @@ impl<'a> Thread<'a> {
 #[derive(Debug)]
 pub struct Balance {
     bytes: Box<[AtomicU64]>,
-    /// A connection this far ahead of the slowest waits; none waits if absent.
+    /// A connection this many bytes ahead of the slowest one waits; none waits if absent.
     lead: Option<u64>,
 }
 
 impl Balance {
-    /// This many connections. With a lead, no connection gets further ahead of the slowest.
+    /// For `connections` connections. With a lead, no connection gets further ahead of the slowest one.
     pub fn new(connections: usize, lead: Option<u64>) -> Self {
         Self { bytes: (0..connections).map(|_| AtomicU64::new(0)).collect(), lead }
     }
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn a_limit_is_kept() {
         let outcome = outcome(&["--seconds", "2", "--mbps", "8", "--buffer", "4"]);
-        // A burst of 2 ms more, and a buffer.
+        // More than 8 Mb/s, because of a burst of 2 ms and a buffer.
         assert!(outcome.mbps < 10.0, "{outcome:?}");
     }
 

@@ -52,29 +52,29 @@ pub struct SinkArgs {
     result: ResultArgs,
 }
 
-/// What a sink says on standard error when it listens.
+/// The beginning of the line that a sink prints on standard error when it listens.
 pub const LISTENS: &str = "listening on";
-/// How often a sink looks whether it should end.
+/// How often a sink checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of the number that each datagram begins with.
 const NUMBER: usize = 8;
 
-/// What a source sent.
+/// A source's result.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Sent {
     /// Datagrams that the system took.
     pub datagrams: u64,
     /// Their payload in bytes.
     pub bytes: u64,
-    /// Datagrams that the system did not take, because the sink's host had answered that no sink listens.
+    /// Datagrams that the system refused, because the sink's host had answered that no sink listens.
     pub refused: u64,
-    /// Seconds that it took.
+    /// Seconds from the beginning to the end.
     pub seconds: f64,
     /// Datagrams per second.
     pub pps: f64,
 }
 
-/// What a sink received, from the first datagram to the last.
+/// A sink's result, from the first datagram to the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Arrived {
     /// Datagrams.
@@ -116,7 +116,7 @@ impl Sent {
 }
 
 impl Arrived {
-    /// The share, 0 to 1, of the sent ones that did not arrive.
+    /// The share, 0 to 1, of sent datagrams that did not arrive.
     pub fn lost(self) -> f64 {
         self.sent.saturating_sub(self.received) as f64 / self.sent.max(1) as f64
     }
@@ -131,7 +131,7 @@ impl Arrived {
 pub fn source(args: &SourceArgs) -> Result<()> {
     args.result.prepare()?;
     let socket = connect(SocketAddr::new(args.sink, args.port)).map_err(failed("the source"))?;
-    // Otherwise each burst begins up to 50 µs late. This is no reason to fail.
+    // Without this, each burst would begin up to 50 µs late. That is no reason to fail.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let end = Instant::now() + Duration::from_secs(args.seconds.into());
     let is_ended = |now| now >= end || Interrupt::requested();
@@ -175,8 +175,8 @@ fn connect(sink: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends a datagram, and returns whether the system took it. Where no sink listened, yet or any more, when an earlier one came,
-/// it takes none: that is no error of the source.
+/// Sends a datagram, and returns whether the system took it. It refuses one if no sink listened when an earlier one arrived.
+/// That is no error of the source.
 fn send(socket: &UdpSocket, datagram: &[u8]) -> io::Result<bool> {
     match socket.send(datagram) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// What arrives at a sink of what is sent meanwhile.
+    /// A sink's result while `send` sends to it.
     fn arrived(send: impl FnOnce(&UdpSocket)) -> Arrived {
         let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
         let source = connect(sink.local_addr().unwrap()).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     fn a_source_goes_on_without_a_sink() {
         let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let source = connect(closed).unwrap();
-        // The answer to the first one may take a moment.
+        // The answer to the first datagram may take a moment.
         let is_refused = |_| {
             std::thread::sleep(Duration::from_millis(1));
             !send(&source, &[0; 8]).unwrap()

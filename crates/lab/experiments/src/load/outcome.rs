@@ -1,4 +1,4 @@
-//! What a client found.
+//! A client's outcome, and how it is shown.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::output;
 
-/// What a client found.
+/// A client's outcome.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether the client sent.
@@ -33,7 +33,7 @@ pub struct Carried {
     pub server: String,
     /// Payload bytes.
     pub bytes: u64,
-    /// The same in 10⁶ bits per second.
+    /// Payload in 10⁶ bits per second.
     pub mbps: f64,
 }
 
@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// Where the result goes.
+/// The option for the result's file.
 #[derive(Args)]
 pub struct ResultArgs {
     /// Write the result to FILE as JSON; - is standard output, instead of text.

@@ -1,4 +1,4 @@
-//! The end that does what its clients ask for.
+//! The server, which sends or receives as its clients ask.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -32,7 +32,7 @@ pub struct ServerArgs {
 
 /// The listening socket's number.
 const LISTENER: u64 = u64::MAX;
-/// How often a thread looks whether it should end.
+/// How often a thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves until a signal.
@@ -41,14 +41,14 @@ pub fn run(args: &ServerArgs) -> Result<()> {
     serve_until(listener, args, &AtomicBool::new(false))
 }
 
-/// Serves until a signal, or until it is ended.
+/// Serves until a signal, or until `is_ended`.
 pub(super) fn serve_until(
     listener: TcpListener,
     args: &ServerArgs,
     is_ended: &AtomicBool,
 ) -> Result<()> {
     listener.set_nonblocking(true).map_err(failed("cannot listen"))?;
-    // Connections inherit it.
+    // Connections inherit it from the listening socket.
     set_congestion(&listener, args.congestion.as_deref())?;
     let listener = Arc::new(listener);
     std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ struct Thread {
 
 struct Connection {
     socket: TcpStream,
-    /// What its client asked for; nothing yet if absent.
+    /// Whether its client asked it to send; `None` before the request.
     sends: Option<bool>,
 }
 
@@ -119,7 +119,7 @@ impl Thread {
     fn accept(&mut self) -> io::Result<()> {
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
-            // Another thread took it, or the client has gone.
+            // Another thread took the connection, or the client has gone.
             Err(_) => return Ok(()),
         };
         socket.set_nonblocking(true)?;

@@ -8,8 +8,8 @@ use crate::error::Result;
 /// The CPUs of the server and of the client.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Cpus {
-    /// The server's CPU: that of its guests, and of the driver domain unless they are [apart](Self::apart). Any if there
-    /// is only one.
+    /// The CPU of the server's guests, and of the driver domain unless the two are [apart](Self::apart). Any CPU if
+    /// there is only one.
     #[serde(rename = "server_cpu")]
     pub server: Option<usize>,
     /// The driver domain's CPU.
@@ -29,12 +29,12 @@ impl Cpus {
         Ok(Self::among(&lab::cpus()?, lab::share_a_core))
     }
 
-    /// Any: for what need not be told apart.
+    /// Any CPUs, if the time of the domains need not be told apart.
     pub fn any() -> Self {
         Self { server: None, driver: None, client: None, note: None }
     }
 
-    /// The client gets the first, which serves most of the machine's interrupts.
+    /// Chooses among `all`. The client gets the first CPU, which serves most of the machine's interrupts.
     fn among(all: &[usize], share_a_core: impl Fn(usize, usize) -> bool) -> Self {
         let (client, others) = match all {
             [client, others @ ..] if !others.is_empty() => (*client, others),
@@ -53,7 +53,7 @@ impl Cpus {
         Self { server, driver: server, client: Some(client), note }
     }
 
-    /// The same with the driver domain on another CPU than its guests: the client's, because a machine of two CPUs has no
+    /// The same with the driver domain apart from its guests: on the client's CPU, because a machine with two CPUs has no
     /// third.
     pub fn apart(&self) -> Self {
         Self { driver: self.client, ..self.clone() }

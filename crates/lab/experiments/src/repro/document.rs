@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::results::Section;
 
-/// The whole result. `M` is what the experiment's method has besides, `X` are results other than rows.
+/// The whole result. `M` is the experiment's own part of the method, `X` are results other than rows.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Document<M, R, X = Nothing> {
     /// The paper.
     pub paper: &'static str,
-    /// Where and when it ran.
+    /// The machine, and the time of the run.
     pub machine: Machine,
     /// How it was measured.
     pub method: Method<M>,
     /// The rows of tables and figures.
     pub rows: Vec<R>,
-    /// What the paper claims, and whether it holds here.
+    /// The paper's claims, and whether they hold here.
     pub claims: Vec<Claim>,
     /// Further results.
     #[serde(flatten)]
@@ -32,14 +32,14 @@ pub struct Method<M> {
     pub seconds: u32,
     /// Interleaved rounds.
     pub rounds: u32,
-    /// What the experiment's method has besides.
+    /// The experiment's own part of the method.
     #[serde(flatten)]
     pub own: M,
     /// What differs from the intended setup.
     pub notes: Vec<String>,
 }
 
-/// What a paper says.
+/// A statement of a paper.
 pub fn statement(
     source: &'static str,
     says: &'static str,
@@ -56,7 +56,7 @@ const CLAIMS: &str = "What the paper claims";
 pub struct Nothing {}
 
 impl<M, R, X> Document<M, R, X> {
-    /// A result of this machine.
+    /// A result of a run on this machine.
     pub fn new(
         paper: &'static str,
         method: Method<M>,
@@ -67,7 +67,7 @@ impl<M, R, X> Document<M, R, X> {
         Self { paper, machine: Machine::detect(), method, rows, claims, more }
     }
 
-    /// The claims as a part of what is printed, if there are any.
+    /// The claims as a section of the printed result, if there are any.
     pub fn claims_section(&self) -> Option<Section> {
         (!self.claims.is_empty()).then(|| Section::table(CLAIMS, claims_table(&self.claims)))
     }
@@ -85,7 +85,7 @@ impl<M, R, X> Document<M, R, X> {
         }
     }
 
-    /// Ends a page: how it was measured, what a reader must know besides, and where it ran.
+    /// Ends a page with the method, remarks, and the machine.
     pub fn show_method(
         &self,
         page: &mut Report,

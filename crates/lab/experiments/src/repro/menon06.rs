@@ -33,7 +33,7 @@ pub struct Menon06Args {
     /// Figures to reproduce [default: all].
     #[arg(long, value_name = "FIGURE,…", value_delimiter = ',')]
     figure: Vec<Figure>,
-    /// Configurations of them, as the paper names them: none, high-ioc, Driver-MTU [default: all].
+    /// Configurations of the figures, by the paper's names: none, high-ioc, Driver-MTU [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     config: Vec<String>,
     /// Seconds of each transfer.
@@ -78,7 +78,7 @@ const OVERHEAD: f64 = 0.2;
 /// Seconds until a server and its client reach each other.
 const START: f64 = 0.8;
 
-/// Measures everything. All servers run at once.
+/// Measures everything in interleaved rounds.
 fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Method)> {
     lab::preflight(&["iperf3", "ping", "ethtool"])?;
     let cpus = Cpus::choose()?;
@@ -92,7 +92,7 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
     Ok((seen, Method { seconds: args.seconds, rounds: args.rounds, own: cpus, notes }))
 }
 
-/// Transfers from and to servers.
+/// The experiment: transfers from and to servers.
 struct Transfers<'a> {
     args: &'a Menon06Args,
     plan: &'a [Planned],
@@ -124,7 +124,7 @@ impl Experiment<Key> for Transfers<'_> {
     }
 }
 
-/// The name of the first bar with this key, for people.
+/// The name of the first bar with this key.
 fn name(plan: &[Planned], key: Key) -> String {
     let bar = plan.iter().find(|planned| planned.key == Ok(key)).map(|it| &it.bar);
     bar.map_or(String::new(), |bar| {

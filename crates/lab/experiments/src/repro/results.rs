@@ -1,4 +1,4 @@
-//! Where an experiment's results go.
+//! Writes an experiment's results: to the terminal, as JSON, as a page and as Markdown.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub struct Section {
     pub title: String,
     /// Its table, if it has one.
     pub table: Option<Table>,
-    /// What a reader must know besides.
+    /// Remarks that a reader needs.
     pub remarks: Vec<String>,
 }
 

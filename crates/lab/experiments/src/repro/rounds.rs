@@ -1,4 +1,4 @@
-//! Measurements in interleaved rounds, so that a machine whose speed changes is the same for all of them.
+//! Measures in interleaved rounds, so that a machine whose speed changes affects all measurements alike.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,15 +10,15 @@ use super::server::Machine;
 use crate::error::Result;
 use crate::testbed::table;
 
-/// What one measurement is of.
+/// Identifies a measurement.
 pub trait Key: Copy + PartialEq {
-    /// What distinguishes the servers that run at once.
+    /// Identifies a server among those that run at once.
     type Server: Copy + PartialEq;
 
     /// The server that it needs.
     fn server(self) -> Self::Server;
 
-    /// The group of servers that run at once. Keys of a group follow each other.
+    /// The number of the group of servers that run at once. The keys of a group must follow each other.
     fn group(self) -> u16 {
         0
     }
@@ -29,7 +29,7 @@ pub trait Key: Copy + PartialEq {
 pub struct Schedule {
     /// Rounds.
     pub rounds: u32,
-    /// Seconds of a measurement, roughly, with all that it takes besides.
+    /// Seconds of a measurement, roughly, including its overhead.
     pub each: f64,
     /// Seconds of a server's start, roughly.
     pub start: f64,
@@ -58,7 +58,7 @@ impl Schedule {
 /// The samples of a measurement, or why it failed.
 type Seen<S> = std::result::Result<Vec<S>, String>;
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 #[derive(Clone, Debug)]
 pub struct Measurements<K, S>(Vec<(K, Seen<S>)>);
 
@@ -75,7 +75,7 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
         }
     }
 
-    /// Notes why there is none. No further samples are taken.
+    /// Notes why the measurement failed. It gets no further samples.
     pub fn fail(&mut self, key: K, why: String) {
         *self.entry(key) = Err(why);
     }
@@ -100,7 +100,7 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
         self.of(key).iter().filter_map(of).collect::<Samples>().stats()
     }
 
-    /// The mean of a number of the samples; none without samples.
+    /// The mean of a number of the samples; `None` without samples.
     pub fn mean(&self, key: K, of: impl Fn(&S) -> f64) -> Option<f64> {
         mean(self.of(key).iter().map(of))
     }
@@ -110,7 +110,7 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
         self.0.iter().flat_map(|(_, seen)| seen.iter().flatten())
     }
 
-    /// Why there are no samples of a measurement; none if there are some.
+    /// Why there are no samples of a measurement; `None` if there are some.
     pub fn missing(&self, key: K) -> Option<String> {
         let none = || self.of(key).is_empty().then(|| "not measured".to_owned());
         self.why(key).map(|why| format!("failed: {why}")).or_else(none)
@@ -144,10 +144,10 @@ pub trait Experiment<K: Key> {
     /// Starts a server of a group.
     fn start(&self, server: K::Server, group: u16) -> Result<Self::Running>;
 
-    /// What a server has to say about its setup.
+    /// A server's notes on its setup.
     fn notes<'a>(&self, running: &'a Self::Running) -> &'a [String];
 
-    /// A key's name, for people.
+    /// A key's name in words.
     fn name(&self, key: K) -> String;
 
     /// Measures once.
@@ -160,7 +160,7 @@ pub trait Experiment<K: Key> {
 /// The results of all rounds.
 #[derive(Debug)]
 pub struct Outcome<K, S> {
-    /// What was measured.
+    /// The measurements.
     pub seen: Measurements<K, S>,
     /// The servers' notes, each once.
     pub notes: Vec<String>,
@@ -190,7 +190,7 @@ pub fn in_rounds<K: Key, E: Experiment<K>>(
             }
         }
         for round in 0..rounds {
-            // What a key leaves behind meets another key in every other round.
+            // The order alternates, so that the after-effects of a key meet another key in every other round.
             let forth = group.iter().copied();
             let order: Vec<K> =
                 if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() };
@@ -233,7 +233,7 @@ fn servers<K: Key>(group: &[K]) -> Vec<K::Server> {
     servers
 }
 
-/// Starts a group's servers. One that does not start fails its measurements.
+/// Starts a group's servers. If one does not start, its measurements fail.
 fn start<K: Key, E: Experiment<K>>(
     experiment: &E,
     group: &[K],
@@ -265,7 +265,7 @@ pub fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
     }
 }
 
-/// The mean; none of nothing.
+/// The mean; `None` without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let values: Vec<f64> = values.collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -277,8 +277,8 @@ pub fn daemon(folder: &Path) -> String {
     table(folder) + "workers = 1\nmeter = true\npoll_us = 0\n"
 }
 
-/// The daemon, its NICs, and guests with an interface on each. `nic` gets a NIC's number, `interface` also the guest's,
-/// from 1.
+/// A configuration: the daemon, its NICs, and guests with an interface on each NIC. `nic` gets a NIC's number,
+/// `interface` also the guest's, from 1.
 pub fn with_guests(
     folder: &Path,
     machine: &Machine<'_>,
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// A key of a server, by its number in a group.
+    /// A key: the number of its group, and its server.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Number(u16, char);
 

@@ -28,7 +28,7 @@ pub use document::Document;
 /// Options of `santos08`.
 #[derive(Args)]
 pub struct Santos08Args {
-    /// Lines: linux, original, guest-copy, multiqueue-reuse, direct, and beside the paper's copy, steered and
+    /// Lines: linux, original, guest-copy, multiqueue-reuse, direct; and beyond the paper's: copy, steered and
     /// copy-from-card [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Line::find)]
     config: Vec<Line>,
@@ -60,13 +60,13 @@ pub struct Santos08Args {
     results: Results,
 }
 
-/// Small ones.
+/// Bytes of a small packet.
 const SMALL: u16 = 100;
-/// Seconds that a stream takes besides, and a server for its start, roughly.
+/// Rough overhead of a stream in seconds; `START` is that of a server's start.
 const OVERHEAD: f64 = 0.4;
 const START: f64 = 0.2;
-/// The wait after the last packet as a multiple of the time between two packets: the paper's 18 µs at its 1 Gb/s. The
-/// sender here pauses after each burst, and the wait must not end before the next.
+/// The wait after the last packet, as a multiple of the time between two packets: in the paper, 18 µs at 1 Gb/s. The
+/// sender here pauses after each burst, and the wait must last until the next one.
 const WAIT: u32 = 2;
 
 impl Santos08Args {
@@ -76,7 +76,7 @@ impl Santos08Args {
         Line::ALL.into_iter().filter(is_chosen).collect()
     }
 
-    /// What has to be measured. Keys of a group follow each other.
+    /// All measurements. Keys of a group follow each other.
     fn keys(&self) -> Vec<Received> {
         let mut keys = Vec::new();
         for (placement, coalesce) in
@@ -90,7 +90,7 @@ impl Santos08Args {
         keys
     }
 
-    /// The readings that have to be measured. On one CPU there is one cache; there it is a control.
+    /// The readings to measure. Those on one CPU, which has one cache, are a control.
     fn readings(&self) -> Vec<Reading> {
         let lines = reads::LINES.into_iter().filter(|line| self.lines().contains(line));
         let reading = |line| [Placement::Together, Placement::Apart].map(|it| (line, it));
@@ -103,8 +103,8 @@ impl Santos08Args {
         (WAIT * (u32::from(frames) * 1_000_000 / self.pps)).max(1)
     }
 
-    /// A stream whose bursts are as long as what shares an interrupt, so that Linux, which has no card here, has as many
-    /// packets per interrupt.
+    /// A stream whose bursts have as many packets as share an interrupt. So Linux, which has no card here, has as many
+    /// packets per interrupt, too.
     fn stream(&self, size: u16, burst: u16) -> Stream {
         Stream { size, pps: self.pps, burst, seconds: self.seconds }
     }
@@ -175,17 +175,17 @@ impl Experiment<Received> for Streams<'_> {
     }
 }
 
-// What the paper reports: Santos, Turner, Janakiraman, Pratt, "Bridging the Gap between Software and Hardware Techniques
+// The paper's numbers: Santos, Turner, Janakiraman, Pratt, "Bridging the Gap between Software and Hardware Techniques
 // for I/O Virtualization", USENIX 2008. Figures without numbers in the text are plots.
 
-/// The packets per interrupt of the paper's NIC unless it is told otherwise (§5.2).
+/// The default of the paper's NIC for packets per interrupt (§5.2).
 pub(crate) const DEFAULT: u16 = 6;
-/// The paper's packets.
+/// Bytes of the paper's packets.
 pub(crate) const MTU: u16 = 1500;
 /// The most packets per interrupt that the paper tries.
 pub(crate) const MOST: u16 = 64;
 
-/// The cost of a packet over that on Linux, as a part of it; none where the text does not say.
+/// The extra cost of a packet over Linux's, as a part of Linux's. `None` where the text has no number.
 ///
 /// The original has the default coalescing, the others 64 packets per interrupt (§6).
 pub(crate) const fn over_linux(line: Line, coalesce: u16) -> Option<f64> {

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::testbed::{Daemon, ports, pvnet, this};
 
-/// What the configuration file is about besides.
+/// The parts of the setup that a configuration file names.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     /// The names of the guests, which are those of their namespaces.
@@ -34,7 +34,7 @@ pub struct Machine<'a> {
 }
 
 impl Machine<'static> {
-    /// One guest on one NIC, for what only reads a configuration.
+    /// One guest on one NIC, for code that only reads a configuration.
     pub const EXAMPLE: Self =
         Self { guests: &["server"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
 }
@@ -57,14 +57,14 @@ pub fn address(nic: u8, host: u8) -> [u8; 4] {
 /// The peer's host number.
 pub const PEER: u8 = 254;
 
-/// The same with the length of its network.
+/// An address with the length of its network.
 pub fn with_prefix(nic: u8, host: u8) -> String {
     format!("{}/24", Ipv4Addr::from(address(nic, host)))
 }
 
-/// What one of an experiment's servers is.
+/// The setup of a server.
 pub trait Setup: Copy {
-    /// The daemon's configuration; none without a daemon: then the server is a stack on the wire.
+    /// The daemon's configuration. `None` without a daemon: the server is then a stack on the wire.
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String>;
 
     /// Whether it has cards, which are processes.
@@ -85,12 +85,12 @@ pub trait Setup: Copy {
         false
     }
 
-    /// Whether its guests are processes that this starts. Otherwise the caller joins the daemon by their names.
+    /// Whether the server starts its guests as processes. Otherwise the caller joins the daemon under their names.
     fn starts_guests(self) -> bool {
         true
     }
 
-    /// Mappings that the daemon needs besides what any process may have.
+    /// Memory mappings that the daemon needs beyond the kernel's default limit.
     fn mappings(self, _guests: u8, _nics: u8) -> u64 {
         0
     }
@@ -117,7 +117,7 @@ pub struct Server {
     _mappings: Sysctl,
 }
 
-/// What all servers of an experiment share.
+/// The network that all servers of an experiment share.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
     /// NICs of every server.
@@ -191,13 +191,13 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the peer send MTU-sized frames, as a wire has.
+    /// Makes the peer send MTU-sized frames, as on a wire.
     fn send_mtu_sized(&self) -> Result<()> {
         let mtu_sized = Offloads { tso: false, gso: false, ..Offloads::ALL };
         (0..self.nics).try_for_each(|nic| Ok(mtu_sized.apply(&self.peer, &wire(nic))?))
     }
 
-    /// Joins the one server and the peer directly.
+    /// Connects a server without a daemon directly to the peer.
     fn wires(&self) -> Result<()> {
         for server in &self.namespaces {
             for nic in 0..self.nics {
@@ -306,7 +306,7 @@ impl Server {
         guests.flat_map(of).collect()
     }
 
-    /// The daemon's process number.
+    /// The daemon's process id.
     pub fn daemon(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
     }
@@ -353,7 +353,7 @@ fn received(text: &str, device: &str) -> Option<u64> {
     text.lines().find_map(line)?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Makes a namespace answer requests for an address only on the device that has it. All its NICs hear the requests
+/// Makes a namespace answer ARP requests for an address only on the device that has it: all its NICs get the requests
 /// that the driver domain's switch floods.
 fn answer_for_own_address(namespace: &Namespace) -> Result<()> {
     let write = || {

@@ -1,4 +1,4 @@
-//! Whose time the server CPU's time was.
+//! Divides the server CPU's time between the domains.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use report::Samples;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The daemon's threads that do what a hypervisor does: guests' memory and store, their calls, the cards' vectors and
-/// commands. The names are as long as the kernel keeps them.
+/// The daemon's threads that do a hypervisor's work: guests' memory and store, their calls, the cards' vectors and
+/// commands. The names are cut to the length that the kernel keeps.
 const HYPERVISOR: [&str; 4] = ["guest client", "contexts client", "nic vectors", "card client"];
 /// The beginning of the names of the threads whose grant and event operations the meter counts.
 const WORKER: &str = "worker-";
@@ -25,7 +25,7 @@ pub struct Shares {
     pub guest_system: f64,
     /// The guests' programs.
     pub guest_user: f64,
-    /// Nothing.
+    /// Idle time.
     pub idle: f64,
 }
 
@@ -34,16 +34,16 @@ pub struct Shares {
 pub struct Times {
     /// The daemon.
     pub daemon: Duration,
-    /// Of that, its threads that do a hypervisor's work.
+    /// The part of the daemon's time in threads that do a hypervisor's work.
     pub hypervisor: Duration,
     /// How long the workers ran, and how long they waited for the CPU.
     pub workers: [Duration; 2],
-    /// What the meter counted: the time from the beginning to the end of the workers' grant and event operations,
-    /// during which others may have had the CPU.
+    /// The meter's time, from the beginning to the end of the workers' grant and event operations. Others may have
+    /// had the CPU meanwhile.
     pub metered: Duration,
     /// All guests: their kernels, frontends and programs.
     pub guests: Duration,
-    /// Of that, the programs outside of their kernels.
+    /// The part of the guests' time in programs outside of their kernels.
     pub guest_user: Duration,
 }
 
@@ -90,7 +90,7 @@ pub fn shares(before: &Times, after: &Times, usage: &CpuUsage) -> (Shares, f64) 
 /// Buffers on each side, a page apart: as many as a ring has.
 const BUFFERS: usize = 256;
 const PAGE: usize = 4096;
-/// How often all of them are copied. The median counts.
+/// How often all buffers are copied. The median counts.
 const TIMES: usize = 51;
 
 /// Nanoseconds of a copy of `bytes` bytes from one page to another, with as many pages in turn as a ring has.

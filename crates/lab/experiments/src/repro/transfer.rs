@@ -1,4 +1,4 @@
-//! What all experiments say of a transfer.
+//! The measurements of a transfer that all experiments share.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ named::named! {
 /// larger frames carried it.
 pub const PAYLOAD: u32 = 1448;
 
-/// What a server did in a time, between two readings of a value of type `T`.
+/// The measurements of a server during a window of time, with a value of type `T` before and after.
 #[derive(Debug)]
 pub struct Window<T> {
     /// The server's CPU.
     pub usage: CpuUsage,
     /// Where its time went.
     pub share: Shares,
-    /// The share of it which other programs and machines had.
+    /// The share of the server's CPU that other programs and machines had.
     pub others: f64,
     /// The share of the client's CPU that was busy.
     pub client_busy: f64,
@@ -46,7 +46,7 @@ pub struct Window<T> {
     pub values: [T; 2],
 }
 
-/// Measures a server for `seconds`, in which the caller's traffic must last. `programs` are the processes of the guests'
+/// Measures a server for `seconds`. The caller's traffic must last as long. `programs` are the processes of the guests'
 /// programs.
 pub fn watch<T>(
     server: &Server,
@@ -59,13 +59,13 @@ pub fn watch<T>(
     let (times_before, value_before) = (times(server, programs, before.as_ref())?, value()?);
     let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
     let client_meter = CpuMeter::start_on(cpus.client, &[], Children::Ignored)?;
-    // This is no wait for something: it is the time that is measured.
+    // This is the measured time.
     Interrupt::sleep(Duration::from_secs(seconds.into()))?;
     let (usage, client_usage) = (meter.read()?, client_meter.read()?);
     let after = server.status()?;
     let (mut times_after, value_after) = (times(server, programs, after.as_ref())?, value()?);
     if server.daemon().is_none() {
-        // A native server's receiving stack runs in interrupts, which are no process's.
+        // A native server's receiving stack runs in interrupts, whose time belongs to no process.
         times_after.guests = times_before.guests + usage.busy;
     }
     let (share, others) = shares(&times_before, &times_after, &usage);

@@ -44,8 +44,8 @@ pub struct Willmann07Args {
     /// NICs of every server. Each guest has an interface on each.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     nics: u8,
-    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; the client of the native
-    /// server, which has no card, keeps to it.
+    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire. The native server has no
+    /// card: its client keeps it.
     #[arg(long, value_name = "N", default_value_t = RATE_MBPS)]
     rate_mbps: u32,
     /// Microseconds after a received frame until a context's guest is interrupted, unless 64 have come before.
@@ -54,7 +54,7 @@ pub struct Willmann07Args {
     /// TCP connections of each guest on each NIC.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
-    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists what there is.
+    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists the available ones.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
     /// Seconds of each transfer.
@@ -69,18 +69,18 @@ pub struct Willmann07Args {
 
 /// The line rate of a NIC.
 const RATE_MBPS: u32 = 500;
-/// The paper tuned its NICs' coalescing for the best results (§5.1).
+/// Microseconds of coalescing. The paper tuned its NICs' for the best results (§5.1).
 const COALESCE_US: u32 = 2000;
-/// The same where latency counts too.
+/// Microseconds of coalescing where latency counts too.
 const UNHURRIED_US: u32 = 50;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.
 const FRAME: u64 = 1514;
 const PAYLOAD: u64 = 1448;
-/// Seconds that a transfer takes besides, and a server for its start, roughly.
+/// Rough overhead of a transfer in seconds; `START` is that of a server's start.
 const OVERHEAD: f64 = 2.0;
 const START: f64 = 2.0;
 
-/// Takes the numbers of some parts, which `of` tells.
+/// Parses the numbers of parts. `of` gives a part's number, if it has one.
 fn numbered<const N: usize>(
     numbers: [&'static str; N],
     of: fn(Part) -> Option<&'static str>,
@@ -99,7 +99,7 @@ impl Willmann07Args {
         all.filter(|part| chosen.is_empty() || chosen.contains(part)).collect()
     }
 
-    /// What has to be measured, by the number of guests, each once.
+    /// All measurements, each once, ordered by the number of guests.
     fn keys(&self) -> Vec<Transferred> {
         let mut keys: Vec<Transferred> = Vec::new();
         for (config, direction, guests) in self.parts().iter().flat_map(|it| it.rows(&self.guests))
@@ -114,7 +114,7 @@ impl Willmann07Args {
         keys
     }
 
-    /// A limit for the client, where no card keeps the line rate.
+    /// The client's limit, if no card keeps the line rate.
     fn limit(&self, config: Config) -> Option<u32> {
         let is_limited = self.rate_mbps > 0 && !config.has_cards();
         let rate = u64::from(self.rate_mbps) * u64::from(self.nics) * PAYLOAD / FRAME;
@@ -143,8 +143,8 @@ pub fn configurations() -> Vec<String> {
     Config::ALL.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
-/// A server with one guest, whose only interface is a context of a card that nothing slows down. What the guest sends is cut into
-/// frames by the card.
+/// Starts a server with one guest, whose only interface is a context of a card without a line rate. The card segments the guest's
+/// frames.
 pub fn on_a_card() -> Result<Server> {
     let network = Network { coalesce_us: UNHURRIED_US, ..Network::ONE_NIC };
     Server::start(Config::CdnaTso, 1, network, &Cpus::any())

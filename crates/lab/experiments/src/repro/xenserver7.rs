@@ -34,7 +34,7 @@ pub struct Xenserver7Args {
     /// TCP streams from one guest to the other.
     #[arg(long, value_name = "N", default_value_t = STREAMS, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
-    /// TCP's congestion control at both ends. BBR, the default of some systems, sends at a pace of its choice.
+    /// TCP's congestion control at both ends. BBR, the default of some systems, sends at a pace of its own.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
     /// Seconds of each transfer.
@@ -47,11 +47,11 @@ pub struct Xenserver7Args {
     results: Results,
 }
 
-/// From this many CPUs on, every number of queues is measured with a worker for each.
+/// With this many CPUs, every number of queues is measured with a worker for each queue.
 const ENOUGH_CPUS: usize = 8;
 /// Sets of ports over which flows per queue are computed.
 const PORT_SETS: usize = 1000;
-/// Seconds that a transfer takes besides, and a testbed for its start, roughly.
+/// Rough overhead of a transfer in seconds; `START` is that of a testbed's start.
 const OVERHEAD: f64 = 0.7;
 const START: f64 = 0.5;
 
@@ -64,7 +64,7 @@ impl Xenserver7Args {
         queues
     }
 
-    /// What is measured on a machine with `cpus` CPUs.
+    /// The points to measure on a machine with `cpus` CPUs.
     fn points(&self, cpus: usize) -> Vec<Point> {
         let queues = self.queues();
         if cpus >= ENOUGH_CPUS {
@@ -156,15 +156,15 @@ impl Experiment<Point> for Transfers<'_> {
     }
 }
 
-// What the article reports: "XenServer 7.0 performance improvements part 2: Parallelised networking datapath", 2016.
-// Two Debian 8 guests with 8 virtual CPUs each on a Dell R730xd, iperf 2.0.5 with 8 streams. Its plot has no numbers;
-// its text has two.
+// The article's numbers: "XenServer 7.0 performance improvements part 2: Parallelised networking datapath", 2016. Two
+// Debian 8 guests with 8 virtual CPUs each on a Dell R730xd, iperf 2.0.5 with 8 streams. Its plot has no numbers; its
+// text has two.
 
 /// Streams of its measurements.
 pub(crate) const STREAMS: u32 = 8;
 /// Virtual CPUs of each of its guests.
 pub(crate) const GUEST_CPUS: usize = 8;
-/// The number of queues where its plot falls.
+/// The number of queues at which the article's plot falls.
 pub(crate) const DIP: usize = 5;
 /// The default number of queues, with 8 virtual CPUs on both sides.
 pub(crate) const DEFAULT_QUEUES: usize = 8;
@@ -175,7 +175,7 @@ pub(crate) const DEFAULT: f64 = 41_000.0;
 /// The least factor from one queue to four.
 pub(crate) const FOUR_QUEUES: f64 = 2.0;
 
-/// Its rate in Mb/s with `queues` queues, where the text has one.
+/// The article's rate in Mb/s with `queues` queues, if its text has one.
 pub(crate) fn mbps(queues: usize) -> Option<f64> {
     match queues {
         1 => Some(ONE_QUEUE),

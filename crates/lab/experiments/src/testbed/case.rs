@@ -23,8 +23,8 @@ enum Protocol {
 /// Payload of a datagram that fills an Ethernet frame over IPv6, with 4 bytes to spare.
 const DATAGRAM: u16 = 1448;
 
-/// The congestion control of TCP where only one is measured. It fills any path; BBR, which some systems have by default,
-/// sends at a pace of its choice.
+/// TCP's congestion control if only one is measured. It fills any path; BBR, the default of some systems, sends at a
+/// pace of its own.
 pub const CONGESTION: &str = "cubic";
 
 /// All transfers.
@@ -126,8 +126,8 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// The pace found and how many were tried, over a path that carries `capacity` and less of
-    /// what is beyond it, from a sender that manages `sender`.
+    /// The pace found and the number of paces tried, over a path that carries `capacity`, and less beyond it, from a
+    /// sender that manages `sender`.
     fn found(capacity: f64, sender: f64) -> (u32, usize) {
         let mut tried = 0;
         let probe = |pace| {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_slowest_pace_at_which_most_arrives_is_found() {
-        // At 1400 it is 1029 that arrive, hardly more than the 1000 that all arrive at 1000.
+        // At pace 1400, 1029 arrive: hardly more than at pace 1000, where all arrive.
         assert_eq!(found(1200.0, 1e9).0, 1000);
         assert_eq!(found(1300.0, 1e9).0, 1400);
         assert_eq!(found(700.0, 1e9).0, 700);

@@ -77,12 +77,12 @@ impl Daemon {
         self.folder.path()
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Its ports and counters, or nothing if it does not answer.
+    /// Its ports and counters, or why it does not answer.
     pub fn status(&self) -> std::result::Result<Status, String> {
         control_socket::status(&self.socket())
     }
@@ -112,7 +112,7 @@ impl Daemon {
     ) -> Result<()> {
         let start = Instant::now();
         loop {
-            // In this order: an answer after the end would be another daemon's.
+            // Read the status first: once the process has ended, an answer would be another daemon's.
             let status = self.status();
             for process in std::iter::once(&mut self.process).chain(&mut *guests) {
                 check(process)?;
@@ -148,7 +148,7 @@ pub fn pvnet(namespace: Option<&Namespace>) -> Result<Command> {
     command(if beside.is_file() { &beside } else { Path::new(PVNET) }, namespace)
 }
 
-/// The same of this program.
+/// This program, in a namespace if one is given.
 pub fn this(namespace: Option<&Namespace>) -> Result<Command> {
     command(&this_program()?, namespace)
 }
@@ -196,7 +196,7 @@ pub fn table(folder: &Path) -> String {
     format!("[daemon]\ndirectory = {}\n", quoted(folder))
 }
 
-/// A path for TOML, which quotes a name that may have any character.
+/// A path as a quoted TOML value: it may have any character.
 pub fn quoted(path: &Path) -> toml::Value {
     toml::Value::from(path.to_string_lossy().into_owned())
 }

@@ -21,7 +21,7 @@ use super::daemon::{Daemon, Ending, ports, pvnet, quoted, table};
 use crate::error::{Error, Result};
 
 named::named! {
-    /// What the guests' interfaces are.
+    /// The kinds of guests' interfaces.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
     pub enum GuestKind {
         /// Process guests' vifs.
@@ -45,11 +45,11 @@ pub struct Setup {
     pub workers: Option<usize>,
     /// Queues of each guest, at most; as many as workers if absent.
     pub queues: Option<u32>,
-    /// For how long the daemon and the guests poll at most; their defaults if absent.
+    /// How long the daemon and the guests poll at most, in microseconds; their defaults if absent.
     pub poll_us: Option<u64>,
     /// Further lines of the table `[daemon]`.
     pub daemon: String,
-    /// What the guests are. Those with virtio devices have all offloads, one queue, and do not outlive the daemon.
+    /// The kind of the guests' interfaces. Guests with virtio devices have all offloads, one queue, and do not outlive the daemon.
     pub kind: GuestKind,
     /// Further lines of each guest's table.
     pub guest: String,
@@ -90,7 +90,7 @@ impl Testbed {
     /// Starts everything; guests are connected on return. Nothing in it is shared with another
     /// testbed or daemon.
     pub fn start(setup: &Setup) -> Result<Self> {
-        // Made here and not by the guests, so that they are removed even if a guest is killed.
+        // The namespaces are made here, not by the guests, so that they are removed even if a guest is killed.
         let left = endpoint("pvnet-red", 1)?;
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
@@ -125,7 +125,7 @@ impl Testbed {
             command.arg("guest").arg("--directory").arg(self.daemon.folder());
             command.args(["--device", end.device]).args(flags(offloads));
             if let Some(queues) = queues {
-                // By default a guest has no more than one per CPU.
+                // By default a guest has at most one queue per CPU.
                 command.args(["--queues", &queues.to_string()]);
             }
             command.args(self.poll_us.map(|poll_us| format!("--poll-us={poll_us}")));
@@ -168,7 +168,7 @@ impl Testbed {
         self.daemon.folder()
     }
 
-    /// What the queues of the left guest have sent so far.
+    /// The reports of the left guest's queues.
     pub fn left_queues(&mut self) -> Result<Vec<QueueReport>> {
         let Some(left) = self.guests.first_mut() else { return Ok(Vec::new()) };
         let line = left.report(REPORT)?;
@@ -266,7 +266,7 @@ fn start_machine(end: &Endpoint, mac: &str, folder: &Path) -> Result<Daemon> {
             end.ipv6
         )
     })?;
-    // The port's guard knows this address.
+    // The port's guard accepts only this address.
     end.namespace.ip(&["link", "set", "dev", end.device, "address", mac])?;
     Ok(guest)
 }

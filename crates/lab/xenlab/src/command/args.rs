@@ -21,7 +21,7 @@ pub struct LabArgs {
     pub boot: BootArgs,
 }
 
-/// A program that was built, as a file for the host: the given one, or the one of this name beside this program.
+/// A program as a file for the host: the given one, or the one of this name beside this program.
 pub fn built(given: Option<&PathBuf>, name: &'static str) -> Result<HostFile> {
     let program = given.cloned().or_else(|| scenario::program(name));
     HostFile::new(program.ok_or(Error::NotBuilt(name))?)
@@ -105,12 +105,12 @@ pub struct BootArgs {
 }
 
 impl BuildArgs {
-    /// Makes the images if needed.
+    /// The images, which are made if needed.
     pub fn images(&self) -> Result<Images> {
         self.images_of(if self.network { Edition::Network } else { Edition::Base })
     }
 
-    /// Makes the images of an edition if needed.
+    /// The images of an edition, which are made if needed.
     pub fn images_of(&self, edition: Edition) -> Result<Images> {
         let suite = self.suite.unwrap_or_else(Suite::of_this_machine);
         let cache = self.cache.clone().unwrap_or_else(default_cache);
@@ -143,7 +143,7 @@ impl BootArgs {
     }
 }
 
-/// Tools that get this path may run in another folder.
+/// An absolute path: tools that get it may run in another folder.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })
 }

@@ -34,9 +34,10 @@ pub struct HostileArgs {
 
 /// Progress steps besides the attacks and the quiet periods.
 const STEPS: usize = 8;
-/// The least of the time of both that a program of dom0 gets beside pvnet while a guest floods. With pvnet's nice value of -5 it is a quarter, with -10 a tenth.
+/// The least share of CPU time that a program of dom0 gets beside pvnet while a guest floods. With pvnet's nice value of -5 it gets a quarter, with
+/// -10 a tenth.
 const SHARE_MIN: f64 = 0.17;
-/// Periods without an attack, to compare with.
+/// The number of periods without an attack, for comparison.
 const QUIET: usize = 3;
 
 /// The JSON document.
@@ -47,10 +48,10 @@ pub struct HostileDocument<'a> {
     rows: &'a [Row],
     /// The victim without an attack.
     baseline: &'a Baseline,
-    /// What the daemon held before and after the attacks, and what the last one held after the restarts.
+    /// What the daemon held before and after the attacks, and what the last daemon held after the restarts.
     held: [Resources; 3],
     leaks: &'a [String],
-    /// What a program of dom0 gets of the time that it and pvnet use while a guest floods.
+    /// A program's share of the CPU time that it and pvnet use in dom0 while a guest floods.
     share_beside_flood: f64,
 }
 
@@ -85,7 +86,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     progress.step("look for leaks");
     let after = testbed.resources()?;
     let mut leaks = after.leaks_since(&before);
-    // Last, because the daemon whose leaks were looked for ends.
+    // These come last, because they end the daemon that was checked for leaks.
     for class in attacks(true) {
         progress.step(class.to_string());
         let row = testbed.attack_across_restart(*class, &baseline)?;

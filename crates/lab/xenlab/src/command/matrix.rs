@@ -105,7 +105,7 @@ fn table(cells: &[Cell]) -> Table {
     })
 }
 
-/// The offloads that a vif negotiates, by their usual short names.
+/// The usual short names of the offloads that a vif negotiated.
 fn offloads(on: &[String]) -> String {
     let short = [
         ("scatter-gather", "sg"),

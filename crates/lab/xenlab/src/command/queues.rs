@@ -1,4 +1,4 @@
-//! `pvnet-lab xen queues`: how many queues guests get, by the virtual CPUs of both ends.
+//! `pvnet-lab xen queues`: how many queues guests get, depending on the virtual CPUs of both ends.
 
 use crate::scenario::{self, Backend, GUEST_VCPUS, Negotiation};
 use crate::{Host, Options, Result};

@@ -1,4 +1,4 @@
-//! The labs that do steps one after the other, each of which passes or fails.
+//! The labs that do steps in order. Each step passes or fails.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ fn on_one_host(
     scenario::report(lab, &steps, args.json.as_deref())
 }
 
-/// Steps of one host of several.
+/// Adds the name of their host to steps.
 fn named(part: impl std::fmt::Display, steps: Vec<Step>) -> impl Iterator<Item = Step> {
     steps.into_iter().map(move |step| Step { what: format!("{part}: {}", step.what), ..step })
 }
@@ -47,9 +47,9 @@ pub struct ClientsArgs {
     lab: LabArgs,
 }
 
-/// Frontends with the habits of real ones, beside netback.
+/// Frontends with the habits of real ones, on pvnet and on the kernel's backend.
 pub fn clients(args: &ClientsArgs) -> Result<bool> {
-    // Rates are compared.
+    // Counting instructions makes rates comparable.
     let mut options = Options { counts_instructions: true, ..args.lab.options()? };
     options.files.push(built(args.client.as_ref(), "client")?);
     let count = scenario::CLIENT_STEPS;
@@ -99,8 +99,7 @@ pub struct DeviceArgs {
     lab: LabArgs,
 }
 
-/// Each interface of a guest has a device in the backend's domain, where the toolstack's scripts put it. Each part has a host that is
-/// freshly booted.
+/// Guests whose interfaces have devices in the backend's domain, which the toolstack's scripts connect. Each part boots its own host.
 pub fn device(args: &DeviceArgs) -> Result<bool> {
     let mut options = args.lab.options()?;
     let parts = if args.only.is_empty() { DevicePart::ALL.to_vec() } else { args.only.clone() };

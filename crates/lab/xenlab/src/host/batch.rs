@@ -1,7 +1,7 @@
-//! A machine without connections to the outside: its scripts are in its archive.
+//! A machine without connections to the outside, whose scripts are in its archive.
 //!
-//! Nothing comes in from outside after the start, so that with QEMU's `-icount` a second run executes the
-//! same instructions in the same order: no agent, no shared folder, no clock but the virtual one.
+//! Nothing comes in from outside after the start: no agent, no shared folder, no clock but the virtual one. So with
+//! QEMU's `-icount` a second run executes the same instructions in the same order.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::image::{Archive, Images, Index, Kind};
 use crate::{Emulator, Error, Result};
 use lab::TempDir;
 
-/// What to run.
+/// A machine, its files and its scripts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Whether to boot Xen with dom0; otherwise the script runs on the machine itself.
@@ -30,17 +30,17 @@ pub struct Batch {
     pub files: Vec<HostFile>,
     /// More arguments for QEMU, such as devices.
     pub devices: Vec<String>,
-    /// Programs to add from memory: names and contents.
+    /// Programs that are in memory: names and contents.
     pub programs: Vec<(String, Vec<u8>)>,
     /// More words of Xen's command line.
     pub xen_arguments: String,
 }
 
-/// The names of Xen, dom0's kernel and its archive in the folder where QEMU runs. Xen and dom0 are told them, so they are the same on each
-/// host and in each run.
+/// The names of Xen, dom0's kernel and its archive in the folder where QEMU runs. Xen and dom0 see these names, so they are the same on
+/// each host and in each run.
 const NAMES: [&str; 3] = ["xen", "vmlinux", "dom0.cpio"];
 
-/// Where a batch's dom0 has the guests' archive.
+/// The path of the guests' archive in a batch's dom0.
 const GUEST_ROOT: &str = "lab/guests/domu.cpio";
 
 /// The kernel argument that loads programs at the same addresses in every run.
@@ -70,10 +70,10 @@ impl BatchHost {
         } else {
             write_linux(images, batch, &root)?;
         }
-        // Xen's default is off on a virtual AMD processor, which this one looks like, and on for a real one.
+        // Xen uses global pages on a real AMD processor, and by default not on a virtual one such as this.
         let xen_arguments = format!("global-pages {}", batch.xen_arguments);
-        // QEMU shares translated code between processes and shows a plugin only its first address, so libraries must
-        // lie at the same address in each.
+        // QEMU shares translated code between processes, and shows a plugin only the code's first address. So
+        // libraries must lie at the same address in each process.
         let kernel_arguments = NO_ASLR.to_owned();
         let options = Options { xen_arguments, kernel_arguments, ..Options::default() };
         let (images, devices) = (images.clone(), batch.devices.clone());
@@ -129,13 +129,13 @@ impl BatchHost {
         self.folder.path().join("console.log")
     }
 
-    /// What the script printed.
+    /// The file with the script's output.
     #[must_use]
     pub fn printed(&self) -> PathBuf {
         self.folder.path().join("printed")
     }
 
-    /// A folder that is removed with this value.
+    /// The working folder, which is removed with this value.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -189,7 +189,7 @@ fn programs(archive: &mut Archive, batch: &Batch) {
 pub struct BatchFiles {
     archive: Vec<u8>,
     dom0: Index,
-    /// Where the guests' archive starts in dom0's, and its index, which counts from there.
+    /// The offset of the guests' archive in dom0's, and its index, whose offsets count from there.
     guest: Option<(usize, Index)>,
 }
 
@@ -205,7 +205,7 @@ impl BatchFiles {
         Ok(Self { archive, dom0, guest })
     }
 
-    /// The content of the regular file at `path` in that domain. The caller has resolved links in `path`.
+    /// The content of the regular file at `path` in a domain of `kind`. The caller has resolved links in `path`.
     #[must_use]
     pub fn file(&self, kind: Kind, path: &str) -> Option<&[u8]> {
         let (start, index) = match kind {

@@ -36,7 +36,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often an agent has reported that it is up, and when it last did, in seconds since its domain's boot.
+    /// How often an agent has reported that it is up; `uptime` is of the last report, in seconds since its domain's boot.
     boots: u64,
     uptime: f64,
     /// Answers that were not fetched yet.
@@ -60,8 +60,8 @@ impl Channel {
         Self::counting_from(1, stream)
     }
 
-    /// The same with scripts whose numbers begin at `first`: an agent that comes from elsewhere may still answer the scripts that
-    /// it was given there.
+    /// The same with script numbers from `first`: an agent that comes from another QEMU may still answer the scripts that it got
+    /// there.
     pub(super) fn counting_from(first: u64, stream: UnixStream) -> Result<Self> {
         let failed = |cause| Error::path("the connection to an agent")(cause);
         stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(failed)?;
@@ -236,7 +236,7 @@ mod tests {
 
     impl Drop for Agent {
         fn drop(&mut self) {
-            // The agent's answering process ends only when the connection closes.
+            // The agent's process that answers ends only when the connection closes.
             let _ = self.channel.writer.lock().expect("lock").shutdown(std::net::Shutdown::Both);
             let _ = self.process.wait();
         }

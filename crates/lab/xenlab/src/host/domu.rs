@@ -89,7 +89,7 @@ impl DomuConfig {
         self
     }
 
-    /// What its kernel gets on its command line.
+    /// Its kernel's command line.
     #[must_use]
     pub fn command_line(&self) -> String {
         let Self { name, kernel_arguments, .. } = self;
@@ -100,7 +100,7 @@ impl DomuConfig {
     pub(super) fn text(&self) -> String {
         let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
         let Self { name, memory_mib, vcpus, .. } = self;
-        // iPXE would take an archive, or a command line, for a script.
+        // iPXE would read an archive or a command line as a script.
         let linux = match self.guest_type {
             GuestType::Ipxe => String::new(),
             GuestType::Pv | GuestType::Pvh | GuestType::Hvm => {
@@ -238,8 +238,8 @@ impl Domu {
     pub fn reboot(&mut self, limit: Duration) -> Result<()> {
         let (name, old) = (&self.name, self.id);
         let before = self.port.channel.boots();
-        // Without this wait, polling for the id would take the processor from the toolstack. A watch reports
-        // once when it is set.
+        // Wait by a watch first: polling for the id would take the processor from the toolstack. A watch reports once
+        // when it is set, hence two events.
         let script = format!(
             "xenstore-watch -n 2 @introduceDomain >/dev/null & xl reboot {name} && wait $!"
         );
@@ -250,7 +250,7 @@ impl Domu {
         self.wait_up(before, limit)
     }
 
-    /// Saves it into a file of dom0, which ends it, and restores it from there with a new domain id.
+    /// Saves it into a file of dom0, which ends the domain, and restores it from there with a new domain id.
     pub fn save_and_restore(&mut self) -> Result<()> {
         let name = &self.name;
         let script = format!(
@@ -263,7 +263,7 @@ impl Domu {
 
     /// Connects the guest's new console.
     fn relink(&mut self) -> Result<()> {
-        // The old link ends with the old console, but perhaps not yet.
+        // The old link ends with the old console, but perhaps only later.
         self.link.stop()?;
         self.link = link(&self.dom0, self.id, &self.port)?;
         Ok(())

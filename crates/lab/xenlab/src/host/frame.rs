@@ -55,7 +55,7 @@ pub(super) fn run(id: u64, script: &str) -> String {
     format!("~run {id} {}\n", STANDARD.encode(script))
 }
 
-/// The line that kills one.
+/// The line that kills a script.
 pub(super) fn stop(id: u64) -> String {
     format!("~stop {id}\n")
 }
@@ -96,7 +96,7 @@ mod tests {
         Frame::End { id, status, output: output.to_vec() }
     }
 
-    /// As the agent writes it.
+    /// A frame as the agent writes it.
     fn write(frame: &Frame) -> Vec<u8> {
         match frame {
             Frame::Up { uptime } => format!("\n~up {uptime}\n"),
@@ -107,7 +107,7 @@ mod tests {
         .into_bytes()
     }
 
-    /// All frames in bytes that come in pieces of `size`.
+    /// All frames in bytes that arrive in pieces of `size`.
     fn read(bytes: &[u8], size: usize) -> Vec<Frame> {
         let mut lines = Lines::default();
         let mut frames = Vec::new();
@@ -181,7 +181,7 @@ mod tests {
         ) {
             let whole = end(3, 0, &output);
             let mut bytes = write(&whole);
-            // After the numbers, which have no check.
+            // The noise comes after the numbers, which have no check.
             let payload = bytes.len() - 1 - STANDARD.encode(&output).len();
             let at = payload + at.index(bytes.len() - 1 - payload);
             bytes.splice(at..at, noise.bytes());

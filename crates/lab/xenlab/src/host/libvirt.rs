@@ -1,4 +1,4 @@
-//! Guests as libvirt describes them.
+//! libvirt's XML for guests.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::domu::DomuConfig;
 use super::qemu::KERNEL;
 
 impl DomuConfig {
-    /// The XML of this domain as a paravirtual one. Lines of `xl.cfg` are left out.
+    /// The XML of this domain as a paravirtual guest. More lines of `xl.cfg` are left out.
     #[must_use]
     pub fn xml(&self) -> String {
         let Self { name, memory_mib, vcpus, kernel_arguments, .. } = self;
@@ -22,8 +22,8 @@ impl DomuConfig {
     }
 }
 
-/// The XML of an interface, from `xl.cfg`'s line: `mac=00:16:3e:00:00:01,bridge=xenbr0`. Its type is `bridge` if it names one, else
-/// `ethernet`. Keys without an element of libvirt are left out.
+/// The XML of an interface, from `xl.cfg`'s words: `mac=00:16:3e:00:00:01,bridge=xenbr0`. With a bridge its type is `bridge`, else
+/// `ethernet`. Keys without an element in libvirt are left out.
 #[must_use]
 pub fn interface_xml(vif: &str) -> String {
     let pairs = || vif.split(',').filter_map(|word| word.split_once('='));

@@ -20,10 +20,10 @@ use crate::{Emulator, Error, Result};
 /// The port of QEMU's monitor.
 const MONITOR_PORT: usize = 0;
 
-/// The first script of a machine that moves here: more than it ran before.
+/// The first script number of a machine that moves here: beyond all numbers that it has used.
 const MOVED: u64 = 1 << 32;
 
-/// What a virtual machine is made of.
+/// The configuration of a virtual machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// Its name.
@@ -38,9 +38,9 @@ pub struct MachineConfig {
     pub files: Vec<HostFile>,
     /// More arguments for its kernel.
     pub kernel_arguments: String,
-    /// Arguments for QEMU that make it boot by its firmware, if it is not given the kernel and [its root](Self::write_root).
+    /// Arguments for QEMU that make it boot by its firmware, instead of from the kernel and [its root](Self::write_root).
     pub firmware: Option<Vec<String>>,
-    /// The network namespace of this machine that QEMU runs in; the caller's if there is none.
+    /// The host's network namespace that QEMU runs in; the caller's if there is none.
     pub namespace: Option<String>,
     /// Whether it waits for another machine's state instead of booting (live migration).
     pub is_incoming: bool,
@@ -83,7 +83,7 @@ impl MachineConfig {
         concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
     }
 
-    /// What its kernel gets on its command line.
+    /// Its kernel's command line.
     #[must_use]
     pub fn command_line(&self) -> String {
         let Self { name, kernel_arguments, .. } = self;
@@ -96,7 +96,7 @@ impl MachineConfig {
 /// Start it from a thread that outlives it (see [`lab::command`]).
 #[derive(Debug)]
 pub struct Machine {
-    // Ends before the folder that it works in is removed.
+    // Dropped before its working folder.
     qemu: Process,
     shell: Shell,
     monitor: Monitor,
@@ -114,7 +114,7 @@ impl Deref for Machine {
 }
 
 impl Machine {
-    /// Boots a machine. Returns once it takes commands, or once it waits for another one's state.
+    /// Boots a machine. Returns once it takes commands, or once it waits for another machine's state.
     pub fn boot(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
         let mut machine = Self::start(images, emulator, config)?;
         if !config.is_incoming {
@@ -177,21 +177,21 @@ impl Machine {
         &mut self.monitor
     }
 
-    /// What QEMU has complained about.
+    /// QEMU's standard error.
     #[must_use]
     pub fn complaints(&self) -> String {
         self.qemu.stderr()
     }
 
-    /// Reboots it, without QEMU's end, and waits until it takes commands again.
+    /// Reboots it within the same QEMU, and waits until it takes commands again.
     pub fn reboot(&mut self) -> Result<()> {
         self.restarted_by("busybox reboot -f")
     }
 
-    /// Runs a command after which another kernel runs, and waits until that one takes commands.
+    /// Runs a command that starts another kernel, and waits until that takes commands.
     pub fn restarted_by(&mut self, command: &str) -> Result<()> {
         let before = self.shell.channel().boots();
-        // It never answers.
+        // The command never answers.
         let _ = self.spawn(command)?;
         self.wait_up(before)
     }

@@ -77,7 +77,7 @@ impl Monitor {
     }
 
     fn keep(&mut self, message: Value) {
-        // Also the greeting, which is neither.
+        // The greeting is neither an event nor an answer.
         if message.get("event").is_some() {
             self.events.push(message);
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::overlay::HostFile;
 
-/// QEMU's `-cpu` for runs with [`CLOCK`]. Left out are features that QEMU's instruction clock or its string copies
-/// handle badly, and five-level page tables, which pvscope does not read.
+/// QEMU's `-cpu` for runs with [`CLOCK`], without features that QEMU's instruction clock or its string copies handle
+/// badly, and without five-level page tables, which pvscope does not read.
 pub const PROCESSOR: &str = "max,-smap,-smep,-x2apic,-erms,-fsrm,-la57";
 /// QEMU's arguments that make two runs the same: time is counted in instructions, one per nanosecond.
 pub const CLOCK: [[&str; 2]; 3] =
@@ -17,7 +17,7 @@ pub const CLOCK: [[&str; 2]; 3] =
 pub struct Options {
     /// The machine's memory, in MiB.
     pub memory_mib: u32,
-    /// dom0's part of it.
+    /// dom0's part of the memory, in MiB.
     pub dom0_memory_mib: u32,
     /// dom0's virtual CPUs. The machine has one CPU, which they share.
     pub dom0_vcpus: u32,
@@ -27,11 +27,11 @@ pub struct Options {
     pub outside: bool,
     /// Whether the processor offers virtualisation to the hypervisor, which PVH and HVM guests need. It costs time.
     pub nested: bool,
-    /// Whether the processor says that it is Intel's, not AMD's. libvirt knows no AMD processor without `vme`, which QEMU does not
-    /// emulate.
+    /// Whether the processor claims to be Intel's instead of AMD's. QEMU does not emulate `vme`, and libvirt knows no AMD
+    /// processor without it.
     pub intel: bool,
-    /// Whether the machine's time is the number of its instructions, one per nanosecond: rates then say what the work costs, however busy this
-    /// computer is, and not what QEMU pays for a change of address spaces. It takes twice as long.
+    /// Whether the machine's clock counts its instructions, one per nanosecond. Rates then measure the work, not how busy this computer is,
+    /// nor QEMU's cost of changing address spaces. It takes twice as long.
     pub counts_instructions: bool,
     /// More arguments for the hypervisor.
     pub xen_arguments: String,

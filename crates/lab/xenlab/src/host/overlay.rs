@@ -1,4 +1,4 @@
-//! What a boot adds to the images: init scripts, agents, and files of this machine.
+//! The files that a boot adds to the images: init scripts, agents, and files of this machine.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -35,7 +35,7 @@ impl HostFile {
     }
 }
 
-/// What the domains boot from.
+/// The archives that the domains boot from.
 #[derive(Debug)]
 pub(super) struct Roots {
     /// The archive of dom0.

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// How long QEMU may take to connect its ports.
 const CONNECT: Duration = Duration::from_secs(20);
-/// How often to check whether it has.
+/// How often to check whether QEMU has connected.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A socket that QEMU connects to.

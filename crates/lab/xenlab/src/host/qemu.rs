@@ -12,8 +12,8 @@ use super::port::{self, SerialPort};
 use crate::image::Images;
 use crate::{Error, Result};
 
-/// Arguments for every kernel. A panic ends its domain. The rest saves one second of eight: the kernel does not zero
-/// pages before every use, nor write-protect its own pages, which it would check page by page at each boot.
+/// Arguments for every kernel. A panic ends its domain. The others save one of eight seconds per boot: the kernel
+/// neither zeroes pages before every use, nor write-protects its own pages and checks them one by one.
 pub(super) const KERNEL: &str = "panic=-1 init_on_alloc=0 rodata=off";
 
 /// The port of the agent of dom0, or of a machine without Xen.
@@ -34,7 +34,7 @@ pub(super) struct Lines {
     pub(super) terminal: UnixStream,
 }
 
-/// Starts QEMU. Returns it, the byte streams, and the connections to agents, dom0's first.
+/// Starts QEMU. Returns the process, the byte streams, and the connections to agents, dom0's first.
 pub(super) fn start(
     images: &Images,
     options: &Options,
@@ -42,7 +42,7 @@ pub(super) fn start(
     log: &Path,
     folder: &Path,
 ) -> Result<(Process, Lines, Vec<UnixStream>)> {
-    // Created before QEMU does so: this user can read it regardless of QEMU's umask, and an error names a bad path.
+    // Created before QEMU does so: then this user can read it whatever QEMU's umask is, and an error names a bad path.
     std::fs::write(log, "").map_err(Error::path(log))?;
     let numbers = [AGENT_PORT, STREAM_PORT]
         .into_iter()
@@ -85,7 +85,7 @@ fn machine(command: &mut Command, options: &Options) {
         false => ("tcg,thread=multi", "max,-smap,-smep"),
     };
     if options.counts_instructions {
-        // While it waits, the clock goes on: it waits for this computer's disks and for scripts.
+        // Without `sleep=off` the clock goes on while the machine waits for this computer's disks and for scripts.
         command.args(["-icount", "shift=0"]);
     }
     command.args(["-accel", accel, "-smp", "1", "-m", &options.memory_mib.to_string()]);
@@ -95,7 +95,7 @@ fn machine(command: &mut Command, options: &Options) {
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 
-/// What a host boots from. The hypervisor is told each file's path.
+/// The files that a host boots from. The hypervisor sees each file's path.
 pub(super) struct Files<'a> {
     pub(super) xen: &'a Path,
     pub(super) kernel: &'a Path,
@@ -104,9 +104,9 @@ pub(super) struct Files<'a> {
 
 pub(super) fn boot(command: &mut Command, files: &Files<'_>, options: &Options) {
     let (memory, vcpus) = (options.dom0_memory_mib, options.dom0_vcpus);
-    // eager-fpu: TCG's XSAVE ignores CR0.TS, so that lazy switching loses the state of vector registers and programs
-    // crash at random. xpti=0: switching page tables at each system call flushes TCG's translations. bootscrub=0: the
-    // memory is already zero.
+    // eager-fpu: TCG's XSAVE ignores CR0.TS. Lazy switching would lose vector registers, and programs would crash at
+    // random. xpti=0: switching page tables at each system call flushes TCG's translations. bootscrub=0: the memory
+    // is already zero.
     let xen = format!(
         "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem={memory}M,max:{memory}M \
          dom0_max_vcpus={vcpus} spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
@@ -118,7 +118,7 @@ pub(super) fn boot(command: &mut Command, files: &Files<'_>, options: &Options) 
     command.arg("-initrd").arg(format!("{kernel},{}", files.root.display()));
 }
 
-/// Boots the same kernel without a hypervisor.
+/// Boots the images' kernel without a hypervisor.
 pub(super) fn boot_linux(command: &mut Command, images: &Images, command_line: &str, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
     command.args(["-append", command_line]);

@@ -28,7 +28,7 @@ struct Domain {
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status; 128 and more for a signal.
+    /// Its exit status; 128 and the signal's number after a signal.
     pub status: i32,
     /// Its standard output and standard error, in one.
     pub text: String,
@@ -127,7 +127,7 @@ impl Job {
 
     /// Its output so far, and its exit status if it has ended.
     pub fn printed(&self, limit: Duration) -> Result<String> {
-        // Its file is removed when it ends.
+        // The output's file is removed when the command ends.
         let so_far = self.shell.sh(&format!("cat {}", self.file()), limit)?;
         Ok(match self.shell.channel().ended(self.id) {
             Some((status, output)) => format!("{}\nit ended with status {status}\n", text(&output)),

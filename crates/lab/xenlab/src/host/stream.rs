@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// How often a wait checks for Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a script's end may take after its last output. Also for commands that end at once.
+/// How long a script may take to end after its last output. It is also the limit of commands that end at once.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// `Ctrl-]`, as in telnet.
 const ESCAPE: u8 = 0x1d;
@@ -184,7 +184,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs no restoring.
+        // Errors are ignored: a terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Packages, fetched by apt with a private state: it ignores the packages that are installed here and changes nothing.
+//! Fetches packages by apt with a private state: it ignores the packages that are installed here, and installs nothing.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::{Error, Result, Suite};
 
 /// How long the mirrors may take.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The archive's keys, from the package `debian-archive-keyring`, which every Debian has.
+/// The archive's keys, from the package `debian-archive-keyring`, which every Debian installs.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Dependencies that only an installation needs, and language runtimes that nothing here uses.
@@ -67,7 +67,7 @@ impl Package {
     }
 }
 
-/// Where this machine's packages come from.
+/// The addresses of this machine's mirrors.
 #[derive(Debug, PartialEq, Eq)]
 struct Mirrors {
     archive: String,
@@ -134,7 +134,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// These packages and all their dependencies.
+    /// Resolves these packages and all their dependencies.
     pub(crate) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
         let mut simulate = self.command()?;
         simulate.args(["-qq", "--simulate"]);

@@ -14,8 +14,7 @@ const TRAILER: &str = "TRAILER!!!";
 /// Headers and contents begin at multiples of this, counted from the start of the archive.
 const ALIGNMENT: usize = 4;
 
-/// An archive being written. Folders that a path needs are added by themselves; what is added twice under one path is
-/// kept once, the first time.
+/// An archive being written. Adding a path adds the folders above it. If a path is added twice, the first stays.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -29,7 +28,7 @@ impl Archive {
         Self::default()
     }
 
-    /// Whether the archive has something at `path`, which is relative to the root, like all paths here.
+    /// Whether the archive has an entry at `path`. All paths here are relative to the root.
     #[must_use]
     pub fn contains(&self, path: &str) -> bool {
         self.paths.contains(path)
@@ -100,15 +99,15 @@ impl Archive {
     }
 }
 
-/// Where the regular files of several joined archives lie in their bytes.
+/// The byte ranges of the regular files in several joined archives.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Index {
     files: HashMap<String, Range<usize>>,
 }
 
 impl Index {
-    /// Reads the headers of `archives`. Of several files under one path the last counts, as for the kernel. None if
-    /// a header is malformed.
+    /// Reads the headers of `archives`. Of several files at one path the last one counts, as for the kernel. `None`
+    /// if a header is malformed.
     #[must_use]
     pub fn of(archives: &[u8]) -> Option<Self> {
         let mut index = Self::default();
@@ -123,7 +122,7 @@ impl Index {
         Some(index)
     }
 
-    /// Where the content of the file at `path`, relative to the root, lies.
+    /// The byte range of the content of the file at `path`.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<Range<usize>> {
         self.files.get(path).cloned()

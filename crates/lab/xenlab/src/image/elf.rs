@@ -9,10 +9,10 @@ use object::{Endianness, Object as _, ObjectSection as _, elf};
 use super::cpio::Archive;
 use crate::{Error, Result};
 
-/// Where libraries lie, relative to a root whose `/lib` is `/usr/lib`.
+/// The folders of libraries, relative to a root whose `/lib` is `/usr/lib`.
 const FOLDERS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib"];
 
-/// What an ELF file requires from the dynamic loader.
+/// The requirements of an ELF file for the dynamic loader.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     /// The loader itself, an absolute path.
@@ -24,7 +24,7 @@ struct Needs {
 }
 
 impl Needs {
-    /// Reads them from a file. None if it is not an ELF file of 64 bits: one of 32 is firmware here.
+    /// Reads them from a file's bytes. A file that is no 64-bit ELF file needs nothing: 32-bit ones are firmware here.
     fn of(bytes: &[u8]) -> object::Result<Self> {
         if !bytes.starts_with(&elf::ELFMAG) || bytes.get(4) == Some(&elf::ELFCLASS32.0) {
             return Ok(Self::default());
@@ -64,7 +64,7 @@ pub(super) fn module_info<'a>(module: &'a [u8], name: &str) -> object::Result<Ve
     Ok(fields.filter(|(key, _)| *key == name).map(|(_, value)| value).collect())
 }
 
-/// Puts programs into an archive, with the libraries that they need and that are not there yet.
+/// Puts programs into an archive, with the libraries that they need and that are missing there.
 #[derive(Debug)]
 pub(crate) struct Linker<'a> {
     root: &'a Path,
@@ -123,7 +123,7 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// The file at `path` as seen with the root `root`: a link to an absolute path stays inside.
+/// The file at `path` below `root`, with links followed: a link to an absolute path stays below `root`.
 fn resolve(root: &Path, path: &str) -> PathBuf {
     let mut file = root.join(path);
     // The kernel's limit for links.

@@ -1,4 +1,4 @@
-//! The kernel in a `vmlinuz`. Xen boots the unpacked kernel, and unpacking it here saves seconds at every boot.
+//! Unpacks the kernel in a `vmlinuz`. Xen boots the unpacked one, which saves seconds at every boot.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::tool;
 use crate::{Error, Result};
 
-/// Offsets into the setup header (Documentation/arch/x86/boot.rst): how many sectors the setup code has, then where the
-/// payload lies from there, and its size.
+/// Offsets into the setup header (Documentation/arch/x86/boot.rst): the number of the setup code's sectors, its magic,
+/// and the payload's offset behind these sectors and length.
 const SETUP_SECTORS: usize = 0x1f1;
 const MAGIC: usize = 0x202;
 const PAYLOAD_OFFSET: usize = 0x248;
@@ -52,8 +52,8 @@ impl Compression {
     }
 }
 
-/// What a boot loader's image holds: of a bzImage the ELF file inside, of a file that is compressed as a whole its
-/// content, any other as it is.
+/// The content of a boot loader's image: the ELF file in a bzImage, the unpacked content of a compressed file, or any
+/// other file as it is.
 pub fn read_boot_image(path: &Path) -> Result<Vec<u8>> {
     let bytes = read_unpacked(path)?;
     if bytes.get(MAGIC..MAGIC + 4) == Some(b"HdrS") { inside(path, &bytes) } else { Ok(bytes) }

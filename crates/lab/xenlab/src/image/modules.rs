@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub(super) struct Modules {
     /// `/lib/modules/RELEASE` in the images.
     folder: String,
-    /// Files by name, the name with `_` for `-`.
+    /// Files by the modules' names, with `_` for `-`.
     files: BTreeMap<String, PathBuf>,
     /// Names of modules that are built into the kernel.
     builtin: BTreeSet<String>,
@@ -42,7 +42,7 @@ impl Modules {
         elf::file_name(&self.folder)
     }
 
-    /// Adds modules, their dependencies, and the list by which `modprobe` finds both.
+    /// Adds modules, their dependencies, and `modules.dep`, by which `modprobe` finds both.
     pub(super) fn add(&self, archive: &mut Archive, names: &[&str]) -> Result<()> {
         let mut chosen = BTreeMap::new();
         for name in names {
@@ -83,11 +83,11 @@ struct Module {
     depends: Vec<String>,
 }
 
-/// All that `name` depends on, each before its own dependencies.
+/// Adds all modules that `name` depends on, each before its own dependencies.
 fn dependencies(chosen: &BTreeMap<String, Module>, name: &str, below: &mut Vec<String>) {
     for direct in chosen.get(name).map_or(&[][..], |module| &module.depends) {
         if chosen.contains_key(direct) {
-            // A module that was named before moves to the end: several depend on it.
+            // A module that is listed already moves to the end, because several depend on it.
             below.retain(|known| known != direct);
             below.push(direct.clone());
             dependencies(chosen, direct, below);
@@ -95,7 +95,7 @@ fn dependencies(chosen: &BTreeMap<String, Module>, name: &str, below: &mut Vec<S
     }
 }
 
-/// The kernel treats the two characters as equal.
+/// A module's name with `_` for `-`: the kernel treats the two characters as equal.
 fn normal(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -11,15 +11,15 @@ use crate::{Error, Result, Suite, tool};
 /// A part of one kind of root.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Programs, and files that they read. `|` is between the paths that a file has in different suites. A path that ends with `/`
-    /// is all files of a folder.
+    /// Programs, and files that they read. `|` separates the paths that a file has in different suites. A path that ends with `/`
+    /// stands for all files of a folder.
     programs: &'static [&'static str],
-    /// Names in the folder of Xen's programs, and paths below Xen's own folder.
+    /// Names in the folder of Xen's programs, or paths below Xen's own folder.
     xen_programs: &'static [&'static str],
     modules: &'static [&'static str],
 }
 
-/// dom0: the toolstack, and what a backend or a measurement needs.
+/// dom0: the toolstack, and programs for backends and measurements.
 pub(super) const DOM0: Plan = Plan {
     programs: &[
         "usr/bin/dash",
@@ -29,7 +29,7 @@ pub(super) const DOM0: Plan = Plan {
         "usr/bin/tcpdump",
         "usr/bin/xenstore",
         "usr/sbin/ethtool",
-        // libpthread loads it when a thread is cancelled: without it xl aborts at its end.
+        // libpthread loads this when a thread is cancelled. Without it, xl aborts at its end.
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
     ],
     xen_programs: &[
@@ -89,7 +89,7 @@ pub(super) const DOMU: Plan = Plan {
     ],
 };
 
-/// What the toolstack's own scripts need in the backend's domain.
+/// The toolstack's own scripts, and what they need in the backend's domain.
 const SCRIPTS: [&str; 11] = [
     "etc/xen/scripts/hotplugpath.sh",
     "etc/xen/scripts/locking.sh",
@@ -104,10 +104,10 @@ const SCRIPTS: [&str; 11] = [
     "usr/bin/bash",
 ];
 
-/// The scripts, as a part of a root.
+/// The scripts as a part of a root.
 pub(super) const HOTPLUG: Plan = Plan { programs: &SCRIPTS, xen_programs: &[], modules: &[] };
 
-/// What an operator has in dom0 beside the toolstack, and an emulator for HVM guests.
+/// An operator's tools in dom0 beside the toolstack, and an emulator for HVM guests.
 pub(super) const OPERATOR: Plan = Plan {
     programs: &[
         "boot/ipxe.lkrn",
@@ -153,7 +153,7 @@ pub(super) const OVN: Plan = Plan {
     modules: &[],
 };
 
-/// libvirt, with its driver for Xen alone.
+/// libvirt with only its driver for Xen.
 pub(super) const LIBVIRT: Plan = Plan {
     programs: &[
         "usr/bin/virsh",
@@ -171,7 +171,7 @@ pub(super) const VLAN: Plan = Plan { programs: &[], xen_programs: &[], modules: 
 /// The toolstack's daemon in a driver domain.
 pub(super) const DEVD: Plan = Plan { programs: &[], xen_programs: &["xl"], modules: &[] };
 
-/// One program under many names.
+/// The names of the program xenstore, after `xenstore-`.
 const XENSTORE_NAMES: [&str; 8] = ["chmod", "exists", "list", "ls", "read", "rm", "watch", "write"];
 /// Names that busybox must not take, because another program has them.
 const REAL: [&str; 5] = ["busybox", "ip", "ping", "sh", "tcpdump"];
@@ -206,7 +206,7 @@ pub(super) fn make(
     for name in XENSTORE_NAMES {
         archive.symlink(&format!("usr/bin/xenstore-{name}"), "xenstore");
     }
-    // Not busybox's sh, which runs its built-in ip and ping before the real programs.
+    // `sh` is dash: busybox's sh would run its built-in ip and ping instead of the real programs.
     archive.symlink("usr/bin/sh", "dash");
     busybox(&mut archive, &mut linker, stage)?;
     let names: Vec<&str> = parts.iter().flat_map(|part| part.modules).copied().collect();
@@ -224,7 +224,7 @@ fn files(stage: &Path, path: &str) -> Result<Vec<String>> {
     let entries = list.map_err(Error::path(&folder))?;
     let name = |entry: &std::fs::DirEntry| format!("{path}{}", entry.file_name().to_string_lossy());
     let mut names: Vec<_> = entries.iter().map(name).collect();
-    // The same archive from the same packages.
+    // Sorted, so that the same packages give the same archive.
     names.sort();
     Ok(names)
 }
@@ -248,7 +248,7 @@ fn skeleton(archive: &mut Archive) {
         ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
         ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
-        // xl complains without it.
+        // Without this file xl complains.
         ("xen/xl.conf", ""),
     ] {
         archive.file(&format!("etc/{file}"), 0o644, text.as_bytes());

@@ -28,7 +28,7 @@ impl Vif {
     /// Opens the interface of this number.
     ///
     /// # Errors
-    /// Without Xen, without its drivers, or without the interface.
+    /// Xen, its drivers or the interface are missing.
     pub fn open(number: u32) -> Outcome<Self> {
         let store = Client::new(xen::store::connect()?)?;
         let domid = DomId(store.read(None, "domid")?.trim().parse()?);
@@ -95,7 +95,7 @@ impl Vif {
     /// Starts over from any state.
     ///
     /// # Errors
-    /// A backend that does not follow, and those of the store; so of the others.
+    /// The backend does not follow in time, or the store fails. The other waits have the same errors.
     pub fn start_over(&self) -> Outcome {
         self.enter(XenbusState::Initialising)?;
         self.wait(&[XenbusState::InitWait])
@@ -120,7 +120,7 @@ impl Vif {
     }
 }
 
-/// What a step returns: a value, or what went wrong.
+/// The result of a step.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// How long the backend may take for a step.

@@ -20,7 +20,7 @@ impl<S: Slots> Ring<S> {
     pub fn new(guest: &XenGuest, backend: DomId) -> Outcome<Self> {
         let (page, grefs) = guest.share(backend, 1)?;
         let (page, gref) = (RegionPage::new(page)?, grefs[0]);
-        // An event at the first publication, as SHARED_RING_INIT sets it.
+        // Asks for an event at the first publication, as SHARED_RING_INIT does.
         page.store(Index::ReqEvent, 1);
         page.store(Index::RspEvent, 1);
         Ok(Self { page, gref, slots: PhantomData })
@@ -43,7 +43,7 @@ impl<S: Slots> Ring<S> {
         self.page.full_barrier();
     }
 
-    /// Whether responses from `cons` on have come. Asks for an event at the next one if not.
+    /// Whether there are responses from `cons` on. If not, asks for an event at the next one.
     pub fn has_responses(&self, cons: u32) -> bool {
         self.page.store(Index::RspEvent, cons.wrapping_add(1));
         self.page.full_barrier();

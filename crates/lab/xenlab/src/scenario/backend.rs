@@ -40,7 +40,7 @@ impl Backend {
         }
     }
 
-    /// The same with a script that changes pvnet's configuration, or what is around it, before it starts again.
+    /// As [`start`](Self::start). Then a script changes pvnet's configuration or its surroundings, and pvnet starts again.
     pub(super) fn start_changed(self, host: &Host, script: &str) -> Result<RunningBackend> {
         let mut backend = self.start(host)?;
         backend.kill()?;
@@ -56,7 +56,7 @@ pub struct RunningBackend {
     shell: Shell,
     daemon: Option<Job>,
     domain: Option<Domu>,
-    /// What the configuration of a guest's vif says beside its MAC address.
+    /// The configuration of a guest's vif without its MAC address.
     vif_options: String,
 }
 
@@ -93,7 +93,7 @@ impl RunningBackend {
         Ok(backend)
     }
 
-    /// The shell of the domain that it runs in, which has [`BACKEND_ADDRESS`].
+    /// The shell of its domain, which has [`BACKEND_ADDRESS`].
     #[must_use]
     pub fn shell(&self) -> &Shell {
         &self.shell
@@ -146,7 +146,7 @@ impl RunningBackend {
         Ok(daemon.wait(COMMAND_TIMEOUT)?.text)
     }
 
-    /// Starts the daemon, again after [`kill`](Self::kill), and waits until it answers.
+    /// Starts the daemon, after killing a running one, and waits until it answers.
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         // The socket of a killed daemon must not be mistaken for the new one's.
@@ -162,7 +162,7 @@ impl RunningBackend {
     }
 }
 
-/// Adds the daemon's output to an error: it often tells more.
+/// Adds the daemon's output to an error: it often has the cause.
 pub(super) fn explain(error: Error, backend: &RunningBackend) -> Error {
     let log = backend.log();
     if error.is_interrupt() || log.is_empty() {

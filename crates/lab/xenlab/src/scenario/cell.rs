@@ -76,7 +76,7 @@ pub struct Cell {
     pub sha256_ok: bool,
     /// The negotiated features.
     pub features: Features,
-    /// What was left of the interface and of the guest, and the toolstack's complaints.
+    /// Remains of the interface and of the guest, and the toolstack's complaints.
     pub left: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ fn stock(address: &str) -> String {
     )
 }
 
-/// Raises the limit of gntalloc: its default is too low for a grant for each page of both rings.
+/// Connects with pvnet's. gntalloc's default limit is too low for a grant for each page of both rings.
 fn pvnet(address: &str) -> String {
     format!(
         "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun\n\

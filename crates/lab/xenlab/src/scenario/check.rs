@@ -13,9 +13,9 @@ use crate::{Error, Result};
 
 use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 
-/// The argument by which a kernel fills free pages with a pattern, and checks it when they are used again.
+/// The argument by which a kernel fills free pages with a pattern, and checks the pattern when the pages are used again.
 pub const POISON: &str = "page_poison=1";
-/// What it says of memory that was harmed.
+/// Words of a kernel's messages about harmed memory.
 const HARM: &str = "pagealloc: memory corruption|Bad page|BUG:|Oops|general protection";
 
 /// The TCP port for files.
@@ -67,8 +67,7 @@ fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<T
     Ok(throughput)
 }
 
-/// Sends `mib` MiB of random bytes from one domain to another, which has the given address. Returns whether the
-/// digests at both ends are the same.
+/// Sends `mib` MiB of random bytes from one domain to another, at `address`. Returns whether the digests at both ends are the same.
 pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bool> {
     // The receiver returns its digest over the connection, once the sender has closed its half.
     let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
@@ -90,7 +89,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Sends a file in many parts with pauses between them. `to` has the given address.
+    /// Sends a file in many parts, with pauses between them, to `address`, which `to` has.
     pub fn begin(from: &Shell, to: &Shell, address: &str) -> Result<Self> {
         let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
         listens(to, PORT)?;
@@ -111,7 +110,7 @@ impl Transfer {
         compare(&printed)
     }
 
-    /// Ends it.
+    /// Stops the sender.
     pub fn stop(self) -> Result<()> {
         self.sender.stop()
     }
@@ -126,7 +125,7 @@ fn compare(printed: &str) -> Result<bool> {
     }
 }
 
-/// What a daemon says of itself: `pvnet status --json`.
+/// The daemon's `pvnet status --json`.
 pub(super) fn status(shell: &Shell) -> Result<Value> {
     Error::json("pvnet status", &shell.run("pvnet status --json", COMMAND_TIMEOUT)?)
 }
@@ -136,7 +135,7 @@ pub(super) fn port<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
     status["ports"].as_array().into_iter().flatten().find(|port| port["name"] == name)
 }
 
-/// The report for which a running `pvnet frontend` is asked.
+/// Asks a running `pvnet frontend` for its report.
 pub(super) fn frontend_report(guest: &Shell, file: &str) -> Result<Value> {
     let script = format!(
         "before=$(grep -c '^{{' {file})\nkill -USR1 $(pidof pvnet)\n\
@@ -180,18 +179,19 @@ pub(super) fn switched_on(text: &str) -> Vec<String> {
     on.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// What the kernel of a guest, or of a machine, says of memory that was changed while nobody owned it. With [`POISON`] it looks for that.
+/// The first message of a domain's or machine's kernel about harmed memory. With [`POISON`] the kernel also finds free pages that were
+/// changed.
 pub fn harm(shell: &Shell) -> Result<Option<String>> {
     let said = shell.run(&format!("dmesg | grep -E '{HARM}' || true"), COMMAND_TIMEOUT)?;
     Ok(said.lines().next().map(|line| format!("the kernel of {} says: {line}", shell.name())))
 }
 
 /// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what went wrong:
-/// complaints of the toolstack, which waits 10 s for a backend to clean up and then reports it, and what is
-/// left in the store.
+/// nodes that are left in the store, and complaints of the toolstack, for example that a backend has not cleaned up
+/// within 10 s.
 pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
     let (id, vif) = (guest.id(), vif.replace(',', " "));
-    // The toolstack stands still for a second when it has asked the backend to close, as on a busy host.
+    // The toolstack is stopped for a second after it has asked the backend to close, as on a busy host.
     let script = format!(
         "front=/local/domain/{id}/device/vif; back=$(xenstore-read $front/0/backend); back=${{back%/0}}\n\
          left() {{ for vif in $front/$1 $back/$1; do\n\

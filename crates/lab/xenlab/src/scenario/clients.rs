@@ -1,5 +1,5 @@
-//! Frontends with the habits of real ones, each with an interface of the kernel's netback and one of pvnet in the same boot: what
-//! netback does is the measure.
+//! Frontends with the habits of real ones. Each has an interface of the kernel's netback and one of pvnet in the same boot; pvnet
+//! is compared with netback.
 
 mod habits;
 mod program;

@@ -1,4 +1,4 @@
-//! `attach = "device"`: each interface of a guest has a device in the backend's domain, which the toolstack's scripts put into its place.
+//! `attach = "device"`: each interface of a guest has a device in the backend's domain, which the toolstack's scripts connect.
 
 mod bridge;
 mod hash;
@@ -28,7 +28,7 @@ use crate::{Edition, Result, UnknownName};
 type StepFn = fn(&mut Testbed<'_>) -> Result<(String, bool)>;
 
 named::named! {
-    /// What is done on one host.
+    /// The steps that share a host.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum DevicePart {
         /// pvnet in dom0, with a Linux bridge and Open vSwitch, and an operator's tools.
@@ -202,7 +202,7 @@ const FILE: u32 = 1;
 const CARDS: &str = "grep -l ^0x0200 /sys/bus/pci/devices/*/class 2>/dev/null | wc -l\n\
      for link in /sys/class/net/eth*/device/driver; do basename $(readlink $link); done";
 
-/// Emulators that have a network card for their guest.
+/// Counts the emulators that have a network card for their guest.
 const EMULATED: &str = "grep -l '[r]tl8139' /proc/[0-9]*/cmdline | wc -l";
 
 fn pvh(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {

@@ -15,18 +15,18 @@ use crate::host::{Domu, DomuConfig, Host};
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
 
-/// dom0, as guests reach it.
+/// dom0's address for guests.
 const DOM0: &str = "10.0.0.1";
 /// The two guests, by address and MAC.
 const GUESTS: [(&str, &str); 2] =
     [("10.0.0.2", "00:16:3e:00:00:02"), ("10.0.0.3", "00:16:3e:00:00:03")];
 /// The host that QEMU emulates behind dom0's network card.
 const OUTSIDE: &str = "10.0.2.2";
-/// Frames that are longer on average were not segmented.
+/// Bytes. If frames are longer on average, they were not segmented.
 const MTU: f64 = 1514.0;
 /// The `rate=` of an interface, in Mb/s.
 const RATE: f64 = 1.0;
-/// How long a TCP stream runs that must outlast a restart of the daemon, in seconds.
+/// The duration, in seconds, of TCP streams that must outlast a restart of the daemon.
 const STREAM_SECONDS: u32 = 20;
 /// More bytes than single retransmissions carry.
 const STREAM_BYTES: u64 = 200_000;
@@ -147,7 +147,7 @@ impl<'a> Setup<'a> {
         self.guests[1].shell().until("a listener", listens, COMMAND_TIMEOUT)?;
         let client =
             self.guests[0].spawn(&format!("iperf3 --json -t {STREAM_SECONDS} -c {address}"))?;
-        // The second of iperf3's connections is the one that carries data.
+        // iperf3's second connection carries the data.
         let flows = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
         self.guests[1].shell().until("a connection", flows, COMMAND_TIMEOUT)?;
         Ok((server, client))
@@ -198,15 +198,15 @@ fn reachable(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         let ping = check::ping(from, to, 3)?;
         (sent, received) = (sent + ping.sent, received + ping.received);
     }
-    // QEMU's network answers for every address that it sees, with a reset. It must not do so after a restart,
-    // while the switch does not know yet where a guest is.
+    // QEMU's network answers every packet that it sees with a reset. After a restart, the switch does not know yet
+    // where a guest is, and would flood packets there: so the card leaves the bridge.
     setup.host.run("ip link set eth0 nomaster", COMMAND_TIMEOUT)?;
     Ok((format!("{received} of {sent} echoes on 7 paths"), sent == received))
 }
 
 fn multicast(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let answers = answers(setup)?;
-    // dom0 answers too, and ping ends with the first answer to its last echo.
+    // dom0 answers too. ping ends with the first answer to its last echo, so one answer may be missing.
     Ok((format!("{answers} answers of the other guest"), answers >= 4))
 }
 
@@ -217,7 +217,7 @@ fn answers(setup: &Setup<'_>) -> Result<usize> {
     Ok(output.text.lines().filter(|line| line.contains(GUESTS[1].0)).count())
 }
 
-/// A guest that lists groups gets no others. Linux's frontend lists none; its key in the store is written in its name.
+/// A guest that lists groups gets no others. Linux's frontend never lists any, so the host writes its key in the store.
 fn multicast_list(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let guest = &setup.guests[1];
     let key = format!("/local/domain/{}/device/vif/0/request-multicast-control", guest.id());
@@ -230,7 +230,7 @@ fn multicast_list(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     );
     let is_offered = setup.host.run(&offered, COMMAND_TIMEOUT)?.trim() == "1";
     list("1")?;
-    // It is in force when a frame to a group was not wanted.
+    // The list is in force once a frame to a group is counted as not wanted.
     let not_wanted = format!(
         "ping -n -c 1 -W 1 -I br0 224.0.0.1 >/dev/null; pvnet status | grep '^{} ' | grep not_wanted",
         guest.name()
@@ -239,7 +239,7 @@ fn multicast_list(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let answers = answers(setup)?;
     let (_, echoes) = setup.ping(1)?;
     list("0")?;
-    // The first answer to the last echo ends ping, and that may be the other guest's.
+    // Three echoes, because the first answer to the last echo ends ping, and may be the other guest's.
     let back = format!("ping -n -c 3 -W 1 -i 0.3 -I br0 224.0.0.1 | grep -F {}", GUESTS[1].0);
     setup.host.dom0().until("frames to all groups", &back, COMMAND_TIMEOUT)?;
     let seen = format!("{answers} answers of the guest, and all again when it stops");
@@ -284,7 +284,7 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.until(&name, "up")?;
     guest.run("ip link show eth1", COMMAND_TIMEOUT)?;
     setup.host.run(&format!("xl network-detach {} 1", guest.id()), COMMAND_TIMEOUT)?;
-    // Another interface's queue 1 has nearly its name.
+    // `-F`: the name of another interface's queue 1 is similar.
     let gone = format!("! pvnet status | grep -F {name}");
     setup.host.dom0().until("the end of the interface", &gone, COMMAND_TIMEOUT)?;
     let left = format!("xenstore-ls /local/domain/0/backend/vif/{}/1", guest.id());

@@ -17,15 +17,14 @@ pub const GUEST_COPY_STEPS: usize = ALL.len() + 1;
 /// MiB of the files.
 const FILE: u32 = 16;
 const FILE_BYTES: f64 = FILE as f64 * 1_048_576.0;
-/// A page holds no more of a file than this.
+/// Bytes of a file that a page holds at most.
 const PAGE: f64 = 4096.0;
-/// The part of the frames that may take the ordinary way: those that come before a queue has shown that it gets
-/// the guest's frames only.
+/// The part of the frames that may take the ordinary way: they come before a queue has shown that it gets only the guest's frames.
 const ORDINARY_MAX: f64 = 0.05;
 /// The pages of a pool.
 const POOL: u64 = 200;
 
-/// Three guests can have a queue of the uplink.
+/// The uplink has queues for three guests.
 const CONFIGURATION: &str = r#"
 set -e
 ip link del pvnet0
@@ -79,8 +78,8 @@ const ALL: [(&str, StepFn); 6] = [
     ("a guest with the kernel's frontend gets copies", stock),
 ];
 
-/// Runs all steps on a freshly booted host with the program `pvnet`, which is the `backend` in dom0 or in a driver domain. Stops at
-/// the first step that fails to run.
+/// Runs all steps on a freshly booted host with the program `pvnet`. `backend` says whether pvnet runs in dom0 or in a driver
+/// domain. Stops at the first step that fails to run.
 pub fn guest_copy(host: &Host, backend: Backend, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet, and a guest");
     let mut setup = Setup::begin(host, backend)?;
@@ -89,9 +88,10 @@ pub fn guest_copy(host: &Host, backend: Backend, progress: &Progress) -> Result<
     })
 }
 
-/// What is counted while a file comes into a guest.
+/// Counters while a file comes into a guest.
 struct Counts {
-    /// Frames from the uplink's queues for guests: read into a pool, and read into pvnet's buffers.
+    /// Frames from the uplink's queues for guests that were read into a pool; `ordinary` counts those read into
+    /// pvnet's buffers.
     pooled: f64,
     ordinary: f64,
     /// Pages that were granted with a frame.
@@ -164,7 +164,7 @@ impl<'a> Setup<'a> {
         Ok(queues.any(|queue| queue["guest"] == name))
     }
 
-    /// Sends a file into a guest. Returns whether it arrived unchanged, and what was counted.
+    /// Sends a file into a guest. Returns whether it arrived unchanged, and the counters' increase.
     fn file_into(&self, guest: &Receiver) -> Result<(bool, Counts)> {
         let before = Counts::of(&self.status()?);
         let shell = guest.domain.shell();
@@ -197,7 +197,7 @@ impl<'a> Setup<'a> {
 }
 
 impl Receiver {
-    /// The copies that it had done, and its hypercalls for them, as its frontend reports.
+    /// The copies that were made for it, and its hypercalls for them, by its frontend's report.
     fn copied(&self) -> Result<[f64; 2]> {
         let process = self.frontend.process();
         let file = process.map(crate::Job::file).unwrap_or_default();
@@ -261,7 +261,7 @@ fn file_after_restart(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut passed = true;
-    // More guests than there are grants and queues for, if they do not come back.
+    // These guests need more grants and queues than there are, unless those of destroyed guests come back.
     for number in 3..6 {
         let guest = create(setup.host, &setup.backend, number, Frontend::Pvnet)?;
         passed &= setup.pool(&guest)? == Some(POOL) && setup.has_queue(&guest)?;

@@ -20,7 +20,7 @@ pub use resources::Resources;
 pub use status::{PortSummary, Status};
 pub use testbed::{AttackTestbed, Row};
 
-/// How the attacker and its host take turns when pvnet is killed and started again in the middle of an attack.
+/// The signals between the attacker and its host when pvnet is killed and started again in the middle of an attack.
 pub mod phase {
     /// The attacker prints this line when it is connected and pvnet may be killed.
     pub const CONNECTED: &str = "connected";
@@ -28,6 +28,6 @@ pub mod phase {
     pub const KILLED: &str = "killed";
     /// The attacker prints this line when it has forged its memory.
     pub const FORGED: &str = "forged";
-    /// The host creates this file there when the next pvnet runs.
+    /// The host creates this file in the same folder when the next pvnet runs.
     pub const RESTARTED: &str = "restarted";
 }

@@ -5,7 +5,7 @@ use crate::host::Shell;
 
 use super::COMMAND_TIMEOUT;
 
-/// What the client does with a lease, as a distribution's script would: address, MTU and router.
+/// The client's script, which sets a lease's address, MTU and router, as a distribution's would.
 pub const SCRIPT: &str = r#"#!/bin/sh
 set -e
 ip link set "$interface" up
@@ -18,11 +18,11 @@ bound | renew)
 esac
 "#;
 
-/// The client's arguments for one lease, within some seconds. The interface follows, and `-s` with the script's path.
+/// The client's arguments for one lease, within some seconds. The interface follows, then `-s` with the script's path.
 pub const CLIENT: [&str; 11] =
     ["udhcpc", "-f", "-q", "-n", "-t", "10", "-T", "1", "-O", "mtu", "-i"];
 
-/// A machine or a domain asks for the address of an interface, once it is there.
+/// Waits for an interface of a machine or a domain, and asks for its address.
 pub fn ask(guest: &Shell, interface: &str) -> Result<()> {
     let client = CLIENT.join(" ");
     let script = format!(

@@ -11,8 +11,8 @@ use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 /// Progress steps of [`platform`].
 pub const PLATFORM_STEPS: usize = MISSING.len() + 2;
 
-/// What is missing, how the test takes it away, and a part of the message that pvnet must print. The
-/// toolstack needs most of it, so each script gives it back.
+/// What is missing, the script that takes it away, and a part of the message that pvnet must print. The toolstack
+/// needs most of these, so each script gives back what it took.
 const MISSING: [(&str, &str, &str); 7] = [
     ("the driver gntdev", "without gntdev pvnet run --config none.toml", "modprobe xen-gntdev"),
     ("the driver evtchn", "without evtchn pvnet run --config none.toml", "modprobe xen-evtchn"),
@@ -66,14 +66,13 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
 
 fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Step> {
     let text = dom0.sh(&format!("{PREPARED}{script}"), COMMAND_TIMEOUT)?.text;
-    // The daemon's log may come before.
+    // The last such line counts: the daemon's log may come before.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
     Ok(Step { what: format!("without {what}"), seen, passed: said.is_some() })
 }
 
-/// The result of the program `loopback`: the checks that failed and how many passed, then
-/// its counts.
+/// The result of the program `loopback`: its failed checks and the number of passed ones, then its counts.
 fn proven(what: &str, dom0: &Shell, script: &str) -> Result<Vec<Step>> {
     let output = dom0.sh(script, COMMAND_TIMEOUT * 2)?;
     let shown = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");

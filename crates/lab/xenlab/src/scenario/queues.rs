@@ -1,4 +1,4 @@
-//! How many queues a frontend and a backend agree on, by their virtual CPUs.
+//! How many queues a frontend and a backend agree on, depending on their virtual CPUs.
 
 use lab::Progress;
 use schemars::JsonSchema;
@@ -13,10 +13,10 @@ use crate::host::{DomuConfig, Host};
 
 /// The virtual CPUs of the guests.
 pub const GUEST_VCPUS: [u32; 3] = [1, 2, 4];
-/// Echoes that show that the queues carry frames.
+/// The number of echoes that show that the queues carry frames.
 const PINGS: u32 = 5;
 
-/// What a guest with the kernel's frontend and a backend in dom0 agreed on.
+/// The queues that a guest with the kernel's frontend and a backend in dom0 agreed on.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Negotiation {
     /// The backend.
@@ -48,13 +48,13 @@ impl Negotiation {
         }
     }
 
-    /// XenServer's default: as many as the end with fewer virtual CPUs has.
+    /// As many queues as the end with fewer virtual CPUs has, which is XenServer's default.
     #[must_use]
     pub fn expected(&self) -> u32 {
         self.dom0_vcpus.min(self.guest_vcpus)
     }
 
-    /// Whether they agreed on that, and every echo was answered.
+    /// Whether both agreed on the expected number, and every echo was answered.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.queues == self.expected() && self.ping[0] == self.ping[1]

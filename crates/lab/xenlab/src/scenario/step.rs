@@ -17,12 +17,12 @@ pub struct Step {
     pub what: String,
     /// The observation.
     pub seen: String,
-    /// Whether that is as expected.
+    /// Whether the observation is as expected.
     pub passed: bool,
 }
 
-/// Does all steps in order. `act` does one, and returns the observation and whether it is as expected. Stops at the first step that
-/// fails to run.
+/// Does all steps in order. `act` does a step, and returns the observation and whether it is as expected. Stops at the first step
+/// that fails to run.
 pub fn run_all<F: Copy>(
     steps: &[(&str, F)],
     progress: &Progress,
@@ -36,10 +36,10 @@ pub fn run_all<F: Copy>(
     steps.iter().map(run).collect()
 }
 
-/// The steps of a lab, on this machine.
+/// The JSON document of a lab's steps.
 #[derive(Debug, JsonSchema, Serialize)]
 pub struct StepsDocument<'a> {
-    /// Which lab.
+    /// The lab's name.
     bench: &'static str,
     /// Where and when it ran.
     machine: Machine,
@@ -54,7 +54,7 @@ impl Document for StepsDocument<'_> {
 /// Writes a document to a file, on one line, if a file is given.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file cannot be written.
 pub fn write_json(file: Option<&Path>, document: &impl Document) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     let text = document::line(document).map_err(report::Error::from)?;
@@ -72,7 +72,7 @@ pub fn print(table: &Table) -> Result<()> {
 /// Prints the steps, and writes them to a file if one is given. Returns whether all passed.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file cannot be written.
 pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Result<bool> {
     let table = Table::new().left("what").left("seen").left("");
     let table = steps.iter().fold(table, |mut table, step| {

@@ -4,8 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// What a hostile guest does. All classes but the honest one test law 2: a guest can hurt only itself. Each help text
-/// names the shared resource.
+/// What a hostile guest does. All classes but the honest one test that a guest can hurt only itself. Each help text names the shared resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Class {
     /// Receives for 10 ms and stands still for 150 ms, in turn, while red sends it 200 Mb/s (red's window).
@@ -28,7 +27,7 @@ pub enum Class {
     EventStorm,
     /// Has pages mapped and unmapped over its control ring without pause (the worker, the process's mappings).
     ControlFlood,
-    /// Revokes and renews the grants of its rings' pages while it sends (the worker).
+    /// Revokes and renews the grants of all its buffers while it sends (the worker).
     GrantRevocation,
     /// The same, of pages that the backend keeps mapped on demand (the worker, the process's mappings).
     StaleGrants,
@@ -52,7 +51,7 @@ pub enum Class {
     VirtioKickStorm,
     /// A virtual machine sends chains and frames that are refused, back to back (the worker).
     VirtioMalformed,
-    /// A virtual machine sends short frames in indirect tables of as many descriptors as are taken, most of them empty (the worker).
+    /// A virtual machine sends short frames in the longest indirect tables that are accepted, most of whose descriptors are empty (the worker).
     VirtioLongTables,
     /// A virtual machine breaks its rings by loops, nested tables and wrong indices, and starts anew, in a loop (the worker, the control thread).
     VirtioBrokenRings,
@@ -60,8 +59,8 @@ pub enum Class {
     VirtioSlowDrips,
     /// A virtual machine posts no more buffers, while red sends it 200 Mb/s (red's window).
     VirtioSlowNever,
-    /// No attack: an honest machine takes what red's 200 Mb/s have brought each millisecond. By how much its figures differ from 1, those of
-    /// other classes may differ by chance.
+    /// No attack: an honest machine takes red's 200 Mb/s each millisecond. Its ratios show how far those of other classes may differ from 1
+    /// by chance.
     VirtioHonest,
     /// A virtual machine broadcasts without pause (the worker, every guest's receive ring).
     VirtioBroadcastStorm,
@@ -75,19 +74,20 @@ pub enum Class {
     VirtioMemoryTables,
     /// A front-end sends messages that change nothing without pause (the CPUs, the rings that the worker serves).
     VirtioControlFlood,
-    /// A front-end shares more memory than there are addresses, and then as much as it may, in which each buffer that red's 200 Mb/s fill is
-    /// 2 MiB behind the last one (the process's address space and page tables).
+    /// A front-end shares memory of half a process's addresses, and then as much as it may. Its buffers, which red's 200 Mb/s fill, lie 2
+    /// MiB apart (the process's address space and page tables).
     VirtioSparseMemory,
     /// Front-ends fill the 32 eventfds by which their rings are notified, and come again by another port (the worker).
     VirtioFullCalls,
     /// A front-end has thousands of descriptors wait for the eventfd by which a ring is notified (the worker, in the call that notifies).
     VirtioSlowCalls,
-    /// Front-ends make holes of a gigabyte in their memory, where the frames are that they send, and come again by another port (the worker, in page
-    /// faults).
+    /// Front-ends punch holes of a gigabyte where the frames are that they send, and come again by another port (the worker, in page faults).
     VirtioHoles,
-    /// The same with holes of some milliseconds that are filled at once: no look finds that the memory shrinks.
+    /// The same with holes that last some milliseconds and are filled at once: no check finds that the memory
+    /// shrinks.
     VirtioFilledHoles,
-    /// As `virtio-holes`, where the bodies of their broadcasts and the buffers that red's 200 Mb/s fill are (the queues of all who exchange frames with them).
+    /// As `virtio-holes`, in the bodies of their broadcasts and in the buffers that red's 200 Mb/s fill (the queues of all guests that exchange
+    /// frames with them).
     VirtioSharedHoles,
     /// As `virtio-full-calls`, with another process for each port.
     VirtioForkedCalls,
@@ -96,7 +96,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
@@ -121,7 +121,7 @@ impl Class {
         self.to_string().starts_with("virtio-")
     }
 
-    /// Whether it makes holes in a virtual machine's memory, which cost time in the kernel wherever they are made.
+    /// Whether it punches holes in a virtual machine's memory. Holes cost time in the kernel wherever they are made.
     pub fn makes_holes(self) -> bool {
         matches!(
             self,
@@ -132,7 +132,7 @@ impl Class {
         )
     }
 
-    /// Whether the first attack gives its process or its name away, which is refused from then on.
+    /// Whether the first attack exposes its process or its name, which is refused from then on.
     pub fn attacks_once(self) -> bool {
         matches!(
             self,
@@ -173,7 +173,7 @@ impl Class {
         }
     }
 
-    /// The hostile guest's ports: a port at which its front-end was found to be hostile is closed.
+    /// The number of the hostile guest's ports. A port is closed once its front-end was found to be hostile.
     pub fn ports(self) -> usize {
         match self {
             Self::VirtioFullCalls
@@ -186,8 +186,8 @@ impl Class {
         }
     }
 
-    /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,
-    /// revoking them takes effect.
+    /// Whether the hostile guest agrees to persistent grants. Revoking grants takes effect only if they are checked
+    /// per frame.
     pub fn has_persistent_grants(self) -> bool {
         !matches!(self, Self::GrantRevocation | Self::StaleGrants)
     }

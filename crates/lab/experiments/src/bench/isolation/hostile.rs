@@ -16,9 +16,9 @@ use crate::bench::guest::thread_cpu;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// How often the process looks for a new order.
+/// How often the process checks for a new order.
 const CHECK: Duration = Duration::from_millis(5);
-/// The time from an order to an attempt that may be the last one: the good guests' round trips are measured by then.
+/// The time from an order to an attempt that may be the last one. The good guests' round trips are measured by then.
 const FIRST: Duration = SETTLE.saturating_mul(2);
 
 /// One round of an attack, a few milliseconds long. Returns the number of its operations.
@@ -34,7 +34,7 @@ enum Attack {
 trait Attacker {
     /// Behaves as a guest with nothing to send.
     fn rest(&mut self, until: Instant) -> std::result::Result<(), String>;
-    /// Goes; comes again when there is something to do.
+    /// Leaves the daemon. It joins again when there is something to do.
     fn leave(&mut self);
 }
 
@@ -55,7 +55,7 @@ pub fn run(args: &HostileArgs) -> Result<()> {
     }
 }
 
-/// Follows orders: `busy` behaves as a guest that has much to send.
+/// Follows orders. `busy` behaves as a guest that has much to send.
 fn follow<A: Attacker>(
     mut attacker: A,
     [attack, busy]: [Round<A>; 2],
@@ -153,7 +153,7 @@ fn repeat<A>(
     Ok(())
 }
 
-/// Behaves, but uses CPU for nothing: `cpus` of them, of which a second thread uses what exceeds one.
+/// Behaves, but uses CPU time for nothing, on `cpus` CPUs. A second thread uses the part beyond one CPU.
 fn spin(
     attacker: &mut impl Attacker,
     cpus: f64,
@@ -185,10 +185,10 @@ fn print(report: &Report) -> Result<()> {
 /// Options of the hostile guest.
 #[derive(Args, Clone)]
 pub struct HostileArgs {
-    /// What it does.
+    /// The class of its attacks.
     #[arg(long)]
     pub class: Class,
-    /// The socket where guests join, or that of its port.
+    /// The socket at which process guests join, or the one of its first vhost-user port.
     #[arg(long, value_name = "FILE")]
     pub socket: PathBuf,
     /// Its name in the daemon's configuration.
@@ -203,7 +203,7 @@ pub struct HostileArgs {
     /// Addresses that the attack uses: other guests' or the uplink's.
     #[arg(long, value_name = "MAC")]
     pub target: Vec<MacAddr>,
-    /// Attacks once, at its port of this number, and ends.
+    /// Attack once, at its port of this number, and end.
     #[arg(long, value_name = "N")]
     pub alone: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! What the good guests have, and what it costs.
+//! Measures the good guests, and the cost of the attack.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use crate::testbed::Subject as _;
 pub const SETTLE: Duration = Duration::from_millis(300);
 /// The pause between round trips. Without it, a stall would be one sample among thousands.
 const PACE: Duration = Duration::from_millis(1);
-/// How long a first attempt that may be the last one is waited for.
+/// How long to wait for a first attempt that may be the last one.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Round trips between two looks at the clock.
+/// Round trips between two readings of the clock.
 const CHUNK: u32 = 100;
-/// What a lost round trip counts as: the time that the prober waits for it.
+/// The time that a lost round trip counts for: as long as the prober waits for it.
 const LOST: Duration = Duration::from_secs(1);
 
 /// One measurement.
@@ -28,7 +28,7 @@ pub struct Sample {
     pub mbps: f64,
     /// The 99th percentile of round trips, in µs.
     pub p99: f64,
-    /// The longest of them, in µs.
+    /// The longest round trip, in µs.
     pub latest: f64,
     /// CPUs that the daemon used: 0.5 is half of one.
     pub daemon: f64,
@@ -44,16 +44,15 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The CPUs that this attack used: those of its process, and those that the daemon used more than
-    /// beside the `idle` guest.
+    /// The CPUs that this attack used: its process's, and the daemon's increase over the `idle` guest's time.
     pub fn cost(&self, idle: &Self) -> f64 {
         self.hostile + (self.daemon - idle.daemon).max(0.0)
     }
 }
 
-/// Measures the good guests while the hostile one follows an order: a TCP stream first, then round
-/// trips. At once, the stream's own queues would be most of a round trip's time. Beside a guest whose first
-/// attempt may be its last, the round trips come first, until it is over: after it there is nothing to wait for.
+/// Measures the good guests while the hostile one follows an order: a TCP stream first, then round trips. Together,
+/// the stream's own queues would be most of a round trip's time. If the guest's first attempt may be its last, the
+/// round trips come first, until that attempt is over.
 pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sample> {
     let before = attacked.order(order)?;
     Interrupt::sleep(SETTLE)?;
@@ -76,22 +75,22 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
     let [p99, latest] = [99.0, 100.0].map(|percent| times.percentile(percent).unwrap_or(0.0));
     let usage = meter.read()?;
     let [daemon, hostile] = pids.map(|pid| usage.cpus(usage.of(pid)));
-    // The next report has the counts until then.
+    // The answer to the next order has the counts until now.
     let after = attacked.order(Order::Idle)?;
     let operations = after.operations - before.operations;
     let failures = after.failures - before.failures;
     Ok(Sample { mbps, p99, latest, daemon, hostile, operations, failures, no_stream })
 }
 
-/// In 10⁶ bits per second.
+/// The good guests' TCP throughput, in 10⁶ bits per second.
 fn throughput(attacked: &Attacked, seconds: u32) -> lab::Result<f64> {
     let (left, right) = (attacked.testbed.left(), attacked.testbed.right());
     let stream = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
     Ok(stream.run()?.mbps)
 }
 
-/// Round trips of datagrams, in µs, as a prober with a fixed pace sees them. `begun` is the hostile guest's answer
-/// to the order.
+/// Round trips of datagrams in µs, as a prober with a fixed pace would see them. `begun` is the hostile guest's
+/// answer to the order.
 fn round_trips(attacked: &Attacked, begun: &Report, length: Duration) -> Result<Samples> {
     let is_attack = begun.order == Order::Attack;
     let awaits_attempt = is_attack && attacked.class.attacks_once();
@@ -122,8 +121,7 @@ fn round_trips(attacked: &Attacked, begun: &Report, length: Duration) -> Result<
     Ok(times.map(|time| time.as_secs_f64() * 1e6).collect())
 }
 
-/// A round trip, and those that a prober with this pace would have begun while it waited for the slow
-/// one (coordinated omission).
+/// A round trip, and those that a prober with this pace would have begun meanwhile (coordinated omission).
 fn with_omitted(time: Duration, pace: Duration) -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(time), move |time| time.checked_sub(pace).filter(|t| !t.is_zero()))
 }

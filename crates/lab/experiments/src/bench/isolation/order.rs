@@ -1,5 +1,4 @@
-//! How the benchmark tells the hostile process what to do: a file with an order, answered by a
-//! report.
+//! Orders from the benchmark to the hostile process, in a file, and its reports.
 
 use std::path::Path;
 
@@ -11,19 +10,19 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// It is a connected guest that receives what it is sent.
+    /// It is a connected guest that receives frames, and sends none.
     #[default]
     Idle,
     /// The attack.
     Attack,
-    /// It is idle as a guest, and uses this much of a CPU in per cent; 150 are one CPU and half of another.
+    /// It is idle as a guest, and uses CPU time: in per cent of a CPU, so 150 are one and a half CPUs.
     Spin(u32),
     /// It is a good guest with much to do: it sends ordinary frames as fast as they are taken.
     Busy,
 }
 
-/// What the hostile process prints when it begins to follow an order, and after an attempt that may be its last.
-/// The counts are since its start.
+/// The hostile process prints a report when it begins to follow an order, and after an attempt that may be its last.
+/// It counts from the process's start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The order.
@@ -46,14 +45,14 @@ impl Order {
         std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).map_err(failed)
     }
 
-    /// Reads it. None if there is none yet.
+    /// Reads the order. `None` if there is none yet.
     pub fn read(file: &Path) -> Option<Self> {
         serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
     }
 }
 
 impl Report {
-    /// The last one in the process's output.
+    /// The last report in the process's output.
     pub fn last(output: &str) -> Option<Self> {
         serde_json::from_str(output.lines().last()?).ok()
     }

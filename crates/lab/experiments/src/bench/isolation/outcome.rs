@@ -1,4 +1,4 @@
-//! The good guests with an attack and without it, as ratios, and the verdict on them.
+//! Ratios of the good guests' figures with and without an attack, and the verdicts.
 
 use report::{Ratio, Row, Rule, Samples, Stats, Verdict};
 
@@ -8,15 +8,15 @@ use crate::testbed::GuestKind;
 
 /// The throughput that a good guest keeps: 0.9 of what it had.
 pub const THROUGHPUT: Rule = Rule::AtLeast(0.9, 0.9);
-/// The 99th percentile of its round trips: 1.5 times what it was.
+/// The 99th percentile of its round trips: at most 1.5 times what it was.
 pub const ROUND_TRIP: Rule = Rule::AtMost(1.5, 1.5);
-/// The latest of them, in µs: 50 ms, however late they are without an attack.
+/// The latest round trip, in µs: at most 50 ms, however late one is without an attack.
 pub const LATEST: Rule = Rule::AtMost(50_000.0, 50_000.0);
-/// An attack that uses less of a CPU takes none from the others.
+/// The part of a CPU below which an attack takes no CPU time from the others.
 const NO_CPU: f64 = 0.05;
 
-/// One round: the good guests beside an idle hostile guest, beside one that attacks, and beside two that
-/// do no more than they may.
+/// One round: the good guests beside a hostile guest that is idle, that attacks, and that does no more than it may in
+/// two ways.
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Beside the idle guest.
@@ -32,9 +32,9 @@ pub struct Round {
 /// A quantity of the good guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// Of the TCP stream.
+    /// The throughput of the TCP stream.
     Throughput,
-    /// The 99th percentile.
+    /// The 99th percentile of round trips.
     RoundTrip,
     /// The latest round trip.
     Latest,
@@ -45,13 +45,13 @@ pub enum Quantity {
 pub struct Outcome {
     /// What the hostile guest did.
     pub class: Class,
-    /// What the good guests are.
+    /// The kind of the good guests.
     pub victims: GuestKind,
     /// The daemon's workers.
     pub workers: usize,
     /// The rounds.
     pub rounds: Vec<Round>,
-    /// Why there are not more.
+    /// Why there are no more rounds.
     pub failure: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Quantity {
         }
     }
 
-    /// The rule for people.
+    /// The rule in words.
     pub fn rule_in_words(self) -> String {
         match self {
             Self::Throughput | Self::RoundTrip => self.rule().words(report::Unit::Times),
@@ -99,7 +99,7 @@ impl Outcome {
         Self { class, victims, workers, rounds: Vec::new(), failure: None }
     }
 
-    /// What was measured, for people.
+    /// The class, the victims and the workers in words.
     pub fn label(&self) -> String {
         let victims = self.victims.name();
         format!("{}, {victims} victims, {} workers", self.class, self.workers)
@@ -119,7 +119,7 @@ impl Outcome {
         self.rounds.iter().map(number).collect::<Samples>().stats()
     }
 
-    /// What is left of a quantity during the attack, compared with that beside an idle guest.
+    /// The ratio of a quantity during the attack to the same beside an idle guest.
     pub fn against_idle(&self, quantity: Quantity) -> Option<Stats> {
         self.quotient(quantity, |round| &round.idle)
     }
@@ -134,13 +134,14 @@ impl Outcome {
         self.quotient(quantity, |round| &round.busy)
     }
 
-    /// Of the rounds' quotients: the two samples of a round lie seconds apart, those of a column minutes, in which the machine changes.
+    /// Statistics of the rounds' quotients. The two samples of a round lie seconds apart; those of different rounds lie minutes apart,
+    /// and the machine changes meanwhile.
     fn quotient(&self, quantity: Quantity, base: impl Fn(&Round) -> &Sample) -> Option<Stats> {
         self.stats(|round| quantity.of(&round.attack) / quantity.of(base(round)))
     }
 
-    /// The verdict on a quantity. It holds weakly if the law holds beside a process or a guest that takes
-    /// its fair share of the CPUs and no more.
+    /// The verdict on a quantity. It holds weakly if the rule holds only in comparison with a process or a guest that
+    /// takes its fair share of the CPUs.
     pub fn verdict(&self, quantity: Quantity) -> Verdict {
         if self.failure.is_some() {
             return Verdict::DoesNotHold;
@@ -159,8 +160,8 @@ impl Outcome {
         }
     }
 
-    /// Of all rounds, as one late round trip is one too many. It holds weakly if one was as late without the
-    /// attack: then the machine itself is that late.
+    /// The verdict over all rounds, because one late round trip is one too many. It holds weakly if one was as late
+    /// without the attack: then the machine itself is that late.
     fn verdict_on_latest(&self) -> Verdict {
         let attack = self.latest(|round| &round.attack);
         let others: [fn(&Round) -> &Sample; 3] =
@@ -173,9 +174,8 @@ impl Outcome {
         }
     }
 
-    /// Whether a fair share of the CPUs explains what the attack cost: a process that takes as much CPU and
-    /// does not attack costs nearly as much, or a guest that uses its share of the worker for ordinary
-    /// frames.
+    /// Whether a fair share of the CPUs explains the attack's effect: a process that takes as much CPU time without
+    /// attacking has nearly the same effect, or a guest that uses its share of the worker for ordinary frames.
     fn is_a_fair_share(&self, quantity: Quantity) -> bool {
         let harmless = [self.against_spin(quantity), self.against_busy(quantity)];
         self.median(|round| round.attack.cost(&round.idle)).is_some_and(|cpus| cpus >= NO_CPU)
@@ -185,8 +185,8 @@ impl Outcome {
                 .any(|quotient| quantity.rule().of(Some(quotient.median)) == Verdict::Holds)
     }
 
-    /// The document's rows: all quantities beside the idle guest, the spinning one and the busy one, and
-    /// during the attack, the last with the ratio and the verdict.
+    /// The document's rows: all quantities beside the idle guest, the spinning one and the busy one, and during the
+    /// attack. Only the last have a ratio and a verdict.
     pub fn rows(&self) -> Vec<Row> {
         Quantity::ALL.into_iter().flat_map(|quantity| self.rows_of(quantity)).collect()
     }

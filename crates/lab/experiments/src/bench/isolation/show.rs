@@ -1,11 +1,11 @@
-//! The outcomes for people.
+//! Shows the outcomes: a table, the rules, and a page.
 
 use report::html::{BarChart, Report};
 use report::{Benchmark, Stats, Table, Verdict, human};
 
 use super::outcome::{Outcome, Quantity};
 
-/// What the columns are.
+/// The text above the table, which explains the columns.
 const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
     of datagrams (first, where the attacker's first attempt is its last). Each round measures them beside the hostile guest attached but idle, attacking, \
     idle while its process uses as much CPU as the attack cost it and the daemon (spin; in classes with holes it makes them in memory of its own), and sending ordinary frames to itself as \
@@ -72,7 +72,7 @@ fn cells(outcome: &Outcome) -> [String; 18] {
     ]
 }
 
-/// What explains the verdicts.
+/// The explanation of the verdicts.
 fn remark(outcome: &Outcome) -> String {
     let verdicts = Quantity::ALL.map(|quantity| outcome.verdict(quantity));
     let attacks = || outcome.rounds.iter().map(|round| &round.attack);

@@ -1,4 +1,4 @@
-//! Two good guests, a hostile one, and what passes between them.
+//! The testbed: a daemon, two good guests, and a hostile one with its orders and the traffic to it.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::testbed::{GuestKind, Setup, Subject as _, Testbed, quoted, this};
 const NAME: &str = "hostile";
 const MAC: MacAddr = MacAddr([0x02, 0x70, 0x76, 0x6e, 0x00, 0x66]);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-/// The uplink's tap, and its address in its namespace.
+/// The uplink's tap, and the tap's address in the uplink's namespace.
 const TAP: &str = "tap0";
 const UPLINK: &str = "10.77.0.254/24";
 /// The good guests' addresses, as [`Testbed`] gives them.
@@ -121,7 +121,7 @@ impl Attacked {
         }
     }
 
-    /// What the hostile guest reported last.
+    /// The hostile guest's last report.
     pub fn report(&self) -> Option<Report> {
         Report::last(&self.hostile.stdout())
     }
@@ -140,7 +140,7 @@ impl Attacked {
                 let what = "the end of the hostile guest's port".to_owned();
                 return Err(Error::Late { what, limit: OBEY, said: self.hostile.stderr() });
             }
-            // It starts anew some milliseconds later.
+            // The port starts anew some milliseconds later, so poll often.
             Interrupt::sleep(Duration::from_millis(1))?;
         };
         self.order(Order::Idle)?;
@@ -171,7 +171,7 @@ fn tables(class: Class, port: Option<&Path>, uplink: Option<&Namespace>) -> Stri
     guest + &uplink
 }
 
-/// The socket of the hostile virtual machine's port of this number, of which the first has `socket`.
+/// The socket of the hostile virtual machine's port of this number. The first port has `socket`.
 pub(super) fn port_socket(socket: &Path, number: usize) -> PathBuf {
     match number {
         0 => socket.to_owned(),
@@ -204,7 +204,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Sends from a namespace, through this device there.
+    /// Starts to send from a namespace, through this device.
     fn start(from: &Namespace, device: &str) -> Result<Self> {
         // The hostile guest answers no ARP.
         let neighbour = [ADDRESS.to_string(), MAC.to_string()];
@@ -223,12 +223,12 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
-        // It has nothing to report.
+        // The thread has nothing to report.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Sends until stopped: some datagrams each millisecond. One that finds no room is lost, as on a wire.
+/// Sends some datagrams each millisecond until stopped. A datagram that finds no room is lost, as on a wire.
 fn send(stop: &AtomicBool) {
     let Ok(socket) = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) else { return };
     let _ = socket.set_nonblocking(true);

@@ -1,4 +1,4 @@
-//! A guest's hypercalls, without a process between the guest and the hypervisor; its pages, and the card's wire.
+//! A guest's hypercalls without a process between the guest and the hypervisor, its pages, and the card's wire.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use nic_bus::CardBus;
 use shm::Region;
 use zerocopy::IntoBytes as _;
 
-/// The card, which a guest's call may have to wait for.
+/// The card. A guest's call may have to wait for it.
 pub type SharedCard = Arc<Mutex<Card<CardBus, Sink>>>;
 
 /// The hypervisor's end of one guest's call page.
@@ -33,7 +33,7 @@ pub struct Calls {
 impl Calls {
     fn answer(&self, answer: Answer) -> Result<(), CallError> {
         let gone = |_| CallError::Gone;
-        // The serial number is written last: the guest reads the rest when it finds that.
+        // The serial number is written last: the guest reads the rest once it finds the number.
         self.page.copy_in(ANSWER + 4, &answer.as_bytes()[4..]).map_err(gone)?;
         let serial = self.page.atomic_u32(ANSWER).map_err(gone)?;
         serial.store(answer.serial, Ordering::Release);
@@ -64,7 +64,7 @@ impl CallEvents for Calls {
     }
 }
 
-/// A domain with consecutive machine pages, none of which it gives up.
+/// A domain with consecutive machine pages. It gives up none of them.
 pub struct Owner {
     id: DomId,
     pages: Range<u64>,
@@ -103,12 +103,12 @@ impl PageOwner for Owner {
     fn attach(&self, _: Weak<dyn PageUser>) {}
 }
 
-/// The wire. It counts.
+/// The wire, which counts frames.
 #[derive(Default)]
 pub struct Sink {
     /// Frames that were sent.
     pub frames: u64,
-    /// A byte of each, so that the card has to read them.
+    /// Made of a byte of each frame, so that the card has to read frames.
     last: u8,
 }
 

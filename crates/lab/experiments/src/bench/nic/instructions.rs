@@ -19,9 +19,9 @@ pub struct CountedArgs {
     batches: u32,
 }
 
-/// Two lengths of a run. Their difference has no start and no end.
+/// Two lengths of a run. The difference of their counts has no start and no end.
 const BATCHES: [u32; 2] = [10, 50];
-/// Far more than callgrind needs for that.
+/// Far more time than callgrind needs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whether callgrind is installed.
@@ -55,7 +55,7 @@ fn count(kind: CardProtection, size: u16, batches: u32) -> Result<(u64, u64)> {
     command.args(["--size", &size.to_string(), "--batches", &batches.to_string()]);
     let mut process = lab::Process::capture(command)?;
     process.succeed(LIMIT)?;
-    let failed = || Error::Failed(format!("callgrind said: {}", process.stderr()));
+    let failed = || Error::Failed(format!("no count in callgrind's output: {}", process.stderr()));
     let frames = process.stdout().trim().parse().map_err(|_| failed())?;
     collected(&process.stderr()).map(|count| (count, frames)).ok_or_else(failed)
 }

@@ -1,4 +1,4 @@
-//! A card, the hypervisor's part and two guests in one thread: no process and no socket is between them.
+//! A card, the hypervisor's part and two guests in one thread, without processes or sockets between them.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,14 +30,14 @@ use crate::bench::guest::{addressed, text, thread_cpu};
 const PAGES: usize = TX_PAGES + RX_PAGES;
 /// Frames that each guest sends at once.
 const BATCH: usize = 128;
-/// Machine addresses between two guests.
+/// The distance of two guests' machine addresses.
 const SPACING: u64 = 1 << 28;
 /// The cache of an IOMMU, as the configuration has it by default.
 const CACHE: Geometry = Geometry { entries: 64, ways: 4 };
 /// A station that no context has.
 const STATION: MacAddr = MacAddr([2, 0, 0, 0, 1, 0]);
 
-/// Where the guests send to.
+/// The guests' destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// The wire.
@@ -46,7 +46,7 @@ pub enum To {
     Context,
 }
 
-/// What was measured.
+/// A measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Frames that the card has sent.
@@ -63,7 +63,7 @@ impl Sample {
         self.frames as f64 / self.card.as_secs_f64().max(f64::EPSILON) / 1e6
     }
 
-    /// Nanoseconds of the guests and the hypervisor per frame.
+    /// Nanoseconds of CPU time of the guests and the hypervisor per frame.
     pub fn host_ns(&self) -> f64 {
         self.host.as_nanos() as f64 / self.frames.max(1) as f64
     }
@@ -98,7 +98,7 @@ fn region(len: usize) -> Result<Arc<Region>, String> {
     Region::anonymous(len).map(Arc::new).map_err(text)
 }
 
-/// The same memory once more.
+/// Another handle of the same memory.
 fn whole(region: &Arc<Region>) -> Result<Region, String> {
     region.slice(0..region.len()).map_err(text)
 }
@@ -112,7 +112,7 @@ fn lock(card: &SharedCard) -> MutexGuard<'_, Card<CardBus, Sink>> {
 }
 
 impl Machine {
-    /// A card whose two contexts are protected so, and whose guests send frames of `len` bytes.
+    /// A card with two contexts under `protection`, whose guests send frames of `len` bytes.
     pub fn new(protection: Protection, to: To, len: usize) -> Result<Self, String> {
         let page = region(vectors::PAGE_LEN)?;
         let vectors = RegionVectors::new(whole(&page)?).map_err(text)?;
@@ -224,7 +224,7 @@ impl Machine {
         Ok(sample)
     }
 
-    /// Lets them do so for a number of batches.
+    /// Lets the guests send and receive a number of batches.
     pub fn run_batches(&mut self, batches: u32) -> Result<Sample, String> {
         let mut sample = Sample::default();
         for _ in 0..batches {
@@ -297,7 +297,7 @@ impl CardGuest {
         Ok(sent)
     }
 
-    /// Takes what came, and frees what was sent.
+    /// Takes the received frames, and frees the buffers of sent ones.
     fn receive(&mut self) -> Result<(), String> {
         while self.queue.receive(&mut self.received).map_err(text)?.is_some() {}
         self.queue.give_back();
@@ -305,8 +305,7 @@ impl CardGuest {
     }
 }
 
-/// Steps until the card waits for an event or a time, as its process does. `pvnet-lab bench nic` counts the
-/// instructions of this function by its name.
+/// Steps until the card waits for an event or a time, as its process does. `pvnet-lab bench nic` counts this function's instructions by its name.
 #[inline(never)]
 pub fn step_card(card: &mut Card<CardBus, Sink>, begin: Instant) {
     loop {
@@ -338,7 +337,7 @@ named::named! {
 const DEFERRED: IommuMode = IommuMode::Deferred { pages: 128, after: Duration::from_millis(10) };
 
 impl CardProtection {
-    /// For the hypervisor's part.
+    /// The protection for the hypervisor's part.
     pub const fn protection(self) -> Protection {
         match self {
             Self::None => Protection::None,
@@ -349,7 +348,8 @@ impl CardProtection {
         }
     }
 
-    /// The row of this protection among those of `case`. The first has no addition, so the others are compared with it.
+    /// The name of this protection's row of `case`. [`None`](Self::None) has no suffix, so the others are compared with
+    /// it.
     pub fn row(self, case: &str) -> String {
         match self {
             Self::None => case.to_owned(),

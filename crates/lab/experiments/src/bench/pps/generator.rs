@@ -25,9 +25,9 @@ pub struct Generator {
 pub struct Run {
     /// Frames received per second.
     pub frames_per_second: f64,
-    /// The share of its CPU that the generator had.
+    /// The share of its CPU that the generator got.
     pub cpu: f64,
-    /// All frames received, the last in flight included.
+    /// All frames received, including the last in flight.
     pub frames: u64,
 }
 

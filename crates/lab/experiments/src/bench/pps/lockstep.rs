@@ -1,7 +1,7 @@
-//! `pvnet-lab bench pps --lockstep`: exactly N frames over each path, and what they took in hypercalls and notifications.
+//! `pvnet-lab bench pps --lockstep`: carries exactly N frames over each path, and counts their hypercalls, notifications and grant operations.
 //!
-//! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each path is a
-//! window between two marks, which pvscope knows; nothing else happens between them.
+//! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each window
+//! lies between two marks that pvscope knows; nothing else happens between them.
 
 mod host;
 mod netif;
@@ -44,7 +44,7 @@ pub struct LockstepArgs {
     /// Frames of each window.
     #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub frames: u64,
-    /// Frames of each window of 64 KiB each, which take as long as dozens [default: as --frames].
+    /// Frames of each window with frames of 64 KiB, each of which takes as long as dozens of others [default: as --frames].
     #[arg(long, value_name = "N", requires = "lockstep", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub large_frames: Option<u64>,
     /// Paths (copy) or windows (copy-1514) to carry them over [default: all].
@@ -88,13 +88,13 @@ pub fn run(args: &LockstepArgs, quiet: bool) -> Result<Benchmark> {
     }
     if args.marks {
         output::print(&(lines + "@done\n"))?;
-        // Whoever profiles this process looks at its mappings before it ends.
+        // The profiler reads this process's mappings before it ends.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     }
     Ok(rows.finish("lockstep"))
 }
 
-/// A window as pvscope reads it: the name, the frames and their bytes, the hypercalls and the notifications.
+/// A window as pvscope reads it: the name, the frames, their bytes, and all counts.
 fn line(window: &Window, frames: u64, counts: &Counts) -> String {
     let bytes = frames * window.size.bytes() as u64;
     let mut line = format!("@window {window} {frames} {bytes}");
@@ -104,7 +104,7 @@ fn line(window: &Window, frames: u64, counts: &Counts) -> String {
     line + "\n"
 }
 
-/// Carries frames, between two marks if those are wanted, and as many again to count. `round` moves the memory that they use.
+/// Carries frames between two marks, if `marks`, and as many again to count. `round` moves the memory that they use.
 fn measure(
     window: &Window,
     frames: u64,
@@ -126,11 +126,11 @@ fn measure(
     Ok(counts)
 }
 
-/// Memory that lies before the path's own, so that this lies elsewhere in each round.
+/// Memory that is allocated before the path's, so that the path's lies elsewhere in each round.
 fn displacement(round: u32) -> Vec<u8> {
-    /// Pages and a cache line.
+    /// 37 pages and a cache line.
     const STEP: usize = 37 * 4096 + 64;
-    // Written, so that pages are behind it.
+    // The bytes are written, so that the memory has pages.
     vec![1; STEP * round as usize]
 }
 
@@ -157,7 +157,7 @@ pub fn path(window: &Window) -> std::result::Result<Box<dyn Path>, String> {
     })
 }
 
-/// Moves this thread into a network of its own, where windows make their taps. None without root.
+/// Moves this thread into a network namespace of its own, where windows make their taps. `None` without root.
 pub fn enter() -> Result<Option<Namespace>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -174,7 +174,7 @@ pub fn enter() -> Result<Option<Namespace>> {
 //
 // A mark is the load of a constant into a register. The program needs no `unsafe` code for it, and no compiler chooses the number.
 
-/// What begins a window, as `scope_recorder::MARK_BEGIN_CONSTANT`.
+/// The constants of the marks at the beginning and at the end, the first as `scope_recorder::MARK_BEGIN_CONSTANT`.
 const BEGIN: u64 = u64::from_le_bytes(*b"pvs<beg>");
 const END: u64 = u64::from_le_bytes(*b"pvs<end>");
 
@@ -194,7 +194,7 @@ pub(crate) fn end() {
 mod tests {
     use super::*;
 
-    /// The form of the gate that needs no virtual machine: counts that are the same in every run, whatever else the machine does.
+    /// The part of the gate that needs no virtual machine: the counts are the same in every run, whatever else the machine does.
     #[test]
     fn counts_of_windows_are_exact() {
         for window in Window::all().filter(|window| !window.needs_network()) {
@@ -209,7 +209,7 @@ mod tests {
         let counts = |path| measure(&Window { path, size: Size::Full }, 320, 0, false).unwrap();
         let (header, copy, remap) =
             (counts(PathKind::Header), counts(PathKind::Copy), counts(PathKind::Remap));
-        // Pages that stay mapped need no hypercall but events.
+        // With pages that stay mapped, events are the only hypercalls.
         assert_eq!(header.hypercalls, header.notifications, "{header:?}");
         assert!(copy.hypercalls > header.hypercalls, "{copy:?} {header:?}");
         // A mapping and an unmapping of each frame.

@@ -12,8 +12,8 @@ use super::generator::Generator;
 use crate::error::{Error, Result};
 use crate::testbed::{Daemon, table};
 
-/// A sample is kept only if both threads had this share of their CPUs: on a shared machine, others
-/// get the CPUs now and then.
+/// A sample counts as undisturbed if both threads had this share of their CPUs. On a shared machine, others get the
+/// CPUs now and then.
 const CPU_MIN: f64 = 0.97;
 /// How often a disturbed sample is taken again. The least disturbed one is kept.
 const TRIES: u32 = 5;

@@ -1,4 +1,4 @@
-//! What was measured for each number of guests, and the verdicts.
+//! The measurements for each number of guests, and the verdicts.
 
 use report::html::{LineChart, Report};
 use report::{Benchmark, Ratio, Row, Rule, Samples, Stats, Table, Verdict, human};
@@ -8,7 +8,7 @@ use super::group::Attached;
 /// An idle daemon uses no measurable CPU: at most half a per cent of one, for 64 guests or fewer.
 const IDLE: Rule = Rule::AtMost(0.5, 0.5);
 const IDLE_GUESTS: u16 = 64;
-/// Guests that send at once are served evenly, and together as much as two of them, for 24 or fewer.
+/// Up to 24 guests that send at once are served evenly, and together nearly as fast as the first number of guests.
 const FAIRNESS: Rule = Rule::AtLeast(0.95, 0.95);
 const AGGREGATE: Rule = Rule::AtLeast(0.9, 0.9);
 const SENDING_GUESTS: u16 = 24;
@@ -18,13 +18,13 @@ const SENDING_GUESTS: u16 = 24;
 pub struct Point {
     /// How many guests.
     pub guests: u16,
-    /// What it took to attach them, or why that failed.
+    /// The cost of attaching them, or why that failed.
     pub attached: Result<Attached, String>,
     /// The daemon's CPU while they are idle, in per cent of one.
     pub idle: Samples,
     /// Millions of frames per second while all send.
     pub mpps: Samples,
-    /// Jain's index over them.
+    /// Jain's fairness index of the guests' frames while all send.
     pub jain: Samples,
 }
 
@@ -39,7 +39,7 @@ impl Point {
         Self { guests, attached, idle, mpps, jain }
     }
 
-    /// The verdicts on what the number of guests must keep, with a name each.
+    /// The verdicts for this number of guests, by name.
     fn verdicts(&self, to_first: Option<f64>) -> Vec<(&'static str, Verdict)> {
         let median = |samples: &Samples| samples.stats().map(|stats| stats.median);
         let attached = if self.attached.is_ok() { Verdict::Holds } else { Verdict::DoesNotHold };
@@ -59,7 +59,7 @@ impl Point {
 }
 
 impl Curve {
-    /// The aggregate of a point, compared with the first one's.
+    /// A point's frames per second as a part of the first point's.
     fn to_first(&self, point: &Point) -> Option<f64> {
         let median = |point: &Point| point.mpps.stats().map(|stats| stats.median);
         Some(median(point)? / median(self.0.first()?)?)

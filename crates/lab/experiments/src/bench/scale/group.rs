@@ -18,11 +18,11 @@ use crate::testbed::{Daemon, table};
 const LEN: u16 = 64;
 /// Frames per publication of one guest.
 const BATCH: usize = 32;
-/// Rounds over all guests between two looks at the clock.
+/// Rounds over all guests between two readings of the clock.
 const ROUNDS: u32 = 16;
 /// How long the last frames may take.
 const LAST: Duration = Duration::from_millis(200);
-/// Sectors of `st_blocks`, in bytes.
+/// The unit of `st_blocks`, in bytes.
 const SECTOR: u64 = 512;
 
 /// A daemon with guests without a kernel stack. Each sends to the next one.
@@ -34,18 +34,18 @@ pub struct Group {
     frame: Received,
 }
 
-/// What it takes to attach the guests.
+/// The cost of attaching the guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Attached {
     /// The median time to join and connect, in milliseconds.
     pub milliseconds: f64,
-    /// What the daemon's private memory grew by per guest, in KiB.
+    /// The growth of the daemon's private memory per guest, in KiB.
     pub daemon_kib: f64,
-    /// What a guest's memory file takes, in KiB.
+    /// The memory of a guest's memory file, in KiB.
     pub memory_kib: f64,
 }
 
-/// What the guests sent at once.
+/// The result of all guests sending at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     /// Millions of frames that arrived per second, all guests together.
@@ -55,7 +55,7 @@ pub struct Sent {
 }
 
 impl Group {
-    /// Starts a daemon with a number of guests configured, none of them attached.
+    /// Starts a daemon whose configuration has `size` guests. None is attached.
     pub fn start(size: u16) -> Result<Self> {
         let daemon = Daemon::start(|folder| config_text(folder, size))?;
         Ok(Self { guests: Vec::new(), daemon, size, frame: Received::default() })
@@ -120,7 +120,7 @@ impl Group {
         Ok(100.0 * usage.cpus(usage.of(self.daemon.pid())))
     }
 
-    /// All guests send as much as they can.
+    /// Has all guests send as much as they can.
     pub fn send(&mut self, duration: Duration) -> Result<Sent> {
         let mut received = vec![0; self.guests.len()];
         let began = Instant::now();
@@ -139,7 +139,7 @@ impl Group {
         Ok(Sent { mpps, jain })
     }
 
-    /// A batch of each guest, and what has arrived at it.
+    /// Each guest sends a batch, and takes the frames that have arrived at it.
     fn round(&mut self, received: &mut [u64]) -> std::result::Result<(), String> {
         for (guest, received) in self.guests.iter_mut().zip(received) {
             guest.queue.tx.reclaim().map_err(text)?;
@@ -154,7 +154,7 @@ impl Group {
         Ok(())
     }
 
-    /// Takes what is in flight, until nothing comes.
+    /// Takes the frames in flight, until no more come.
     fn drain(&mut self) -> Result<()> {
         let mut last = Instant::now();
         while last.elapsed() < LAST {
@@ -166,7 +166,7 @@ impl Group {
         Ok(())
     }
 
-    /// Takes all frames that are there. Returns how many.
+    /// Takes all frames that have arrived. Returns how many.
     fn take(&mut self) -> Result<u64> {
         let mut taken = 0;
         for guest in &mut self.guests {

@@ -30,8 +30,7 @@ enum Program {
 }
 
 impl BackEnd {
-    /// A daemon with the learning switch and its guard, and one worker: this program, or another build of it. `lines` are
-    /// further ones of `[daemon]`.
+    /// A daemon with the learning switch, its guard and one worker: this program, or another build of it. `lines` are added to `[daemon]`.
     pub fn pvnet(other: Option<&Path>, lines: &[String]) -> Result<Self> {
         let sockets = TempDir::new()?;
         let config = |folder: &Path| config_text(folder, sockets.path(), lines);
@@ -42,14 +41,15 @@ impl BackEnd {
         Ok(Self { program: Program::Pvnet(daemon), sockets })
     }
 
-    /// `dpdk-testpmd`, which sends each frame of one port out of the other, unread. It polls the CPU it is started on.
+    /// `dpdk-testpmd`, which sends each frame of one port out of the other, unread. It polls on the CPU that it is
+    /// started on.
     pub fn testpmd(cpu: usize) -> Result<Self> {
         let sockets = TempDir::new()?;
         let process = open_vswitch::testpmd(cpu, &socket_paths(sockets.path()))?;
         Ok(Self { program: Program::Testpmd(process), sockets })
     }
 
-    /// Open vSwitch with DPDK, whose bridge learns addresses. It polls `cpu`, and must be started on it.
+    /// Open vSwitch with DPDK, whose bridge learns addresses. It polls on `cpu`, and must be started there.
     pub fn open_vswitch(cpu: usize) -> Result<Self> {
         let sockets = TempDir::new()?;
         let switch = OpenVswitch::start(sockets.path(), cpu, PORTS)?;
@@ -91,7 +91,7 @@ impl BackEnd {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        // Not reaped yet, so its process id is not used again.
+        // The process is not reaped yet, so its id is not reused.
         let sent = pid.map(|pid| kill_process(pid, signal));
         match sent {
             Some(Ok(())) => Ok(()),
@@ -102,7 +102,7 @@ impl BackEnd {
 
 impl Drop for BackEnd {
     fn drop(&mut self) {
-        // A stopped process would end only when it is killed.
+        // A stopped process would end only by SIGKILL.
         let _ = self.go_on();
     }
 }
@@ -130,7 +130,7 @@ pub enum Contender {
     Pvnet,
     /// Another build of it.
     Other(PathBuf),
-    /// DPDK's testpmd, which forwards what it does not read.
+    /// DPDK's testpmd, which forwards frames unread.
     Testpmd,
     /// Open vSwitch with DPDK, which learns addresses.
     OpenVswitch,
@@ -150,7 +150,7 @@ impl Contender {
         all
     }
 
-    /// Starts it on the first CPU. `lines` are further ones of pvnet's `[daemon]`.
+    /// Starts it on the first CPU. `lines` are added to pvnet's `[daemon]`.
     pub fn start(&self, cpus: &Cpus, lines: &[String]) -> Result<BackEnd> {
         cpus.enter(0)?;
         match self {

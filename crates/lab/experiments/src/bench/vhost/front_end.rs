@@ -1,6 +1,6 @@
-//! The front-end program: two guests in one thread, which does on request what a line of its standard input says.
+//! The front-end program: two guests in one thread. Each line of its standard input is a request.
 //!
-//! It is a process, so that the kernel says of it, as of the back-end, when it lost its CPU.
+//! It is a process of its own, so that the kernel's counters tell when it lost its CPU, as they do for the back-end.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Frames per publication, at the sender and at the receiver.
 const BATCH: u16 = 32;
-/// The most frames on the way. The receiver has a buffer for each, so that a back-end without back pressure drops none.
+/// The most frames in flight. The receiver has a buffer for each, so that a back-end without back pressure drops none.
 const WINDOW: u64 = 192;
 /// How long a frame may take.
 const LATE: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const QUIET: Duration = Duration::from_millis(2);
 /// The guests' addresses.
 pub const MACS: [[u8; 6]; 2] = [[2, 0x70, 0x76, 0x6e, 2, 0], [2, 0x70, 0x76, 0x6e, 2, 1]];
 
-/// A ring's layout, for the command line.
+/// A ring's layout on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RingLayout {
     Split,
@@ -44,7 +44,7 @@ pub struct FrontEndArgs {
     layout: RingLayout,
 }
 
-/// What the program is asked to do, as a line of JSON.
+/// A request to the program, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// Sends frames of `len` bytes from the first guest to the second for a number of milliseconds, as fast as it can.
@@ -55,7 +55,7 @@ pub enum Request {
     First { count: u32, pause_us: u64 },
 }
 
-/// What it answers, as a line of JSON.
+/// The program's reply, as a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// Connected.
@@ -113,8 +113,8 @@ impl Pair {
         let [one, two] = sockets else { return Err("two sockets are needed".into()) };
         let connect = |socket| Guest::connect(socket, layout, START);
         let mut guests = [connect(one)?, connect(two)?];
-        // A switch learns both ports; otherwise it would flood every frame. A back-end may drop frames until it serves
-        // both guests.
+        // Frames both ways let a switch learn both ports; otherwise it would flood every frame. A back-end may drop
+        // frames until it serves both guests.
         for (from, to) in [(1, 0), (0, 1)] {
             guests[from].fill(MACS[to], MACS[from])?;
             let end = Instant::now() + START;
@@ -129,7 +129,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Takes what is left on the rings of both guests.
+    /// Takes the frames that are left on the rings of both guests.
     fn drain(&mut self) -> std::result::Result<(), String> {
         let mut quiet = Instant::now();
         while quiet.elapsed() < QUIET {
@@ -213,7 +213,7 @@ impl Pair {
         receiver.post()
     }
 
-    /// Percentiles of the time of a frame of 64 bytes: there and back, or there.
+    /// Percentiles of the time of a frame of 64 bytes: to the other guest, and back if `back`.
     fn times(
         &mut self,
         count: u32,
@@ -262,7 +262,7 @@ fn cross(guests: &mut [Guest; 2], from: usize, to: usize) -> std::result::Result
     let mut end = None;
     while guests[to].receive(1, |_, _| ())? == 0 {
         looks += 1;
-        // The clock is looked at now and then: it takes as long as many looks at a ring.
+        // The clock is read only now and then: reading it takes as long as many polls of a ring.
         if looks.is_multiple_of(1 << 16)
             && Instant::now() > *end.get_or_insert_with(|| Instant::now() + LATE)
         {

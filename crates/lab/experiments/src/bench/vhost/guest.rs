@@ -1,4 +1,4 @@
-//! A virtual machine without a machine: memory, rings, and the vhost-user front-end that describes them.
+//! A guest without a virtual machine: memory, rings, and the vhost-user front-end that describes them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,14 +14,14 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::bench::guest::text;
 use crate::bench::virtio::{Description, GUEST, connect, eventfds};
 
-/// Entries of a ring: what QEMU and DPDK have by default.
+/// Entries of a ring: the default of QEMU and DPDK.
 const RING: u16 = 256;
 /// The offset of a frame's number: behind the Ethernet header, at a multiple of 8.
 const NUMBER: usize = 16;
 /// Bytes of the header before each frame.
 const HEADER: usize = HEADER_LEN as usize;
 const HEADER_LEN: u32 = 12;
-/// A frame begins at a cache line and its header ends there, as in DPDK's buffers.
+/// A frame begins at a cache line, where its header ends, as in DPDK's buffers.
 const FRAME: usize = 128;
 /// Bytes from one buffer to the next: an odd number of cache lines, so that the first lines of all buffers do not fall
 /// into the same few sets of a cache.
@@ -38,7 +38,7 @@ const MRG_RXBUF: u64 = 1 << 15;
 const RING_PACKED: u64 = 1 << 34;
 const IN_ORDER: u64 = 1 << 35;
 
-/// What the front-end accepts with this layout: of a split ring what Linux accepts, of a packed ring what DPDK's
+/// The features that the front-end accepts: with split rings those of Linux, with packed rings those that DPDK's
 /// vectorised driver needs.
 fn features(layout: Layout) -> u64 {
     match layout {
@@ -53,7 +53,7 @@ pub struct Guest {
     pub tx: BurstDriver,
     pub memory: Region,
     kicks: [EventFd; 2],
-    // The session and what it refers to.
+    // These keep the session.
     _front_end: Frontend,
     _calls: [EventFd; 2],
     _file: OwnedFd,
@@ -69,7 +69,7 @@ fn buffers(index: usize) -> usize {
     2 * RING_LEN + index * usize::from(RING) * STRIDE + FRAME - HEADER
 }
 
-/// Offsets of its parts.
+/// The offsets of a ring's parts.
 fn addresses(index: usize) -> RingAddresses {
     let at = ring(index) as u64;
     RingAddresses { descriptors: at, driver: at + DRIVER_AT, device: at + DEVICE_AT }
@@ -82,7 +82,7 @@ impl Guest {
         let file = shm::create_memfd("vhost-guest", len / PageSize::Small.bytes(), PageSize::Huge);
         let file = file.map_err(text)?;
         let whole = Arc::new(Region::map_aligned(&file, 0, len).map_err(text)?);
-        // Without large pages it takes small ones.
+        // If there are no large pages, small ones do.
         let _ = whole.populate_huge(0..len);
         let memory = whole.slice(0..len).map_err(text)?;
         let driver = |index: usize| {
@@ -93,7 +93,7 @@ impl Guest {
             driver.in_order(features(layout) & IN_ORDER != 0)
         };
         let (mut rx, tx) = (driver(0), driver(1));
-        // Nobody is there to be notified.
+        // There is no back-end to be notified yet.
         let _ = rx.offer(RING, BUFFER);
         let (kicks, calls) = (eventfds()?, eventfds()?);
         let mut front_end = Frontend::from_stream(connect(socket, limit)?, 2);
@@ -141,8 +141,8 @@ impl Guest {
         self.tx.recycle(RING, |_| ()).map(drop).map_err(text)
     }
 
-    /// Takes up to `most` frames, and shows the number and the length of each to `each`. Returns how many there were. Their buffers
-    /// are posted again by [`post`](Self::post).
+    /// Takes up to `most` frames, and shows the number and the length of each to `each`. Returns how many there were.
+    /// [`post`](Self::post) posts their buffers again.
     #[inline]
     pub fn receive(&mut self, most: u16, mut each: impl FnMut(u64, u32)) -> Result<u16, String> {
         let Self { rx, memory, .. } = self;

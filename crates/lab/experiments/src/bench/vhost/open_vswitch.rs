@@ -8,13 +8,13 @@ use lab::{Interrupt, Namespace, Process};
 
 use crate::error::{Error, Result};
 
-/// Where Debian's package has the switch. The other programs are in the search path.
+/// The switch in Debian's package. The other programs are in the search path.
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const PROGRAMS: [&str; 4] = [SWITCH, "ovsdb-server", "ovsdb-tool", "ovs-vsctl"];
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// How the names of its threads that poll begin.
+/// The prefix of its polling threads' names.
 pub const POLLERS: &str = "pmd-";
-/// How often a socket that comes is looked for.
+/// How often to check for a socket.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A switch and its database. Dropping it ends both.
@@ -31,8 +31,8 @@ impl OpenVswitch {
         Path::new(SCHEMA).is_file() && lab::preflight(&PROGRAMS).is_ok()
     }
 
-    /// Starts it with one thread that polls `cpu`. The sockets of its ports are files of `folder` with the ports' names. It shares
-    /// nothing with the machine's own one: no database, no folder, and no network, where its bridge is a device.
+    /// Starts it with one thread that polls on `cpu`. The sockets of its ports are files in `folder` with the ports' names. It
+    /// shares no database, no folder and no network namespace with the machine's own Open vSwitch: its bridge is a device there.
     pub fn start(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<Self> {
         let namespace = Namespace::create("bench")?;
         let database = start_database(&namespace, folder)?;
@@ -52,7 +52,7 @@ impl OpenVswitch {
     }
 }
 
-/// The server of a new database.
+/// Starts the server of a new database.
 fn start_database(namespace: &Namespace, folder: &Path) -> Result<Process> {
     let database = folder.join("db");
     let mut create = lab::command("ovsdb-tool")?;
@@ -65,7 +65,7 @@ fn start_database(namespace: &Namespace, folder: &Path) -> Result<Process> {
     Ok(server)
 }
 
-/// Writes what the switch finds when it starts.
+/// Writes the switch's configuration into the database.
 fn configure(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<()> {
     let mut command = lab::command("ovs-vsctl")?;
     command.arg(format!("--db={}", database_socket(folder))).arg("--no-wait");
@@ -73,9 +73,9 @@ fn configure(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<()> {
     command.arg(format!("other_config:pmd-cpu-mask={}", mask(cpu)));
     // The quotes are the database's.
     command.arg(format!(r#"other_config:dpdk-extra="{}""#, options().join(" ")));
-    // Packets' buffers for two ports fit into its memory. By default it asks for as many as fit for sixty, and may do without.
+    // With per-port memory, packet buffers for two ports fit. By default it would ask for as many as sixty ports need, and might start without any.
     command.arg("other_config:per-port-memory=true");
-    // Flows (milliseconds) and addresses (seconds) are not forgotten while others are measured.
+    // Long times, so that flows (milliseconds) and addresses (seconds) are not forgotten while others are measured.
     command.args(["other_config:max-idle=3600000", "--", "add-br", "guests"]);
     command.args(["--", "set", "bridge", "guests", "other_config:mac-aging-time=3600"]);
     command.args(["datapath_type=netdev", "fail_mode=standalone"]);
@@ -87,7 +87,7 @@ fn configure(folder: &Path, cpu: usize, ports: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
-/// One CPU, as a hexadecimal number.
+/// The mask of a CPU as a hexadecimal number.
 fn mask(cpu: usize) -> String {
     format!("0x{}{}", 1 << (cpu % 4), "0".repeat(cpu / 4))
 }
@@ -102,7 +102,7 @@ fn program(namespace: &Namespace, folder: &Path, name: &str, file: &str) -> Resu
     for kind in ["RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"] {
         command.env(format!("OVS_{kind}"), folder);
     }
-    // DPDK's, which would be a folder of the system.
+    // DPDK's folder, which would be a folder of the system.
     command.env("RUNTIME_DIRECTORY", folder);
     command.arg(format!("--unixctl={}", folder.join(format!("{name}.ctl")).display()));
     Ok(command)
@@ -127,29 +127,29 @@ fn wait_for(process: &mut Process, socket: &Path) -> Result<()> {
 
 /// How long a rival may take to start.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// Statistics that testpmd never comes to print. Without them it would wait for a key.
+/// A period of statistics after which testpmd never prints. Without it testpmd would wait for a key.
 const NEVER: &str = "--stats-period=1000000";
-/// Packets' buffers, which fit into its memory.
+/// The number of packet buffers, which fit into its memory.
 const MBUFS: &str = "--total-num-mbufs=16384";
-/// Large pages of 2 MiB that a program needs. Without them it has small ones.
+/// The pages of 2 MiB that a program needs. If fewer are free, it gets small pages.
 const HUGE_PAGES: u64 = 130;
 
-/// Options of DPDK's environment: no NIC, and no files that other programs of DPDK would share.
+/// Options of DPDK's environment: no NIC, and no files that DPDK's programs share.
 pub fn options() -> Vec<&'static str> {
     let memory: &[_] = match free_huge_pages() {
-        // Open vSwitch makes its memory dynamic, which small pages cannot be, unless it is told not to.
+        // Open vSwitch would use dynamic memory, which is impossible with small pages: `--legacy-mem` prevents it.
         0..HUGE_PAGES => &["--no-huge", "--legacy-mem", "--no-shconf"],
         _ => &["--in-memory", "--single-file-segments"],
     };
     [&["--no-pci", "--no-telemetry", "--iova-mode=va", "-m", "256"], memory].concat()
 }
 
-/// `dpdk-testpmd`, which sends each frame of one port out of the other, unread. It polls the CPU it is started on.
+/// `dpdk-testpmd`, which sends each frame of one port out of the other, unread. It polls on `cpu`.
 pub fn testpmd(cpu: usize, sockets: &[PathBuf; 2]) -> Result<Process> {
-    // It does not flush what it says when it has started, unless its output is a terminal.
+    // It does not flush its message that it has started, unless its output is a terminal.
     let mut command = lab::command("stdbuf")?;
     command.args(["--output=L", "dpdk-testpmd"]);
-    // The first of both threads only waits.
+    // The first of the two threads only waits.
     command.args(["--lcores", &format!("0@{cpu},1@{cpu}")]).args(options());
     for (n, socket) in sockets.iter().enumerate() {
         let device = format!("net_vhost{n},iface={},queues=1", socket.display());
@@ -161,7 +161,7 @@ pub fn testpmd(cpu: usize, sockets: &[PathBuf; 2]) -> Result<Process> {
     Ok(process)
 }
 
-/// Pages of 2 MiB that nobody uses.
+/// The number of free pages of 2 MiB.
 fn free_huge_pages() -> u64 {
     let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)

@@ -13,7 +13,7 @@ use crate::bench::pps::Cpus;
 use crate::error::{Error, Result};
 use crate::testbed::this;
 
-/// How long a back-end runs before it is measured: what others left in its caches goes, and its rings are looked at.
+/// How long a back-end runs before it is measured, so that its caches are its own again, and its rings are polled.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// A back-end, paused while it is not measured, and its front-end.
@@ -39,7 +39,7 @@ impl Subject {
         Ok(Self { name, back_end, front_end })
     }
 
-    /// Asks the front-end until neither process was disturbed, or gives up.
+    /// Repeats a request until neither process was disturbed, or gives up.
     pub fn sample(&mut self, request: Request) -> Result<Sample<Reply>> {
         self.running(|subject| {
             let front_end = Polling { pid: subject.front_end.pid(), threads: "" };
@@ -85,7 +85,7 @@ impl FrontEnd {
         command.args(["bench", "vhost-front-end", "--layout", &layout, "--sockets"]);
         command.args(back_end.sockets());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Its own group, so that Ctrl-C reaches only this process, which then ends it.
+        // The front-end has its own process group, so that Ctrl-C reaches only this process, which then ends it.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(lost)?;
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
@@ -95,7 +95,7 @@ impl FrontEnd {
         let mut front_end = Self { child, requests: Some(requests), replies };
         match front_end.reply()? {
             Reply::Ready => Ok(front_end),
-            reply => Err(Error::Failed(format!("the front-end said {reply:?}"))),
+            reply => Err(Error::Failed(format!("the front-end answered {reply:?}"))),
         }
     }
 
@@ -131,7 +131,7 @@ fn lost(error: std::io::Error) -> Error {
 
 impl Drop for FrontEnd {
     fn drop(&mut self) {
-        // It ends with its input, unless it waits for a frame.
+        // The end of its input ends it, unless it waits for a frame.
         drop(self.requests.take());
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -78,16 +78,16 @@ pub fn table(benchmark: &Benchmark) -> Table {
     table
 }
 
-/// A sample counts only if no polling process waited for its CPU for a larger share of it than this.
+/// A sample counts only if each polling process waited for its CPU for at most this share of the time.
 const LOST_MAX: f64 = 0.02;
 /// How often a sample that does not count is taken again.
 const TRIES: u32 = 4;
 
-/// What a sample came to.
+/// The result of a sample.
 pub struct Sample<T> {
-    /// What was measured; none if every try was disturbed.
+    /// The measured value; `None` if every try was disturbed.
     pub value: Option<T>,
-    /// Samples that were thrown away.
+    /// How many tries were thrown away.
     pub discarded: u32,
 }
 
@@ -95,7 +95,7 @@ pub struct Sample<T> {
 #[derive(Clone, Copy)]
 pub struct Polling {
     pub pid: u32,
-    /// How the names of the threads that poll begin. Others may wait for the CPU that they have.
+    /// The prefix of the polling threads' names. Other threads may wait for their CPU.
     pub threads: &'static str,
 }
 
@@ -117,7 +117,7 @@ impl<T> Sample<T> {
     }
 }
 
-/// For how long each process could have run so far, but others did.
+/// How long each process has waited for a CPU so far, while it could have run.
 fn waited(processes: [Polling; 2]) -> Result<[Duration; 2]> {
     let of = |process: Polling| -> Result<Duration> {
         let threads = lab::thread_times(process.pid)?;

@@ -1,4 +1,4 @@
-//! A virtual machine with many pairs of rings, for a back-end that notifies it.
+//! A virtual machine with many pairs of rings, whose notifications cost the back-end much.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -28,10 +28,10 @@ const FEATURES: u64 = 1 << 22 | 1 << 15;
 /// Entries of a ring, and bytes from one to the next.
 const SIZE: u16 = 16;
 const RING_LEN: usize = 0x1000;
-/// Where the rings end, and frames begin.
+/// The offset of the frames, which follow the rings.
 const FRAMES: usize = 2 * PAIRS_MAX * RING_LEN;
 const LEN: usize = FRAMES + PAIRS_MAX * PAGE;
-/// Descriptors that wait for a call, and those that a process keeps for all else.
+/// The most descriptors that wait for an eventfd; `OTHERS` are left for everything else in the process.
 const WAITERS_MAX: u64 = 500_000;
 const OTHERS: u64 = 1_000;
 
@@ -55,7 +55,7 @@ fn parts(ring: usize) -> RingAddresses {
 }
 
 impl Crowd {
-    /// Describes one to the back-end at the other end of `stream`, which serves it at some moment after this.
+    /// Describes a machine to the back-end at the other end of `stream`, which serves it some time later.
     pub fn boot(stream: UnixStream, pairs: usize) -> Result<Self, String> {
         let file = shm::create_memfd("vm", LEN / PAGE, PageSize::Small).map_err(text)?;
         let memory = Arc::new(Region::map(&file, 0, LEN).map_err(text)?);
@@ -87,9 +87,9 @@ impl Crowd {
         Ok(Self { front_end, memory, _file: file, pairs })
     }
 
-    /// Fills the counters of all calls, and has whoever writes to one wait.
+    /// Fills the counters of all eventfds for notifications, and makes writes to them block.
     pub fn fill_calls(&self) -> Result<(), String> {
-        // After the back-end has taken the descriptors, which makes them non-blocking.
+        // Wait for an answer first: the back-end makes the descriptors non-blocking when it takes them.
         self.front_end.get_features().map_err(text)?;
         for call in self.pairs.iter().flat_map(|pair| &pair.calls) {
             call.write(u64::MAX - 1).map_err(text)?;
@@ -100,7 +100,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Has an epoll instance watch a call by as many descriptors as this process may have, all of which each notification wakes. As long as this is kept.
+    /// Has an epoll instance watch an eventfd through as many descriptors as this process may have: each notification wakes them all, as long as the
+    /// result is kept.
     pub fn slow_calls(&self) -> Result<(OwnedFd, Vec<OwnedFd>), String> {
         let limit = getrlimit(Resource::Nofile);
         let most = limit.maximum.unwrap_or(u64::MAX).min(WAITERS_MAX);
@@ -120,7 +121,7 @@ impl Crowd {
         Ok((epoll, waiters))
     }
 
-    /// Sends a frame by each pair. The back-end notifies each ring that it was taken.
+    /// Sends a frame by each pair. The back-end notifies each pair that the frame was taken.
     pub fn send_by_all(&mut self, frame: &[u8]) -> Result<(), String> {
         let bytes = [&[0; HEADER], frame].concat();
         for (n, pair) in self.pairs.iter_mut().enumerate() {
@@ -140,7 +141,7 @@ impl Crowd {
     }
 }
 
-/// Another descriptor of an eventfd: the crate's type has no way to its flags.
+/// Another descriptor of an eventfd. The crate's type gives no access to its flags.
 fn descriptor(eventfd: &EventFd) -> Result<OwnedFd, String> {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(text)?;
     pidfd_getfd(&own, eventfd.as_raw_fd(), PidfdGetfdFlags::empty()).map_err(text)

@@ -1,4 +1,4 @@
-//! A virtual machine with a pair of rings, and whatever it wants to put on them.
+//! A virtual machine with a pair of rings, on which it may put anything.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use wire::ethernet::MacAddr;
 use super::session::{Description, GUEST, eventfds};
 use crate::bench::guest::text;
 
-/// What a Linux guest accepts: checksums and TSO both ways, mergeable buffers, indirect tables, event indices.
+/// The features of a Linux guest: checksums and TSO both ways, mergeable buffers, indirect tables, event indices.
 const FEATURES: u64 = 1 | 1 << 1 | 1 << 7 | 1 << 11 | 1 << 15 | 1 << 28 | 1 << 29;
 /// Bytes of the guest's memory.
 pub const LEN: usize = 8 << 20;
@@ -29,10 +29,10 @@ pub const SIZE: u16 = 256;
 pub const PAGE: usize = 4096;
 /// Bytes of the metadata before a frame.
 pub const HEADER: usize = 12;
-/// Numbers of the rings: the one that the guest receives by, and the one that it sends by.
+/// The numbers of the RX ring and the TX ring.
 pub const RX: usize = 0;
 pub const TX: usize = 1;
-/// What [`Machine::wait`] sees at the session's end.
+/// The event that [`Machine::wait`] gets at the session's end.
 const END: u64 = 1;
 /// Offsets in the memory: the rings, buffers to receive into, frames to send.
 const RINGS: [usize; 2] = [0, 0x1_0000];
@@ -42,7 +42,7 @@ pub const TX_DATA: usize = 4 << 20;
 
 /// A virtual machine with a pair of rings.
 pub struct Machine {
-    /// It keeps the session.
+    /// The front-end, which keeps the session.
     pub front_end: Frontend,
     pub mac: MacAddr,
     pub memory: Region,
@@ -53,9 +53,9 @@ pub struct Machine {
     file: OwnedFd,
     calls: [EventFd; 2],
     kicks: [EventFd; 2],
-    /// Both calls, and the session's end.
+    /// Watches both rings' notifications, and the session's end.
     epoll: Epoll,
-    /// Buffers that were posted apart.
+    /// How many buffers [`post_apart`](Self::post_apart) has posted.
     apart: usize,
 }
 
@@ -77,12 +77,12 @@ pub fn buffer(at: usize, len: usize, writable: bool) -> Offered {
 }
 
 impl Machine {
-    /// Describes one to the back-end at the other end of `stream`, which serves it at some moment after this.
+    /// Describes a machine to the back-end at the other end of `stream`, which serves it some time later.
     pub fn boot(stream: UnixStream, mac: MacAddr) -> Result<Self, String> {
         Self::boot_sparse(stream, mac, LEN)
     }
 
-    /// The same, with more memory, of which only the first [`LEN`] bytes are used here.
+    /// The same with more memory. Only the first [`LEN`] bytes are used here.
     pub fn boot_sparse(
         stream: UnixStream,
         mac: MacAddr,
@@ -107,7 +107,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Stops both rings, empties them, and has them served anew, as a guest's driver does when it starts again.
+    /// Stops both rings, empties them, and has them served anew, as a guest's driver does at a restart.
     pub fn restart(&mut self) -> Result<(), String> {
         for ring in [RX, TX] {
             self.front_end.get_vring_base(ring).map_err(text)?;
@@ -118,7 +118,7 @@ impl Machine {
         self.description().send_rings(&mut self.front_end.clone(), [0; 2])
     }
 
-    /// What its front-end says of it.
+    /// The description that its front-end sends.
     pub fn description(&self) -> Description<'_> {
         Description {
             features: FEATURES,
@@ -132,7 +132,7 @@ impl Machine {
         }
     }
 
-    /// Posts buffers of a page each, `most` at most and as many as there is room for.
+    /// Posts up to `most` buffers of a page each, as far as there is room.
     pub fn post(&mut self, most: usize) -> Result<(), String> {
         for place in 0..most {
             let buffer = buffer(RX_DATA + place * PAGE, PAGE, true);
@@ -148,12 +148,12 @@ impl Machine {
         self.memory_len
     }
 
-    /// Buffers that were posted apart.
+    /// How many buffers [`post_apart`](Self::post_apart) has posted.
     pub fn posted_apart(&self) -> usize {
         self.apart
     }
 
-    /// Posts as many buffers of a page as there is room for, each `apart` bytes behind the last one. Returns how many.
+    /// Posts buffers of a page, each `apart` bytes behind the last one, as far as the ring has room. Returns how many.
     pub fn post_apart(&mut self, range: Range<usize>, apart: usize) -> Result<u64, String> {
         let (mut posted, places) = (0, range.len() / apart);
         while self
@@ -173,13 +173,13 @@ impl Machine {
         self.file.try_clone().map_err(text)
     }
 
-    /// Gives pages to a part of such a file.
+    /// Allocates the pages of a part of such a file.
     pub fn fill(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
         let (start, len) = (range.start as u64, range.len() as u64);
         fallocate(file, FallocateFlags::empty(), start, len).map_err(text)
     }
 
-    /// Takes the pages of a part of such a file away.
+    /// Frees the pages of a part of such a file.
     pub fn hole(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
         let (start, len) = (range.start as u64, range.len() as u64);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -191,7 +191,7 @@ impl Machine {
         while self.tx.take().is_some() {}
     }
 
-    /// Takes all that was received. Returns the bytes, with metadata.
+    /// Takes all received frames. Returns their bytes, with metadata.
     pub fn take_all(&mut self) -> u64 {
         let mut bytes = 0;
         while let Some(used) = self.rx.take() {
@@ -200,7 +200,7 @@ impl Machine {
         bytes
     }
 
-    /// Shows the device what was offered, and notifies it if it wants that.
+    /// Publishes the offered buffers, and notifies the device if it wants that.
     pub fn kick(&mut self, ring: usize) -> Result<(), String> {
         let driver = if ring == RX { &mut self.rx } else { &mut self.tx };
         if driver.publish() {
@@ -216,7 +216,7 @@ impl Machine {
 
     /// Notifications since the last call.
     pub fn notifications(&self) -> u64 {
-        // Without any, a read would wait.
+        // A read fails if there were none: the eventfds do not block.
         self.calls.iter().map(|call| call.read().unwrap_or(0)).sum()
     }
 

@@ -1,4 +1,4 @@
-//! What a front-end says of a guest with one pair of rings.
+//! The messages of a vhost-user front-end that describe a guest with one pair of rings.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -19,9 +19,9 @@ const USER: u64 = 0x7f00_0000_0000;
 /// `VIRTIO_F_VERSION_1` and `VHOST_USER_F_PROTOCOL_FEATURES`, which each guest accepts.
 const ALWAYS: u64 = 1 << 32 | 1 << 30;
 
-/// A guest's memory and its rings: the one that it receives by, and the one that it sends by.
+/// A guest's memory, its RX ring and its TX ring.
 pub(in crate::bench) struct Description<'a> {
-    /// Bits beside those that each guest accepts.
+    /// Feature bits beside those that each guest accepts.
     pub(in crate::bench) features: u64,
     pub(in crate::bench) memory: &'a OwnedFd,
     pub(in crate::bench) memory_len: usize,
@@ -41,11 +41,11 @@ pub(in crate::bench) fn eventfds() -> Result<[EventFd; 2], String> {
 }
 
 impl Description<'_> {
-    /// Says it all. The back-end serves the rings at some moment after this.
+    /// Sends all messages. The back-end serves the rings some time later.
     pub(in crate::bench) fn send(&self, front_end: &mut Frontend) -> Result<(), String> {
         self.negotiate(front_end)?;
         self.send_memory(front_end, 1)?;
-        // The position of a packed ring has the lap's wrap counter in its highest bit.
+        // The highest bit of a packed ring's position is the wrap counter.
         let base = if self.layout == Layout::Packed { 0x8000 } else { 0 };
         self.send_rings(front_end, [base; 2])
     }
@@ -64,7 +64,7 @@ impl Description<'_> {
         front_end.set_features(wanted).map_err(text)
     }
 
-    /// Says where the memory lies, as `parts` regions of equal lengths.
+    /// Describes the memory as `parts` regions of equal lengths.
     pub(in crate::bench) fn send_memory(
         &self,
         front_end: &mut Frontend,
@@ -82,7 +82,7 @@ impl Description<'_> {
         front_end.set_mem_table(&regions).map(drop).map_err(text)
     }
 
-    /// Says where the rings are and at which positions they go on, and switches them on.
+    /// Describes the rings and the positions at which they go on, and switches them on.
     pub(in crate::bench) fn send_rings(
         &self,
         front_end: &mut Frontend,
@@ -91,7 +91,7 @@ impl Description<'_> {
         self.send_pair(front_end, 0, positions)
     }
 
-    /// The same of a pair of several.
+    /// The same for one of several pairs.
     pub(in crate::bench) fn send_pair(
         &self,
         front_end: &mut Frontend,
@@ -105,7 +105,7 @@ impl Description<'_> {
         rings.try_for_each(|ring| front_end.set_vring_enable(ring, true).map_err(text))
     }
 
-    /// Says by which descriptors the device notifies.
+    /// Sends the descriptors by which the device notifies.
     pub(in crate::bench) fn send_calls(&self, front_end: &mut Frontend) -> Result<(), String> {
         let mut calls = self.calls.iter().enumerate();
         calls.try_for_each(|(index, call)| front_end.set_vring_call(index, call).map_err(text))
@@ -136,7 +136,7 @@ impl Description<'_> {
     }
 }
 
-/// Connects to a socket whose back-end may still start.
+/// Connects to the socket of a back-end that may still be starting.
 pub(in crate::bench) fn connect(socket: &Path, limit: Duration) -> Result<UnixStream, String> {
     let end = Instant::now() + limit;
     loop {

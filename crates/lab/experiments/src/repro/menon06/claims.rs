@@ -1,4 +1,4 @@
-//! What the paper claims, compared with what was measured.
+//! The paper's claims, compared with the measurements.
 
 use report::{Claim, Rule, Unit};
 use schemars::JsonSchema;
@@ -60,7 +60,7 @@ fn ratio(rows: &[Row], figure: Figure, config: &str, to: &str) -> Option<f64> {
     Some(rate(config)? / rate(to).filter(|rate| *rate > 0.0)?)
 }
 
-/// A figure's rate with its optimisation over that without, in the paper and here.
+/// The ratio of a configuration's rate to the figure's unoptimised one, in the paper and here.
 fn over_none(rows: &[Row], figure: Figure, config: &str) -> (Option<f64>, Option<f64>) {
     let paper = find(rows, figure, config).and_then(|row| row.paper_ratio_to_none);
     (paper, ratio(rows, figure, config, figure.none()))
@@ -78,7 +78,7 @@ fn all_together(rows: &[Row]) -> Claim {
     statement.compare(TRANSMIT, what, here, Rule::at_least(4.4))
 }
 
-/// Table 1 at a rate that all reach: how busy the CPU is.
+/// Table 1 at a rate that all configurations reach: how busy the CPU is.
 fn paced(rows: &[Row]) -> [Claim; 2] {
     let row = |config| find(rows, Figure::Table1, config);
     let ratio = |of: &dyn Fn(&Row) -> Option<f64>, config, to| {
@@ -107,7 +107,7 @@ fn paced(rows: &[Row]) -> [Claim; 2] {
     ]
 }
 
-/// The shared pages of §4.2.
+/// The claim about the shared pages of §4.2.
 fn pool(rows: &[Row]) -> Claim {
     let calls = |config| {
         let row = find(rows, Figure::Thirteen, config)?;
@@ -156,9 +156,9 @@ pub struct Order {
     pub paper_slower: &'static str,
     /// The ratio of the two in the paper.
     pub paper_ratio: f64,
-    /// The same ratio here, at most 1.
+    /// The same ratio here, below 1.
     pub ratio: f64,
-    /// Whether the ranges of their rounds overlap, so that the order may be chance.
+    /// Whether the ranges of the two configurations' rounds overlap, so that the order may be chance.
     pub ranges_overlap: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Guest {
     pub nic: &'static str,
     /// The driver domain's receive buffers; guest memory has pages of the same size.
     pub buffers: Buffers,
-    /// Pages of `copy_pool`, which the guest and the driver domain share from the set-up on; 0 for none.
+    /// Pages of `copy_pool`, which the guest and the driver domain share from the start; 0 for none.
     pub copy_pool: u16,
 }
 
@@ -89,9 +89,9 @@ pub const SP: ServerKind = huge(NONE);
 pub const IOC: ServerKind = transmitting("basic", "header");
 /// The high-level interface alone.
 pub const HIGH: ServerKind = transmitting("high", "remap");
-/// The interface and the channel.
+/// The high-level interface and the I/O channel.
 pub const HIGH_IOC: ServerKind = transmitting("high", "header");
-/// All three.
+/// The high-level interface, the I/O channel and superpages.
 pub const HIGH_IOC_SP: ServerKind = huge(HIGH_IOC);
 
 // Receive. Only acknowledgements go back, and all configurations send them in the same way.
@@ -99,10 +99,10 @@ pub const HIGH_IOC_SP: ServerKind = huge(HIGH_IOC);
 pub const GUEST_NONE: ServerKind = receiving("flip", ZEROED);
 /// Copies from MTU-sized buffers.
 pub const GUEST_COPY: ServerKind = receiving("copy", RECYCLED);
-/// The same into one set of pages for all interfaces of the guest, which is mapped from the set-up on
-/// (§4.2): no packet needs a grant operation.
+/// The same into a set of pages for all interfaces of the guest, which is mapped from the start (§4.2): no packet
+/// needs a grant operation.
 pub const GUEST_COPY_POOL: ServerKind = pooled(GUEST_COPY);
-/// The same as `GUEST_COPY` with superpages.
+/// As `GUEST_COPY`, with superpages.
 pub const GUEST_COPY_SP: ServerKind = huge(GUEST_COPY);
 
 // The driver domain.
@@ -198,8 +198,8 @@ fn stack(buffers: Buffers) -> String {
 
 impl Guest {
     fn toml(&self, name: &str) -> String {
-        // The paper is older than GRO and than persistent grants, so its driver domain kept no guest pages mapped but
-        // those of the copy channel.
+        // The paper is older than GRO and persistent grants. Its driver domain kept only the pages of the copy
+        // channel mapped.
         let persistent_grants = if self.copy_pool > 0 { 512 } else { 0 };
         format!(
             "\n[[guest]]\nname = \"{name}\"\nmac = \"{}\"\naddresses = [\"{}\"]\n\

@@ -18,14 +18,14 @@ impl ::document::Document for Document {
 /// How it was measured.
 pub type Method = document::Method<Cpus>;
 
-/// Where the order differs from the paper's.
+/// Further results: where the order differs from the paper's.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Orders {
     /// Pairs of configurations.
     pub orders: Vec<Order>,
 }
 
-/// Compares what was measured with the paper.
+/// Compares the measurements with the paper.
 pub fn document(plan: &[Planned], seen: &Measurements, method: Method) -> Document {
     let rows = rows(plan, seen);
     let (claims, orders) = (claims(&rows), orders(&rows));

@@ -29,9 +29,9 @@ pub struct Sample {
     pub cpu: CpuSplit,
     /// The cost of a gigabyte.
     pub cost: Cost,
-    /// Operations of the hypervisor per [`PAYLOAD`] bytes received; none without pvnet.
+    /// Operations of the hypervisor per [`PAYLOAD`] bytes received; `None` without pvnet.
     pub per_packet: Option<BTreeMap<String, f64>>,
-    /// The share of the server CPU's time, 0 to 1, that a hypervisor below gave to others.
+    /// The share of the server CPU's time, 0 to 1, that this machine's hypervisor gave to others.
     pub stolen: f64,
 }
 
@@ -78,7 +78,7 @@ fn iperf<'a>(running: &'a Server, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<
     Iperf { zerocopy: key.program == Program::Sendfile, pace, cpus: [from.1, to.1], ..tcp }
 }
 
-/// What pvnet did during a transfer.
+/// pvnet's counters during a transfer.
 struct Activity {
     operations: Operations,
     /// Frames at the NIC, both ways.
@@ -143,9 +143,8 @@ fn sample(
     })
 }
 
-/// Divides the time of the server's CPU. Time that is neither the daemon's nor idle is the program's
-/// and its stack's: in a guest, in the driver domain, or on Linux, whose time is counted as the
-/// guest's.
+/// Divides the time of the server's CPU. Time that is neither the daemon's nor idle belongs to the program and its
+/// stack, in a guest or in the driver domain. On Linux it counts as the guest's.
 fn split(server: config::ServerKind, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let split = accounting::split(usage, hypervisor);
     match server {

@@ -1,5 +1,5 @@
-//! What the paper reports: Menon, Cox, Zwaenepoel, "Optimizing Network Virtualization in Xen",
-//! USENIX 2006, on a server whose one CPU saturates.
+//! The paper's numbers: Menon, Cox, Zwaenepoel, "Optimizing Network Virtualization in Xen", USENIX 2006, on a server
+//! whose only CPU saturates.
 
 use clap::ValueEnum;
 use schemars::JsonSchema;
@@ -23,13 +23,13 @@ named::named! {
         /// Transmit, by optimisation.
         #[value(name = "5")]
         Five => "5",
-        /// What the high-level interface saves each domain.
+        /// The savings of each domain by the high-level interface.
         #[value(name = "6")]
         Six => "6",
         /// The high-level interface over NICs that offer less.
         #[value(name = "7")]
         Seven => "7",
-        /// What the I/O channel saves the hypervisor.
+        /// The savings of the hypervisor by the I/O channel.
         #[value(name = "8")]
         Eight => "8",
         /// TLB misses on transmit.
@@ -65,7 +65,7 @@ impl Figure {
         }
     }
 
-    /// The figure's name for the unoptimised configuration, with which the others are compared.
+    /// The unoptimised configuration's name in the figure. The others are compared with it.
     pub fn none(self) -> &'static str {
         match self {
             Self::Table1 | Self::Three | Self::Four => XEN_GUEST,
@@ -112,11 +112,11 @@ pub struct Bar {
     pub direction: Direction,
     /// How it is sent.
     pub program: Program,
-    /// Its height in the paper, in Mb/s, where the paper gives the number.
+    /// Its height in the paper, in Mb/s, if the paper gives the number.
     pub mbps: Option<f64>,
     /// The rate that the stream does not exceed here, in Mb/s.
     pub pace: Option<u32>,
-    /// How busy the CPU is in the paper, in per cent, at a rate that its links limit.
+    /// How busy the CPU is in the paper, in per cent, at a rate that the links limit.
     pub busy_percent: Option<f64>,
     /// What the paper says in words.
     pub says: Option<&'static str>,
@@ -139,18 +139,18 @@ pub const GUEST_NONE: &str = "Guest-none";
 /// The unoptimised driver domain.
 pub const DRIVER_NONE: &str = "Driver-none";
 
-/// Rows of Table 1 at a rate that all reach.
+/// Native Linux at a rate that all configurations of Table 1 reach.
 pub const LINUX_PACED: &str = "Linux, paced";
 /// The unoptimised driver domain at that rate.
 pub const DRIVER_PACED: &str = "Xen-driver, paced";
-/// The optimised one.
+/// The optimised driver domain at that rate.
 pub const DRIVER_OPT_PACED: &str = "Xen-driver-opt, paced";
 
 const GLOBAL_PAGES: &str = "only the kernel can choose global pages on x86; programs cannot";
 const TLB_MISSES: &str = "TLB misses need performance counters; throughput is in figure 5";
 const NO_GAIN: &str = "no significant gain over none";
-/// The rate of the rows that compare how busy the CPU is, in Mb/s: the paper's are limited by its four
-/// links. All configurations reach it here.
+/// The rate of the rows that compare how busy the CPU is, in Mb/s. All configurations reach it here; in the paper,
+/// its four links limit it.
 const PACE: u32 = 1000;
 const LINK: &str = "limited by the paper's four links, not by the CPU";
 
@@ -319,8 +319,8 @@ fn guest_receive() -> Vec<Bar> {
     ]
 }
 
-/// The paper's ratio of a bar to another of the same figure and direction; none if the paper gives
-/// no number for one of them.
+/// The paper's ratio of a bar to another one of the same figure and direction. `None` if the paper gives no number
+/// for one of them.
 pub fn ratio(bar: &Bar, to: &str) -> Option<f64> {
     let other = bars().into_iter().find(|other| {
         other.figure == bar.figure && other.direction == bar.direction && other.config == to

@@ -56,7 +56,7 @@ fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
     let (key, note) = match (bar.feasibility, superpages) {
         (Feasibility::Impossible(why), _) => (Err(why.to_owned()), None),
         (Feasibility::Measure(server), Err(why)) if server.huge_pages() => {
-            // "All optimisations" can be measured without one of them; that one alone cannot.
+            // Without superpages, "all optimisations" can be measured, and superpages alone cannot.
             match bar.config.contains("-opt") {
                 true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
                 false => (Err(why.to_owned()), None),
@@ -109,10 +109,10 @@ mod tests {
     fn every_measurement_is_made_once() {
         let all = plan(&[], &[], Ok(()));
         let keys = keys(&all);
-        // Figures 5 and 7: 9; 10: 6; 11 and 13 with one Linux: 8; 3: 2 driver domains and Linux; these
-        // once more, paced.
+        // Figures 5 and 7: 9. Figure 10: 6. Figures 11 and 13, with one Linux: 8. Figure 3: two driver domains and
+        // Linux, and these once more, paced.
         assert_eq!(keys.len(), 9 + 6 + 8 + 3 + 3);
-        // Guest-copy sends as none does, and none receives as Guest-copy does, with superpages too.
+        // `Guest-copy` and `none` are the same server, also with superpages.
         assert_eq!(rounds::starts(&keys), 9 + 3 + 4 + 1 - 2);
     }
 

@@ -1,4 +1,4 @@
-//! The paper's bars beside what was measured.
+//! The paper's bars beside the measurements.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ pub struct Row {
     pub mbps: Option<Stats>,
     /// The median divided by that of the figure's unoptimised configuration.
     pub ratio_to_none: Option<f64>,
-    /// The same of the paper.
+    /// The paper's ratio to its unoptimised configuration.
     pub paper_ratio_to_none: Option<f64>,
     /// The median divided by that of native Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to_linux: Option<f64>,
-    /// The same of the paper.
+    /// The paper's ratio to native Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_ratio_to_linux: Option<f64>,
     /// The rate that the stream did not exceed, in Mb/s.
@@ -50,7 +50,7 @@ pub struct Row {
     /// The cost of the figure's first configuration divided by this one's, for the same bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_divided_by: Option<CostRatios>,
-    /// The same of the paper.
+    /// The paper's ratio of these costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_cost_divided_by: Option<CostRatios>,
     /// Operations of the hypervisor per 1448 bytes received.
@@ -83,7 +83,7 @@ pub struct CostRatios {
     pub hypervisor: Option<f64>,
 }
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Key, Sample>;
 
 /// The rows of a plan.

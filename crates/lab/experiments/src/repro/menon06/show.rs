@@ -35,7 +35,6 @@ fn figures(document: &Document) -> Vec<Figure> {
     figures.into_iter().collect()
 }
 
-/// The rows of a figure.
 fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
     document.rows.iter().filter(move |row| row.of == figure)
 }
@@ -134,7 +133,7 @@ fn remarks(document: &Document, figure: Figure) -> Vec<String> {
     remarks.into_iter().map(sentence).collect()
 }
 
-/// Below this share, in per cent, the server's CPU was not the limit.
+/// Per cent. If the server's CPU was less busy, it was not the limit.
 const SATURATED: f64 = 90.0;
 
 fn of_row(row: &Row) -> impl Iterator<Item = String> {

@@ -1,4 +1,4 @@
-//! Each mechanism of the paper off and on, once: what `pvnet-lab demo` shows of this experiment.
+//! Measures each mechanism of the paper off and on, once, for `pvnet-lab demo`.
 
 use super::measure::{Sample, measure};
 use super::paper::{Bar, DRIVER_NONE, Figure, GUEST_NONE, ratio};
@@ -12,12 +12,12 @@ use crate::repro::cpus::Cpus;
 pub struct Mechanism {
     /// Its name in rows.
     pub key: &'static str,
-    /// Its name for readers.
+    /// Its name in tables.
     pub label: &'static str,
     figure: Figure,
     off: &'static str,
     on: &'static str,
-    /// The configuration in place of `on` on a machine without superpages.
+    /// The configuration that replaces `on` on a machine without superpages.
     small: Option<&'static str>,
 }
 
@@ -32,7 +32,7 @@ const fn mechanism(
 const ALL: Mechanism =
     mechanism("all", "all three for sending", (Figure::Five, "none", "high-ioc-sp"));
 
-/// The mechanisms: all of them together, those for sending one on top of the other, then those for receiving.
+/// The mechanisms: all for sending together, each of them on top of the one before, then those for receiving.
 pub const MECHANISMS: [Mechanism; 6] = [
     Mechanism { small: Some("high-ioc"), ..ALL },
     mechanism("high", "TSO and checksum offload", (Figure::Five, "none", "high")),
@@ -42,12 +42,12 @@ pub const MECHANISMS: [Mechanism; 6] = [
     mechanism("copy", "copies, not exchanged pages", (Figure::Thirteen, GUEST_NONE, "Guest-copy")),
 ];
 
-/// What a mechanism gained.
+/// The gain by a mechanism.
 #[derive(Clone, Debug)]
 pub struct Gain {
-    /// Which.
+    /// The mechanism.
     pub mechanism: Mechanism,
-    /// Without and with it; none if this machine lacks what one of them needs.
+    /// Without and with it. `None` if this machine lacks something that one of them needs.
     pub samples: Option<[Sample; 2]>,
     /// The paper's factor.
     pub paper: Option<f64>,
@@ -61,7 +61,7 @@ impl Gain {
     }
 }
 
-/// Measures each configuration once. `step` gets a name before each, and its rate after.
+/// Measures each configuration once. `step` gets its name before, and `done` its rate after.
 pub fn gains(
     mechanisms: &[Mechanism],
     seconds: u32,
@@ -74,7 +74,7 @@ pub fn gains(
     let mut seen: Vec<(Key, Sample)> = Vec::new();
     let mut sample = |figure: Figure, config: &'static str| -> Result<(Bar, Option<Sample>)> {
         let planned = plan(&[figure], &[config.to_owned()], has_superpages);
-        // Figures 11 and 13 receive, and have one bar of a name; figure 5 sends.
+        // Each of these figures has a single bar of a name.
         let none = || Error::Failed(format!("figure {} has no {config}", figure.name()));
         let planned = planned.into_iter().next().ok_or_else(none)?;
         let Ok(key) = planned.key else { return Ok((planned.bar, None)) };

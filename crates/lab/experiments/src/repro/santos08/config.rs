@@ -18,17 +18,17 @@ named::named! {
     pub enum Line {
         /// A stack on the wire, without a guest and a daemon.
         Linux => "linux",
-        /// The driver domain maps nothing that stays, and gives pages away.
+        /// The driver domain keeps no page mapped, and flips pages to the guest.
         Original => "original",
         /// The receiving guest copies.
         GuestCopy => "guest-copy",
-        /// A queue of the card for the guest, into pages that stay mapped.
+        /// The guest has a queue of the card, which writes into pages that stay mapped.
         MultiqueueReuse => "multiqueue-reuse",
         /// The guest has a context of the card.
         Direct => "direct",
         /// Not in the paper: the driver domain copies from a tap's buffers, pvnet's default.
         Copy => "copy",
-        /// Not in the paper: the kernel copies from a tap's queue for the guest into the guest's pages.
+        /// Not in the paper: the guest has a queue of a tap, from which the kernel copies into the guest's pages.
         Steered => "steered",
         /// Not in the paper: the driver domain copies from its context's buffers.
         CopyFromCard => "copy-from-card",
@@ -50,7 +50,7 @@ impl From<Line> for &'static str {
     }
 }
 
-/// A line with packets that share an interrupt.
+/// A line and its interrupt coalescing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesced {
     /// How the guest receives.

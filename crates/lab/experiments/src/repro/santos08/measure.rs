@@ -1,4 +1,4 @@
-//! One stream of datagrams, and what each packet cost.
+//! Measures a stream of datagrams, and the cost of each packet.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Cost {
     pub driver: f64,
     /// The hypervisor.
     pub hypervisor: f64,
-    /// All of them.
+    /// The sum of the three.
     pub total: f64,
 }
 
@@ -43,14 +43,14 @@ pub struct Sample {
     pub direct: Option<f64>,
 }
 
-/// What a stream is like.
+/// A stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     /// Bytes of a packet, with its IP and UDP headers.
     pub size: u16,
     /// Packets per second that the peer sends.
     pub pps: u32,
-    /// How many of them without a pause.
+    /// Packets of a burst, which are sent without a pause.
     pub burst: u16,
     /// Seconds that are measured.
     pub seconds: u32,
@@ -60,7 +60,7 @@ pub struct Stream {
 const HEADERS: u16 = 28;
 /// How long before the measured time the stream begins.
 const WARM_UP: Duration = Duration::from_millis(250);
-/// Seconds that it may go on after the measured time. It is ended before.
+/// Seconds that the stream would go on after the measured time. It is ended before.
 const LONGER: u32 = 60;
 /// How long a sink may take to listen, and to end.
 const SLACK: Duration = Duration::from_secs(15);
@@ -94,7 +94,7 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
     if source.ended()?.is_some() {
         return Err(Error::Failed(format!("the source ended early: {}", source.stderr().trim())));
     }
-    // The sink ends last, so that it does not miss what is under way.
+    // The sink ends last, so that it does not miss packets in flight.
     source.stop()?;
     sink.stop()?;
     let arrived: Arrived = serde_json::from_str(&sink.stdout()).map_err(report::Error::from)?;
@@ -118,7 +118,7 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
     })
 }
 
-/// The share of the frames in guests' queues of taps that were put into the guests' pages.
+/// The share of the frames from taps' queues for guests that were put directly into the guests' pages.
 fn direct(before: &Status, after: &Status) -> Option<f64> {
     let counts = |status: &Status| {
         let queues = status.ports.iter().flat_map(|port| &port.guest_queues);

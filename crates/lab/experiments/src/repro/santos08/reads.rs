@@ -1,8 +1,8 @@
-//! What reading the payload costs a guest: whose cache the copy has warmed.
+//! Measures what reading the payload costs a guest, which depends on whose cache the copy has warmed.
 //!
 //! A guest with a kernel stack copies each payload several times, and only the first time is the payload in another CPU's
-//! cache. So this guest is a frontend without a stack. It takes the frames of a burst, then reads every byte of them, and
-//! the time of its thread is measured separately for both.
+//! cache. So this guest is a frontend without a stack. It takes the frames of a burst, then reads every byte of them. The
+//! time of its thread is measured separately for both.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::repro::server::{Machine, Network, Server, Setup, wire};
 use crate::repro::shares::Shares;
 use crate::repro::transfer::watch;
 
-/// The lines that are compared: who writes the payload into the guest's pages.
+/// The compared lines. They differ in who writes the payload into the guest's pages.
 pub const LINES: [Line; 4] = [Line::GuestCopy, Line::Copy, Line::Steered, Line::MultiqueueReuse];
 
-/// What one measurement is of.
+/// Identifies a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// How the guest receives.
@@ -48,7 +48,7 @@ impl Key for Reading {
     }
 }
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Reading, Sample>;
 
 /// Nanoseconds of CPU time per packet.
@@ -70,9 +70,9 @@ pub struct ReadRow {
     pub line: Line,
     /// Where the guest and the driver domain run.
     pub cpus: Placement,
-    /// Nanoseconds that a guest needs per packet which does not read it.
+    /// Nanoseconds of the guest per packet, without the reading.
     pub without_ns: Option<Stats>,
-    /// Nanoseconds that the reading of every byte takes besides.
+    /// Additional nanoseconds for reading every byte.
     pub read_ns: Option<Stats>,
     /// Nanoseconds of the driver domain and the hypervisor.
     pub driver_ns: Option<Stats>,
@@ -181,7 +181,7 @@ impl Experiment<Reading> for Readings<'_> {
     }
 }
 
-/// Frames, nanoseconds of the guest's thread, and nanoseconds of these in which it read.
+/// Counts of frames, of nanoseconds of the guest's thread, and of those nanoseconds in which it read.
 #[derive(Debug, Default)]
 struct Counts([AtomicU64; 3]);
 
@@ -205,9 +205,9 @@ struct Reader {
     thread: Option<JoinHandle<std::result::Result<(), String>>>,
 }
 
-/// Frames that are taken before they are read, at most: a ring.
+/// The most frames that are taken before they are read: as many as a ring has.
 const BATCH: usize = 256;
-/// How often the thread looks whether it should end.
+/// How often the thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Reader {
@@ -256,7 +256,7 @@ fn read_all(
     is_ended: &AtomicBool,
 ) -> std::result::Result<(), String> {
     let mut frames = vec![Received::default(); BATCH];
-    // What is read goes here. It stays in the first cache.
+    // The destination of reads, which stays in the first-level cache.
     let mut page = [0; 4096];
     let mut before = thread_cpu();
     while !is_ended.load(Ordering::Relaxed) {
@@ -293,7 +293,7 @@ fn read_all(
 pub(super) mod tests {
     use super::*;
 
-    /// A row of a line whose reading takes so long, with guest and driver domain apart.
+    /// A row of a line whose reading takes `read` ns, with guest and driver domain apart.
     pub fn read_row(line: Line, read: f64) -> ReadRow {
         let stats = |value| Some(Stats::single(value));
         let cpus = Placement::Apart;

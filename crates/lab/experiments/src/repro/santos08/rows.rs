@@ -9,7 +9,7 @@ use super::measure::{Cost, Sample};
 use super::{DEFAULT, MTU, over_linux};
 use crate::repro::rounds::{self, Key};
 
-/// What one measurement is of.
+/// Identifies a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// How the guest receives.
@@ -36,11 +36,11 @@ pub struct Row {
     pub coalesce: u16,
     /// Bytes of a packet, with its IP and UDP headers.
     pub size: u16,
-    /// What a packet cost: medians of each part.
+    /// The cost of a packet: the median of each part.
     pub ns_per_packet: Option<Cost>,
     /// The total's spread, in nanoseconds.
     pub total: Option<Stats>,
-    /// How much more than on Linux, as a part of it.
+    /// The extra cost over Linux's, as a part of Linux's.
     pub over_linux: Option<f64>,
     /// The paper's number.
     pub paper_over_linux: Option<f64>,
@@ -53,14 +53,14 @@ pub struct Row {
     /// The share of the frames that a tap's queue put into the guest's pages; none without such a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<f64>,
-    /// Why there is no measurement, or what a reader must know of it.
+    /// Why there is no measurement, or a remark on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// From this part of lost datagrams on, a row says so.
+/// If this part of the datagrams was lost, the row has a note.
 const LOSSY: f64 = 0.01;
-/// From this difference on, as a part of it, a row says that another number of packets shared an interrupt than wanted.
+/// If the packets per interrupt differ from the wanted number by this part of it, the row has a note.
 const OFF: f64 = 0.25;
 
 impl Key for Received {
@@ -100,7 +100,7 @@ fn name(line: Line, placement: Placement, coalesce: u16, size: u16) -> String {
     format!("{line}, {placement}, {coalesce} per interrupt, {size} bytes")
 }
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Received, Sample>;
 
 /// The rows of both figures.
@@ -171,7 +171,7 @@ pub(super) mod tests {
         Sample { cost, pps: 20_000.0, lost: 0.0, per_interrupt: None, direct: None }
     }
 
-    /// The key of such a line with packets of the MTU.
+    /// The key of a line with packets of the MTU.
     pub fn key(line: Line, coalesce: u16) -> Received {
         Received { line, placement: Placement::Together, coalesce, size: MTU }
     }

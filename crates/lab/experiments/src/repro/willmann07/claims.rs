@@ -1,4 +1,4 @@
-//! What the paper claims and what else is wanted, compared with what was measured.
+//! The paper's claims and other expectations, compared with the measurements.
 
 use report::{Claim, Rule, Unit};
 
@@ -21,8 +21,8 @@ fn mbps(row: &Row) -> Option<f64> {
     row.mbps.map(|stats| stats.median)
 }
 
-/// The rate for which the server's whole CPU would do. Where something else ends first, as the line or the client, rates
-/// say nothing of the server.
+/// The rate that the server's whole CPU would allow. If the line or the client is the limit, the rate itself says
+/// nothing about the server.
 fn mbps_of_a_cpu(row: &Row) -> Option<f64> {
     let busy = 1.0 - row.share?.idle;
     (busy > 0.0).then_some(mbps(row)? / busy)
@@ -81,7 +81,7 @@ fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
         if is_tx { 0.038 } else { 0.0 },
         Unit::Share,
     );
-    // The paper only expects it to cost less (§5.3).
+    // The paper only expects that an IOMMU costs less (§5.3).
     let iommu = statement(
         "§5.3",
         "an IOMMU per context protects for a fraction of the hypervisor's cost",
@@ -144,7 +144,7 @@ fn many_guests(rows: &[Row], direction: Direction) -> Vec<Claim> {
         statement(source, "24 guests have more with CDNA than with Xen", times, Unit::Times);
     let equal =
         statement(source, "24 guests cost less with CDNA than with Xen", times, Unit::Times);
-    // NICs that can do the same: on transmit both segment, on receive neither joins.
+    // Compare NICs with equal abilities: on transmit both segment, on receive neither merges.
     let (cdna, what) = match direction {
         Direction::Tx => (Config::CdnaTso, "CDNA with TSO ÷ Xen/Intel, 24 guests, Mb/s of a CPU"),
         Direction::Rx => (CDNA, "CDNA ÷ Xen/Intel, 24 guests, Mb/s of a CPU"),

@@ -23,11 +23,11 @@ named::named! {
         CdnaNone => "cdna-none",
         /// The same, protected by the hypervisor.
         CdnaHypervisor => "cdna-hypervisor",
-        /// By an IOMMU, which unmaps a page when it leaves the guest.
+        /// The same, protected by an IOMMU that unmaps a page when it leaves the guest.
         CdnaIommuStatic => "cdna-iommu-static",
-        /// By an IOMMU, which unmaps a buffer at once.
+        /// The same, protected by an IOMMU that unmaps a buffer at once.
         CdnaIommuStrict => "cdna-iommu-strict",
-        /// The same in batches.
+        /// The same, protected by an IOMMU that unmaps buffers in batches.
         CdnaIommuDeferred => "cdna-iommu-deferred",
         /// Protected by the hypervisor, with cards that segment TCP as the driver domain's NIC does. The paper's could not.
         CdnaTso => "cdna-hypervisor-tso",
@@ -37,12 +37,12 @@ named::named! {
 /// CDNA as in most of the paper.
 pub const CDNA: Config = Config::CdnaHypervisor;
 
-/// Frames that share a guest's interrupt at most.
+/// The most frames that share a guest's interrupt.
 const COALESCE_FRAMES: u32 = 64;
-/// How long a guest that waits for room may wait for them, in microseconds. On a slow line they take long.
+/// How long a guest that needs room may wait for as many frames, in microseconds. They take long on a slow line.
 const TX_MICROS: u32 = 2000;
 
-/// Mappings that a vif needs which maps what it sends and flips what it receives.
+/// Mappings that the daemon needs for a vif that maps sent frames and flips received ones.
 const MAPPINGS: u64 = 2048;
 
 impl Config {
@@ -90,7 +90,7 @@ impl Config {
         let (mac, addresses) = (rounds::mac(nic, guest), with_prefix(nic, guest));
         match self {
             Self::Native => String::new(),
-            // What the paper's Xen had: mapped pages to send, flipped ones to receive, and none that stay mapped.
+            // As in the paper's Xen, sent pages are mapped, received ones are flipped, and none stays mapped.
             Self::XenIntel | Self::XenRicenic => format!(
                 "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ngro = false\ntx = \"remap\"\n\
                  rx = \"flip\"\npersistent_grants = 0\n"
@@ -119,7 +119,7 @@ impl Setup for Config {
         self != Self::Native
     }
 
-    // As the paper's did over cards that cannot segment (§5.1).
+    // The paper's guests did so over cards that cannot segment (§5.1).
     fn segments_early(self) -> bool {
         matches!(self, Self::XenRicenic)
     }

@@ -1,4 +1,4 @@
-//! One transfer, and what it cost the server.
+//! Measures a transfer, and its cost to the server.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ pub struct Sample {
     pub mbps: f64,
     /// Where the server CPU's time went.
     pub share: Shares,
-    /// The share of that CPU which other programs and machines had.
+    /// The share of the server's CPU that other programs and machines had.
     pub others: f64,
-    /// Interrupts per second, of the driver domain and of all guests; none where nobody counts them.
+    /// Interrupts per second, of the driver domain and of all guests; `None` if they are not counted.
     pub interrupts: [Option<f64>; 2],
     /// Jain's index over the guests.
     pub jain: f64,
@@ -37,7 +37,7 @@ impl Sample {
     }
 }
 
-/// What a transfer is like.
+/// A transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
     /// Whether the guests send.
@@ -46,7 +46,7 @@ pub struct Transfer<'a> {
     pub seconds: u32,
     /// Connections of each guest on each NIC.
     pub connections: u32,
-    /// A limit of all connections together in 10⁶ bits per second, where no card limits them.
+    /// A limit of all connections together in 10⁶ bits per second, if no card limits them.
     pub limit: Option<u32>,
     /// TCP's congestion control.
     pub congestion: &'a str,
@@ -54,9 +54,9 @@ pub struct Transfer<'a> {
 
 /// Seconds before the client measures: it connects, and TCP finds its rate. More connections need longer.
 const WARM_UP: f64 = 1.0;
-/// The same for each guest.
+/// Additional seconds for each guest.
 const WARM_UP_EACH: f64 = 0.125;
-/// How much longer than we the client measures. It begins first.
+/// How much longer the client measures than this process. The client begins first.
 const MARGIN: Duration = Duration::from_millis(100);
 /// How long the client may take beyond its time.
 const SLACK: Duration = Duration::from_secs(15);
@@ -114,7 +114,7 @@ fn by_guest(outcome: &Outcome, guests: usize) -> Result<Vec<u64>> {
 /// Interrupts per second of the driver domain and of all guests.
 fn interrupts(before: &Status, after: &Status, wall: Duration) -> [Option<f64>; 2] {
     let per_second = |count: u64| count as f64 / wall.as_secs_f64().max(f64::EPSILON);
-    // A tap's readiness wakes a worker; nobody counts that.
+    // Without cards, a tap's readiness wakes a worker, and is not counted.
     let has_cards = !after.nics.is_empty();
     let of_driver = has_cards.then(|| per_second(driver_interrupts(before, after)));
     [of_driver, Some(per_second(guest_interrupts(before, after)))]

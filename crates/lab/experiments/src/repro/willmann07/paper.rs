@@ -1,5 +1,5 @@
-//! What the paper reports: Willmann, Shafer, Carr, Menon, Rixner, Cox, Zwaenepoel, "Concurrent Direct Network Access
-//! for Virtual Machine Monitors", HPCA 2007. One Opteron, two NICs of 1 Gb/s; Table 1 had six.
+//! The paper's numbers: Willmann, Shafer, Carr, Menon, Rixner, Cox, Zwaenepoel, "Concurrent Direct Network Access for
+//! Virtual Machine Monitors", HPCA 2007. One Opteron, two NICs of 1 Gb/s; Table 1 had six.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct Numbers {
 }
 
 impl Part {
-    /// All of them, in the paper's order.
+    /// All parts, in the paper's order.
     pub const ALL: [Self; 6] =
         [Self::Table1, Self::Table2, Self::Table3, Self::Table4, Self::Figure3, Self::Figure4];
 
@@ -84,7 +84,7 @@ impl Part {
             directions.iter().copied().flat_map(of).collect()
         };
         let by_guests = |direction| {
-            // Only on transmit are the paper's NICs unequal.
+            // The paper's NICs are unequal only on transmit.
             let equal = (direction == Tx).then_some(Config::CdnaTso);
             let configs: Vec<Config> = [Config::XenIntel, CDNA].into_iter().chain(equal).collect();
             let of = |guests: &u8| {

@@ -13,7 +13,7 @@ use crate::repro::rounds::{self, Key, mean};
 use crate::repro::shares::Shares;
 use crate::repro::transfer::Direction;
 
-/// What one measurement is of.
+/// Identifies a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transferred {
     /// The server.
@@ -27,16 +27,16 @@ pub struct Transferred {
 /// A row.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Row {
-    /// Where it belongs.
+    /// Its table or figure.
     #[serde(skip)]
     pub part: Part,
-    /// The table, if it is one's.
+    /// The table's number, if it is of a table.
     pub table: Option<&'static str>,
-    /// The figure, if it is one's.
+    /// The figure's number, if it is of a figure.
     pub figure: Option<&'static str>,
     /// The configuration.
     pub config: Config,
-    /// As the guests see it.
+    /// The direction as the guests see it.
     pub direction: Direction,
     /// Guests.
     pub guests: u8,
@@ -50,18 +50,18 @@ pub struct Row {
     pub packets_per_interrupt: Option<f64>,
     /// Jain's index over the guests.
     pub jain: Option<f64>,
-    /// Microseconds of the server's CPU per such packet, without idle time.
+    /// Microseconds of the server's CPU per payload of an MTU-sized frame, without idle time.
     pub us_per_packet: Option<Shares>,
     /// The share of the client's CPU that was busy.
     pub client_busy: Option<f64>,
     /// The paper's numbers.
     pub paper: Option<Numbers>,
-    /// Why there is no measurement, or what a reader must know of it.
+    /// Why there is no measurement, or a remark on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Interrupts per second; none where nobody counts them.
+/// Interrupts per second; none if they are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Interrupts {
     /// Of the driver domain.
@@ -94,7 +94,7 @@ impl Transferred {
     }
 }
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Transferred, Sample>;
 
 /// The rows of these parts.

@@ -19,7 +19,7 @@ pub fn sections(document: &Document) -> Vec<Section> {
     sections
 }
 
-/// Everything that a reader must know besides.
+/// Remarks that a reader needs.
 fn remarks(document: &Document) -> Vec<String> {
     notes(&document.rows).into_iter().chain(document.notes()).collect()
 }
@@ -34,7 +34,7 @@ fn rows(document: &Document, part: Part) -> impl Iterator<Item = &Row> {
     document.rows.iter().filter(move |row| row.part == part)
 }
 
-/// A number of here with the paper's in brackets.
+/// A number measured here, with the paper's in brackets.
 fn beside(here: Option<f64>, paper: Option<f64>, show: impl Fn(f64) -> String) -> String {
     let here = here.map_or_else(String::new, &show);
     paper.map_or(here.clone(), |paper| format!("{here} ({})", show(paper)))

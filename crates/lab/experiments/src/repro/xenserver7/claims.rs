@@ -1,4 +1,4 @@
-//! What the article claims, compared with what was measured or modelled.
+//! The article's claims, compared with the measurements or the model.
 
 use report::{Claim, Rule, Statement, Unit};
 
@@ -23,7 +23,7 @@ fn row(rows: &[Row], queues: usize) -> Option<&Row> {
     rows.iter().find(is(false)).or_else(|| rows.iter().find(is(true)))
 }
 
-/// A rate over that with one queue, both measured or both the model's.
+/// The ratio of the rate with `queues` queues to that with one, both measured or both the model's, and whether they are the model's.
 fn over_one(rows: &[Row], queues: usize) -> Option<(f64, bool)> {
     let row = row(rows, queues)?;
     let is_one = |other: &&Row| (other.queues, other.workers, other.model) == (1, 1, row.model);
@@ -31,7 +31,7 @@ fn over_one(rows: &[Row], queues: usize) -> Option<(f64, bool)> {
     Some((row.mbps?.median / one, row.model))
 }
 
-/// Says whether a number is the model's.
+/// Adds a remark to a claim if its number is the model's.
 fn from(claim: Claim, model: bool) -> Claim {
     if model { claim.differs("The number is the model's.") } else { claim }
 }
@@ -138,13 +138,13 @@ fn fits(checks: &[Check]) -> Vec<Claim> {
     if checks.is_empty() { Vec::new() } else { all.map(claim).into() }
 }
 
-/// How likely it is that the busiest queue of one more queues has more flows, with other ports.
+/// For each number of queues, the chance that its busiest queue has more flows than with one queue fewer, with other ports.
 pub fn dips(distributions: &[Distribution]) -> Vec<(usize, f64)> {
     let pairs = distributions.windows(2).filter(|pair| pair[0].queues + 1 == pair[1].queues);
     pairs.map(|pair| (pair[1].queues, pair[1].most.exceeds(&pair[0].most))).collect()
 }
 
-/// How likely at least one of these dips is, if every number of queues is measured with other ports.
+/// The chance of at least one such dip, if every number of queues is measured with other ports.
 pub fn any_dip(distributions: &[Distribution]) -> Option<f64> {
     let most = distributions.iter().map(|distribution| &distribution.most);
     (distributions.len() > 1).then(|| 1.0 - Shares::never_rise(most))
@@ -224,7 +224,7 @@ mod tests {
             (1..=8).map(|queues| Distribution::uniform(8, queues)).collect();
         let dips = dips(&uniform);
         assert_eq!(dips.len(), 7);
-        // Eight flows on two queues are never more on one than on one.
+        // The busiest of two queues never has more of the eight flows than a single queue.
         assert!(dips[0] == (2, 0.0) && dips[3].0 == 5);
         assert!(dips[3].1 > 0.1 && dips[3].1 < 0.5, "{dips:?}");
         assert!(any_dip(&uniform).unwrap() > dips[3].1);

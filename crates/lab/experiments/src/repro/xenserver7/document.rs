@@ -34,12 +34,12 @@ pub struct Streams {
     pub port_sets: usize,
 }
 
-/// What was computed.
+/// The computed results.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Computed {
     /// How streams spread over queues, by each hash.
     pub flows: Vec<Spreading>,
-    /// What the model is fed with, and how it fits what was measured; none without a measurement of one queue.
+    /// The model's input, and how it fits the measurements; none without a measurement of one queue.
     pub model: Option<Model>,
 }
 
@@ -53,11 +53,11 @@ pub struct Spreading {
     pub queues: Vec<Distribution>,
     /// The chance that the busiest queue has more streams than with one queue fewer, by the number of queues.
     pub dips: Vec<Dip>,
-    /// The chance of at least one of these.
+    /// The chance of at least one of these dips.
     pub any_dip: Option<f64>,
 }
 
-/// The chance that one more queue does worse.
+/// The chance that one more queue makes the busiest queue busier.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Dip {
     /// The queues, one more than before.
@@ -69,7 +69,7 @@ pub struct Dip {
 /// The model.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Model {
-    /// What it is fed with.
+    /// Its input.
     pub costs: Costs,
     /// Its predictions for measured points.
     pub checks: Vec<Check>,
@@ -91,7 +91,7 @@ pub fn document(
     method: Method,
 ) -> Document {
     let streams = method.own.streams as usize;
-    // It costs nothing, so it is not limited to what was measured.
+    // This costs nothing, so it is computed for more numbers of queues than are measured.
     let queues: BTreeSet<usize> = (1..=DEFAULT_QUEUES).chain(queues.iter().copied()).collect();
     let of = |of: &dyn Fn(usize) -> Distribution| queues.iter().map(|it| of(*it)).collect();
     let switch: Vec<Distribution> = of(&|queues| Distribution::of_sets(sets, queues));

@@ -1,4 +1,4 @@
-//! What the model is fed with, and how it fits what was measured.
+//! The model's input from the measurements, and how the model fits them.
 
 use super::flows::Hashes;
 use super::measure::Sample;
@@ -17,7 +17,7 @@ pub struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// These measurements.
+    /// Takes the measurements of `points` on a machine with `cpus` CPUs.
     pub fn new(seen: &'a Measurements, points: &'a [Point], cpus: usize) -> Self {
         Self { seen, points, cpus: cpus as f64 }
     }
@@ -30,12 +30,12 @@ impl<'a> Fit<'a> {
         self.mean(point, |sample| sample.daemon + sample.guests)
     }
 
-    /// The CPUs that nobody else had.
+    /// The CPUs that were not given to others.
     fn own_cpus(self, point: Point) -> Option<f64> {
         Some(self.cpus * (1.0 - self.mean(point, |sample| sample.stolen)?))
     }
 
-    /// The model's costs; none unless one queue was measured.
+    /// The model's costs; `None` unless one queue was measured.
     pub fn costs(self) -> Option<Costs> {
         let of = |of: fn(&Sample) -> f64| self.mean(ONE, of);
         let daemon = |point| self.mean(point, |sample| sample.daemon);
@@ -55,7 +55,7 @@ impl<'a> Fit<'a> {
         })
     }
 
-    /// How a KiB's cost rises with the share of the threads that have no CPU, where there is one worker.
+    /// How a KiB's cost rises with the share of the threads that have no CPU, with one worker.
     fn contention(self) -> Option<f64> {
         let point = |point: Point| {
             let crowding = self.mean(point, |sample| {
@@ -123,7 +123,7 @@ mod tests {
         let fit = Fit::new(&seen, &POINTS, 2);
         let checks = fit.checks(&fit.costs().unwrap(), &sets());
         let [one, two] = &checks[..] else { panic!("{checks:?}") };
-        // The rate of one queue is known.
+        // The rate of one queue is an input.
         assert!(one.is_input && one.error.abs() < 1e-9 && one.limit == Limit::Cpus, "{one:?}");
         assert_eq!((two.queues, two.workers, two.measured), (2, 2, 24_000.0));
         // More threads leave the CPUs less idle time.

@@ -18,7 +18,7 @@ pub const SERVER_PORT: u16 = 5201;
 
 /// Bytes of an Ethernet, an IPv4 and a TCP header.
 const HEADERS: usize = 14 + 20 + 20;
-/// A protocol and TCP's number in an IPv4 header.
+/// TCP's protocol number in an IPv4 header.
 const TCP: u8 = 6;
 
 /// The switch's hashes of one connection: of its segments with data, and of its acknowledgements.
@@ -26,7 +26,7 @@ const TCP: u8 = 6;
 pub struct Hashes {
     data: u32,
     acknowledgements: u32,
-    /// That of the article's kernels.
+    /// The hash of the article's kernels, which is the same for both directions.
     article: u32,
 }
 
@@ -41,7 +41,7 @@ pub struct Spread {
     pub used_to_receiver: usize,
 }
 
-/// How often, 0 to 1, something is a number.
+/// The distribution of a number: how often, 0 to 1, it has each value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares(BTreeMap<usize, f64>);
 
@@ -57,8 +57,8 @@ pub struct Distribution {
 }
 
 impl Hashes {
-    /// The hashes of a connection from this port of the left guest to the right one; none if the headers made here
-    /// were no frame.
+    /// The hashes of a connection from this port of the left guest to the right one; `None` if the headers made here
+    /// are no valid frame.
     pub fn of(port: u16) -> Option<Self> {
         Self::with_key(port, 0)
     }
@@ -139,12 +139,12 @@ impl Shares {
         self.0.iter().map(|(value, share)| *value as f64 * share).sum()
     }
 
-    /// The numbers that there are.
+    /// The values that occur.
     pub fn values(&self) -> impl Iterator<Item = usize> {
         self.0.keys().copied()
     }
 
-    /// How often it is this number.
+    /// How often it has this value.
     pub fn at(&self, value: usize) -> f64 {
         self.0.get(&value).copied().unwrap_or(0.0)
     }
@@ -160,7 +160,7 @@ impl Shares {
         so_far.0.values().sum()
     }
 
-    /// How often this is greater than an independent one.
+    /// How often this number is greater than an independent other one.
     pub fn exceeds(&self, other: &Self) -> f64 {
         let below = |value| other.0.range(..value).map(|(_, share)| share).sum::<f64>();
         let all = self.0.iter().map(|(value, share)| share * below(*value));
@@ -188,7 +188,7 @@ impl Serialize for Shares {
 }
 
 impl Distribution {
-    /// Of these sets of flows, by the switch's hash.
+    /// The distribution for these sets of flows, by the switch's hash.
     pub fn of_sets(sets: &[Vec<Hashes>], queues: usize) -> Self {
         let spreads: Vec<Spread> = sets.iter().map(|set| Spread::of(set, queues)).collect();
         Self {
@@ -214,8 +214,8 @@ impl Distribution {
         }
     }
 
-    /// Of `flows` flows whose hashes are independent and even: that of Linux's flow dissector, which netfront and
-    /// netback take modulo the number of queues, has a random key. Exact, not drawn.
+    /// The exact distribution for `flows` flows with independent and even hashes. Such is the hash of Linux's flow
+    /// dissector with its random key, which netfront and netback take modulo the number of queues.
     pub fn uniform(flows: usize, queues: usize) -> Self {
         let used = uniform_used(flows, queues);
         let up_to: Vec<f64> = (0..=flows).map(|most| uniform_up_to(flows, queues, most)).collect();
@@ -231,7 +231,7 @@ impl Distribution {
     }
 }
 
-/// How often 0, 1, 2 … queues are used: each further flow meets a used queue, or one more.
+/// How often 0, 1, 2 … queues are used: each further flow is on a used queue, or on a new one.
 fn uniform_used(flows: usize, queues: usize) -> Vec<f64> {
     let mut shares = vec![0.0; queues + 1];
     shares[0] = 1.0;
@@ -296,7 +296,7 @@ fn jhash_3words(a: u32, b: u32, c: u32, key: u32) -> u32 {
     c
 }
 
-/// Opens as many connections as iperf3 does, as often as `sets`, and returns the ports of its streams. They stay in a
+/// Opens as many connections as iperf3 does, `sets` times, and returns the ports of the streams. They stay in a
 /// namespace that is removed afterwards.
 pub fn port_sets(sets: usize, streams: usize) -> crate::error::Result<Vec<Vec<u16>>> {
     let namespace = Namespace::create("pvnet-ports")?;
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_words_are_mixed_as_in_the_kernel() {
-        // Worked out with another program.
+        // Computed with another program.
         assert_eq!(jhash_3words(1, 2, 3, 4), 0x13ed_7f7b);
         assert_eq!(jhash_3words(0, 0, 0, 0), 0xc0b0_a2c2);
     }

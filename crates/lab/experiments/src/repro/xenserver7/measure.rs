@@ -1,4 +1,4 @@
-//! One transfer, and what it cost.
+//! Measures a transfer and its cost.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::testbed::{Subject as _, Testbed, measure};
 pub struct Sample {
     /// Payload, in 10⁶ bits per second.
     pub mbps: f64,
-    /// The mean over the sender's rings that carried frames of the share of the time in which they were full.
+    /// The share of time in which the sender's rings were full: the mean over those that carried frames.
     pub ring_full: f64,
     /// The sender's rings that carried frames.
     pub rings: usize,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub locked: f64,
     /// The mean share of a CPU that a worker used.
     pub worker_busy: f64,
-    /// The share of the machine's CPUs that a hypervisor below gave to others.
+    /// The share of the CPUs' time that this machine's hypervisor gave to others.
     pub stolen: f64,
     /// The sender's congestion control, as iperf3 names it.
     pub congestion: Option<String>,
@@ -46,7 +46,7 @@ impl Sample {
     }
 }
 
-/// What a transfer is like.
+/// A transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
     /// Connections.
@@ -88,7 +88,7 @@ impl Counts {
     }
 }
 
-/// How long the threads ran whose names begin like this.
+/// The running times of the threads whose names begin with `prefix`.
 fn times<'a>(threads: &'a [ThreadTime], prefix: &'a str) -> impl Iterator<Item = Duration> + 'a {
     threads.iter().filter(move |thread| thread.name.starts_with(prefix)).map(|thread| thread.ran)
 }

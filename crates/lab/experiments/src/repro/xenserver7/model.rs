@@ -19,7 +19,7 @@ use super::flows::Spread;
 pub struct Costs {
     /// All of the daemon.
     pub daemon: f64,
-    /// Of that, the workers.
+    /// The workers' part of that.
     pub worker: f64,
     /// The threads of the sender's queues.
     pub sender_queues: f64,
@@ -31,8 +31,8 @@ pub struct Costs {
     pub locked: f64,
     /// What a second worker adds to the daemon's cost, with two queues.
     pub second_worker: f64,
-    /// What is added if no thread had a CPU of its own: the rise of the cost with the share of the threads without a
-    /// CPU, from the points with one worker.
+    /// The rise of the cost with the share of the threads without a CPU, from the points with one worker: as much is
+    /// added if no thread has a CPU of its own.
     pub contention: f64,
     /// The share of the CPUs' time in which they did nothing for the transfer.
     pub idle: f64,
@@ -56,10 +56,10 @@ named::named! {
     }
 }
 
-/// The machine that the model is of.
+/// The modelled machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Machine {
-    /// A CPU for each worker, of which there is one per queue, and eight for each guest.
+    /// A worker with a CPU of its own for each queue, and eight CPUs for each guest.
     Papers,
     /// This many CPUs for everything.
     Small {
@@ -70,7 +70,7 @@ pub enum Machine {
     },
 }
 
-/// Mb/s that a KiB per nanosecond is.
+/// A KiB per nanosecond, in Mb/s.
 pub const MBPS: f64 = 1024.0 * 8.0 * 1e3;
 /// The threads of the programs: iperf3 has one at each end (before version 3.16).
 const PROGRAMS: f64 = 2.0;
@@ -107,7 +107,7 @@ impl Costs {
         (2.0 * self.locked * others / workers.max(1) as f64).min(1.0)
     }
 
-    /// What the daemon and the guests take for a KiB, in nanoseconds, waits for locks included.
+    /// Nanoseconds of the daemon and the guests per KiB, including waits for locks.
     pub fn total(&self, workers: usize) -> f64 {
         self.daemon + self.waits(workers) + self.guests
     }
@@ -117,14 +117,14 @@ impl Costs {
         self.worker * locked / (1.0 - locked).max(f64::EPSILON)
     }
 
-    /// The same where all threads share `cpus` CPUs, and the share of these that is busy.
+    /// The same if all threads share `cpus` CPUs, and the busy share of these CPUs.
     fn shared(&self, spread: Spread, workers: usize, cpus: f64) -> (f64, f64) {
         let threads = threads(spread, workers);
         let alone = (1.0 - cpus / THREADS).max(0.0);
         let more = self.contention * (crowding(spread, workers, cpus) - alone);
-        // What the second worker adds has the waits for locks in it.
+        // The second worker's addition includes the waits for locks.
         let second = if workers > 1 { self.second_worker.max(self.waits(workers)) } else { 0.0 };
-        // All threads wait at once, as all five of the one queue's chain did.
+        // The CPUs are idle if all threads wait at once, as the five threads of one queue did.
         let busy = 1.0 - self.idle.powf(threads / THREADS);
         (self.daemon + self.guests + more + second, busy)
     }
@@ -141,7 +141,7 @@ impl Costs {
                 let stacks = self.guests - self.sender_queues - self.receiver_queues;
                 [
                     (used / (self.worker + self.waits(queues)), Limit::Workers),
-                    // Half of it at each end.
+                    // Half of the stacks' work is at each end.
                     (GUEST_CPUS as f64 * 2.0 / stacks.max(f64::EPSILON), Limit::Stacks),
                 ]
             }
@@ -171,11 +171,11 @@ pub struct Check {
     pub predicted: f64,
     /// Mb/s, the median.
     pub measured: f64,
-    /// How far the prediction is from the measurement, as a share of it.
+    /// The error of the prediction, as a share of the measurement.
     pub error: f64,
     /// What limits the rate, by the model.
     pub limit: Limit,
-    /// Whether the model is fed with this point's rate, so that they agree.
+    /// Whether this point's rate is an input of the model, so that both agree.
     pub is_input: bool,
 }
 

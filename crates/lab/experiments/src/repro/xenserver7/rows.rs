@@ -10,7 +10,7 @@ use super::model::{Costs, Limit, Machine};
 use crate::repro::rounds::{self, Key, mean};
 use crate::repro::xenserver7;
 
-/// What one measurement is of.
+/// Identifies a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Queues of each guest.
@@ -34,7 +34,7 @@ pub struct Row {
     pub ring_full: Option<f64>,
     /// CPU time of daemon and guests per KiB of payload, in nanoseconds.
     pub ns_per_kib: Option<f64>,
-    /// Its parts.
+    /// The parts of that cost.
     pub cost: Option<Cost>,
     /// The share of the workers' time in which one waited for an egress queue that another had locked.
     pub locked: Option<f64>,
@@ -45,9 +45,9 @@ pub struct Row {
     /// What limits the model's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// The paper's rate, where its text has one.
+    /// The paper's rate, if its text has one.
     pub paper_mbps: Option<f64>,
-    /// Why there is no measurement, or what a reader must know of it.
+    /// Why there is no measurement, or a remark on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -72,10 +72,10 @@ pub struct Flows {
     pub seen: Option<f64>,
 }
 
-/// From this share on, a note mentions the time that the hypervisor below gave to others.
+/// From this share on, a note mentions the time that this machine's hypervisor gave to others.
 const STOLEN: f64 = 0.02;
 
-/// What was measured, and what failed.
+/// The samples of all measurements, and the failures.
 pub type Measurements = rounds::Measurements<Point, Sample>;
 
 impl Key for Point {

@@ -24,7 +24,7 @@ pub fn sections(document: &Document) -> Vec<Section> {
 /// The heading of [`checks`].
 const CHECKS: &str = "The model for this machine, beside what was measured";
 
-/// Everything that a reader must know besides.
+/// Remarks that a reader needs.
 fn remarks(document: &Document) -> Vec<String> {
     let name = |row: &Row| format!("{} queues, {} workers", row.queues, row.workers);
     let of_row = |row: &Row| row.note.as_ref().map(|note| format!("{}: {note}.", name(row)));
@@ -156,7 +156,7 @@ pub fn page(document: &Document) -> Report {
     page
 }
 
-/// Points of the rows with this number of workers, or of the model's.
+/// The points of the rows for which `is` holds.
 fn points(
     document: &Document,
     is: impl Fn(&Row) -> bool,

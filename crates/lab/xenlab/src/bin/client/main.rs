@@ -1,4 +1,4 @@
-//! `client`: a frontend that has the habits of one of those that pvnet was not written with, and Linux's stack behind it, on a tap.
+//! `client`: a frontend with the habits of real ones other than Linux's. Behind it is Linux's network stack, on a tap.
 //!
 //! | real frontend | its habit |
 //! | --- | --- |
@@ -7,8 +7,8 @@
 //! | some TSO drivers | announce segmentation without a checksum to complete |
 //! | any | may send a packet whose chain has a slot of no bytes |
 //!
-//! It runs in a guest without xen-netfront, as root, where `xen-evtchn`, `xen-gntalloc` (with `limit=4096`) and `tun` are loaded,
-//! until SIGTERM, and prints what it counted as one line of JSON.
+//! It runs as root, in a guest without xen-netfront where `xen-evtchn`, `xen-gntalloc` (with `limit=4096`) and `tun` are loaded.
+//! At SIGTERM it prints its counters as one line of JSON, and ends.
 
 #![forbid(unsafe_code)]
 
@@ -33,10 +33,10 @@ use xenstore::XenbusState;
 use receive::Receiver;
 use transmit::Transmitter;
 
-/// How long a wait is when nothing happens.
+/// The longest wait when nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Connects one of this domain's interfaces with a tap.
+/// Connects one of this domain's interfaces to a tap.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -49,10 +49,10 @@ struct Cli {
     /// How many receive buffers are posted at a time.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=256))]
     buffers: u16,
-    /// Post buffers again after this time, and not at once.
+    /// Post buffers again after this time instead of at once.
     #[arg(long, value_name = "MS")]
     refill_ms: Option<u64>,
-    /// Keep something in the second half of each receive buffer.
+    /// Keep data of its own in the second half of each receive buffer.
     #[arg(long)]
     half_pages: bool,
     /// Take unsegmented frames from the stack, and announce them without a checksum to complete.
@@ -120,7 +120,7 @@ fn run(cli: &Cli) -> Outcome {
             PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(tap[0].as_fd(), PollFlags::IN),
         ];
-        // With a full ring, only a response goes on.
+        // While the ring is full, only responses matter: the tap is not polled.
         let watched = if transmitter.has_room() { &mut fds[..] } else { &mut fds[..1] };
         match poll(watched, Some(&Timespec::try_from(pause.unwrap_or(IDLE))?)) {
             Ok(_) | Err(Errno::INTR) => {}

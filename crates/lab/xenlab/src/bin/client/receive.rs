@@ -16,7 +16,7 @@ use xenlab::scenario::ClientReport;
 
 const HEADER: usize = size_of::<VirtioNetHdr>();
 const HALF: usize = PAGE_SIZE / 2;
-/// What is in the second half of a page that is not the backend's.
+/// The content of a page's second half, which the backend must not change.
 const CANARY: [u8; HALF] = [0xa5; HALF];
 
 /// The RX ring and its buffers, which are pages.
@@ -24,7 +24,7 @@ pub struct Receiver {
     ring: Ring<Rx>,
     pages: SharedPages,
     grefs: Vec<GrantRef>,
-    /// The pages that are posted, and those that are not.
+    /// The pages that are posted, in order; `free` has the others.
     posted: VecDeque<u16>,
     free: VecDeque<u16>,
     prod: u32,
@@ -46,7 +46,7 @@ impl Receiver {
         self.ring.gref()
     }
 
-    /// Asks for an event at the next response, unless there are some.
+    /// Whether there are responses. If not, asks for an event at the next one.
     pub fn has_responses(&self) -> bool {
         self.ring.has_responses(self.cons)
     }
@@ -66,7 +66,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Writes the frames that have come to the tap.
+    /// Writes the received frames to the tap.
     pub fn take_responses(&mut self, tap: BorrowedFd<'_>, report: &mut ClientReport) -> Outcome {
         let mut bytes = [0; HEADER + PAGE_SIZE];
         while self.cons != self.ring.rsp_prod() {
@@ -80,7 +80,7 @@ impl Receiver {
                 self.pages.copy_out(page + HALF, &mut half)?;
                 report.overwritten += u64::from(half != CANARY);
             }
-            // It offers neither scatter/gather nor to complete checksums.
+            // This frontend offers neither scatter/gather nor checksum completion.
             if response.id != id || response.flags & (MORE_DATA | EXTRA_INFO | CSUM_BLANK) != 0 {
                 return Err(format!("{response:?} to the request {id}").into());
             }

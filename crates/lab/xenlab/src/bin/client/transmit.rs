@@ -29,7 +29,7 @@ pub struct Transmitter {
     cons: u32,
     empty_fragments: bool,
     without_csum_blank: bool,
-    /// Packets so far, to have more than one kind of each habit.
+    /// Packets so far: each habit has two variants, in turn.
     packets: u32,
     buffer: Vec<u8>,
 }
@@ -56,12 +56,12 @@ impl Transmitter {
         self.ring.gref()
     }
 
-    /// Whether the largest packet has room.
+    /// Whether the ring has room for the largest packet.
     pub fn has_room(&self) -> bool {
         Tx::COUNT - self.prod.wrapping_sub(self.cons) >= SLOTS
     }
 
-    /// Asks for an event at the next response, unless there are some.
+    /// Whether there are responses. If not, asks for an event at the next one.
     pub fn has_responses(&self) -> bool {
         self.ring.has_responses(self.cons)
     }
@@ -94,7 +94,7 @@ impl Transmitter {
         report.unsegmented += u64::from(is_unsegmented);
         let mut tx = 0;
         if is_unsegmented && self.without_csum_blank {
-            // The backend must not need what is there.
+            // The backend must not use these two bytes.
             let at = HEADER + usize::from(header.csum_start.get() + header.csum_offset.get());
             self.buffer[at..at + 2].fill(0);
             tx = if self.packets.is_multiple_of(2) { DATA_VALIDATED } else { 0 };
@@ -120,7 +120,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Puts the bytes into the pages of the next slots. The first slot's size is that of its own bytes.
+    /// Puts the bytes into the pages of the next slots. The first slot's size counts only its own bytes.
     fn place(&mut self, frame: std::ops::Range<usize>) -> Outcome<Vec<TxRequest>> {
         let mut parts = Vec::new();
         let mut start = frame.start;

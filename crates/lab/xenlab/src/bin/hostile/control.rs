@@ -14,8 +14,8 @@ use crate::device::{Outcome, wait_until};
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
 
-/// The backend must refuse each: it has a reference that grants nothing, a length beyond the page, an offset whose sum
-/// with the length wraps (XSA-270), or an unknown type.
+/// The backend must refuse each request, because of a reference that grants nothing, a length beyond the page, an
+/// offset whose sum with the length wraps (XSA-270), or an unknown type.
 const REQUESTS: [(u16, [u32; 3]); 9] = [
     (0, [0, 0, 0]),
     (0xffff, [0, 0, 0]),
@@ -36,7 +36,7 @@ pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     leave(attack, link)
 }
 
-/// The same requests without pause: the worker that serves them has frames to carry, too.
+/// The same requests without pause. The worker that serves them also has frames to carry.
 pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let Some((link, mut control)) = connect(attack)? else { return Ok(None) };
     let deadline = Instant::now() + attack.duration();

@@ -50,7 +50,7 @@ pub fn bad_keys(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
-    // Offered to this domain, which is not the backend's.
+    // A port that is offered to this domain, not to the backend's.
     let (_another, port) = device.guest.alloc_unbound(device.guest.domid())?;
     attack.did(format!("ports 0, 1000, 4294967295, and {port}, which is for another domain"));
     for port in [0, 1000, u32::MAX, port.0] {

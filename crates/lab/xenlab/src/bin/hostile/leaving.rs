@@ -8,14 +8,14 @@ use crate::device::Outcome;
 use crate::link::Link;
 use crate::races::FLOWS;
 
-/// Connects. `main` then ends the process without closing the device.
+/// Connects. `main` then exits without closing the device.
 pub fn vanishes(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let link = Link::connect(attack.device)?;
     attack.did("the end of the process");
     attack.prove(link)
 }
 
-/// A child that is killed while both rings are full.
+/// Kills a child process while both rings are full.
 pub fn killed(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let vif = attack.cli.vif.to_string();
     let mut child = Command::new(std::env::current_exe()?)

@@ -21,7 +21,7 @@ const ECHO: Duration = Duration::from_secs(3);
 /// How often an echo is tried: one may be lost after an attack.
 const TRIES: u16 = 5;
 
-/// How a link's RX ring begins.
+/// The first contents of a link's RX ring.
 pub struct Shape {
     /// How many buffers are posted at first.
     pub buffers: u32,
@@ -220,7 +220,7 @@ impl Link {
 
     /// Posts a buffer with the given reference.
     fn post_as(&mut self, gref: GrantRef) {
-        // Below 256.
+        // The remainder is below 256.
         let id = u16::try_from(self.rx_prod % Rx::COUNT).unwrap_or(0);
         self.rx.request(self.rx_prod, RxRequest { id, pad: 0, gref: gref.0 });
         self.rx_prod = self.rx_prod.wrapping_add(1);
@@ -241,7 +241,7 @@ impl Link {
         self.notify()
     }
 
-    /// The received frames. Each must fit one buffer. Posts a new buffer for each.
+    /// Takes the received frames, each of which must fit one buffer. Posts a new buffer for each.
     pub fn receive(&mut self) -> Outcome<Vec<Vec<u8>>> {
         let mut frames = Vec::new();
         let before = self.rx_cons;

@@ -1,8 +1,8 @@
 //! `hostile`: a frontend that breaks the rules, one at a time.
 //!
-//! It runs in a guest without xen-netfront, as root, where `xen-evtchn` and `xen-gntalloc` (with `limit=4096`) are
-//! loaded. It uses raw store keys, raw ring words and raw slots, and prints its report as one
-//! line of JSON. Every attack begins with state 1, so that it can follow any other attack.
+//! It runs as root, in a guest without xen-netfront where `xen-evtchn` and `xen-gntalloc` (with `limit=4096`) are
+//! loaded. It uses raw store keys, raw ring words and raw slots, and prints its report as one line of JSON. Every
+//! attack begins with state 1, so that it can follow any other attack.
 
 #![forbid(unsafe_code)]
 
@@ -63,7 +63,7 @@ fn run(cli: &Cli, class: Class) -> Outcome {
     attack.note_state()?;
     println!("{}", serde_json::to_string(&attack.report)?);
     match class {
-        // Ends without closing the device.
+        // The device stays open.
         Class::Vanishes => std::process::exit(0),
         _ if cli.stay => loop {
             std::thread::park();
@@ -72,7 +72,7 @@ fn run(cli: &Cli, class: Class) -> Outcome {
     }
 }
 
-/// Runs an attack. Returns what the backend may still use.
+/// Runs an attack. Returns the link, whose pages the backend may still use.
 fn dispatch(attack: &mut Attack<'_>, class: Class) -> Outcome<Option<Link>> {
     match class {
         Class::ProducerAhead => rings::producer_ahead(attack),

@@ -31,7 +31,7 @@ pub fn unknown_extra(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     disables(attack, "an extra of type 9", ExtraInfo { kind: 9, ..ExtraInfo::default() })
 }
 
-/// A backend that accepted this would loop for ever.
+/// A backend that accepted a GSO size of 0 would loop for ever.
 pub fn empty_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let extra = ExtraInfo { kind: 1, flags: 0, data: [0, 0, 1, 0, 0, 0] };
     disables(attack, "a GSO size of 0", extra)

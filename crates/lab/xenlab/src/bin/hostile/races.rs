@@ -17,7 +17,7 @@ use crate::device::{Outcome, holds_within};
 use crate::frames;
 use crate::link::Link;
 
-/// How long slots of one connection are rewritten. The next round connects again.
+/// How long the slots of one connection are rewritten. The next round makes a new connection.
 const ROUND: Duration = Duration::from_millis(400);
 /// Frames of a flood per batch.
 const BATCH: u32 = 128;
@@ -37,7 +37,7 @@ fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -
     })
 }
 
-/// A request of one slot, valid or with a wrong grant, that does not break the ring.
+/// A request of one slot that does not break the ring. Its grant may be wrong.
 fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     let flags = [0, DATA_VALIDATED, CSUM_BLANK | DATA_VALIDATED][usize::from(random.below(3))];
     let mut slot = link.slot(random.below(64), random.below(1000), random.below(3000), flags);
@@ -52,7 +52,7 @@ fn random_request(random: &mut Random) -> TxRequest {
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }
 }
 
-/// Every slot may change between two reads. A backend that reads twice would send another frame than it checked.
+/// Every slot may change between two reads. A backend that reads a slot twice would send a frame that it has not checked.
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let deadline = Instant::now() + attack.duration();
@@ -118,12 +118,12 @@ pub fn multicast_flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     flood_with(attack, &frame)
 }
 
-/// The backend refuses each of them, which must not cost it more than a frame.
+/// The backend refuses each of these frames. A refusal must not cost it more than a valid frame.
 pub fn malformed_flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     flood_with(attack, &[0xff; 13])
 }
 
-/// Keeps the ring full of one frame. Prints [`FLOWS`] to standard error once it flows.
+/// Keeps the ring full of copies of one frame. Prints [`FLOWS`] to standard error once frames flow.
 fn flood_with(attack: &mut Attack<'_>, frame: &[u8]) -> Outcome<Option<Link>> {
     let device = attack.device;
     let mut link = Link::connect(device)?;
@@ -161,7 +161,7 @@ pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         let mut slots = Vec::new();
         for page in 0..64 {
             let [x, y] = (first + page).to_be_bytes();
-            // Sent to this guest, so that no other one receives them.
+            // The destination is this guest, so that no other one receives them.
             let frame = frames::plain(device.mac, MacAddr([2, 0x66, 0, 0, x, y]), 60);
             link.fill(page, &frame)?;
             slots.push(link.slot(page, 0, 60, 0));

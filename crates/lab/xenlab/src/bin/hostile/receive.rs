@@ -1,4 +1,4 @@
-//! A guest that hardly receives.
+//! Guests that receive almost nothing.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,14 @@ use crate::link::{Link, Shape};
 
 /// The time between two buffers.
 const BUFFER_INTERVAL: Duration = Duration::from_millis(100);
-/// How long [`stopping_receiver`] receives, and how long it stands still.
+/// How long [`stopping_receiver`] receives, in turn with a stop.
 const RUNS: Duration = Duration::from_millis(10);
+/// How long it stops.
 const STANDS: Duration = Duration::from_millis(150);
 /// The pause between two requests for replies.
 const QUESTION_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Single buffers, far apart, kept Linux's stall detection from firing while ever more frames waited.
+/// Single buffers, far apart, kept Linux's stall detection quiet while more and more frames waited.
 pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let mut link = Link::connect_as(device, Shape { buffers: 0, ..Shape::default() })?;
@@ -39,7 +40,7 @@ pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         }
     }
     attack.did(format!("{buffers} buffers for the replies to {questions} requests"));
-    // With a full ring of buffers, it is a normal guest again.
+    // With a full ring of buffers this is a normal guest again.
     link.post_up_to(Rx::COUNT);
     link.notify()?;
     attack.prove(link)

@@ -17,7 +17,7 @@ use crate::ring::Ring;
 
 /// How long the host may take to kill the backend, or to start the next one.
 const HOST_TIMEOUT: Duration = Duration::from_secs(180);
-/// How often the host's files are looked for: all domains share one processor.
+/// How often the host's files are polled: rarely, because all domains share one processor.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Frames that wait while no backend runs.
 const WAITING: u32 = 3;
@@ -38,7 +38,7 @@ pub fn responses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     closed_by_next(attack, link, format!("rsp_prod = {rsp_prod}, one ahead of req_prod"))
 }
 
-/// The last publication looks interrupted. The next backend repeats it from its ledger.
+/// Makes the last publication look interrupted: the next backend repeats it from its ledger.
 pub fn repeated_responses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let link = orphaned(attack)?;
     let rsp_prod = link.tx_prod().wrapping_sub(1);
@@ -49,7 +49,7 @@ pub fn repeated_responses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// The next backend reads each response as the first half of a request. Its id and status are a grant reference.
+/// The next backend reads each forged response as the first half of a request: its id and status become a grant reference.
 pub fn half_published(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = with_waiting_frames(attack)?;
     for n in 1..=WAITING {
@@ -88,8 +88,8 @@ pub fn revoked_frames(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Connects, sends an echo, and waits until the backend is dead. All requests of the TX ring are answered, the last one
-/// in a publication of a single response.
+/// Connects, sends an echo, and waits until the backend is dead. All requests of the TX ring are then answered; the
+/// last publication had a single response.
 fn orphaned(attack: &Attack<'_>) -> Outcome<Link> {
     let mut link = Link::connect(attack.device)?;
     link.echo(attack.device)?;

@@ -20,7 +20,7 @@ pub fn producer_ahead(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     Ok(Some(link))
 }
 
-/// The producer index goes back behind answered requests.
+/// The producer index goes back to before answered requests.
 pub fn producer_back(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;
     link.fill(0, &frames::idle(attack.device, 60))?;

@@ -18,7 +18,7 @@ fn connect(attack: &Attack<'_>) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Sends slots after which the backend must disable the interface.
+/// Sends slots for which the backend must disable the interface.
 fn disables(
     attack: &mut Attack<'_>,
     what: &str,
@@ -91,11 +91,11 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Linux's netback passed such packets on to drivers that expect the headers in one piece. pvnet must join
-/// and deliver them: the packets are valid.
+/// Linux's netback passed such packets on to drivers that expect the headers in one piece. The packets are valid:
+/// pvnet must join and deliver them.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;
-    // 72 bytes or more in slots of four: no header fits one slot.
+    // The headers of Ethernet and IP, 34 bytes, never fit one slot.
     for size in [4, 10, 33] {
         let tries = link.echo_split(attack.device, size)?;
         attack.did(format!("an echo in slots of {size} bytes, try {tries}"));

@@ -1,4 +1,4 @@
-//! What frontends other than Linux's do.
+//! Habits of frontends other than Linux's.
 
 use lab::Ping;
 
@@ -12,17 +12,17 @@ use super::testbed::{CLIENT, Side, Testbed};
 const SECONDS: u32 = 1;
 /// The size of a file, in MiB.
 const FILE: u32 = 1;
-/// Echoes of each size, and their sizes in bytes, for each place in a buffer that a backend could choose.
+/// The sizes of echoes in bytes, so that a backend could choose any place in a buffer.
 const SIZES: &str = "seq 18 104 1472";
 const OF_EACH_SIZE: u32 = 20;
-/// Receive buffers, and the bytes of an echo that comes in more fragments than that.
+/// Numbers of receive buffers, each with the bytes of an echo that has more fragments.
 const BURSTS: [(u16, u32); 2] = [(18, 40_000), (32, 60_000)];
 const ECHOES: u32 = 8;
-/// The part of netback's throughput that is expected of a guest that sends to dom0.
+/// The least part of netback's throughput for a guest that sends to dom0.
 const OF_NETBACK: f64 = 0.7;
-/// The part of the throughput with checksums to complete that is expected without them.
+/// The least throughput without checksums to complete, as a part of the throughput with them.
 const OF_COMPLETED: f64 = 0.95;
-/// The same where the guest's buffers limit it, which differs from run to run.
+/// As `OF_NETBACK`, where the guest's buffers limit the throughput: it differs from run to run.
 const LIMITED_BY_BUFFERS: f64 = 0.4;
 
 pub(super) fn half_pages(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
@@ -88,7 +88,7 @@ pub(super) fn tso_without_csum_blank(testbed: &mut Testbed<'_>) -> Result<(Strin
         let work = |guest: &Shell| {
             let rate = throughput(testbed, guest, side, "")?;
             let same = check::same_file(guest, testbed.dom0(), side.outer(), FILE)?;
-            // Both begin anew with each connection.
+            // Both backends count anew with each connection.
             Ok((rate, same, repaired(testbed, side)?))
         };
         let (done, report) = testbed.with_client(side, "--tso-without-csum-blank", work)?;
@@ -109,7 +109,7 @@ pub(super) fn tso_without_csum_blank(testbed: &mut Testbed<'_>) -> Result<(Strin
     Ok((seen, passed && is_fast))
 }
 
-/// How many checksums of the client's unsegmented packets a backend has repaired.
+/// The number of checksums that a backend has repaired in the client's unsegmented packets.
 fn repaired(testbed: &Testbed<'_>, side: Side) -> Result<u64> {
     if side == Side::Pvnet {
         return testbed.counted("gso_checksum_fixups");
@@ -150,7 +150,7 @@ fn throughput(testbed: &Testbed<'_>, guest: &Shell, side: Side, more: &str) -> R
     Ok(throughput.mbps)
 }
 
-/// Whether pvnet's rate is at least this part of netback's.
+/// Compares pvnet's rate with netback's. Returns a description, and whether the ratio is at least `least`.
 fn compared([netback, pvnet]: [f64; 2], least: f64) -> (String, bool) {
     let ratio = pvnet / netback;
     (format!("{ratio:.2} of netback's {netback:.1} Mb/s"), ratio >= least)

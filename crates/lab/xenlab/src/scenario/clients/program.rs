@@ -1,8 +1,8 @@
-//! An XDP program as an object file, which `ip link` loads: it drops ICMP, and passes all else.
+//! An XDP program that drops ICMP and passes everything else, as an object file for `ip link`.
 
 use std::ops::Range;
 
-/// An instruction of `linux/bpf.h`: its code, its destination's register and its source's, an offset and an immediate.
+/// An instruction of `linux/bpf.h`: code, destination register, source register, offset and immediate.
 type Instruction = (u8, u8, u8, i16, i32);
 
 const PROGRAM: [Instruction; 12] = [
@@ -15,10 +15,10 @@ const PROGRAM: [Instruction; 12] = [
     (0xbf, 4, 2, 0, 0),
     (0x07, 4, 0, 0, 34),
     (0x2d, 4, 3, 5, 0),
-    // So does what is not IPv4: its EtherType, as a little-endian load has it.
+    // So does a frame that is not IPv4. This is the EtherType as a little-endian load gives it.
     (0x69, 5, 2, 12, 0),
     (0x55, 5, 0, 3, 0x0008),
-    // And what is not ICMP.
+    // So does a packet that is not ICMP.
     (0x71, 5, 2, 23, 0),
     (0x55, 5, 0, 1, 1),
     // r0 = XDP_DROP
@@ -26,9 +26,9 @@ const PROGRAM: [Instruction; 12] = [
     (0x95, 0, 0, 0, 0),
 ];
 
-/// The section of [`drop_icmp`], by whose name `ip link` finds the program and knows its type.
+/// The name of [`drop_icmp`]'s section, by which `ip link` finds the program and its type.
 pub const SECTION: &str = "xdp";
-/// What sections and the program are called, and where each name starts.
+/// The names of the sections and of the program; below, the offset of each name.
 const NAMES: &[u8] = b"\0xdp\0.symtab\0.strtab\0drop_icmp\0";
 const XDP: u32 = 1;
 const SYMTAB: u32 = 5;
@@ -41,7 +41,7 @@ const SECTION_HEADER: u16 = 64;
 const SYMBOL: usize = 24;
 const EM_BPF: u16 = 247;
 
-/// The program as a relocatable ELF file: its header, the program, the symbols, the names, and the table of these three sections after an empty one.
+/// The program as a relocatable ELF file: header, program, symbols, names, and a table with an empty section and these three.
 pub fn drop_icmp() -> Vec<u8> {
     let text: Vec<u8> = PROGRAM.into_iter().flat_map(instruction).collect();
     let symbols = [vec![0; SYMBOL], symbol(text.len())].concat();
@@ -69,7 +69,7 @@ fn instruction((code, to, from, offset, immediate): Instruction) -> Vec<u8> {
     [&[code, registers][..], &offset.to_le_bytes(), &immediate.to_le_bytes()].concat()
 }
 
-/// `Elf64_Ehdr` of four sections, whose section 3 has the names of sections.
+/// `Elf64_Ehdr` of a file with four sections. Section 3 has the names of sections.
 fn header(table: usize) -> Vec<u8> {
     let half = |value: u16| value.to_le_bytes().to_vec();
     [
@@ -90,7 +90,7 @@ fn header(table: usize) -> Vec<u8> {
     .concat()
 }
 
-/// `Elf64_Shdr`, which tells where in the file a section is.
+/// `Elf64_Shdr`: a section's place in the file.
 #[derive(Default)]
 struct Section {
     name: u32,

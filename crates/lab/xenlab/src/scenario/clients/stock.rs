@@ -16,8 +16,8 @@ const FILE: u32 = 1;
 /// Payload of a TCP segment on Ethernet, with timestamps.
 const MSS: usize = 1448;
 
-/// xen-netfront takes a program for loaded whose backend leaves no room for it, and never runs it. It writes how much room it needs
-/// after it has told the backend to look, so that netback often misses it, and the program drops nothing: no measure for pvnet.
+/// xen-netfront tells the backend how much headroom a program needs, but only after it has asked the backend to look. netback often
+/// misses it: the program then counts as loaded, and never runs. So netback is no measure for pvnet here.
 pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let encoded = STANDARD.encode(drop_icmp());
     let script = format!(
@@ -50,13 +50,13 @@ pub(super) fn xdp(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok((seen.join("; "), passed))
 }
 
-/// What a guest saw of TCP to it.
+/// The TCP segments that came in at a guest.
 #[derive(Default)]
 struct Seen {
     segments: usize,
-    /// Those with more payload than a frame has.
+    /// Segments with more payload than a frame can have.
     unsegmented: usize,
-    /// Those whose checksum is not finished.
+    /// Segments with an unfinished checksum.
     unfinished: usize,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
         "printf '\\n[[guest]]\\nname = \"stock.1\"\\nguest_offloads = false\\n' >>/lab/pvnet.toml";
     testbed.host.run(key, COMMAND_TIMEOUT)?;
     testbed.pvnet.restart()?;
-    // It holds from the next connection on.
+    // The key applies from the next connection on.
     let devid = Side::Pvnet.devid();
     testbed.host.run(&format!("pvnet detach stock --vif {devid}"), COMMAND_TIMEOUT)?;
     let gone = format!("! [ -e /sys/class/net/eth{devid} ]");
@@ -91,7 +91,7 @@ pub(super) fn no_offloads(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok((format!("{}; with offloads {}", words(&without), words(&with)), passed))
 }
 
-/// Sends a file to the guest, and looks at what comes in, before its own GRO.
+/// Sends a file to the guest, and counts the segments that come in, without its own GRO.
 fn capture(testbed: &Testbed<'_>) -> Result<Seen> {
     let (guest, devid) = (testbed.stock.shell(), Side::Pvnet.devid());
     let address = Side::Pvnet.inner(STOCK);

@@ -1,4 +1,4 @@
-//! Two guests, one of them with a program for a frontend, and both backends.
+//! Two guests on both backends. One guest's frontend is the program `client`, the other's the kernel's.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::super::backend::{Backend, RunningBackend};
 use super::super::check::{self, POISON};
 use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
-/// Both serve a type of their own. dom0 has an address for each.
+/// Both backends run side by side: pvnet serves a backend type of its own. dom0 has an address for each.
 const CONFIGURATION: &str = r#"
 set -e
 modprobe -a xen-netback bridge
@@ -20,7 +20,7 @@ ip addr add 10.0.1.1/24 dev xenbr0
 ip link set xenbr0 up
 "#;
 
-/// The end of the client's address, and of the other guest's.
+/// The last byte of the client's address and of the other guest's.
 pub(super) const CLIENT: u8 = 3;
 pub(super) const STOCK: u8 = 2;
 
@@ -69,13 +69,13 @@ pub(super) fn mac(number: u8, devid: u32) -> String {
 pub struct ClientReport {
     /// Frames from the backend.
     pub received: u64,
-    /// Receive buffers in whose second half something else was found than the client had put there.
+    /// Receive buffers whose second half was changed.
     pub overwritten: u64,
     /// Receive buffers that came back with an error.
     pub rx_errors: u64,
     /// Frames to the backend.
     pub sent: u64,
-    /// Those of them that the backend is to segment.
+    /// Frames among them that the backend has to segment.
     pub unsegmented: u64,
     /// Requests that the backend refused.
     pub tx_errors: u64,
@@ -121,8 +121,8 @@ impl<'a> Testbed<'a> {
         self.dom0().until("an answer", &answers, COMMAND_TIMEOUT).map(drop)
     }
 
-    /// Runs the program `client` with these words on the interface of one side, and does something meanwhile. Returns also what it
-    /// counted.
+    /// Runs the program `client` with these arguments on the interface of one side, and does `work` meanwhile. Returns its result,
+    /// and the client's counters.
     pub(super) fn with_client<T>(
         &self,
         side: Side,
@@ -140,11 +140,11 @@ impl<'a> Testbed<'a> {
              ip link set eth{devid} up"
         );
         guest.run(&script, COMMAND_TIMEOUT)?;
-        // Both ends then know each other's address, if frames pass at all.
+        // After an echo, both ends know each other's address.
         let answers = format!("for n in $(seq 10); do ping -q -c 1 -W 1 {inner} && break; done");
         let answered = self.dom0().sh(&answers, COMMAND_TIMEOUT);
         let done = answered.and_then(|_| work(guest));
-        // It may have ended by itself: its own words say more than the error that follows from it.
+        // The client may have ended by itself. Its own output then says more than the error of `work`.
         guest.sh("kill $(pidof client)", COMMAND_TIMEOUT)?;
         let text = client.wait(COMMAND_TIMEOUT)?.text;
         let report = text.lines().last().unwrap_or_default();

@@ -12,10 +12,10 @@ use super::testbed::{
 const FILE: u32 = 4;
 /// Echoes on each path.
 const ECHOES: u32 = 3;
-/// Frames that are longer on average were not segmented.
+/// Bytes. If frames are longer on average, they were not segmented.
 const LONGEST: f64 = 1514.0;
 
-/// Two guests. The second has an interface in Open vSwitch too, if that runs.
+/// Creates two guests. With pvnet in dom0, the second one also has an interface in Open vSwitch.
 pub(super) fn create(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let mut second = Vec::new();
     if testbed.backend.domain().is_none() {

@@ -1,4 +1,4 @@
-//! A guest that uses netif's control ring: it chooses the hash that spreads its flows, and has its pages kept mapped.
+//! A guest that uses netif's control ring: it chooses the hash that spreads its flows, and has pvnet keep its pages mapped.
 //!
 //! Linux's xen-netfront has no control ring, so the frontend is pvnet's own.
 
@@ -15,7 +15,7 @@ use super::testbed::{BRIDGE, QUEUES, Testbed, address, verdict};
 const NUMBER: u8 = 4;
 /// The size of a flow, in MiB.
 const FLOW: u32 = 4;
-/// The port that flows go to, and the first one that they may come from.
+/// The port of the flows' server, and the first one for their clients.
 const SERVER: u16 = 5201;
 const PORTS: u16 = 40_000;
 /// The hash that the frontend asks for.
@@ -58,8 +58,8 @@ fn connect(testbed: &Testbed<'_>, guest: &Domu) -> Result<Job> {
     Ok(frontend)
 }
 
-/// Sends a flow that the guest's table has in `queue`. Returns how many frames came back from this queue and from the other one:
-/// the stack answers where a flow comes in.
+/// Sends a flow that the guest's table maps to `queue`. Returns how many frames came back from this queue and from the other
+/// one: the stack answers from the queue on which a flow comes in.
 fn flow(testbed: &Testbed<'_>, guest: &Domu, frontend: &Job, queue: u32) -> Result<[u64; 2]> {
     let before = sent(guest.shell(), frontend)?;
     let server = guest.spawn("iperf3 -s -1")?;
@@ -72,7 +72,7 @@ fn flow(testbed: &Testbed<'_>, guest: &Domu, frontend: &Job, queue: u32) -> Resu
     Ok(if queue == 0 { [first, second] } else { [second, first] })
 }
 
-/// A port of the bridge's address from which a flow's hash names this queue.
+/// A client's port at the bridge's address whose flow is mapped to this queue.
 fn port(queue: u32) -> Result<u16> {
     // A port may still be in use by the last flow.
     let used = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.subsec_micros() % 4096);
@@ -82,7 +82,7 @@ fn port(queue: u32) -> Result<u16> {
     found.ok_or_else(|| Error::content("the guest's hash", &missing()))
 }
 
-/// The queue of a flow from this port: the guest's table has the queues in turn.
+/// The queue of a flow from this port. The guest's table alternates between the queues.
 fn queue_of(port: u16) -> u32 {
     let [[a, b], [c, d]] = [port.to_be_bytes(), SERVER.to_be_bytes()];
     HASH.hash(&[10, 0, 0, 1, 10, 0, 0, NUMBER, a, b, c, d]) % 2

@@ -1,10 +1,10 @@
-//! A guest that boots over the network by iPXE's own frontend, in an HVM guest without a card.
+//! An HVM guest without an emulated card boots over the network, by iPXE's own frontend.
 //!
 //! ```text
 //!  iPXE, then Linux ── netif ── pvnet or netback ── bridge ── dom0: DHCP and HTTP
 //! ```
 //!
-//! iPXE has 18 receive buffers and takes no offloads. What it fetches shows that it arrived whole by running.
+//! iPXE has 18 receive buffers and takes no offloads. The files that it fetches arrived unchanged if Linux runs.
 
 use crate::Result;
 use crate::host::{DomuConfig, GuestType};
@@ -14,10 +14,10 @@ use super::testbed::{BRIDGE, BRIDGE_ADDRESS, Testbed, address, verdict};
 
 /// The number of the guest.
 const NUMBER: u8 = 9;
-/// A file each way once Linux runs, in MiB.
+/// The size of a file each way once Linux runs, in MiB.
 const FILE: u32 = 1;
 
-/// Gives out one address, and the name of iPXE's script.
+/// The DHCP server's configuration: one address, and the name of iPXE's script.
 const DHCP: &str = "start 10.0.0.9
 end 10.0.0.9
 interface xenbr0
@@ -36,12 +36,12 @@ pub(super) fn on_netback(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     boot(testbed, "vif")
 }
 
-/// Boots a guest, whose device has this driver.
+/// Boots a guest. Its device must have this driver.
 fn boot(testbed: &Testbed<'_>, driver: &str) -> Result<(String, bool)> {
     let config = DomuConfig::new("ipxe").vif(testbed.vif(NUMBER, BRIDGE, ",type=vif"));
     let config = DomuConfig { guest_type: GuestType::Ipxe, ..config };
     let dom0 = testbed.shell();
-    // The last file is the server's sign that all others have arrived.
+    // iPXE fetches the last file after all others have arrived: the server's log then has it.
     dom0.run(
         &format!(
             "set -e\nmkdir -p /run/www\nln -sf /lab/guests/vmlinuz /lab/guests/domu.cpio /run/www\n\
@@ -98,7 +98,7 @@ fn boot(testbed: &Testbed<'_>, driver: &str) -> Result<(String, bool)> {
     ))
 }
 
-/// Seconds from the request for the kernel to the one for the last file, by the server's log: `UPTIME CLIENT: url:PATH`.
+/// Seconds between the requests for the kernel and for the last file in the server's log: `UPTIME CLIENT: url:PATH`.
 fn duration(log: &str) -> Option<f64> {
     let at = |path: &str| {
         let line = log.lines().find(|line| line.ends_with(&format!("url:{path}")))?;

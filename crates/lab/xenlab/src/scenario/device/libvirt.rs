@@ -1,4 +1,4 @@
-//! libvirt instead of `xl`: it calls the same library of the toolstack, and that the same scripts.
+//! libvirt instead of `xl`. It calls the toolstack's library too, so the scripts are the same.
 
 use crate::Result;
 use crate::host::{Domu, DomuConfig, interface_xml};
@@ -8,7 +8,7 @@ use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 use super::lifecycle;
 use super::testbed::{BRIDGE, Testbed, address, verdict};
 
-/// There is no policy daemon to ask about root.
+/// Starts libvirt without authentication: there is no policy daemon to ask about root.
 const START: &str = r#"
 set -e
 mkdir -p /etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt
@@ -18,7 +18,7 @@ auth_unix_rw = "none"
 END
 libvirtd --daemon
 "#;
-/// What replaces the configuration with a device for each interface.
+/// Replaces the configuration that has a device for each interface.
 const OWN_SWITCH: &str = r#"
 cat >/lab/pvnet.toml <<'END'
 [daemon]
@@ -34,7 +34,7 @@ const UPLINK_ADDRESS: &str = "10.0.3.1";
 const GUEST_ADDRESS: &str = "10.0.3.2";
 const VIRSH: &str = "virsh --quiet --connect xen:///system";
 
-/// Two guests.
+/// Starts libvirt and two guests.
 pub(super) fn create(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let dom0 = testbed.host.dom0();
     dom0.run(START, COMMAND_TIMEOUT)?;
@@ -63,7 +63,7 @@ fn start(testbed: &Testbed<'_>, number: u8, vif: &str, address: &str) -> Result<
     Ok(guest)
 }
 
-/// A guest whose interface has no device and no bridge: its script has nothing to do.
+/// A guest on pvnet's own switch, without a device or a bridge: its script has nothing to do.
 pub(super) fn own_switch(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     testbed.backend.kill()?;
     testbed.shell().run(OWN_SWITCH, COMMAND_TIMEOUT)?;

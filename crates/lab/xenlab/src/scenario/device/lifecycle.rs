@@ -1,4 +1,4 @@
-//! Interfaces and guests that come and go, and what they leave.
+//! Interfaces and guests come and go, and must leave nothing.
 
 use crate::Result;
 
@@ -9,7 +9,7 @@ use super::testbed::{BRIDGE, BRIDGE_ADDRESS, MTU, Testbed, address, remains, ver
 /// The size of files, in MiB.
 const FILE: u32 = 1;
 
-/// What a daemon holds: descriptors, folders of ledgers, and devices in its domain.
+/// Counts what a daemon holds: descriptors, folders of ledgers, and devices in its domain.
 const HELD: &str = "ls /proc/$(pidof pvnet)/fd | wc -l; ls /run/pvnet/rings 2>/dev/null | wc -l; \
      ls -d /sys/class/net/vif* 2>/dev/null | wc -l";
 
@@ -19,7 +19,7 @@ pub(super) fn hot_plug(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     come_and_go(testbed, &attach, &format!("xl network-detach {id} 1 2>&1"))
 }
 
-/// A second interface of a guest, by commands of its toolstack. The one that detaches it has nothing to say.
+/// Attaches and detaches a second interface of a guest, by two commands of its toolstack. The second must print nothing.
 pub(super) fn come_and_go(
     testbed: &Testbed<'_>,
     attach: &str,
@@ -47,7 +47,7 @@ pub(super) fn come_and_go(
     ))
 }
 
-/// libxl leaves an interface whose script has failed until somebody detaches it.
+/// libxl keeps an interface whose script has failed until somebody detaches it.
 pub(super) fn failing_script(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let id = testbed.guests[0].id();
     let vif = testbed.vif(14, "nobr", "").replace(',', " ");
@@ -61,7 +61,7 @@ pub(super) fn failing_script(testbed: &mut Testbed<'_>) -> Result<(String, bool)
     let error = testbed.host.sh(&error, COMMAND_TIMEOUT)?.text;
     let state = testbed.store(&testbed.guests[0], 1)?;
     wrong.extend(state.wrong(&[("state", "2"), ("hotplug-status", "error")]));
-    // The script fails at the end too.
+    // The script fails at detaching too.
     testbed.host.sh(&format!("xl network-detach {id} 1"), COMMAND_TIMEOUT)?;
     wrong.extend(testbed.left(id, 1)?);
     let ping = check::ping(testbed.guests[0].shell(), BRIDGE_ADDRESS, 3)?;
@@ -77,7 +77,7 @@ pub(super) fn reboot(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     moved(testbed, old)
 }
 
-/// The restored domain has an interface of its own, and the guest's addresses.
+/// The restored domain has a new interface, and the guest's addresses.
 pub(super) fn save_and_restore(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let old = testbed.guests[0].id();
     testbed.guests[0].save_and_restore()?;
@@ -85,7 +85,7 @@ pub(super) fn save_and_restore(testbed: &mut Testbed<'_>) -> Result<(String, boo
     moved(testbed, old)
 }
 
-/// Checks the first guest's interface after its domain became another one.
+/// Checks the first guest's interface after its domain id has changed.
 fn moved(testbed: &Testbed<'_>, old: u32) -> Result<(String, bool)> {
     let guest = &testbed.guests[0];
     let mut wrong = testbed.left(old, 0)?;
@@ -132,7 +132,7 @@ pub(super) fn shutdown(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     }
     wrong.extend(remains(testbed.host.dom0(), "xl list | grep null")?);
     let held = testbed.shell().run(HELD, COMMAND_TIMEOUT)?;
-    // A new daemon has served nobody.
+    // Compare with a new daemon, which has served nobody.
     testbed.backend.restart()?;
     let fresh = testbed.shell().run(HELD, COMMAND_TIMEOUT)?;
     if held != fresh {

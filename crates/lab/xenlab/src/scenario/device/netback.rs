@@ -6,9 +6,9 @@ use crate::host::{DomuConfig, Shell};
 use super::super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
 use super::testbed::{BRIDGE, Facts, MTU, Testbed, address, mac, verdict};
 
-/// The guest's addresses, and the bridge's: netback's interface first.
+/// The addresses of the guest and of the bridge, first on netback's interface, then on pvnet's.
 const ADDRESSES: [(&str, &str); 2] = [("10.0.0.2", "10.0.0.1"), ("10.0.1.2", "10.0.1.1")];
-/// Times that the traffic goes through each.
+/// How often the traffic goes through each interface.
 const ROUNDS: usize = 5;
 /// The size of a file each way, in MiB.
 const FILE: u32 = 8;
@@ -64,7 +64,7 @@ pub(super) fn connected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok(verdict(names.join(" and "), &wrong))
 }
 
-/// What went through one of the two.
+/// The traffic through one of the two interfaces.
 #[derive(Default)]
 struct Sums {
     rates: Vec<f64>,
@@ -112,7 +112,7 @@ pub(super) fn compared(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok(verdict(seen, &wrong))
 }
 
-/// Bytes and frames that came from the guest between two readings of a device.
+/// The bytes and frames that a device got from the guest between two readings.
 fn delta(before: &Result<Facts>, after: &Result<Facts>) -> (f64, f64) {
     let (Ok(before), Ok(after)) = (before, after) else { return (0.0, 0.0) };
     let of = |name: &str| after.number(name) - before.number(name);

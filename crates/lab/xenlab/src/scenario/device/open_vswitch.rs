@@ -7,13 +7,13 @@ use super::super::{COMMAND_TIMEOUT, check};
 use super::restart;
 use super::testbed::{SWITCH, SWITCH_ADDRESS, Testbed, device_name, mac, verdict};
 
-/// The number of the interface in the switch among those of its guest.
+/// The number of the guest's interface that is in the switch.
 const DEVID: u32 = 1;
 const ADDRESS: &str = "10.0.2.3";
 const FILE: u32 = 4;
 
-/// The kernel's datapath. `crc32c_generic` is loaded by an alias otherwise. Open vSwitch 3.1 hears nothing of unknown frames if it
-/// starts in the first ten seconds after the boot.
+/// Starts Open vSwitch with the kernel's datapath. `crc32c_generic` is loaded by its name, because images have no
+/// aliases of modules. Open vSwitch 3.1 gets no unknown frames if it starts in the first ten seconds after the boot.
 const START: &str = r#"
 set -e
 modprobe -a crc32c_generic openvswitch
@@ -28,7 +28,7 @@ ip addr add 10.0.2.1/24 dev ovsbr0
 ip link set ovsbr0 up
 "#;
 
-/// Starts it in dom0.
+/// Starts Open vSwitch in pvnet's domain, which is dom0.
 pub(super) fn start(testbed: &Testbed<'_>) -> Result<()> {
     testbed.shell().run(START, COMMAND_TIMEOUT).map(drop)
 }

@@ -9,27 +9,27 @@ use super::testbed::{Testbed, device_name, mac, verdict};
 /// An interface in the integration bridge.
 struct Interface {
     guest: usize,
-    /// Its number there.
+    /// The number of the guest's interface.
     devid: u32,
     /// The number of its logical switch.
     switch: u8,
     /// The number of its MAC address.
     number: u8,
-    /// The script that the toolstack runs.
+    /// The toolstack's script for it.
     script: &'static str,
 }
 
-/// Of the first one an operator sets the `iface-id`, of the second one a script does.
+/// An operator sets the `iface-id` of the first one, a script that of the second one.
 const INTERFACES: [Interface; 2] = [
     Interface { guest: 0, devid: 1, switch: 3, number: 15, script: "vif-openvswitch" },
     Interface { guest: 1, devid: 2, switch: 4, number: 16, script: "vif-ovn" },
 ];
 const MTU: u32 = 1442;
 const FILE: u32 = 4;
-/// Waits until the host has done what the northbound database says.
+/// Waits until the host has applied the northbound database.
 const SYNC: &str = "ovn-nbctl --timeout=60 --wait=hv sync";
 
-/// A central host and dom0 as a host of it. Open vSwitch runs.
+/// Starts OVN's central part, and dom0 as its host. Open vSwitch runs already.
 const START: &str = r#"
 set -e
 mkdir -p /run/ovn /etc/ovn /var/log/ovn /var/lib/ovn
@@ -58,7 +58,7 @@ chmod 755 /etc/xen/scripts/vif-ovn
 "#;
 
 impl Interface {
-    /// What DHCP tells its guest.
+    /// The address that its guest gets by DHCP.
     fn address(&self) -> String {
         format!("10.{}.0.2", self.switch)
     }
@@ -72,7 +72,7 @@ impl Interface {
         format!("{}-{}", guest.name(), self.devid)
     }
 
-    /// The command that makes its logical switch, behind the router, and its port.
+    /// The command that makes its logical switch behind the router, and its logical port.
     fn network(&self, port: &str) -> String {
         let (switch, router, address) = (self.switch, self.router(), self.address());
         let (mac, own) = (mac(self.number), format!("0e:00:00:00:0{switch}:01"));
@@ -87,7 +87,7 @@ impl Interface {
         )
     }
 
-    /// The toolstack's script puts its device into the integration bridge. Its guest asks OVN for its address.
+    /// Plugs it in: the toolstack's script puts its device into the integration bridge, and its guest asks OVN for its address.
     fn join(&self, testbed: &Testbed<'_>, guest: &Domu) -> Result<()> {
         let (shell, port) = (testbed.shell(), self.port(guest));
         shell.run(&self.network(&port), COMMAND_TIMEOUT)?;
@@ -106,7 +106,7 @@ impl Interface {
         lease::ask(guest.shell(), &format!("eth{}", self.devid))
     }
 
-    /// What is not as it should be.
+    /// The differences from the expected state.
     fn wrong(&self, testbed: &Testbed<'_>, guest: &Domu) -> Result<Vec<String>> {
         let store = testbed.store(guest, self.devid)?;
         let mut wrong = store.wrong(&[("hotplug-status", "connected"), ("state", "4")]);
@@ -142,7 +142,7 @@ pub(super) fn connected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok(verdict(seen, &wrong))
 }
 
-/// An access rule for the second guest; and both interfaces go.
+/// Tries an access rule for the second guest, then unplugs both interfaces.
 pub(super) fn protected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let (shell, from) = (testbed.shell(), testbed.guests[0].shell());
     let other = &INTERFACES[1];

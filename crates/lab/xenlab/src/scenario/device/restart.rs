@@ -7,7 +7,7 @@ use super::super::COMMAND_TIMEOUT;
 use super::super::check::{self, Transfer};
 use super::testbed::{BRIDGE, Testbed, address, device_name, verdict};
 
-/// Echoes that show that frames still pass.
+/// The number of echoes that show that frames still pass.
 const ECHOES: u32 = 3;
 
 pub(super) fn kill(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
@@ -44,7 +44,7 @@ pub(super) fn during_a_restart(
     transfer.finish()
 }
 
-/// An operator switches offloads off for a guest that forwards frames as it gets them, such as a FreeBSD router, and does so once.
+/// An operator switches offloads off once, for a guest that forwards frames unchanged, such as a FreeBSD router. They must stay off.
 pub(super) fn operators_features(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let name = device_name(&testbed.guests[0], 0);
     let features = |testbed: &Testbed<'_>, change: &str| -> Result<Vec<String>> {
@@ -74,7 +74,7 @@ fn ifindexes(testbed: &Testbed<'_>) -> Result<Vec<String>> {
     testbed.guests.iter().map(index).collect()
 }
 
-/// Whether a device was in the bridge all the time, as `ip monitor link` has it. The kernel may leave out a short loss of the carrier.
+/// Whether a device was in the bridge all the time, by the log of `ip monitor link`. The log need not have a short loss of the carrier.
 fn stayed(log: &str, name: &str) -> bool {
     let marked = format!(" {name}: ");
     let is_in =

@@ -1,4 +1,4 @@
-//! A guest behind a route, where Xen's `vif-route` puts its device.
+//! A guest behind a route, which Xen's `vif-route` makes.
 //!
 //! ```text
 //!  first guest ── vif ─── dom0 routes, and answers ARP ─── ovsbr0 ── second guest
@@ -12,17 +12,17 @@ use super::super::{COMMAND_TIMEOUT, check};
 use super::restart;
 use super::testbed::{Facts, SWITCH, SWITCH_ADDRESS, Testbed, device_name, mac, verdict};
 
-/// The number of the routed interface among those of its guest.
+/// The number of the guest's interface that is routed.
 const DEVID: u32 = 1;
-/// The addresses of the guest, and of the one behind dom0. They are in one subnet, so each asks by ARP for the other.
+/// The addresses of the guest and of the one behind dom0. They are in one subnet, so each asks for the other by ARP.
 const ADDRESS: &str = "10.0.2.2";
 const BEHIND: &str = "10.0.2.3";
-/// The MTU that the toolstack gives the device, in bytes: the script sets none, and tells the guest none.
+/// The MTU that the toolstack gives the device, in bytes. The script does not set it, nor tell it to the guest.
 const MTU: &str = "1300";
 const ECHOES: usize = 5;
 const FILE: u32 = 4;
 
-/// What a host with routed guests has: it forwards, and answers ARP for them on its own network.
+/// Settings of a host with routed guests: it forwards, and answers ARP for them on its own network.
 const ROUTER: &str = "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.ovsbr0.proxy_arp=1";
 
 pub(super) fn connected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
@@ -55,7 +55,7 @@ pub(super) fn connected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok(verdict(seen, &wrong))
 }
 
-/// Restarts the daemon, and removes the interface.
+/// Restarts the daemon during a file, then removes the interface.
 pub(super) fn kill(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     let before = testbed.device(&testbed.guests[0], DEVID)?;
     let (from, to) = (testbed.guests[0].shell().clone(), testbed.guests[1].shell().clone());
@@ -76,7 +76,7 @@ pub(super) fn kill(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
     Ok(verdict(seen, &wrong))
 }
 
-/// What is not as the script and the toolstack have set it.
+/// The differences from what the script and the toolstack have set.
 fn as_routed(testbed: &Testbed<'_>, guest: &Domu) -> Result<Vec<String>> {
     let name = device_name(guest, DEVID);
     let mut wrong = testbed.device(guest, DEVID)?.wrong(&[

@@ -16,10 +16,10 @@ pub(super) const SWITCH: &str = "ovsbr0";
 pub(super) const SWITCH_ADDRESS: &str = "10.0.2.1";
 /// The bridge's MTU, in bytes.
 pub(super) const MTU: u32 = 1400;
-/// Queues of each guest's interface and device.
+/// The number of queues of each guest's interface and device.
 pub(super) const QUEUES: &str = "2";
 
-/// The scripts call hooks after their work. This one notes the device that it sees.
+/// Configures pvnet and the bridge, and adds a hook that the scripts call after their work. It notes the device that it sees.
 const CONFIGURATION: &str = r#"
 set -e
 ip link del pvnet0
@@ -75,7 +75,7 @@ impl<'a> Testbed<'a> {
         self.interface(number, &format!(",bridge={bridge}{more}"))
     }
 
-    /// The line for an interface, with the words that follow its backend and its address.
+    /// The line for an interface: its backend, its MAC address, and `more`.
     pub(super) fn interface(&self, number: u8, more: &str) -> String {
         let place = self.backend.domain().map(|domain| format!("backend={},", domain.name()));
         format!("{}mac={}{more}", place.unwrap_or_default(), mac(number))
@@ -91,15 +91,15 @@ impl<'a> Testbed<'a> {
         let config = DomuConfig::new(format!("guest{number}")).vif(self.vif(number, BRIDGE, ""));
         let mut config = DomuConfig { restarts: true, guest_type, ..config };
         config.vifs.extend_from_slice(more);
-        // Virtualisation inside of an emulated processor is slow.
+        // Virtualisation in an emulated processor is slow.
         let limit = if guest_type == GuestType::Pv { BOOT_TIMEOUT } else { BOOT_TIMEOUT * 3 };
         let guest = self.host.create(&config, limit)?;
         self.bring_up(&guest, 0, &address(number))?;
         Ok(guest)
     }
 
-    /// Configures an interface of a guest as a distribution would, with the MTU that the toolstack tells, and waits until the backend
-    /// has connected it: in a driver domain the script may still run when `xl` has ended.
+    /// Configures an interface of a guest as a distribution would, with the MTU from the toolstack, and waits until the backend has
+    /// connected it. In a driver domain the script may still run after `xl` has ended.
     pub(super) fn bring_up(&self, guest: &Domu, devid: u32, address: &str) -> Result<()> {
         guest.run(
             &format!(
@@ -121,7 +121,7 @@ impl<'a> Testbed<'a> {
         self.host.dom0().until("a connected backend", &connected, COMMAND_TIMEOUT).map(drop)
     }
 
-    /// What the store says of an interface.
+    /// An interface's values in the store.
     pub(super) fn store(&self, guest: &Domu, devid: u32) -> Result<Facts> {
         let front = format!("/local/domain/{}/device/vif/{devid}", guest.id());
         Facts::read(
@@ -135,7 +135,7 @@ impl<'a> Testbed<'a> {
         )
     }
 
-    /// What the backend's domain says of an interface's device.
+    /// The state of an interface's device in the backend's domain.
     pub(super) fn device(&self, guest: &Domu, devid: u32) -> Result<Facts> {
         let name = device_name(guest, devid);
         Facts::read(
@@ -197,7 +197,7 @@ impl Facts {
         self.get(name).parse().unwrap_or(0.0)
     }
 
-    /// Those of the expected values that are not as they should be.
+    /// The values that differ from the expected ones.
     pub(super) fn wrong(&self, expected: &[(&str, &str)]) -> Vec<String> {
         let other = expected.iter().filter(|(name, value)| self.get(name) != *value);
         other.map(|(name, _)| format!("{name} {:?}", self.get(name))).collect()
@@ -218,7 +218,7 @@ pub(super) fn mac(number: u8) -> String {
     format!("00:16:3e:00:00:{number:02x}")
 }
 
-/// What was seen, and whether it is right: nothing is wrong.
+/// A step's result: what was seen, and whether nothing is wrong.
 pub(super) fn verdict(seen: String, wrong: &[String]) -> (String, bool) {
     match wrong {
         [] => (seen, true),

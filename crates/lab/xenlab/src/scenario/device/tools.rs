@@ -10,11 +10,11 @@ use crate::host::Shell;
 use super::super::{COMMAND_TIMEOUT, check};
 use super::testbed::{BRIDGE_ADDRESS, Testbed, address, device_name, mac, verdict};
 
-/// Echoes of a test.
+/// The number of echoes of a test.
 const ECHOES: u32 = 5;
-/// A round trip of this length shows an added delay. It is far above the emulated machine's own.
+/// The added delay, which is far above the emulated machine's own round trips.
 const DELAY: Duration = Duration::from_millis(1500);
-/// Echoes that come faster than a policer lets them pass, and their size in bytes.
+/// The number and size in bytes of echoes that are too fast for a policer.
 const BURST: u32 = 20;
 const BURST_BYTES: u32 = 1000;
 

@@ -20,7 +20,7 @@ pub enum Class {
     TooManySlots,
     /// A packet of twenty slots and more (XSA-39, CVE-2013-0217).
     FatalSlots,
-    /// A packet that announces more slots than the ring has (XSA-90, XSA-374: disabled from the worker).
+    /// A packet whose last slot announces another one (XSA-90, XSA-374: disabled from the worker).
     UnfinishedChain,
     /// Bytes beyond the end of a page.
     CrossingPage,
@@ -30,7 +30,7 @@ pub enum Class {
     RuntFrames,
     /// Fragments of no bytes (XSA-448, CVE-2023-46838).
     EmptyFragments,
-    /// Headers in fragments of four bytes, which must arrive (XSA-423, CVE-2022-3643; XSA-432).
+    /// Headers in fragments of 4, 10 and 33 bytes, which must arrive (XSA-423, CVE-2022-3643; XSA-432).
     SplitHeaders,
     /// An extra slot of an unknown type.
     UnknownExtra,
@@ -70,9 +70,9 @@ pub enum Class {
     StateJumps,
     /// Zero queues, one more than offered, and 2³² - 1 (CVE-2026-45890).
     QueueCounts,
-    /// Rings that were never granted or are read-only.
+    /// Rings that were never granted, were revoked, or are read-only.
     BadRings,
-    /// Keys that are not numbers.
+    /// Keys whose values are no 32-bit numbers.
     BadKeys,
     /// One page for both rings.
     SharedRing,
@@ -133,7 +133,7 @@ impl Class {
         value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 
-    /// The advisories in its description. Most were for this bug.
+    /// The advisories in its description.
     #[must_use]
     pub fn advisories(self) -> String {
         let help = self.help();
@@ -154,7 +154,7 @@ impl fmt::Display for Class {
 pub struct Answers {
     /// Accepted.
     pub okay: u32,
-    /// For an extra, which has no status.
+    /// Responses to extras, which have no status.
     pub null: u32,
     /// The request was wrong.
     pub error: u32,
@@ -179,7 +179,7 @@ impl std::ops::AddAssign for Answers {
 pub struct Report {
     /// The attack.
     pub class: Class,
-    /// What was done, as text.
+    /// The steps of the attack, as text.
     pub did: Vec<String>,
     /// The responses to the wrong requests on the TX ring.
     pub answers: Answers,

@@ -9,18 +9,18 @@ use crate::{Error, Result};
 /// The fields of a line with the echo's sequence number and its time.
 const NUMBER: &str = "icmp_seq=";
 const TIME: &str = "time=";
-/// In the line of a repeated reply: a backend that is killed may carry a frame twice.
+/// A word in the line of a repeated reply: a backend that is killed may carry a frame twice.
 const REPEATED: &str = "DUP!";
 
-/// Starvation is this many times the slowest quiet period. Under emulation the attack itself takes CPU
+/// A victim is starved beyond this multiple of the slowest quiet period. Under emulation the attack itself takes CPU
 /// time from everybody, so the margin is wide.
 const MARGIN: f64 = 10.0;
-/// Below this, no echo is slow: it is a few time slices of the emulated host.
+/// No echo below this is slow: it is a few time slices of the emulated host.
 const SLOW_MS: f64 = 100.0;
-/// Fewer echoes say nothing about their distribution.
+/// Fewer echoes are not compared: they say nothing about the distribution.
 const ECHOES_MIN: u64 = 10;
-/// The percentile that is compared. An attack of two seconds has some twenty echoes, of which one or two are
-/// slow without any attack, so a higher one would measure the emulator.
+/// The percentile that is compared. A higher one would measure the emulator: of the twenty echoes in an attack of two
+/// seconds, one or two are slow anyway.
 const PERCENT: f64 = 90.0;
 
 /// The replies in a period.
@@ -28,18 +28,18 @@ const PERCENT: f64 = 90.0;
 pub struct Echoes {
     /// How many echoes were answered.
     pub answered: u64,
-    /// How many were sent, up to the last one answered: replies to later ones may be on their way.
+    /// How many were sent up to the last one that was answered. Replies to later ones may be on their way.
     pub asked: u64,
-    /// The time within which 90 % of those answered were, in milliseconds.
+    /// The 90th percentile of the replies' times, in milliseconds.
     pub p90_ms: f64,
-    /// The longest time of one, in milliseconds.
+    /// The longest time of a reply, in milliseconds.
     pub longest_ms: f64,
 }
 
-/// The victim's replies without an attack, to compare with.
+/// The victim's replies without an attack, for comparison.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Baseline {
-    /// Several periods of the same run: one alone may be a fast or a slow one.
+    /// Several periods of the same run: a single one may be fast or slow by chance.
     pub quiet: Vec<Echoes>,
     /// The 90th percentile that an attack may cause, in milliseconds.
     pub limit_ms: f64,
@@ -86,7 +86,7 @@ impl std::fmt::Display for Baseline {
 }
 
 impl Echoes {
-    /// Counts those after sequence number `before`.
+    /// Counts the replies after sequence number `before`.
     pub fn after(before: u64, lines: &str) -> Result<Self> {
         let mut echoes = Self { answered: 0, asked: 0, p90_ms: 0.0, longest_ms: 0.0 };
         let mut times = Samples::new();

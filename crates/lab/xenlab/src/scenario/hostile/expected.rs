@@ -10,7 +10,7 @@ enum End {
     Up,
     /// It is disabled, and the reason contains this text.
     Down(&'static str),
-    /// Either: only the attacker suffers.
+    /// Either of these: only the attacker suffers.
     Either,
 }
 
@@ -18,7 +18,7 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     end: End,
-    /// Exactly these, if they are predictable.
+    /// The exact answers, if they are predictable.
     answers: Option<Answers>,
     refused: u32,
     rx_errors: u32,
@@ -53,7 +53,7 @@ impl Expected {
         Self { drops: Some(reason), ..self }
     }
 
-    /// For this attack, and its number of cycles if it repeats.
+    /// The expected result of an attack. `cycles` is its number of repetitions.
     #[must_use]
     pub fn of(class: Class, cycles: u32) -> Self {
         match class {
@@ -72,7 +72,7 @@ impl Expected {
             Class::UnknownExtra => Self::down("unknown extra info type 9"),
             Class::EmptySegments => Self::down("GSO size is zero"),
             Class::WrongSegments => {
-                // The one without a blank checksum is repaired, as netback does.
+                // The packet without a blank checksum is repaired, as netback does.
                 let answers = Answers { okay: 1, null: 5, error: 4, ..Answers::default() };
                 Self { answers: Some(answers), ..Self::up() }
             }

@@ -12,7 +12,7 @@ use super::super::COMMAND_TIMEOUT;
 
 /// How much the daemon's memory may grow: allocators keep some freed memory.
 const RSS_KIB: u64 = 1024;
-/// The count that is not compared exactly.
+/// The count that may grow by `RSS_KIB`.
 const RSS: &str = "rss_kib";
 
 /// Counts of resources, by name.
@@ -22,8 +22,8 @@ pub struct Resources(BTreeMap<String, u64>);
 impl Resources {
     /// Counts what the daemon `pid` holds in dom0, and the grants and event channels of the domain `guest`.
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
-        // Xen's debug key g lists every grant in use, a line for each, beginning with a number in brackets. A vif keeps
-        // the ledger of each ring that a frontend ever had until it is unplugged; only attacks use a control ring, and its file of hashes.
+        // Xen's debug key g lists every grant in use on a line that begins with a number in brackets. Files of control rings and hashes are left out:
+        // a vif keeps the ledger of each ring that a frontend ever had until it is unplugged, and only attacks use a control ring.
         let script = format!(
             "count() {{ echo \"$1 $(wc -l)\"; }}\n\
              lsevtchn 0 | count dom0_event_channels\n\

@@ -10,7 +10,7 @@ use super::testbed::{ATTACK_TIMEOUT, AttackTestbed, REPORT, Row, parse, status};
 
 /// How long the victim is pinged after a restart, in seconds.
 const AFTER_SECONDS: u64 = 3;
-/// How long late replies of the victim may still come after the first one, in seconds.
+/// How long late replies of the victim may still come after its first ones, in seconds.
 const LATE_SECONDS: u64 = 1;
 
 impl AttackTestbed {

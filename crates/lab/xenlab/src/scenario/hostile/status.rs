@@ -16,7 +16,7 @@ pub struct Status {
     ports: Vec<PortSummary>,
 }
 
-/// What is checked of an interface's status.
+/// The part of an interface's status that is checked.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct PortSummary {
     /// Its domain's name.
@@ -30,7 +30,7 @@ pub struct PortSummary {
 }
 
 impl Status {
-    /// Reads it.
+    /// Parses it.
     pub fn parse(text: &str) -> Result<Self> {
         Error::json("pvnet status", text)
     }

@@ -28,7 +28,7 @@ const HOSTILE: &str = "hostile";
 /// How long an attack or a check may take beyond its set duration: emulation is slow on a busy
 /// machine.
 pub(super) const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a quiet period is: fifty echoes.
+/// The duration of a quiet period: fifty echoes.
 const QUIET_SECONDS: u64 = 5;
 /// Words in a kernel's error messages.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
@@ -89,7 +89,7 @@ impl AttackTestbed {
                 let dom0 = host.dom0().clone();
                 let pid = status(&dom0)?.pid;
                 let (echoes, traffic) = (echoes(&dom0)?, traffic(&dom0)?);
-                // Kernel messages until now are not from an attack.
+                // Discard the kernels' messages until now, which are not from an attack.
                 let (_traffic, _frontend) = (traffic, frontend);
                 let stage =
                     Self { dom0, backend, victim, hostile, pid, echoes, _traffic, _frontend };
@@ -147,7 +147,7 @@ impl AttackTestbed {
         run().map_err(|error| backend::explain(error, &self.backend))
     }
 
-    /// What a program of dom0 that never waits gets of the time that it and pvnet use, while the attacker floods dom0 for as long as that takes.
+    /// The share that a program of dom0 which never waits gets of the CPU time that it and pvnet use, while the attacker floods dom0.
     pub fn share_beside_flood(&self) -> Result<f64> {
         let limit = ATTACK_TIMEOUT * 2;
         let run = || {
@@ -195,7 +195,7 @@ impl AttackTestbed {
             .map_err(|error| backend::explain(error, &self.backend))
     }
 
-    /// The resources that are held after the attacker has closed its device.
+    /// The resources held after the attacker has closed its device.
     pub fn resources(&self) -> Result<Resources> {
         let report = self.hostile(&format!("{} --count 1", Class::Cycles), ATTACK_TIMEOUT)?;
         if let Some(failure) = report.failure {
@@ -211,8 +211,8 @@ impl AttackTestbed {
         shells.into_iter().map(|shell| shell.run(&complaints, ATTACK_TIMEOUT)).collect()
     }
 
-    /// Kills the attacker's program, starts it again, and waits for its report. With `--stay` it runs on,
-    /// so that dom0 can check its interface.
+    /// Kills the attacker's program, starts it again, and waits for its report. With `--stay` the program runs on, so
+    /// that dom0 can check its interface.
     fn hostile(&self, words: &str, limit: Duration) -> Result<Report> {
         parse(&self.launch(words, REPORT, limit)?)
     }
@@ -253,7 +253,7 @@ impl AttackTestbed {
         )
     }
 
-    /// Checks all that must not suffer. Waits for the victim's reply to a new echo.
+    /// Collects the state of everything that must not suffer. Waits for two new replies of the victim.
     pub(super) fn look(&self) -> Result<Seen> {
         let (echoes, log) = (self.echoes.file(), self.backend.daemon().map(Job::file));
         let look = format!(
@@ -318,8 +318,8 @@ impl Row {
     }
 }
 
-/// A script that runs a program which never waits, until the daemon has used a second of processor time beside it, and prints what both have used. Not until
-/// some time has passed: a machine that is busy, or emulated, gives them less of it.
+/// A script that runs a program which never waits, until the daemon has used a second of CPU time beside it, and prints the time of both. It does not
+/// wait for a fixed time: a busy or emulated machine gives them less CPU time in it.
 fn shares(pid: u32) -> String {
     format!(
         "ticks() {{ read -r line </proc/$1/stat; set -- ${{line##*) }}; shift 11; echo $(($1 + $2)); }}\n\
@@ -342,8 +342,8 @@ fn echoes(dom0: &Shell) -> Result<Job> {
     Ok(job)
 }
 
-/// Pings the attacker, whether or not it answers. A static neighbour entry replaces ARP, which it may not answer
-/// either.
+/// Pings the attacker, whether or not it answers. A static neighbour entry replaces ARP, which the attacker may not
+/// answer either.
 fn traffic(dom0: &Shell) -> Result<Job> {
     dom0.spawn(&format!(
         "ip neigh replace {ADDRESS} lladdr {MAC} dev pvnet0 nud permanent; \
@@ -354,7 +354,7 @@ fn traffic(dom0: &Shell) -> Result<Job> {
 /// A script that waits for a line of the attacker, or for its report.
 fn printed(line: &str) -> String {
     let found = format!("grep -e '^{line}' -e '^{REPORT}' report");
-    // It may have printed its report and ended after the first look.
+    // Search again after its end: it may have printed its report after the first search.
     format!(
         "until {found}; do kill -0 \"$(cat hostile.pid)\" 2>/dev/null || {{ {found} || cat error; exit; }}\n\
          sleep 0.05; done"

@@ -1,4 +1,4 @@
-//! A process guest, which speaks netif.
+//! The attacks of a process guest, which uses netif.
 
 mod attacker;
 pub mod floods;

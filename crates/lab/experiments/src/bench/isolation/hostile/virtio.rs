@@ -1,4 +1,4 @@
-//! A virtual machine with a vhost-user port, and its front-end.
+//! The attacks of a virtual machine with a vhost-user port, and of its front-end.
 
 mod attacker;
 pub mod frames;

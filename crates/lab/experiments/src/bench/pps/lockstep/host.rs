@@ -1,4 +1,4 @@
-//! A driver domain without threads, and guests of it in the same process.
+//! A driver domain without threads, and its guests in the same process.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use xenstore::Store;
 
 use crate::bench::guest::{Guest, text};
 
-/// Pages of a queue that stay mapped, as the daemon has it by default.
+/// Pages of a queue that stay mapped: the daemon's default.
 const PERSISTENT: u16 = 512;
 /// Pages of a domain that change hands.
 const EXCHANGED: usize = 512;
@@ -38,12 +38,12 @@ pub struct Joined {
     _vif: Vif<Metered<Machine>>,
 }
 
-/// How a guest's interface works.
+/// The settings of a guest's interface.
 #[derive(Clone, Copy)]
 pub struct Interface {
     pub tx: TxChannel,
     pub rx: RxChannel,
-    /// The header channel and pages that stay mapped.
+    /// Whether it has the header channel, and pages that stay mapped.
     pub fast: bool,
     pub features: Features,
 }
@@ -87,7 +87,7 @@ impl Host {
         }
     }
 
-    /// A guest with one interface.
+    /// Connects a guest with one interface.
     pub fn join(&mut self, number: u8, interface: Interface) -> Result<Joined, String> {
         let exchange_pages = if interface.rx == RxChannel::Flip { EXCHANGED } else { 0 };
         let size = MemorySize { exchange_pages, ..MemorySize::default() };

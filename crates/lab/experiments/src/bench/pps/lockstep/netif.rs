@@ -11,7 +11,7 @@ use crate::bench::guest::{Guest, text};
 
 const PAGE: usize = 4096;
 
-/// A guest that sends the same frame again and again, which is in all its pages.
+/// A guest that sends the same frame again and again. The frame is in all its pages.
 pub struct Sender {
     pub joined: Joined,
     len: u16,
@@ -47,7 +47,7 @@ impl Sender {
     }
 }
 
-/// Puts a frame where the guest's queue sends from.
+/// Writes a frame into the buffers of the guest's TX queue.
 fn fill(guest: &mut Guest, frame: &[u8], size: Size) -> Result<(), String> {
     if !size.is_large() {
         let to = frame.first_chunk().copied().ok_or("no address")?;
@@ -65,7 +65,7 @@ fn fill(guest: &mut Guest, frame: &[u8], size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes the frames that have come to a guest. All must have this length.
+/// Takes the frames that a guest has received. All must have this length.
 pub fn receive(guest: &mut Guest, frame: &mut Received, len: usize) -> Result<u64, String> {
     let mut received = 0;
     while guest.queue.rx.receive(frame).map_err(text)? {

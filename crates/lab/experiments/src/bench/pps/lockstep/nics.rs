@@ -56,7 +56,7 @@ pub struct NicPath {
     _watch: Option<XdpNicWatch>,
 }
 
-/// What the two ends do.
+/// The two ends by direction.
 enum Ends {
     In(Box<Receiver>),
     Out(Box<Sender>),
@@ -70,17 +70,17 @@ struct Receiver {
     len: usize,
 }
 
-/// What frames took.
+/// The time that frames took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     /// In all.
     pub total: Duration,
-    /// By the worker, with what the kernel did for it at once.
+    /// The worker's part, including the kernel's work in its system calls.
     pub worker: Duration,
 }
 
 impl NicPath {
-    /// Makes a NIC, one end of a veth pair, and connects all.
+    /// Makes a NIC, which is one end of a veth pair, and connects all.
     pub fn new(kind: NicKind, direction: Direction, size: Size) -> Result<Self, String> {
         let mut host = Host::new()?;
         wire(kind)?;
@@ -143,7 +143,7 @@ impl NicPath {
     }
 }
 
-/// Makes the NIC and its wire. Checksums on a wire are finished.
+/// Makes the NIC and its wire. The far end finishes checksums, as on a real wire.
 fn wire(kind: NicKind) -> Result<(), String> {
     let [near, far] = kind.ends();
     let run = |program: &str, arguments: &str| {
@@ -151,7 +151,7 @@ fn wire(kind: NicKind) -> Result<(), String> {
         command.args(arguments.split(' '));
         lab::run(command, LIMIT).map(drop).map_err(text)
     };
-    // An earlier path of this kind is gone.
+    // Remove the interface of an earlier path of this kind.
     let _ = run("ip", &format!("link delete {near}"));
     run("ip", &format!("link add {near} type veth peer name {far}"))?;
     run("ethtool", &format!("-K {far} tx off"))?;
@@ -212,7 +212,7 @@ impl Card {
     /// Makes them.
     pub fn new(protection: CardProtection, size: Size) -> Result<Self, String> {
         let machine = Machine::new(protection.protection(), To::Wire, size.bytes())?;
-        // The card's time would be measured, which takes system calls.
+        // The clock is a constant: to measure the card's time would take system calls.
         Ok(Self { machine: machine.with_clock(|| std::time::Duration::ZERO) })
     }
 }

@@ -17,10 +17,10 @@ use super::netif::{Sender, receive};
 use super::window::{Counts, Path, PathKind, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 
-/// Receive buffers that guests may keep, as the daemon has it.
+/// Receive buffers that guests may keep: the daemon's number.
 const SPARE: usize = 256;
 
-/// Plugs a tap in. With `direct` its frames are read for the guest that has this queue.
+/// Plugs a tap in. With `direct`, frames are read into the buffers of the guest that this queue is assigned to.
 fn plug(
     host: &Host,
     features: Features,
@@ -92,7 +92,7 @@ pub struct FromUplink {
     receiver: Joined,
     frame: Received,
     size: Size,
-    /// Bytes of a frame for the guest, and how many come of each that is sent.
+    /// Bytes of a frame for the guest.
     len: usize,
 }
 
@@ -107,7 +107,7 @@ impl FromUplink {
         };
         let interface = Interface { rx, ..Interface::default() };
         let direct = (path == PathKind::Direct).then(Arc::<GuestQueue>::default);
-        // Without offloads the stack behind the tap segments.
+        // Without `large`, the stack behind the tap segments frames.
         let large = path != PathKind::UplinkRxBasic;
         let mut host = Host::new()?;
         let spare = rx.guest_copy().is_some();
@@ -144,13 +144,13 @@ impl Path for FromUplink {
     }
 }
 
-/// The tap of every window; it goes with its window.
+/// The tap's name. Each window makes its tap, which is gone when the window ends.
 const NAME: &str = "lockstep0";
 
 /// A station behind the tap.
 pub const STATION: MacAddr = MacAddr([2, 0, 0, 0, 1, 0]);
 
-/// Makes a tap whose stack sends nothing of its own.
+/// Makes a tap on which the stack sends nothing by itself.
 pub fn tap(large: bool) -> Result<TapQueue, String> {
     let offload = match large {
         true => TapOffload::ALL,
@@ -174,7 +174,7 @@ pub fn no_ipv6(interface: &str) -> Result<(), String> {
     }
 }
 
-/// Sends frames into the tap from behind, or by another interface.
+/// Sends frames into the tap from its other end, or by another interface.
 pub struct Station {
     socket: TapQueue,
     bytes: Vec<u8>,
@@ -193,7 +193,7 @@ impl Station {
         Ok(Self { socket, bytes })
     }
 
-    /// Sends it once more.
+    /// Sends the frame once.
     pub fn send(&self) -> Result<(), String> {
         match write(self.socket.as_fd(), &self.bytes) {
             Ok(written) if written == self.bytes.len() => Ok(()),

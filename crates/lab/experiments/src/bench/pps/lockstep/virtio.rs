@@ -14,7 +14,7 @@ use super::window::{Counts, Path, Sample, Size, batch, carry};
 use crate::bench::guest::text;
 use crate::bench::virtio::{HEADER, Machine, PAGE, TX, TX_DATA, buffer};
 
-/// Takes the queues when they can be served.
+/// A device that keeps the queues once they can be served.
 #[derive(Default)]
 struct Served(Mutex<Option<Vec<Queue>>>);
 
@@ -47,7 +47,7 @@ fn boot(host: &mut Host, number: u8) -> Result<Machine, String> {
     Ok(machine)
 }
 
-/// Two virtual machines, one of which sends.
+/// Two virtual machines. One sends to the other.
 pub struct Pair {
     host: Host,
     sender: Machine,
@@ -66,7 +66,7 @@ impl Pair {
         receiver.post(usize::MAX)?;
         let sample = Sample::new(sender.mac, receiver.mac, size);
         let bytes = [&sample.vnet_header()[..], &[0, 0], &sample.bytes].concat();
-        // The metadata has a buffer, as in Linux, and each page of the frame has one.
+        // The metadata has a buffer of its own, as in Linux, and each page of the frame has one.
         sender.memory.copy_in(TX_DATA, &bytes).map_err(text)?;
         let mut chain = vec![buffer(TX_DATA, HEADER, false)];
         let mut at = HEADER;
@@ -90,7 +90,7 @@ impl Path for Pair {
         self.host.work()?;
         let bytes = self.receiver.take_all();
         self.receiver.post(usize::MAX)?;
-        // The first of a frame's buffers has the metadata.
+        // Each received frame has its metadata in front.
         Ok(bytes / (self.size.bytes() + HEADER) as u64)
     }
 

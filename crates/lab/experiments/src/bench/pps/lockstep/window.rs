@@ -1,4 +1,4 @@
-//! The windows: a path and a size of frames each.
+//! The windows: each is a path and a size of frames.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ const BATCH: u64 = 32;
 /// A path that frames take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
-    /// Between guests, as by default: the header channel, pages that stay mapped.
+    /// Between guests, with the defaults: the header channel, and pages that stay mapped.
     Header,
     /// Between guests, with grant copies: no header channel, no page stays mapped.
     Copy,
@@ -31,13 +31,13 @@ pub enum PathKind {
     Direct,
     /// To an uplink with all offloads.
     UplinkTx,
-    /// To an uplink without any.
+    /// To an uplink without offloads.
     UplinkTxBasic,
     /// From an uplink with all offloads.
     UplinkRx,
-    /// From an uplink, to a guest without any.
+    /// From an uplink without segmentation offload.
     UplinkRxBasic,
-    /// From a context of a card to the wire, protected so.
+    /// From a context of a card to the wire, with this protection.
     Card(CardProtection),
     /// Between virtual machines.
     VhostUser,
@@ -142,17 +142,17 @@ impl fmt::Display for Window {
 impl Window {
     /// All windows.
     pub fn all() -> impl Iterator<Item = Self> {
-        // The sink of the card's wire takes no larger frames, and the kernel cuts those for a guest without offloads.
+        // The card's wire takes no frames beyond the MTU, and the kernel segments those of `UplinkRxBasic`.
         let takes_large =
             |path: PathKind| !matches!(path, PathKind::Card(_) | PathKind::UplinkRxBasic);
         let exists = move |window: &Self| !window.size.is_large() || takes_large(window.path);
         PathKind::all().flat_map(|path| Size::ALL.map(|size| Self { path, size })).filter(exists)
     }
 
-    /// Those with a name of the list, or all if it is empty. The name of a path stands for all its sizes.
+    /// The windows whose name is in `names`, or all if it is empty. The name of a path stands for all its sizes.
     ///
     /// # Errors
-    /// In words, with a name that is none.
+    /// Names the first unknown name.
     pub fn chosen(names: &[String]) -> Result<Vec<Self>, String> {
         let is =
             |window: &Self, name: &str| *name == window.to_string() || *name == window.path.name();
@@ -181,7 +181,7 @@ impl Window {
     }
 }
 
-/// What frames took.
+/// The operations that frames took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Hypercalls of the driver domain and of guests.
@@ -209,7 +209,7 @@ impl Counts {
         ]
     }
 
-    /// What `work` has the meter count.
+    /// The increase of the meter's counts during `work`.
     pub fn of(meter: &Meter, work: impl FnOnce() -> Result<(), String>) -> Result<Self, String> {
         let read = || {
             let count = |what| meter.count(what);
@@ -269,7 +269,7 @@ const SEGMENT: u16 = 1448;
 /// Bytes of the headers: Ethernet, IPv4, TCP without options.
 const HEADERS: u16 = 14 + 20 + 20;
 
-/// A frame, and what is known of it.
+/// A frame, and its checksum and segmentation.
 pub struct Sample {
     pub bytes: Vec<u8>,
     pub checksum: Checksum,
@@ -277,7 +277,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A frame of this size. A large one is TCP to be segmented; others are nobody's.
+    /// A frame of this size. A large one is TCP to be segmented; receivers ignore the others.
     pub fn new(from: MacAddr, to: MacAddr, size: Size) -> Self {
         if size.is_large() {
             let gso = Some(Gso { kind: GsoKind::TcpV4, size: SEGMENT });
@@ -312,7 +312,7 @@ fn tcp(from: MacAddr, to: MacAddr, len: usize) -> Vec<u8> {
     let sum =
         frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let folded = |sum: u32| (sum & 0xffff) + (sum >> 16);
-    // Folded twice, it has 16 bits.
+    // Folded twice, the sum has 16 bits.
     let [_, _, sum @ ..] = (!folded(folded(sum))).to_be_bytes();
     frame[24..26].copy_from_slice(&sum);
     frame.extend([0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);

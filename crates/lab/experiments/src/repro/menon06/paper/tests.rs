@@ -1,4 +1,4 @@
-//! The paper's numbers against its text, and its configurations against the daemon's file.
+//! Checks the paper's numbers against its text, and its configurations against the daemon's configuration file.
 
 use super::*;
 use crate::repro::server::{Machine, Setup as _};
@@ -27,7 +27,7 @@ fn every_configuration_has_a_nic_and_one_more_port() {
         let (guests, uplinks) = (tables("guest"), tables("uplink"));
         assert_eq!(guests.len() + uplinks.len(), 2, "{text}");
         assert_eq!(uplinks[0]["large_receive"].as_bool(), Some(false));
-        // No page stays mapped but those of the copy channel.
+        // Only the pages of the copy channel stay mapped.
         let pages = |guest: &toml::Value, key: &str| guest[key].as_integer().unwrap();
         let none = |guest: &toml::Value| {
             (pages(guest, "persistent_grants") > 0) == (pages(guest, "copy_pool") > 0)
@@ -49,7 +49,7 @@ fn the_numbers_give_the_ratios_that_the_text_gives() {
     // "by a factor of 4.4", "by 35%"
     assert_eq!(percent(Figure::Three, "Xen-guest-opt", Tx, XEN_GUEST), 441.0);
     assert_eq!(percent(Figure::Four, "Xen-driver-opt", Rx, "Xen-driver"), 135.0);
-    // "by 272%", "15.7%", "2.5%": less exact in the text than its own numbers.
+    // "by 272%", "15.7%", "2.5%": the text is less exact than the paper's numbers.
     assert_eq!(percent(Figure::Five, "high", Tx, "none"), 373.0);
     assert_eq!(percent(Figure::Five, "high-ioc", Tx, "high"), 116.0);
     assert_eq!(percent(Figure::Five, "high-ioc-sp", Tx, "high-ioc"), 102.0);

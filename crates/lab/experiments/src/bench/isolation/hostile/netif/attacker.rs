@@ -53,13 +53,13 @@ impl Attacker {
         Ok(self.guest.insert(guest))
     }
 
-    /// A number that is another one in each call.
+    /// A different number at each call.
     pub fn next(&mut self) -> u64 {
         self.round += 1;
         self.round
     }
 
-    /// Takes all that was received, and posts the buffers again.
+    /// Takes all received frames, and posts their buffers again.
     pub fn receive(&mut self) -> Result<(), String> {
         let mut frame = std::mem::take(&mut self.frame);
         let received = self.guest()?.receive_all(&mut frame);
@@ -67,7 +67,7 @@ impl Attacker {
         received.map(drop)
     }
 
-    /// Takes all that was received, and posts at most `buffers`.
+    /// Takes all received frames, and posts at most `buffers` buffers. Returns how many frames there were.
     pub fn receive_and_post(&mut self, buffers: u32) -> Result<u64, String> {
         let mut frame = std::mem::take(&mut self.frame);
         let guest = self.guest()?;
@@ -77,7 +77,7 @@ impl Attacker {
         received
     }
 
-    /// Waits until the domain of this name is free.
+    /// Joins, once the domain of this name is free.
     fn connect(&self) -> Result<Guest, String> {
         let deadline = Instant::now() + LEAVING;
         loop {

@@ -1,4 +1,4 @@
-//! Notifications without frames, control ring messages and requests to the store, without end.
+//! Endless notifications without frames, control ring messages, and requests to the store.
 
 use hypervisor::EventChannel as _;
 use wire::netif::GrefMapping;
@@ -21,8 +21,8 @@ pub fn events(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(NOTIFICATIONS)
 }
 
-/// Has all its pages unmapped and mapped again, by messages of as many entries as fit a list. netif
-/// allows one list at a time here, so each message begins when the one before it is answered.
+/// Has all its pages unmapped and mapped again, by messages with as many entries as fit a list. netif allows one list
+/// at a time here, so each message waits for the answer to the one before.
 pub fn control(attacker: &mut Attacker) -> Result<u64, String> {
     attacker.receive()?;
     let guest = attacker.guest()?;
@@ -59,7 +59,7 @@ pub fn store(attacker: &mut Attacker) -> Result<u64, String> {
         keys.write(Some(transaction), "device/vif/0/in-transaction", "x").map_err(text)?;
         keys.directory(None, "device/vif/0").map_err(text)?;
     }
-    // A conflict is the store's right.
+    // The store may refuse it for a conflict.
     let _ = keys.end(transaction, true);
     Ok(4 * REQUESTS + 2)
 }

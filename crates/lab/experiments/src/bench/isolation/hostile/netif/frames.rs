@@ -1,4 +1,4 @@
-//! Frames that cost others more than their sender.
+//! Frames that cost others more than their sender, and receivers that take them slowly.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -34,12 +34,12 @@ pub fn bodies(attacker: &mut Attacker) -> Result<u64, String> {
     })
 }
 
-/// Frames to another address each time, which nobody has: they are flooded.
+/// Frames to addresses that nobody has, a new one each time: they are flooded.
 pub fn unknown(attacker: &mut Attacker) -> Result<u64, String> {
     storm(attacker, |n| numbered(0x02, n))
 }
 
-/// Frames to another group each time.
+/// Frames to multicast groups, a new one each time.
 pub fn multicast(attacker: &mut Attacker) -> Result<u64, String> {
     storm(attacker, |n| numbered(0x03, n))
 }
@@ -59,13 +59,13 @@ pub fn malformed(attacker: &mut Attacker) -> Result<u64, String> {
     })
 }
 
-/// What a good guest sends that has much to do. Its frames burden the worker only: they are sent to the guest itself.
+/// The frames of a good guest with much to do. They are sent to the guest itself, so they burden only the worker.
 pub fn ordinary(attacker: &mut Attacker) -> Result<u64, String> {
     batch(attacker, |own, _| (addressed(own, own, LEN), Checksum::Unknown, None))
 }
 
-/// Frames from the other guests' addresses and its own, in turn. They are sent to the guest itself, so
-/// that only the switch's table is attacked: frames for the others must not come here.
+/// Frames from the other guests' addresses and its own, in turn. They are sent to the guest itself, so they attack
+/// only the switch's table: frames for the others must not come here.
 pub fn flapping(attacker: &mut Attacker) -> Result<u64, String> {
     let targets = attacker.targets.clone();
     batch(attacker, move |own, n| {
@@ -75,7 +75,7 @@ pub fn flapping(attacker: &mut Attacker) -> Result<u64, String> {
     })
 }
 
-/// Sends frames until the ring is full, or a batch. `frame` gets the guest's address and a number.
+/// Sends a batch of frames, or fewer if the ring is full. `frame` gets the guest's address and a number.
 fn batch(
     attacker: &mut Attacker,
     frame: impl Fn(MacAddr, u64) -> (Vec<u8>, Checksum, Option<Gso>),
@@ -107,7 +107,7 @@ pub fn numbered(first: u8, n: u64) -> MacAddr {
     MacAddr([first, 0x66, 0, a, b, c])
 }
 
-/// How long [`stops`] receives, and how long it stands still.
+/// How long [`stops`] receives; [`STANDS`] is how long it then stands still.
 const RUNS: Duration = Duration::from_millis(10);
 const STANDS: Duration = Duration::from_millis(150);
 /// The interval of [`drips`].
@@ -142,14 +142,14 @@ pub fn never(_attacker: &mut Attacker) -> Result<u64, String> {
     Ok(1)
 }
 
-/// The smallest segment that a backend accepts, and the most segments of one frame that it makes.
+/// The bytes of the smallest segment that a backend accepts, and the most segments that it makes of a frame.
 const SEGMENT: u16 = 8;
 const SEGMENTS: u16 = 192;
 const ETHERNET: usize = 14;
 const HEADERS: usize = ETHERNET + ipv4::HEADER_LEN + tcp::HEADER_LEN;
 /// Frames per publication.
 const SEGMENTS_BATCH: u64 = 16;
-/// Where the frames come from, and where they go: the uplink's host has neither address.
+/// The frames' source and destination. The uplink's host has neither address.
 const FROM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 const TO: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
@@ -172,7 +172,7 @@ pub fn tiny(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(sent)
 }
 
-/// A TCP frame, its checksum to be finished.
+/// A TCP frame with an unfinished checksum.
 fn frame(src: MacAddr, dst: MacAddr) -> Vec<u8> {
     let payload = SEGMENT * SEGMENTS;
     let mut frame = vec![0; HEADERS + usize::from(payload)];

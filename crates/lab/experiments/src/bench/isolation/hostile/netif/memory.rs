@@ -14,11 +14,11 @@ const ENTRY: usize = 8;
 const PAGE_NUMBER: usize = 4;
 /// The flags of a page that the backend may read and write.
 const PERMIT_ACCESS: u16 = 1;
-/// Pages that [`balloon`] gives up and takes back: a block of 2 MiB, then single pages, which break one.
+/// Pages that [`balloon`] gives up and takes back: a block of 2 MiB, then single pages, which break up another block.
 const STEPS: [usize; 2] = [512, 8];
 
-/// Clears the grants of all its pages while frames in them are on their way, and restores them. A
-/// frame whose grant is gone is answered with an error, or its buffer is not written.
+/// Clears the grants of all its pages while frames in them are in flight, and restores them. A frame whose grant is
+/// gone gets an error, and a buffer whose grant is gone is not written.
 pub fn revocation(attacker: &mut Attacker) -> Result<u64, String> {
     let sent = frames::bodies(attacker)?;
     let guest = attacker.guest()?;
@@ -44,8 +44,8 @@ pub fn balloon(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(2 * STEPS.len() as u64)
 }
 
-/// Sends frames and punches a hole where they lie: a worker's next access is a page fault. Where the
-/// memory's seals forbid it, the frames remain.
+/// Sends frames and punches a hole where they lie: a worker's next access is a page fault. If the memory's seals
+/// forbid it, the frames remain.
 pub fn holes(attacker: &mut Attacker) -> Result<u64, String> {
     let sent = frames::bodies(attacker)?;
     let guest = attacker.guest()?;
@@ -56,8 +56,7 @@ pub fn holes(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(sent + 1)
 }
 
-/// Where the pages to send from begin. They follow each other. A hole in a ring would only disable the
-/// interface.
+/// The offset of the consecutive pages to send from. A hole in a ring would only disable the interface.
 fn first_data_page(guest: &Guest) -> Result<u64, String> {
     let gref = guest.queue.tx.grefs().first().ok_or("no pages to send from")?;
     let entry = gref.0 as usize * ENTRY;

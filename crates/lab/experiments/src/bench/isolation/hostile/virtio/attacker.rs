@@ -23,9 +23,9 @@ pub struct Attacker {
     round: u64,
     /// The place of the next frame.
     place: usize,
-    /// The last of its ports that it used: the first is that of the present machine.
+    /// The number of the last port that it has used. The present machine is at the first port.
     port: usize,
-    /// What it was started with.
+    /// The process's arguments.
     pub args: HostileArgs,
 }
 
@@ -37,7 +37,7 @@ impl Attacker {
         Ok(attacker)
     }
 
-    /// One that is not connected, and has used its ports up to this one.
+    /// An attacker that is not connected, and has used its ports up to `port`.
     pub fn after(args: &HostileArgs, port: usize) -> Self {
         let (socket, mac, args) = (args.socket.clone(), args.mac, args.clone());
         Self { socket, mac, machine: None, round: 0, place: 0, port, args }
@@ -56,7 +56,7 @@ impl Attacker {
         Ok(self.machine.insert(machine))
     }
 
-    /// Goes, and connects anew, at a port of this number. The caller describes what it is.
+    /// Drops its machine, and connects to the port of this number. The caller makes the next machine.
     pub fn connect_to(&mut self, port: usize) -> Result<UnixStream, String> {
         self.machine = None;
         connect(&port_socket(&self.socket, port), START)
@@ -68,7 +68,7 @@ impl Attacker {
         self.port
     }
 
-    /// Is this machine from now on.
+    /// Makes this its machine from now on.
     pub fn become_machine(&mut self, machine: Machine) {
         self.machine = Some(machine);
     }
@@ -78,13 +78,13 @@ impl Attacker {
         self.mac
     }
 
-    /// A number that is another one in each call.
+    /// A different number at each call.
     pub fn next(&mut self) -> u64 {
         self.round += 1;
         self.round
     }
 
-    /// Takes all that was received and all that was sent, and posts the buffers again.
+    /// Takes back all used buffers of both rings, and posts those for receiving again.
     pub fn receive(&mut self) -> Result<(), String> {
         let machine = self.machine()?;
         machine.take_all();
@@ -94,7 +94,7 @@ impl Attacker {
 
     /// Puts a frame on the ring, to be published later. Returns false if there is no room.
     pub fn send(&mut self, metadata: [u8; HEADER], frame: &[u8]) -> Result<bool, String> {
-        // No more frames than places are on their way.
+        // The ring is no longer than the number of places, so no frame in flight is overwritten.
         let at = TX_DATA + self.place * PAGE;
         let machine = self.machine()?;
         let bytes = [&metadata[..], frame].concat();
@@ -104,7 +104,7 @@ impl Attacker {
         Ok(has_room)
     }
 
-    /// Shows the device what was sent.
+    /// Publishes the frames on the ring.
     pub fn publish(&mut self) -> Result<(), String> {
         self.machine()?.kick(TX)
     }

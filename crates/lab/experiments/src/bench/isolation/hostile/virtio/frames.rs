@@ -1,4 +1,4 @@
-//! Frames that cost others more than their sender, and chains that are none.
+//! Frames that cost others more than their sender, invalid chains, and receivers that take frames slowly.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ const BATCH: u64 = 64;
 const LEN_MIN: usize = 60;
 /// How long an attack waits for room on its full ring.
 const FULL: Duration = Duration::from_millis(1);
-/// Metadata of a frame with nothing to finish.
+/// Metadata of a frame without offloads.
 const PLAIN: [u8; HEADER] = [0; HEADER];
 /// Metadata that asks for TCP segments of 8 bytes, behind headers of 54.
 const SEGMENTS: [u8; HEADER] = [1, 1, 54, 0, 8, 0, 34, 0, 16, 0, 0, 0];
-/// Where the indirect tables of refused chains lie, a page for each kind: behind the frames.
+/// The place of refused chains' indirect tables: behind the frames, a page for each kind.
 const TABLES: usize = TX_DATA + (3 << 20);
 /// Kinds of refused frames and chains.
 const KINDS: u64 = 5;
-/// Buffers of a chain that has too many.
+/// The number of buffers of a chain that has too many.
 const TOO_MANY: usize = 200;
 
 /// Broadcasts: every guest receives a copy of each.
@@ -32,12 +32,12 @@ pub fn broadcast(attacker: &mut Attacker) -> Result<u64, String> {
     storm(attacker, |_, _| MacAddr::BROADCAST)
 }
 
-/// Frames to another address each time, which nobody has: they are flooded.
+/// Frames to addresses that nobody has, a new one each time: they are flooded.
 pub fn unknown(attacker: &mut Attacker) -> Result<u64, String> {
     storm(attacker, |_, n| numbered(0x02, n))
 }
 
-/// Frames of a good guest to itself, which burden the worker only.
+/// Frames of a good guest to itself, which burden only the worker.
 pub fn ordinary(attacker: &mut Attacker) -> Result<u64, String> {
     storm(attacker, |own, _| own)
 }
@@ -65,8 +65,8 @@ pub fn malformed(attacker: &mut Attacker) -> Result<u64, String> {
     })
 }
 
-/// Where the table of a chain lies. Chains of the same kind share one: a longer table in the place of one that is on its way would be a chain that
-/// goes on behind its end, which breaks the ring.
+/// The place of a chain's table. Only chains of the same kind share one. If a longer table overwrote one in flight, that chain would go on behind
+/// its end, which breaks the ring.
 fn table(n: u64) -> u64 {
     TABLES as u64 + n % KINDS * PAGE as u64
 }
@@ -81,7 +81,7 @@ fn refused(n: u64) -> Vec<Offered> {
     }
 }
 
-/// Sends until the ring is full, or a batch. `send` gets a number, and returns whether there was room.
+/// Sends a batch, or less if the ring is full. `send` gets a number, and returns whether there was room.
 pub fn batch(
     attacker: &mut Attacker,
     mut send: impl FnMut(&mut Attacker, u64) -> Result<bool, String>,
@@ -113,7 +113,7 @@ pub fn drips(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(1)
 }
 
-/// Takes what came, and posts the buffers again.
+/// Takes the received frames, and posts their buffers again.
 pub fn honest(attacker: &mut Attacker) -> Result<u64, String> {
     attacker.receive()?;
     std::thread::sleep(DRIP);

@@ -1,4 +1,4 @@
-//! Memory that is nothing but a length, and memory with holes.
+//! Memory that has a length but no pages, and memory with holes.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -12,16 +12,16 @@ use crate::bench::guest::{addressed, text, thread_cpu};
 use crate::bench::isolation::class::Class;
 use crate::bench::virtio::{HEADER, LEN, Machine, PAGE, TX, TX_DATA, buffer};
 
-/// The memory that becomes a hole, for which the kernel needs some 200 ms.
+/// The memory that becomes a hole. The kernel needs some 200 ms for it.
 const HOLE: Range<usize> = LEN..LEN + (1 << 30);
-/// Small ones, for each of which it needs some milliseconds, how many a front-end makes, and how long it has none between them.
+/// The memory of a small hole, for which the kernel needs some milliseconds; the number of holes; and the time between two of them.
 const SMALL: Range<usize> = LEN..LEN + (24 << 20);
 const SMALL_HOLES: usize = 100;
 const FULL: Duration = Duration::from_millis(10);
-/// How long after it the back-end has to end the session.
+/// How long the back-end may take to end the session after a hole.
 const END: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(300);
-/// Bytes of a frame that lie outside of the hole: the private header of a frame has them.
+/// Bytes of a broadcast outside of the hole, which go into the frame's private header; the others are its `BODY`.
 const BEGIN: usize = 64;
 const BODY: usize = 1400;
 
@@ -31,18 +31,18 @@ pub fn own(attacker: &mut Attacker) -> Result<u64, String> {
     punch(attacker, to, 0, &(HOLE, once))
 }
 
-/// The same from memory with small holes, each of which is filled before the next one is made.
+/// The same from memory with small holes. Each is filled before the next one is made.
 pub fn filled(attacker: &mut Attacker) -> Result<u64, String> {
     let to = attacker.mac();
     punch(attacker, to, 0, &(SMALL, again_and_again))
 }
 
-/// Broadcasts frames whose bodies are in memory that becomes a hole meanwhile, and has buffers there.
+/// Broadcasts frames whose bodies are in memory that becomes a hole meanwhile, and posts buffers there.
 pub fn shared(attacker: &mut Attacker) -> Result<u64, String> {
     punch(attacker, MacAddr::BROADCAST, BEGIN, &(HOLE, once))
 }
 
-/// Makes the same holes in memory that no other process has, with this share of a CPU: what they cost a machine without what they do to workers.
+/// Makes the same hole in memory of its own, with this share of a CPU. It costs the machine as much, and leaves workers alone.
 pub fn apart(share: f64) -> Result<(), String> {
     let file = shm::create_memfd("apart", HOLE.end / PAGE, PageSize::Small).map_err(text)?;
     let (start, before) = (Instant::now(), thread_cpu());
@@ -53,7 +53,7 @@ pub fn apart(share: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// A part of a memory, and what makes holes of it.
+/// A part of a memory, and the function that makes holes of it.
 type Holes = (Range<usize>, fn(&OwnedFd, Range<usize>) -> Result<(), String>);
 
 fn once(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
@@ -69,7 +69,8 @@ fn again_and_again(file: &OwnedFd, range: Range<usize>) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes holes, each time by another port: that of the last one is closed. The first `outside` bytes of a frame lie outside of them.
+/// Makes holes while it sends. Each call uses another port, because the last one is closed. The first `outside` bytes of a frame lie
+/// outside of the holes.
 fn punch(
     attacker: &mut Attacker,
     to: MacAddr,
@@ -78,7 +79,7 @@ fn punch(
 ) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioHoles.ports() {
-        // All are closed.
+        // All ports are closed.
         std::thread::sleep(PAUSE);
         return Ok(0);
     }
@@ -90,7 +91,7 @@ fn punch(
     let file = machine.file()?;
     Machine::fill(&file, range.clone())?;
     let mut place = range.start;
-    // Whether or not it ends because a worker slept.
+    // An error only means that the back-end has ended the session.
     let _: Result<(), String> = std::thread::scope(|scope| {
         let puncher = scope.spawn(move || make(&file, range.clone()));
         while !puncher.is_finished() {
@@ -112,17 +113,17 @@ fn punch(
     Ok(1)
 }
 
-/// Bytes of the memory, as the port's `memory_mib` ([`Class::guest`](super::super::super::class::Class::guest)).
+/// Bytes of the memory, which is the port's `memory_mib` ([`Class::guest`](super::super::super::class::Class::guest)).
 const MEMORY: usize = 64 << 30;
 /// Half of the addresses that a process has.
 const TOO_MUCH: usize = 1 << 46;
-/// Bytes from one buffer to the next: each page table has one page.
+/// Bytes from one buffer to the next: each needs a page table of its own.
 const APART: usize = 2 << 20;
-/// Buffers until the memory is another one, which has no page.
+/// The number of buffers before it shares new memory, which has no pages yet.
 const BUFFERS: usize = 8192;
 const REST: Duration = Duration::from_millis(1);
 
-/// Shares too much memory at first. Then it posts buffers, each in a page table of its own, in as much as it may share.
+/// Shares too much memory at first, then as much as it may. There it posts buffers, each in a page table of its own.
 pub fn sparse(attacker: &mut Attacker) -> Result<u64, String> {
     let machine = attacker.machine()?;
     if machine.memory_len() != MEMORY || machine.posted_apart() > BUFFERS {

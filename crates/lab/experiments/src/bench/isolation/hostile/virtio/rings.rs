@@ -1,4 +1,4 @@
-//! Rings that cost the worker much, or break.
+//! Rings that cost the worker much time, or break.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use crate::bench::virtio::{
 
 /// Notifications per round.
 const NOTIFICATIONS: u64 = 1024;
-/// How long the device has to find out that a ring is broken.
+/// How long the device may take to find out that a ring is broken.
 const BREAK: Duration = Duration::from_millis(2);
 /// Flags of a descriptor: another one follows; it is a table.
 const NEXT: u16 = 1;
 const INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
-/// Where the long table lies: behind all frames.
+/// The place of the long table: behind all frames.
 const TABLE: usize = TX_DATA + (2 << 20);
-/// Where its frame lies.
+/// The place of its frame.
 const FRAME: usize = TABLE - 4096;
 /// Bytes of its frame.
 const FRAME_LEN: usize = 60;
@@ -40,7 +40,7 @@ pub fn kicks(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(NOTIFICATIONS)
 }
 
-/// Sends frames to itself, each by the same table, in which the frame comes last and all before it is empty.
+/// Sends frames to itself by one long table: its last descriptor is the frame, all others are empty.
 pub fn long_tables(attacker: &mut Attacker) -> Result<u64, String> {
     write_table(attacker.machine()?)?;
     batch(attacker, |attacker, _| {
@@ -64,7 +64,7 @@ fn write_table(machine: &Machine) -> Result<(), String> {
     describe(machine, TABLE, last, (start, len, 0, 0))
 }
 
-/// Breaks the ring to send, in one way after the other, and starts both anew.
+/// Breaks the TX ring, in four ways in turn, and starts both rings anew.
 pub fn broken(attacker: &mut Attacker) -> Result<u64, String> {
     let n = attacker.next();
     let machine = attacker.machine()?;
@@ -82,7 +82,7 @@ pub fn broken(attacker: &mut Attacker) -> Result<u64, String> {
             describe(machine, TABLE, 0, (start, 64, INDIRECT, 0))?;
             1
         }
-        // A descriptor that there is not.
+        // A descriptor beyond the table.
         2 => {
             describe(machine, ring, 0, (start, 64, NEXT, SIZE))?;
             1
@@ -116,18 +116,18 @@ fn describe(
     memory.write(at + 12, [flags, next]).map_err(text)
 }
 
-/// How long the back-end has to end the session.
+/// How long the back-end may take to end the session.
 const END: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(300);
 /// Frames of a front-end whose notifications are slow, before it connects again.
 const SLOW_CALLS: u64 = 1000;
 
-/// Fills the calls of all rings, sends a frame by each pair of them, and waits for the session's end. Each time by another port: that of
+/// Fills the eventfds of all rings, sends a frame by each pair, and waits for the session's end. Each call uses another port, because
 /// the last one is closed.
 pub fn full_calls(attacker: &mut Attacker) -> Result<u64, String> {
     let port = attacker.next_port();
     if port >= Class::VirtioFullCalls.ports() {
-        // All are closed.
+        // All ports are closed.
         std::thread::sleep(PAUSE);
         return Ok(0);
     }
@@ -147,7 +147,7 @@ pub fn full_calls(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(1)
 }
 
-/// Sends frames while a crowd waits for the notifications of one ring.
+/// Sends frames while a crowd of waiters makes each notification of a ring slow.
 pub fn slow_calls(attacker: &mut Attacker) -> Result<u64, String> {
     let stream = attacker.connect_to(0)?;
     let mut crowd = Crowd::boot(stream, 1)?;

@@ -13,14 +13,14 @@ use crate::bench::isolation::hostile::{Attacker as _, HostileArgs};
 use crate::bench::virtio::SIZE;
 use crate::testbed::this;
 
-/// Until the device serves new rings: it waits for 1 ms without a message.
+/// How long to wait until the device serves new rings: it does so after 1 ms without a message.
 const SERVED: Duration = Duration::from_millis(2);
-/// Parts of the memory, as many as one message can have.
+/// Parts of the memory: the most in one message.
 const PARTS: usize = 8;
 /// Messages per round of [`control_flood`].
 const MESSAGES: u64 = 64;
 
-/// Goes, connects again and describes its rings.
+/// Leaves, connects again and describes its rings.
 pub fn attach_detach(attacker: &mut Attacker) -> Result<u64, String> {
     attacker.leave();
     attacker.machine()?;
@@ -28,7 +28,7 @@ pub fn attach_detach(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(1)
 }
 
-/// Stops both rings and starts them: before they are served and after it, in turn.
+/// Stops and starts both rings, once before they are served and once after.
 pub fn resets(attacker: &mut Attacker) -> Result<u64, String> {
     for pause in [Duration::ZERO, SERVED] {
         let machine = attacker.machine()?;
@@ -39,7 +39,7 @@ pub fn resets(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(2)
 }
 
-/// Sends frames, and says while they are on their way that the memory is in one part, or in eight.
+/// Sends frames, and while they are in flight describes the memory as one part, or as eight.
 pub fn memory_tables(attacker: &mut Attacker) -> Result<u64, String> {
     for (parts, pause) in [(PARTS, SERVED), (1, SERVED), (PARTS, Duration::ZERO)] {
         broadcast(attacker)?;
@@ -50,14 +50,15 @@ pub fn memory_tables(attacker: &mut Attacker) -> Result<u64, String> {
     Ok(3)
 }
 
-/// Sends messages that change nothing, and gives both rings their descriptors for the device's notifications again.
+/// Sends messages that change nothing, and passes the descriptors for both rings' notifications again.
 pub fn control_flood(attacker: &mut Attacker) -> Result<u64, String> {
     attacker.receive()?;
     let machine = attacker.machine()?;
     let mut front_end = machine.front_end.clone();
     for _ in 0..MESSAGES / 4 {
         front_end.get_features().map_err(text)?;
-        // Not GET_QUEUE_NUM: the crate takes the answer, pairs of rings, for the number of rings, and refuses to name the second one.
+        // GET_QUEUE_NUM is not used: its answer is a number of pairs, and the crate takes it for the number of rings, and then
+        // refuses the second ring.
         front_end.get_protocol_features().map_err(text)?;
         machine.description().send_calls(&mut front_end)?;
     }
@@ -66,11 +67,11 @@ pub fn control_flood(attacker: &mut Attacker) -> Result<u64, String> {
 
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Attacks by another process, and by another port.
+/// Attacks from a new process, at a new port.
 pub fn attack(attacker: &mut Attacker) -> Result<u64, String> {
     let (port, class) = (attacker.next_port(), attacker.args.class);
     if port >= class.ports() {
-        // All are closed.
+        // All ports are closed.
         std::thread::sleep(PAUSE);
         return Ok(0);
     }
@@ -83,7 +84,7 @@ pub fn attack(attacker: &mut Attacker) -> Result<u64, String> {
     if status.success() { Ok(1) } else { Err(format!("port {port}: {status}")) }
 }
 
-/// What such a process does.
+/// The attack of such a process.
 pub fn child(args: &HostileArgs, port: usize) -> Result<(), String> {
     let mut attacker = Attacker::after(args, port.saturating_sub(1));
     let attack = if args.class.makes_holes() { memory::own } else { rings::full_calls };

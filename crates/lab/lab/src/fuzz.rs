@@ -26,7 +26,10 @@ impl FuzzRounds<'_> {
     pub fn run(&self, mut run: impl FnMut(&[u8])) {
         let mut run = |input: &[u8]| self.run_one(input, &mut run);
         if let Ok(hex) = std::env::var("PVNET_FUZZ_INPUT") {
-            let byte = |n| u8::from_str_radix(&hex[n..n + 2], 16).unwrap();
+            let byte = |n| {
+                let digits = hex.get(n..n + 2).expect("PVNET_FUZZ_INPUT: an odd number of digits");
+                u8::from_str_radix(digits, 16).expect("PVNET_FUZZ_INPUT: not hexadecimal")
+            };
             let input: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
             return run(&input);
         }

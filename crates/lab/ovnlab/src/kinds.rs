@@ -56,7 +56,7 @@ impl Kinds {
         Ok(Self { machine, guest, card, host, vm })
     }
 
-    /// Whether both have their leases, reach each other and, through the router, another host's guest, and exchange files.
+    /// Whether the machine has its lease, both reach each other and, through the router, another host's guest, and both exchange files.
     fn carry(&self, other: &Guest) -> Result<bool> {
         let Self { machine, guest, vm, .. } = self;
         let shown = machine.run("ip address show dev eth0; ip route show", COMMAND)?;

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_exist_is_named() {
+    fn a_time_below_zero_is_refused() {
         assert!(crate::options::<ClientArgs>(&["127.0.0.1", "--seconds", "-1"]).is_err());
     }
 

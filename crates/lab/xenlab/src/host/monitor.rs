@@ -51,7 +51,7 @@ impl Monitor {
     pub fn answer(&mut self, command: &str) -> Result<Value> {
         let end = Instant::now() + ANSWER;
         loop {
-            let mut message = self.message(command, end)?;
+            let mut message = self.message(command, end, ANSWER)?;
             if let Some(answer) = message.get_mut("return") {
                 return Ok(answer.take());
             }
@@ -71,7 +71,7 @@ impl Monitor {
             if let Some(at) = self.events.iter().position(|event| event["event"] == name) {
                 return Ok(self.events.remove(at));
             }
-            let message = self.message(name, end)?;
+            let message = self.message(name, end, limit)?;
             self.keep(message);
         }
     }
@@ -83,7 +83,8 @@ impl Monitor {
         }
     }
 
-    fn message(&mut self, what: &str, end: Instant) -> Result<Value> {
+    /// The next message, until `end`, which is `limit` after the caller began to wait.
+    fn message(&mut self, what: &str, end: Instant, limit: Duration) -> Result<Value> {
         loop {
             Interrupt::check()?;
             match self.stream.read_line(&mut self.part) {
@@ -98,7 +99,7 @@ impl Monitor {
             }
             if Instant::now() > end {
                 let what = format!("QEMU's monitor on {what}");
-                return Err(lab::Error::TimedOut { what, limit: ANSWER }.into());
+                return Err(lab::Error::TimedOut { what, limit }.into());
             }
         }
     }

@@ -82,7 +82,6 @@
 
 mod addresses;
 mod checker;
-mod hidden;
 mod nd;
 mod settings;
 

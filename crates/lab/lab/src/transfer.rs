@@ -302,8 +302,10 @@ impl Random {
 
     /// Fills bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.word().to_le_bytes()[..chunk.len()]);
+        let (words, rest) = bytes.as_chunks_mut();
+        words.iter_mut().for_each(|word| *word = self.word().to_le_bytes());
+        if !rest.is_empty() {
+            rest.copy_from_slice(&self.word().to_le_bytes()[..rest.len()]);
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// A time limit far above the duration of any step.
 pub const LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(50);
 /// The pause between two pings. After the last, ping waits for the longer of this pause and two
 /// round trips: on a busy machine a shorter pause would count a late answer as lost.
 pub const PING_PAUSE: Duration = Duration::from_millis(250);

@@ -141,7 +141,7 @@ impl Bed {
             if start.elapsed() > limit {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(50));
         }
         true
     }

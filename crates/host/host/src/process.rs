@@ -207,13 +207,18 @@ impl Process {
     /// # Errors
     /// [`Error::Io`] if the system refuses, [`Error::TimedOut`] if the kernel cannot end it.
     pub fn stop(&mut self) -> Result<ExitStatus> {
+        self.stop_within(GRACE)
+    }
+
+    /// The same, with SIGKILL after `grace`.
+    fn stop_within(&mut self, grace: Duration) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
         }
         // It is not reaped yet, so its process id is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM)
             .map_err(Error::io(format!("cannot stop `{}`", self.name)))?;
-        match self.wait_while(GRACE, || Ok(())) {
+        match self.wait_while(grace, || Ok(())) {
             Err(Error::TimedOut { .. }) => {
                 self.child.kill().map_err(Error::io(format!("cannot kill `{}`", self.name)))?;
                 self.wait_while(GRACE, || Ok(()))
@@ -455,7 +460,7 @@ mod tests {
         while process.stdout().is_empty() {
             std::thread::yield_now();
         }
-        let status = process.stop().expect("killed");
+        let status = process.stop_within(Duration::from_millis(500)).expect("killed");
         assert_eq!(status.signal(), Some(9));
     }
 }

@@ -15,8 +15,10 @@ const ROUND_TRIPS: u32 = 1000;
 pub struct Cost {
     /// In the order of measurement: pvnet, the kernel's bridge, and the others.
     pub compared: Vec<Compared>,
-    /// Why programs are missing: they are not installed, or do not start here.
-    pub missing: Vec<String>,
+    /// The labels of programs that are not installed.
+    pub not_installed: Vec<&'static str>,
+    /// The labels of programs that do not start here, with the reason.
+    pub failed: Vec<String>,
 }
 
 /// The traffic over one of the compared programs.
@@ -53,10 +55,10 @@ pub fn cost(pvnet: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Cost> 
     let bridge = VethBridge::create("pvnet-veth", Offloads::ALL)?;
     compared.push(compare("the kernel's bridge", "none: one kernel", &bridge)?);
     drop(bridge);
-    let mut missing = Vec::new();
+    let (mut not_installed, mut failed) = (Vec::new(), Vec::new());
     for rival in &RIVALS {
         if !rival.is_installed() {
-            missing.push(format!("{} is not installed", rival.label));
+            not_installed.push(rival.label);
             continue;
         }
         let measured = RunningRival::start(rival)
@@ -64,8 +66,8 @@ pub fn cost(pvnet: &Testbed, seconds: u32, step: impl Fn(&str)) -> Result<Cost> 
         match measured {
             Ok(measured) => compared.push(measured),
             Err(error) if error.is_interrupt() => return Err(error),
-            Err(error) => missing.push(format!("{}: {error}", rival.label)),
+            Err(error) => failed.push(format!("{}: {error}", rival.label)),
         }
     }
-    Ok(Cost { compared, missing })
+    Ok(Cost { compared, not_installed, failed })
 }

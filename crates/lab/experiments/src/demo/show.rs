@@ -133,15 +133,15 @@ pub fn idle(idle: &Idle) -> String {
 /// The comparison in sentences.
 pub fn cost(cost: &Cost) -> String {
     let [pvnet, bridge, ..] = &cost.compared[..] else { return String::new() };
-    let missing = match &cost.missing[..] {
+    let absent = match &cost.not_installed[..] {
         [] => String::new(),
-        missing => {
-            format!(" Not shown: {}. --rivals installs what is missing.", missing.join("; "))
-        }
+        absent => format!(" RIVALS=1 (--rivals) installs and shows more: {}.", absent.join(", ")),
     };
+    let failed: String =
+        cost.failed.iter().map(|failure| format!(" Not shown: {failure}.")).collect();
     format!(
         "The same stream over the kernel's bridge is {} times as fast: it has no wall between guests, passes pages by reference and copies a byte \
-         twice. pvnet checks all that a guest writes and copies a byte five times.{missing}",
+         twice. pvnet checks all that a guest writes and copies a byte five times.{failed}{absent}",
         human(bridge.tcp.result.mbps / pvnet.tcp.result.mbps.max(f64::EPSILON))
     )
 }

@@ -7,15 +7,20 @@ use super::network::{in_own_network, ip};
 use crate::GuestTap;
 use crate::tap::{Tap, TapError, TapOffload, TapQueue};
 
-/// Waits until a deleted tap is gone. The child of another test's fork holds its descriptor until it runs its program.
-fn wait_for_its_end(name: &str) {
+/// Waits for what follows when a tap was closed: the child of another test's fork holds its descriptors until it runs its program.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..1000 {
-        if !GuestTap::exists(name) {
+        if is_so() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("{name} stays");
+    panic!("not within 10 s: {what}");
+}
+
+/// Waits until a deleted tap is gone.
+fn wait_for_its_end(name: &str) {
+    until("a deleted tap is gone", || !GuestTap::exists(name));
 }
 
 /// What `ip` says of an interface.
@@ -24,17 +29,17 @@ fn show(name: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Opens a tap. The child of another test's fork holds the descriptors of one that was closed until it runs its program.
+/// Opens a tap, once whoever had it has closed it.
 fn open(name: &str, queues: usize) -> GuestTap {
-    for _ in 0..1000 {
+    let mut tap = None;
+    until("a tap that was closed can be opened", || {
         match GuestTap::open(name, queues) {
-            Err(TapError::NameTaken { .. }) => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            other => return other.unwrap(),
+            Err(TapError::NameTaken { .. }) => {}
+            opened => tap = Some(opened.unwrap()),
         }
-    }
-    panic!("{name} stays taken");
+        tap.is_some()
+    });
+    tap.unwrap()
 }
 
 #[test]
@@ -61,7 +66,7 @@ fn a_new_one_waits_for_its_place_and_an_old_one_keeps_it() {
             tap.set_carrier(true).unwrap();
             assert!(!show("vif1.0").contains("NO-CARRIER"), "{}", show("vif1.0"));
         }
-        assert!(show("vif1.0").contains("NO-CARRIER"), "its guest is gone: {}", show("vif1.0"));
+        until("a device without a guest has no carrier", || show("vif1.0").contains("NO-CARRIER"));
         open("vif1.0", 1).delete().unwrap();
         wait_for_its_end("vif1.0");
     });

@@ -2,7 +2,7 @@
 //!
 //! - `xtask deny` checks the dependencies.
 //! - `xtask docs` checks the documents and their length, that the product does not depend on the laboratory, that no
-//!   files import each other in a circle, and that short files have a reason.
+//!   files import each other in a circle, that short files have a reason, and that the programs that tests need are installed.
 //! - `xtask words` counts the words of the documents.
 //! - `xtask sbom PROGRAM TARGET` prints a program's bill of materials.
 //!
@@ -15,6 +15,7 @@ mod deny;
 mod layout;
 mod licence;
 mod links;
+mod programs;
 mod sbom;
 mod short_files;
 mod specification;
@@ -66,6 +67,7 @@ fn docs(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     findings.extend(layout::check(root)?);
     findings.extend(circles::check(root)?);
     findings.extend(short_files::check(root)?);
+    findings.extend(programs::check(root)?);
     findings.extend(words::check(root)?);
     Ok(findings)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control_socket::{Reason, join_socket};
+use control_socket::{LogEvent, Reason, join_socket};
 use lab::{Interrupt, Namespace, Process, TempDir};
 use serde_json::Value;
 use wire::ethernet::MacAddr;
@@ -136,11 +136,14 @@ impl Attacked {
             if let Some(Reason::Disabled(why)) = port.and_then(|port| port.reason) {
                 break why;
             }
+            // The port starts anew some milliseconds later, and a status may take longer.
+            if let Some(why) = logged(&status.events) {
+                break why;
+            }
             if start.elapsed() > OBEY {
                 let what = "the end of the hostile guest's port".to_owned();
                 return Err(Error::Late { what, limit: OBEY, said: self.hostile.stderr() });
             }
-            // The port starts anew some milliseconds later, so poll often.
             Interrupt::sleep(Duration::from_millis(1))?;
         };
         self.order(Order::Idle)?;
@@ -151,6 +154,14 @@ impl Attacked {
     pub fn pids(&self) -> [u32; 2] {
         [self.testbed.pid(), self.hostile.pid()]
     }
+}
+
+/// The reason why the hostile guest's port failed last, if the log's last lines have it.
+fn logged(events: &[LogEvent]) -> Option<String> {
+    let start = format!("port failed port={NAME:?} reason=\"");
+    let reason =
+        |event: &LogEvent| event.text.strip_prefix(&start)?.strip_suffix('"').map(str::to_owned);
+    events.iter().find_map(reason)
 }
 
 /// The tables of the hostile guest and the uplink.

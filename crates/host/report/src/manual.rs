@@ -7,8 +7,7 @@ use clap::{Args, Command};
 use clap_complete::{Shell, generate_to};
 use document::Kind;
 
-use crate::Table;
-use crate::table::wants_bold;
+use crate::{Table, wants_bold};
 
 /// Writes a page for a program and each of its commands, completions and schemas into a folder, which is created if missing.
 ///

@@ -3,6 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// How often it is checked while the thread does not wait for events. A check takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was
+/// 2 % of a worker that shares its CPU.
+pub(crate) const TICK: Duration = Duration::from_millis(3);
+
 /// What a worker's thread is doing: the thread writes it, and the thread that looks for sleepers reads it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -40,14 +44,14 @@ impl Turn {
 }
 
 impl Activity {
-    /// The thread is in this round. After a wait for events, [`Dozer::wake`](poller::Dozer::wake) has the barrier that belongs to
+    /// The thread is in this round. After a wait for events, [`Alarm::set`](poller::Alarm::set) has the barrier that belongs to
     /// it; rounds one after the other need none.
     #[inline]
     pub(crate) fn begin_round(&self, number: u64) {
         self.round.store(number, Ordering::Relaxed);
     }
 
-    /// The thread waits for events, and not long past this time since the start of the datapath. If there is one, [`Dozer::wake`](poller::Dozer::wake)
+    /// The thread waits for events, and not long past this time since the start of the datapath. If there is one, [`Alarm::set`](poller::Alarm::set)
     /// must follow.
     #[inline]
     pub(crate) fn rest(&self, past: Option<Duration>) {

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use poller::Dozer;
+use poller::Alarm;
 use port::{Doorbell, Egress};
 use switch::multicast::{Router, Snooping, SnoopingCounts};
 use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
+use crate::activity::TICK;
 use crate::domains::Domains;
 use crate::port::{Peer, Port, PortMemory};
 use crate::{Config, Datapath};
@@ -165,8 +166,8 @@ pub(crate) struct Shared {
     /// The CPUs of workers, by number.
     pub(crate) cpus: Box<[usize]>,
     pub(crate) snooping: Snooping,
-    /// The thread that looks for workers that sleep.
-    pub(crate) sleepers: Dozer,
+    /// Of the thread that looks for workers that sleep.
+    pub(crate) sleepers: Alarm,
     pub(crate) on_sleep: OnceLock<SleepSink>,
 }
 
@@ -179,7 +180,7 @@ impl Shared {
     ) -> std::io::Result<Arc<Self>> {
         let doorbells = (0..workers).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
         let table = MacTable::new(config.capacity, config.limits);
-        Ok(Arc::new(Self::new(table, config, failures, doorbells)))
+        Ok(Arc::new(Self::new(table, config, failures, doorbells, Alarm::new(TICK)?)))
     }
 
     fn new(
@@ -187,6 +188,7 @@ impl Shared {
         config: &Config,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
+        sleepers: Alarm,
     ) -> Self {
         let &Config { poll, always_poll, flood_copies, hash_macs, ref cpus, .. } = config;
         Self {
@@ -203,7 +205,7 @@ impl Shared {
             doorbells,
             cpus: cpus.as_slice().into(),
             snooping: Snooping::default(),
-            sleepers: Dozer::default(),
+            sleepers,
             on_sleep: OnceLock::new(),
         }
     }

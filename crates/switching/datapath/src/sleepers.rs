@@ -19,30 +19,28 @@ use switch::PortId;
 use tracing::{error, warn};
 
 use crate::Datapath;
-use crate::activity::Turn;
+use crate::activity::{TICK, Turn};
 use crate::command::Command;
 use crate::port::Port;
 use crate::shared::{Cause, Shared, Sleep};
 use crate::worker::Worker;
 use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 
-/// How often it checks the workers while one does not wait for events. A check takes the CPU from whatever runs there, perhaps a worker: at 1 ms that was 2 % of
-/// a worker that shares its CPU.
-const TICK: Duration = Duration::from_millis(3);
 /// How often it checks them while one sleeps.
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// A worker that sleeps at this many checks in a row, in one turn, is replaced.
 const ASLEEP: u32 = 3;
 /// So is one that has used this CPU time in one turn, a hundred times what a turn should take.
 const LONG_TURN: Duration = Duration::from_millis(20);
-/// After this many checks without a busy worker it sleeps until one wakes it.
-const IDLE_LOOKS: u32 = 100;
+/// After this many checks without a busy worker it sleeps until a [`TICK`] after one wakes up.
+const IDLE_LOOKS: u32 = 4;
 /// Checks over which short sleeps are counted, and how many of them make their ports suspect.
 const WINDOW: u32 = 32;
 const SHORT_SLEEPS: u32 = 8;
 
 /// The thread that looks at the workers.
 pub(crate) struct SleeperWatch {
+    shared: Arc<Shared>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -56,15 +54,16 @@ impl SleeperWatch {
         let workers = workers.into_iter().map(Looks::new).collect();
         let thread = std::thread::Builder::new().name("sleepers".to_owned());
         let thread = thread.spawn({
-            let is_over = is_over.clone();
+            let (shared, is_over) = (shared.clone(), is_over.clone());
             move || run(&shared, &is_over, workers)
         })?;
-        Ok(Self { is_over, thread })
+        Ok(Self { shared, is_over, thread })
     }
 
     pub(crate) fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();
+        self.shared.sleepers.ring();
         let _ = self.thread.join();
     }
 }
@@ -73,18 +72,22 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
     let is_over = || is_over.load(Ordering::SeqCst);
     let mut idle = 0;
     while !is_over() {
-        let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
-        std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
+        if idle < IDLE_LOOKS {
+            let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
+            std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
+        } else {
+            let works = || workers.iter().any(Looks::is_awaited);
+            shared.sleepers.doze_until(|| works() || is_over());
+            idle = 0;
+            // What is found then began when the alarm was set.
+            let set = Instant::now() - TICK;
+            workers.iter_mut().for_each(|worker| worker.looked = worker.looked.max(set));
+        }
         let mut works = false;
         for worker in &mut workers {
             works |= worker.look(shared);
         }
         idle = if works { 0 } else { idle + 1 };
-        if idle >= IDLE_LOOKS {
-            idle = 0;
-            let works = || workers.iter().any(Looks::is_awaited);
-            shared.sleepers.doze_until(|| works() || is_over());
-        }
     }
 }
 

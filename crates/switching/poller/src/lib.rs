@@ -13,7 +13,7 @@
 //!
 //! A thread that has a CPU to itself need not sleep at all: [`Poller::always`].
 //!
-//! A thread that checks something from time to time sleeps while there is nothing to check: [`Dozer`].
+//! A thread that checks something from time to time sleeps while there is nothing to check: [`Dozer`], [`Alarm`].
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use lone::Lone;
 
-pub use doze::{AwakeFlag, Dozer, doze_until, must_wake};
+pub use doze::{Alarm, AwakeFlag, Dozer, doze_until, must_wake};
 pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.

@@ -48,6 +48,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
+    libc::SYS_timerfd_settime,
     libc::SYS_ppoll,
     libc::SYS_pselect6,
     // Sockets. Conditions say which can be made, and whether they may connect.

@@ -42,7 +42,7 @@ impl Worker {
             self.activity.rest(past.map(|past| past.duration_since(self.shared.started)));
             if past.is_some() {
                 // It rings then, in place of a timer.
-                self.shared.sleepers.wake();
+                self.shared.sleepers.set();
             }
             self.state.times.falls_asleep(self.carrier.now);
         }
@@ -52,7 +52,7 @@ impl Worker {
         self.looked = now;
         if waits {
             self.activity.begin_round(self.rounds);
-            self.shared.sleepers.wake();
+            self.shared.sleepers.set();
             self.state.times.wakes(now.duration_since(self.shared.started));
         }
         match waited {

@@ -133,14 +133,16 @@ impl Namespace {
     }
 
     /// Makes `name` the congestion control of TCP connections that begin inside from now on. A kernel may refuse one that is
-    /// not in `tcp_allowed_congestion_control`; then the default stays.
+    /// not in `tcp_allowed_congestion_control`; then it is Reno: a connection that begins with BBR keeps its timers, whatever is chosen later.
     ///
     /// # Errors
     /// [`Error::Io`] if the kernel has none of that name, or the namespace is gone.
     pub fn set_congestion(&self, name: &str) -> Result<()> {
         let (what, name) = (format!("congestion control {name}"), name.to_owned());
         self.inside(move || match std::fs::write(CONGESTION, name) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                std::fs::write(CONGESTION, "reno").map_err(Error::io("congestion control reno"))
+            }
             written => written.map_err(Error::io(what)),
         })
     }

@@ -1,9 +1,9 @@
 //! Two endpoints, joined by pvnet or by the kernel, and measurements between them.
 //!
 //! ```text
-//!            Endpoint ── Testbed:    guest, daemon, guest ── Endpoint
-//!   Subject <
-//!            Endpoint ── VethBridge: veth, bridge, veth   ── Endpoint
+//!             Endpoint ── Testbed:    guest, daemon, guest ── Endpoint
+//!   Subject < Endpoint ── SameShape:  tap, threads, tap    ── Endpoint
+//!             Endpoint ── VethBridge: veth, bridge, veth   ── Endpoint
 //! ```
 //!
 //! A [`Case`] is a transfer, [`measure()`] runs one over a [`Subject`] and returns what it cost.
@@ -11,6 +11,7 @@
 mod case;
 mod daemon;
 mod pvnet;
+mod same_shape;
 
 use accounting::{Carried, Measured};
 use lab::{Children, CpuMeter, Endpoint, RttProbe, VethBridge};
@@ -22,6 +23,7 @@ use crate::error::{Error, Result};
 pub use case::{CONGESTION, Case, find_pace};
 pub use daemon::{Daemon, Ending, ports, pvnet, quoted, table, this, this_program};
 pub use pvnet::{GuestKind, Setup, Testbed};
+pub use same_shape::SameShape;
 
 /// Runs `work` and measures what it costs on the whole machine.
 pub fn measure<T>(

@@ -21,7 +21,6 @@ const REASONS: Reasons<'_> = &[
             "bin/pvnet/src/revoke.rs",
             "bin/pvnet/src/rootless.rs",
             "bin/pvscope/src/schema.rs",
-            "lab/experiments/src/bench/latency.rs",
             "lab/ovnlab/src/vhost_user.rs",
             "lab/pvnet-lab/src/schema.rs",
             "lab/xenlab/src/bin/hostile/leaving.rs",

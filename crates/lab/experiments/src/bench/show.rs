@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::output;
 
 /// The subjects' names in rows, and in tables.
-const SUBJECTS: [(&str, &str); 2] = [("pvnet", "pvnet"), ("veth-bridge", "veth + bridge")];
+const SUBJECTS: [(&str, &str); 3] =
+    [("pvnet", "pvnet"), ("same-shape", "same shape"), ("veth-bridge", "veth + bridge")];
 
 /// A benchmark for programs and for people.
 pub struct Shown {
@@ -55,31 +56,42 @@ fn cases(benchmark: &Benchmark) -> Vec<&str> {
 }
 
 /// The rows of a case, one per subject. A row without a subject is pvnet's.
-fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 2] {
-    let [pvnet, bridge] = SUBJECTS.map(|(name, _)| benchmark.row(&format!("{case}/{name}")));
-    [pvnet.or_else(|| benchmark.row(case)), bridge]
+fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 3] {
+    let mut rows = SUBJECTS.map(|(name, _)| benchmark.row(&format!("{case}/{name}")));
+    rows[0] = rows[0].or_else(|| benchmark.row(case));
+    rows
+}
+
+/// Which subjects have rows. pvnet has.
+fn present(benchmark: &Benchmark) -> [bool; 3] {
+    let cases = cases(benchmark);
+    let has_rows =
+        |subject: usize| cases.iter().any(|case| rows(benchmark, case)[subject].is_some());
+    [true, has_rows(1), has_rows(2)]
+}
+
+/// Those of the subjects that have rows.
+fn of_present<T>(present: [bool; 3], all: [T; 3]) -> impl Iterator<Item = T> {
+    all.into_iter().zip(present).filter_map(|(one, is_present)| is_present.then_some(one))
 }
 
 fn table(benchmark: &Benchmark) -> Table {
     let compared = benchmark.rows.iter().any(|row| row.ratio.is_some());
-    let bridged = cases(benchmark).iter().any(|case| rows(benchmark, case)[1].is_some());
+    let present = present(benchmark);
     let mut table = Table::new().left("case").left("unit").right("pvnet: median (min–max)");
-    if bridged {
-        table = table.right("veth + bridge");
+    for (_, name) in of_present(present, SUBJECTS).skip(1) {
+        table = table.right(name);
     }
     if compared {
         table = table.right("ratio");
     }
     for case in cases(benchmark) {
-        let [pvnet, bridge] = rows(benchmark, case);
-        let unit = pvnet.or(bridge).map_or("", |row| &row.unit);
-        let numbers =
-            [pvnet, bridge].map(|row| row.map_or(String::new(), |row| row.stats.spread()));
-        let ratio = pvnet.and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
-        let mut cells = vec![case.to_owned(), unit.to_owned(), numbers[0].clone()];
-        if bridged {
-            cells.push(numbers[1].clone());
-        }
+        let rows = rows(benchmark, case);
+        let unit = rows.iter().flatten().next().map_or("", |row| &row.unit);
+        let numbers = rows.map(|row| row.map_or(String::new(), |row| row.stats.spread()));
+        let ratio = rows[0].and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
+        let mut cells = vec![case.to_owned(), unit.to_owned()];
+        cells.extend(of_present(present, numbers));
         if compared {
             cells.push(ratio.unwrap_or_default());
         }
@@ -114,14 +126,14 @@ fn page(benchmark: &Benchmark) -> Report {
 fn bars(benchmark: &Benchmark, unit: &str) -> BarChart {
     let of_unit = |case: &&str| rows(benchmark, case).iter().flatten().any(|row| row.unit == unit);
     let cases: Vec<&str> = cases(benchmark).into_iter().filter(of_unit).collect();
-    let compared = cases.iter().any(|case| rows(benchmark, case)[1].is_some());
+    let present = present(benchmark);
     let mut chart = BarChart::new(format!("{}, {unit}", benchmark.bench), unit);
-    if compared {
-        chart = chart.series(SUBJECTS.map(|(_, name)| name));
+    if present[1..].contains(&true) {
+        chart = chart.series(of_present(present, SUBJECTS.map(|(_, name)| name)));
     }
     for case in cases {
         let stats = rows(benchmark, case).map(|row| row.map(|row| row.stats));
-        chart = chart.group(case, stats.into_iter().take(if compared { 2 } else { 1 }));
+        chart = chart.group(case, of_present(present, stats));
     }
     chart
 }

@@ -6,7 +6,7 @@ use report::{Benchmark, human};
 
 use super::rows::{Common, Rows, Settings, in_turn};
 use crate::error::Result;
-use crate::testbed::{Case, Setup, Subject, Testbed, find_pace, measure};
+use crate::testbed::{Case, SameShape, Setup, Subject, Testbed, find_pace, measure};
 
 /// Options of this benchmark.
 #[derive(Args)]
@@ -19,6 +19,9 @@ pub struct StreamArgs {
     /// TCP's congestion controls at both ends, each measured for itself.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["cubic", "bbr"], value_parser = name)]
     pub congestion: Vec<String>,
+    /// Also measure the least program with pvnet's threads and copies: two taps, three threads, three copies, and no check or protocol.
+    #[arg(long)]
+    pub same_shape: bool,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -36,20 +39,24 @@ fn name(text: &str) -> std::result::Result<String, String> {
 /// The transfers, as `docs` and rows name them.
 const KEYS: [&str; 4] = ["tcp-1", "tcp-4", "tcp-1-no-offload", "udp"];
 
-/// Both subjects with the same offloads.
-struct Pair {
+/// The subjects with the same offloads.
+struct Subjects {
     pvnet: Testbed,
     bridge: VethBridge,
+    same_shape: Option<SameShape>,
 }
 
-impl Pair {
+impl Subjects {
     fn start(settings: &Settings, offloads: Offloads) -> Result<Self> {
         let pvnet = Testbed::start(&Setup { offloads, meter: true, ..settings.setup() })?;
-        Ok(Self { pvnet, bridge: VethBridge::create("pvnet-veth", offloads)? })
+        let bridge = VethBridge::create("pvnet-veth", offloads)?;
+        Ok(Self { pvnet, bridge, same_shape: None })
     }
 
-    fn subjects(&self) -> [&dyn Subject; 2] {
-        [&self.pvnet, &self.bridge]
+    /// All of them; the last one has no pace for UDP.
+    fn all(&self) -> impl Iterator<Item = &dyn Subject> {
+        let both: [&dyn Subject; 2] = [&self.pvnet, &self.bridge];
+        both.into_iter().chain(self.same_shape.iter().map(|shape| shape as &dyn Subject))
     }
 }
 
@@ -66,18 +73,23 @@ pub fn run(args: &StreamArgs) -> Result<Benchmark> {
     };
     let variants: Vec<_> =
         cases.iter().flat_map(|case| controls(case).into_iter().map(move |c| (*case, c))).collect();
-    let transfers = 2 * rounds as usize * variants.len();
+    let of_same_shape = variants.iter().filter(|(case, _)| args.same_shape && has_same_shape(case));
+    let transfers = rounds as usize * (2 * variants.len() + of_same_shape.count());
     let progress = Progress::new(3 + transfers, args.common.quiet);
     progress.step("start pvnet and veth + bridge, with offloads and without");
-    let with = Pair::start(&args.settings, Offloads::ALL)?;
-    let without = Pair::start(&args.settings, Offloads::NONE)?;
+    let mut with = Subjects::start(&args.settings, Offloads::ALL)?;
+    let without = Subjects::start(&args.settings, Offloads::NONE)?;
+    if args.same_shape {
+        with.same_shape = Some(SameShape::create("pvnet-shape")?);
+    }
     let paces = paces(&with, &cases, &progress)?;
     let mut rows = Rows::default();
     for round in 0..rounds {
         for (case, congestion) in &variants {
-            let pair = if case.offloads == Offloads::ALL { &with } else { &without };
-            let [pvnet, bridge] = pair.subjects();
-            for (subject, pace) in in_turn(round, [(pvnet, paces[0]), (bridge, paces[1])]) {
+            let subjects = if case.offloads == Offloads::ALL { &with } else { &without };
+            let count = if has_same_shape(case) { 3 } else { 2 };
+            let paced = subjects.all().zip(paces.into_iter().chain([0])).take(count);
+            for (subject, pace) in in_turn(round, paced) {
                 let control = congestion.map_or(String::new(), |name| format!("-{name}"));
                 let name = format!("{}{control}/{}", case.key, subject.name());
                 progress.step(format!("round {} of {rounds}: {name}", round + 1));
@@ -92,10 +104,15 @@ pub fn run(args: &StreamArgs) -> Result<Benchmark> {
     Ok(rows.finish("stream"))
 }
 
-/// The pace of UDP for each subject. It is found once, so that rounds are comparable.
-fn paces(pair: &Pair, cases: &[&Case], progress: &Progress) -> Result<[u64; 2]> {
+/// Whether the program of the same shape can carry it: TCP with offloads.
+fn has_same_shape(case: &Case) -> bool {
+    case.is_tcp() && case.offloads == Offloads::ALL
+}
+
+/// The pace of UDP for pvnet and the bridge. It is found once, so that rounds are comparable.
+fn paces(subjects: &Subjects, cases: &[&Case], progress: &Progress) -> Result<[u64; 2]> {
     let mut paces = [0; 2];
-    for (pace, subject) in paces.iter_mut().zip(pair.subjects()) {
+    for (pace, subject) in paces.iter_mut().zip(subjects.all()) {
         progress.step(format!("find the pace of UDP over {}", subject.name()));
         for udp in cases.iter().filter(|case| case.is_udp()) {
             *pace = find_pace(subject, udp)?;

@@ -424,7 +424,8 @@ fn own_type(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     guest.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
     let block = shell_block(PAGE, "pvnet attach");
     let (attach, detach) = block.split_once('\n').unwrap_or_default();
-    setup.host.run(attach, COMMAND_TIMEOUT)?;
+    // dom0 still has the MAC address of the first guest, whose address this one gets.
+    setup.host.run(&format!("ip neigh flush dev br0\n{attach}"), COMMAND_TIMEOUT)?;
     Frontend::Stock.start(&guest)?;
     let (seen, passed) = setup.ping(0)?;
     setup.host.run(detach, COMMAND_TIMEOUT)?;

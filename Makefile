@@ -23,7 +23,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs test-documents doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,10 @@ deny: ## Check licences, duplicates and sources of the dependencies
 
 docs: ## Check the links between documents, the files that they name, the rows of SPECIFICATION.md, and that the product has no laboratory in it
 	$(XTASK) docs
+
+test-documents: deps build ## Paste the documents' blocks that take minutes, on a copy of this system that is thrown away (hours; DOCUMENT=docs/labs.md: those of one)
+	$(CARGO) build -q -p pvnet -p pvnet-lab
+	$(CARGO) test -q -p pvnet --test documents -- --ignored --nocapture
 
 doc: ## Build the API documentation, warnings are errors, and run its examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

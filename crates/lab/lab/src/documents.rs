@@ -59,6 +59,25 @@ pub fn blocks(root: &Path) -> io::Result<Vec<Block>> {
     Ok(blocks)
 }
 
+/// The block of shell commands in a document's text that has these words, for a lab that pastes it.
+///
+/// # Panics
+/// There is no such block, or another one too.
+#[must_use]
+pub fn shell_block(document: &str, words: &str) -> String {
+    let blocks = of_document("", document).into_iter();
+    let mut texts = blocks
+        .filter(|block| block.language == "sh")
+        .map(|block| block.text)
+        .filter(|text| text.contains(words));
+    match (texts.next(), texts.next()) {
+        (Some(text), None) => text,
+        (found, _) => {
+            panic!("{} with {words:?}", if found.is_some() { "two blocks" } else { "no block" })
+        }
+    }
+}
+
 fn of_document(name: &str, text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let (mut is_inside, mut before) = (false, "");
@@ -218,6 +237,7 @@ mod tests {
         );
         assert_eq!((first.document(), &first.note), ("docs/xen.md", &None));
         assert_eq!(second.place, "docs/xen.md:8");
+        assert_eq!(shell_block(&text, "ls"), "ls\n");
         assert_eq!(second.note.as_deref(), Some("keys of [[port]]"));
     }
 

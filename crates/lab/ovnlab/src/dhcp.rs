@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use lab::documents::shell_block;
 use lab::{Namespace, TempDir};
 use xenlab::scenario::lease;
 use xenlab::{Error, Result};
@@ -9,7 +10,9 @@ use xenlab::{Error, Result};
 use crate::central::Central;
 use crate::plan::{MTU, Plan};
 use crate::programs::{LIMIT, Programs};
-use crate::testbed::{B, P11, P14, P21, Testbed};
+use crate::testbed::{B, P11, P21, RED, Testbed};
+
+const PAGE: &str = include_str!("../../../../docs/ovn.md");
 
 impl Central {
     /// Has OVN offer a guest its address, MTU and router by DHCP.
@@ -46,11 +49,16 @@ pub(crate) fn has_lease(plan: &Plan, shown: &str) -> bool {
     [address, mtu, router].iter().all(|words| shown.contains(words))
 }
 
-/// A guest without an address in pvnet's configuration joins, asks for one, and reaches the others.
+/// A guest without an address in pvnet's configuration joins as the document says, asks for an address, and reaches the others.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
-    testbed.central.offer(&testbed.guests[P14].plan)?;
-    testbed.join(P14, B)?;
-    let guest = &testbed.guests[P14];
+    let Testbed { guests, hosts, central, .. } = testbed;
+    for words in ["add-port br-int vif-red", "DHCP_Options"] {
+        hosts[B].paste(central, &shell_block(PAGE, words))?;
+    }
+    let guest = &mut guests[RED];
+    guest.enter(&hosts[B])?;
+    central.until_bound(&guest.plan, hosts[B].name)?;
+    let guest = &testbed.guests[RED];
     ask(&testbed.central.node.programs, &guest.namespace)?;
     let shown = guest.namespace.ip(&["address", "show", "dev", "eth0"])?;
     let routes = guest.namespace.ip(&["route", "show"])?;

@@ -39,9 +39,19 @@ impl Guest {
         Self { plan: self.plan.attached(attachment), ..self }
     }
 
+    /// The same with this logical port behind this device.
+    pub(crate) fn named(self, port: &str, device: &str) -> Self {
+        Self { plan: self.plan.named(port, device), ..self }
+    }
+
     /// Binds its logical port to a host, and joins the host's pvnet.
     pub(crate) fn join(&mut self, host: &Host) -> Result<()> {
         host.bind(&self.plan)?;
+        self.enter(host)
+    }
+
+    /// Joins the pvnet of a host, where its logical port is bound.
+    pub(crate) fn enter(&mut self, host: &Host) -> Result<()> {
         self.start(&host.node.programs.pvnet, host.daemon.folder())?;
         if self.plan.asks {
             return Ok(());

@@ -105,7 +105,7 @@ impl Host {
     pub(crate) fn bind(&self, guest: &Plan) -> Result<()> {
         let (device, port) = (&guest.device, &guest.port);
         if guest.attachment == Attachment::VhostUser {
-            let socket = self.daemon.folder().join(device);
+            let socket = self.daemon.folder().join(format!("{device}.sock"));
             let add = format!(
                 "-- --may-exist add-port br-int {device} -- set interface {device} type=dpdkvhostuserclient \
                  options:vhost-server-path={} external_ids:iface-id={port}",
@@ -118,6 +118,18 @@ impl Host {
         );
         self.vsctl(&add)?;
         self.node.namespace.ip(&["link", "set", device, "up"]).map(drop).map_err(Into::into)
+    }
+
+    /// Runs a document's block here: `ovs-vsctl` finds this host's switch, and `ovn-nbctl` the central host's database.
+    pub(crate) fn paste(&self, central: &Central, block: &str) -> Result<()> {
+        let programs = &self.node.programs;
+        let mut command = programs.with_libraries(self.node.namespace.exec("bash")?);
+        command.env("PATH", programs.search_path());
+        command
+            .env("OVS_RUNDIR", self.node.folder.path())
+            .env("OVN_NB_DB", central.node.remote("nb"));
+        command.args(["-ec", block]);
+        lab::run(command, LIMIT).map(drop).map_err(Into::into)
     }
 
     /// Removes a guest's logical port from this host.

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use control_socket::PortState;
 use lab::Process;
+use lab::documents::shell_block;
 use qemulab::{COMMAND, Peer};
 use xenlab::scenario::lease;
 use xenlab::{Machine, MachineConfig, Result};
@@ -16,6 +17,7 @@ use crate::plan::{Attachment, MTU, Plan};
 use crate::programs::LIMIT;
 use crate::testbed::{P11, Testbed};
 
+const PAGE: &str = include_str!("../../../../docs/ovn.md");
 /// The size of files, in MiB.
 const FILE_MIB: u32 = 4;
 
@@ -34,6 +36,7 @@ impl Kinds {
     fn start(testbed: &Testbed) -> Result<Self> {
         let vm = Plan::new(2, 22, "p22", None).attached(Attachment::Machine).asking();
         let mut guest = Guest::new(2, 23, None)?.attached(Attachment::Card).asking();
+        guest = guest.named("green-port", "card0");
         let central = &testbed.central;
         let plans = [vm.clone(), guest.plan.clone()];
         let host = Host::start(central, "d", "172.31.0.14", &plans)?;
@@ -43,10 +46,9 @@ impl Kinds {
             central.offer(plan)?;
         }
         // The wire exists before the card and outlives it, so that Open vSwitch keeps its port.
-        let wire = guest.plan.device.as_str();
-        host.node.namespace.ip(&["tuntap", "add", "dev", wire, "mode", "tap", "vnet_hdr"])?;
+        host.paste(central, &shell_block(PAGE, "ip tuntap add"))?;
         let card = start_card(&host, &guest.plan)?;
-        guest.join(&host)?;
+        guest.enter(&host)?;
         host.bind(&vm)?;
         let machine = boot(&host, &vm)?;
         dhcp::ask(&host.node.programs, &guest.namespace)?;
@@ -105,7 +107,7 @@ impl Kinds {
 
 fn start_card(host: &Host, plan: &Plan) -> Result<Process> {
     let mut command = host.node.namespace.exec(&host.node.programs.pvnet.to_string_lossy())?;
-    command.args(["nic", "--directory"]).arg(host.daemon.folder()).arg(&plan.port);
+    command.args(["nic", "--directory"]).arg(host.daemon.folder()).arg(&plan.device);
     let mut card = Process::capture(command)?;
     card.says("is up", LIMIT)?;
     Ok(card)

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! At the end two hosts join. Host c's guest p13 (s1) is behind a vhost-user port of an Open vSwitch with DPDK. Host d has a virtual
-//! machine p22 and a card's guest p23 (s2). Guests p14, p22 and p23 get their addresses from OVN. The outside network is in the underlay.
+//! machine p22 and a card's guest p23 (s2). Guests red, p22 and p23 get their addresses from OVN. The outside network is in the underlay.
 //!
 //! [`Programs`] are OVN and Open vSwitch from Debian's packages, unpacked below a cache and never installed. A [`Testbed`] has everything
 //! that runs. [`run`] does the steps. [`cost`] measures.

@@ -64,6 +64,11 @@ impl Plan {
         Self { asks: true, ..self }
     }
 
+    /// The same with this logical port behind this device.
+    pub(crate) fn named(self, port: &str, device: &str) -> Self {
+        Self { port: port.to_owned(), device: device.to_owned(), ..self }
+    }
+
     /// The same behind a vhost-user port.
     fn behind_port(self) -> Self {
         Self { device: format!("up{}", self.port), attachment: Attachment::VhostUser, ..self }
@@ -127,11 +132,11 @@ impl Plan {
         qemulab::VirtioNet { name, mac, queues: 1, side, packed: false, guest_offloads }
     }
 
-    /// The card has the name of its logical port.
+    /// The card has the name of its wire.
     fn card(&self) -> String {
-        let Self { port, device, .. } = self;
+        let Self { device, .. } = self;
         format!(
-            "[[nic]]\nname = \"{port}\"\nwire = {{ tap = \"{device}\", checksum_offload = false }}\n{}nic = \"{port}\"\n",
+            "[[nic]]\nname = \"{device}\"\nwire = {{ tap = \"{device}\", checksum_offload = false }}\n{}nic = \"{device}\"\n",
             self.process()
         )
     }
@@ -139,7 +144,7 @@ impl Plan {
     /// The table of the uplink that it is behind, if there is one. Guests get this port's MTU.
     pub(crate) fn uplink(&self, folder: &Path) -> Option<String> {
         let Self { device, attachment, .. } = self;
-        let socket = folder.join(device);
+        let socket = folder.join(format!("{device}.sock"));
         (*attachment == Attachment::VhostUser).then(|| {
             format!(
                 "[[uplink]]\nname = \"{device}\"\nkind = \"virtio-user\"\nsocket = {socket:?}\nmtu = {MTU}\n"

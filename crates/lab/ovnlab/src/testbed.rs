@@ -15,7 +15,7 @@ const SLOW: u32 = 80;
 pub(crate) const P11: usize = 0;
 pub(crate) const P12: usize = 1;
 pub(crate) const P21: usize = 2;
-pub(crate) const P14: usize = 3;
+pub(crate) const RED: usize = 3;
 /// Hosts by number.
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
@@ -36,18 +36,20 @@ impl Testbed {
         let central = Central::start(programs)?;
         let new = |switch, number| Guest::new(switch, number, None);
         let first = Guest::new(1, 11, Some(SLOW))?;
-        let guests = [first, new(1, 12)?, new(2, 21)?, new(1, 14)?.asking()];
+        let guests =
+            [first, new(1, 12)?, new(2, 21)?, new(1, 14)?.asking().named("red-port", "vif-red")];
         let plans: Vec<_> = guests.iter().map(|guest| guest.plan.clone()).collect();
         let host = |name, address| Host::start(&central, name, address, &plans);
         let hosts = [host("a", "172.31.0.11")?, host("b", "172.31.0.12")?];
         Ok(Self { guests, hosts, outside: None, central })
     }
 
-    /// Makes the logical network: two switches, a router, and a port for each guest.
+    /// Makes the logical network: two switches, a router, and a port for each guest but red.
     pub(crate) fn make_network(&self) -> Result<()> {
         self.hosts.iter().try_for_each(|host| self.central.until_known(host.name))?;
         self.central.make_switches()?;
-        self.guests.iter().try_for_each(|guest| self.central.add_port(&guest.plan))?;
+        // The document's block makes red's port.
+        self.guests[..RED].iter().try_for_each(|guest| self.central.add_port(&guest.plan))?;
         self.central.sync()
     }
 

@@ -1,5 +1,6 @@
 //! A host whose Open vSwitch has DPDK, and whose guest is behind a vhost-user port of it.
 
+use lab::documents::shell_block;
 use xenlab::Result;
 
 use crate::guest::Guest;
@@ -7,18 +8,23 @@ use crate::host::Host;
 use crate::plan::{Attachment, MTU};
 use crate::testbed::Testbed;
 
+const PAGE: &str = include_str!("../../../../docs/ovn.md");
 /// Bytes of a file between two guests.
 const FILE: u64 = 4 << 20;
 
 /// A third host joins, and its guest reaches another host's over the tunnel, also after its pvnet is killed and started again. The
 /// host leaves at once, because its Open vSwitch polls.
 pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
-    let mut guest = Guest::new(1, 13, None)?.attached(Attachment::VhostUser);
+    let mut guest =
+        Guest::new(1, 13, None)?.attached(Attachment::VhostUser).named("host1-guests", "up0");
     let plans = [guest.plan.clone()];
     let mut host = Host::start(&testbed.central, "c", "172.31.0.13", &plans)?;
     testbed.central.until_known(host.name)?;
-    testbed.central.add_port(&guest.plan)?;
-    guest.join(&host)?;
+    // Its daemon has another folder than the document's.
+    let folder = host.daemon.folder().display().to_string();
+    let block = shell_block(PAGE, "add-port br-int up0").replace("/run/pvnet", &folder);
+    host.paste(&testbed.central, &block)?;
+    guest.enter(&host)?;
     testbed.central.until_bound(&guest.plan, host.name)?;
     let other = &testbed.guests[0];
     // Without the headers of IPv4 and ICMP.

@@ -58,7 +58,6 @@ const REASONS: Reasons<'_> = &[
         "in the file of the same idea it would close a circle of imports",
         &[
             "lab/ovnlab/src/central.rs",
-            "lab/ovnlab/src/testbed.rs",
             "platforms/machine/src/guest_copy/hypercall.rs",
         ],
     ),

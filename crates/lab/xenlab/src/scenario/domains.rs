@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lab::Progress;
+use lab::documents::shell_block;
 use serde_json::Value;
 
 use super::backend::{self, Backend, RunningBackend};
@@ -15,6 +16,9 @@ use crate::host::{Domu, DomuConfig, Host};
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
 
+const PAGE: &str = include_str!("../../../../../docs/xen.md");
+/// The configuration that the document's first block starts pvnet with.
+const EXAMPLE: &str = include_str!("../../../../../examples/xen.toml");
 /// dom0's address for guests.
 const DOM0: &str = "10.0.0.1";
 /// The two guests, by address and MAC.
@@ -98,6 +102,7 @@ pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
 
 impl<'a> Setup<'a> {
     fn begin(host: &'a Host) -> Result<Self> {
+        paste(host)?;
         let backend = Backend::Pvnet.start(host)?;
         let mut setup = Self { host, backend, guests: Vec::new() };
         setup.host.run(CONFIGURATION, COMMAND_TIMEOUT)?;
@@ -152,6 +157,19 @@ impl<'a> Setup<'a> {
         self.guests[1].shell().until("a connection", flows, COMMAND_TIMEOUT)?;
         Ok((server, client))
     }
+}
+
+/// Loads the modules and starts pvnet as the document says, until it answers; and raises gntalloc's limit as it says.
+fn paste(host: &Host) -> Result<()> {
+    let files =
+        format!("mkdir -p /lab/examples && cat >/lab/examples/xen.toml <<'END'\n{EXAMPLE}END");
+    host.run(&files, COMMAND_TIMEOUT)?;
+    let daemon = host.spawn(&format!("cd /lab\n{}", shell_block(PAGE, "modprobe -a")))?;
+    let answers = format!("pvnet status || {{ cat {}; false; }}", daemon.file());
+    host.dom0().until("pvnet with the example's configuration", &answers, COMMAND_TIMEOUT)?;
+    daemon.stop()?;
+    daemon.wait(COMMAND_TIMEOUT)?;
+    host.run(&shell_block(PAGE, "xen_gntalloc/parameters"), COMMAND_TIMEOUT).map(drop)
 }
 
 /// Configures the guest's interface as a distribution would.
@@ -401,13 +419,16 @@ fn own_type(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         .host
         .run("sed -i '1i [xen]\\nbackend = \"pvnet\"\\n' /lab/pvnet.toml", COMMAND_TIMEOUT)?;
     setup.backend.restart()?;
-    let guest = setup.host.create(&DomuConfig::new("other"), BOOT_TIMEOUT)?;
+    // The document's name for any guest.
+    let guest = setup.host.create(&DomuConfig::new("GUEST"), BOOT_TIMEOUT)?;
     guest.run("modprobe xen-netfront", COMMAND_TIMEOUT)?;
-    let (_, mac) = GUESTS[0];
-    setup.host.run(&format!("pvnet attach other --mac {mac}"), COMMAND_TIMEOUT)?;
+    let block = shell_block(PAGE, "pvnet attach");
+    let (attach, detach) = block.split_once('\n').unwrap_or_default();
+    // dom0 still has the MAC address of the first guest, whose address this one gets.
+    setup.host.run(&format!("ip neigh flush dev br0\n{attach}"), COMMAND_TIMEOUT)?;
     Frontend::Stock.start(&guest)?;
     let (seen, passed) = setup.ping(0)?;
-    setup.host.run("pvnet detach other", COMMAND_TIMEOUT)?;
+    setup.host.run(detach, COMMAND_TIMEOUT)?;
     let left =
         setup.host.sh("xenstore-ls /local/domain/0/backend/pvnet/*", COMMAND_TIMEOUT)?.status == 0;
     let gone =

@@ -1,5 +1,7 @@
 //! The documents' blocks of shell commands, pasted: in namespaces of their own, so that they use `/run/pvnet` and names such as `red`
-//! literally. What is not pasted stands here with its reason; its commands are parsed by unit tests of the three programs.
+//! literally. Those that need other hosts are pasted by labs, and those that take minutes by `make test-documents`.
+
+mod long;
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +21,11 @@ enum Try {
     Paste(Before, &'static str),
     /// It is a script, which is run with this argument. Its output has these words.
     Script(&'static str, &'static str),
-    Not(#[allow(dead_code, reason = "for who reads the table")] &'static str),
+    /// This target of make pastes it; in this source file, which names the document and the row's words.
+    Lab(&'static str, &'static str),
+    /// `make test-documents` pastes it, in the short forms of `long.rs`. It needs these programs and files, which `scripts/deps` does
+    /// not install, and what this script prepares. Its output has these words.
+    Long(&'static [&'static str], &'static str, &'static str),
 }
 
 /// What an operator has done before.
@@ -32,67 +38,65 @@ enum Before {
 }
 
 use Before::{Configured, Guests, Nothing};
-use Try::{Not, Paste, Script};
+use Try::{Lab, Long, Paste, Script};
+use long::{APT, KERNEL, OTHER, PROBED};
 
-const XEN: &str = "it needs a Xen host; make lab-xen-domains and lab-xen-device do this in one";
-const OVN: &str = "it needs Open vSwitch and OVN; make lab-ovn does this";
-const PACKAGE: &str = "it installs a package; make deb-test and deb-test-systemd do this";
-/// For experiments of minutes to hours. Unit tests of `pvnet-lab` and `pvscope` take all their commands.
-const BENCH: &str = "minutes to hours; make bench runs these benches";
-const PAPER: &str = "minutes; pvnet-lab/tests/commands repeats a paper in short form";
-const SCOPE: &str = "minutes in QEMU; make scope does this, pvscope/tests/short in short form";
-const GATE: &str = "23 minutes of processor time; make gate-xen does this";
+const OVN_DHCP: Try = Lab("lab-ovn", "crates/lab/ovnlab/src/dhcp.rs");
+const XEN: Try = Lab("lab-xen-domains", "crates/lab/xenlab/src/scenario/domains.rs");
 
 /// Each block by its document and words that no other block of the document has.
 const BLOCKS: &[(&str, &str, Try)] = &[
-    ("README.md", "make demo", Not("CI is make test; pvnet-lab/tests/commands runs the demo")),
-    ("README.md", "make deb", Not(PACKAGE)),
-    ("bench/README.md", "gungraun-runner", Not("it needs valgrind and a program of a registry")),
+    ("README.md", "make demo", Long(&[], "", "out/demo.html")),
+    ("README.md", "make deb", Long(&[], APT, "Setting up pvnet ")),
+    ("bench/README.md", "gungraun-runner", Long(&["valgrind"], "", "Instructions:")),
     ("docs/cdna.md", "pvnet nic card0 &", Paste(Configured, "card0")),
-    ("docs/chadha07.md", "make scope", Not(SCOPE)),
-    ("docs/chadha07.md", "--pause 2000", Not(SCOPE)),
+    ("docs/chadha07.md", "make scope", Long(&[], "", "Figure 17")),
+    ("docs/chadha07.md", "--pause 2000", Long(&[], "", "Figure 10")),
     ("docs/cpus.md", "pvnet worker move", Paste(Guests(&["vm1"]), "vm1/0")),
-    ("docs/kvm-speed.md", "bench vhost", Not(BENCH)),
+    ("docs/kvm-speed.md", "bench vhost", Long(&[], OTHER, "before")),
     ("docs/kvm.md", "reconnect-ms=50", Paste(Configured, "")),
     ("docs/kvm.md", "reconnect=1", Paste(Configured, "")),
-    ("docs/labs.md", "bench stream", Not(BENCH)),
-    ("docs/menon06.md", "repro menon06", Not(PAPER)),
-    ("docs/operations.md", "make deb", Not(PACKAGE)),
+    ("docs/labs.md", "bench stream", Long(&[], "", "10⁶")),
+    ("docs/menon06.md", "repro menon06", Long(&[], "", "Figure 6")),
+    ("docs/operations.md", "make deb", Long(&[], APT, "Setting up pvnet ")),
     ("docs/operations.md", "mirror add", Paste(Guests(&["red", "blue", "probe"]), "span")),
     (
         "docs/operations.md",
         "bpftrace",
-        Not("it needs bpftrace and a kernel with uprobes; tests/system/probes reads the probes"),
+        Long(&["bpftrace", "/sys/bus/event_source/devices/uprobe"], PROBED, "Attaching"),
     ),
     ("docs/operations.md", "journalctl", Paste(Guests(&["red"]), "\tINFO\tconnected\t")),
     ("docs/operations.md", "pvnet rootless", Paste(Nothing, "Two guests talk")),
-    ("docs/ovn.md", "add-port br-int vif-red", Not(OVN)),
-    ("docs/ovn.md", "/etc/xen/scripts/vif-ovn", Not("make lab-xen-device runs it, as it stands")),
-    ("docs/ovn.md", "ip tuntap add", Not(OVN)),
-    ("docs/ovn.md", "DHCP_Options", Not(OVN)),
-    ("docs/ovn.md", "add-port br-int up0", Not(OVN)),
+    ("docs/ovn.md", "add-port br-int vif-red", OVN_DHCP),
+    (
+        "docs/ovn.md",
+        "/etc/xen/scripts/vif-ovn",
+        Lab("lab-xen-device", "crates/lab/xenlab/src/scenario/device/ovn.rs"),
+    ),
+    ("docs/ovn.md", "ip tuntap add", Lab("lab-ovn", "crates/lab/ovnlab/src/kinds.rs")),
+    ("docs/ovn.md", "DHCP_Options", OVN_DHCP),
+    ("docs/ovn.md", "add-port br-int up0", Lab("lab-ovn", "crates/lab/ovnlab/src/vhost_user.rs")),
     ("docs/ports.md", "pvnet run", Paste(Nothing, "3 received")),
     ("docs/ports.md", "pvnet capture blue", Paste(Guests(&["red", "blue"]), "")),
     ("docs/ports.md", "pvnet reload", Paste(Guests(&["red", "green"]), "")),
-    ("docs/pvscope.md", "pvscope list", Not(SCOPE)),
-    ("docs/pvscope.md", "pvscope-tell before eth0", Not("commands of a machine that is profiled")),
-    ("docs/pvscope.md", "pvscope marks", Not(SCOPE)),
-    ("docs/pvscope.md", "-- qemu-system-x86_64", Not(SCOPE)),
-    ("docs/santos08.md", "repro santos08", Not(PAPER)),
+    ("docs/pvscope.md", "pvscope list", Long(&[], "", "tx-stock")),
+    ("docs/pvscope.md", "pvscope marks", Long(&["/bin/busybox", "cpio"], KERNEL, "busybox")),
+    ("docs/pvscope.md", "-- qemu-system-x86_64", Long(&["/bin/busybox", "cpio"], KERNEL, "")),
+    ("docs/santos08.md", "repro santos08", Long(&[], "", "Figure")),
     ("docs/toolstacks.md", "modules-load.d", Paste(Nothing, "")),
     (
         "docs/toolstacks.md",
         "XENBUS_PATH",
         Script("online vif3.1", "backend/vif/3/1: online type_if=vif"),
     ),
-    ("docs/willmann07.md", "repro willmann07", Not(PAPER)),
-    ("docs/xen-cost.md", "repro netback", Not(GATE)),
-    ("docs/xen-cost.md", "floor-tx", Not(SCOPE)),
-    ("docs/xen.md", "modprobe -a", Not(XEN)),
+    ("docs/willmann07.md", "repro willmann07", Long(&[], "", "Table")),
+    ("docs/xen-cost.md", "repro netback", Long(&[], "", "guests-pvnet")),
+    ("docs/xen-cost.md", "floor-tx", Long(&[], "", "floor-tx")),
+    ("docs/xen.md", "modprobe -a", XEN),
     ("docs/xen.md", "blacklist", Paste(Nothing, "")),
-    ("docs/xen.md", "pvnet attach", Not(XEN)),
-    ("docs/xen.md", "xen_gntalloc/parameters", Not(XEN)),
-    ("docs/xenserver7.md", "repro xenserver7", Not(PAPER)),
+    ("docs/xen.md", "pvnet attach", XEN),
+    ("docs/xen.md", "xen_gntalloc/parameters", XEN),
+    ("docs/xenserver7.md", "repro xenserver7", Long(&[], "", "queues")),
 ];
 
 fn root() -> PathBuf {
@@ -112,13 +116,28 @@ fn rows(block: &Block) -> impl Iterator<Item = &'static Try> {
 }
 
 #[test]
-fn every_block_is_pasted_or_has_a_reason() {
+fn every_block_is_pasted() {
     let blocks = shell_blocks();
     for block in &blocks {
         assert_eq!(rows(block).count(), 1, "{} must be in one row of BLOCKS", block.place);
     }
     // Each of them is of another block, as no block has two.
     assert_eq!(BLOCKS.len(), blocks.len(), "a row of BLOCKS has no block");
+}
+
+#[test]
+fn labs_that_paste_blocks_name_them() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    for (document, words, what) in BLOCKS {
+        let Lab(target, source) = what else { continue };
+        assert!(makefile.contains(&format!("\n{target}:")), "make {target}");
+        let text = std::fs::read_to_string(root().join(source)).unwrap();
+        let has_page = text.contains("include_str!") && text.contains(&format!("/{document}\");"));
+        assert!(
+            has_page && text.contains(&format!("\"{words}\"")),
+            "{source}: {document}, {words}"
+        );
+    }
 }
 
 #[test]
@@ -269,6 +288,16 @@ fn before(block: &Block, before: &Before, folder: &Path) -> String {
     script
 }
 
+/// Writes programs that stand before others in the search path.
+fn stand_ins(bin: &Path, programs: &[(&str, &str)]) {
+    std::fs::create_dir(bin).unwrap();
+    for (name, text) in programs {
+        let file = bin.join(name);
+        std::fs::write(&file, format!("#!/bin/bash\n{text}\n")).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+}
+
 #[test]
 fn blocks_work_as_they_stand() {
     requires!("ping", "unshare", "timeout", "jq");
@@ -286,13 +315,7 @@ fn blocks_work_as_they_stand() {
         let folder = TempDir::new().unwrap();
         symlink(root().join("examples"), folder.path().join("examples")).unwrap();
         std::fs::write(folder.path().join("vm1.qcow2"), [0; 1 << 16]).unwrap();
-        let bin = folder.path().join("bin");
-        std::fs::create_dir(&bin).unwrap();
-        for (name, text) in STAND_INS {
-            let file = bin.join(name);
-            std::fs::write(&file, format!("#!/bin/bash\n{text}\n")).unwrap();
-            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
-        }
+        stand_ins(&folder.path().join("bin"), &STAND_INS);
         let before = before(&block, earlier, folder.path());
         let script = match argument {
             None => script(&block, &before, folder.path()),

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Config, Datapath, Failure, Port};
-use hypervisor::{DomId, Hypervisor, Metered};
+use hypervisor::{DomId, Error, Hypervisor, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{
-    Anonymous, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel, Vif,
-    VifChange,
+    Anonymous, ConnectError, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel,
+    TxChannel, Vif, VifChange, VifError,
 };
 use netfront::{FlowHash, Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features, Gso};
@@ -146,8 +146,18 @@ impl Host {
     /// Kills a guest's backend at any point of its work, and starts another one.
     pub fn restart(&self, guest: &mut Guest) -> Connection<Platform> {
         self.datapath.detach(guest.port.id());
-        guest.vif = self.adopt(guest.domain.id());
-        self.connect(&mut guest.vif)
+        wait_for("the next backend's connection", || {
+            guest.vif = self.adopt(guest.domain.id());
+            match guest.vif.frontend_changed() {
+                Ok(VifChange::Connect(connection)) => {
+                    guest.vif.connected().unwrap();
+                    Some(connection)
+                }
+                // A thread that was replaced has the event channels until its turn ends. A process that is killed has nothing.
+                Err(VifError::Connect(ConnectError::Hypervisor(Error::BadPort { .. }))) => None,
+                other => panic!("{:?}", other.err()),
+            }
+        })
     }
 
     /// Makes guests A and B. The switch knows where B is.

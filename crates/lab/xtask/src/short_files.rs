@@ -56,10 +56,7 @@ const REASONS: Reasons<'_> = &[
     ),
     (
         "in the file of the same idea it would close a circle of imports",
-        &[
-            "lab/ovnlab/src/central.rs",
-            "platforms/machine/src/guest_copy/hypercall.rs",
-        ],
+        &["lab/ovnlab/src/central.rs", "platforms/machine/src/guest_copy/hypercall.rs"],
     ),
     (
         "what the modules within it share",

@@ -40,7 +40,7 @@ const SHORT: [(&str, &str); 5] = [
     (
         "editor",
         "cat >>\"$1\" <<'END'\n[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n\
-         [[nic]]\nname = \"card0\"\nEND",
+         [[nic]]\nname = \"card0\"\nwire = { tap = \"wire0\" }\nEND",
     ),
     (
         "systemctl",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, WINDOW, Window};
+use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, SHORT_MAX, WINDOW, Window};
 use hypervisor::{
     CopyStatus, Dest, GrantCopy, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE,
     PeerMemory,
@@ -105,6 +105,19 @@ impl<H: Hypervisor> PacketAccess<H> {
         match self.headers {
             HeaderSource::HeaderPages(_) => header_channel::HEADER_LEN,
             HeaderSource::GrantCopy | HeaderSource::Remap(_) | HeaderSource::Cache => 0,
+        }
+    }
+
+    /// How many bytes of a packet of `len` bytes become private. A short packet whose header is a hypercall of its own comes whole by it.
+    #[inline]
+    pub(crate) fn private_len(&self, len: u16) -> u8 {
+        const { assert!(HEADER_MAX <= SHORT_MAX && SHORT_MAX <= u8::MAX as usize) };
+        let is_copied =
+            matches!((&self.headers, &self.kept), (HeaderSource::GrantCopy, KeptPages::None));
+        match u8::try_from(len) {
+            Ok(len) if is_copied && len <= SHORT_MAX as u8 => len,
+            Ok(len) => len.min(HEADER_MAX as u8),
+            Err(_) => HEADER_MAX as u8,
         }
     }
 

@@ -1,10 +1,5 @@
 //! The transmit side of a queue: frames from the guest.
 
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "lengths and counts here are bounded by a page, a frame or a batch"
-)]
-
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -52,7 +52,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 51] = [
         Self::xen("tx-stock", Backend::Stock, Traffic::Tx),
         Self::xen("tx-stock-basic", Backend::Basic, Traffic::Tx),
         Self::xen("rx-stock", Backend::Stock, Traffic::Rx),
@@ -129,13 +129,6 @@ impl Workload {
             kind: Kind::Floor(Floor::Rx),
         },
         Self {
-            name: "floor-guests",
-            about: Some(
-                "a program of dom0 copies frames of 64 KiB between granted pages, and does nothing else",
-            ),
-            kind: Kind::Floor(Floor::Guests),
-        },
-        Self {
             name: "floor-small-tx",
             about: Some("as floor-tx, 32 frames of 64 bytes at a time"),
             kind: Kind::Floor(Floor::SmallTx),
@@ -159,18 +152,6 @@ impl Workload {
             name: "floor-lone-rx",
             about: Some("as floor-rx, one frame of 64 bytes at a time"),
             kind: Kind::Floor(Floor::LoneRx),
-        },
-        Self {
-            name: "floor-rounds",
-            about: Some(
-                "two programs of dom0 wake each other by an event channel; each copies a frame of 166 bytes between granted pages, and does nothing else",
-            ),
-            kind: Kind::Floor(Floor::Rounds),
-        },
-        Self {
-            name: "floor-rounds-device",
-            about: Some("as floor-rounds, and the frame goes by two taps in a bridge"),
-            kind: Kind::Floor(Floor::DeviceRounds),
         },
         Self {
             name: "virtio-dom0",
@@ -246,7 +227,7 @@ impl Workload {
         match self.kind {
             Kind::Xen(backend, _) => backend.interface(),
             Kind::Loopback => "lo",
-            Kind::Floor(floor) => floor.interface(),
+            Kind::Floor(_) => floor::INTERFACE,
             Kind::Virtio | Kind::Dom0 | Kind::Flow(..) => "eth0",
         }
     }

@@ -40,10 +40,12 @@ pub use steering::{FlowHash, HashInput, Steering};
 pub use tail::{Run, TAIL_MAX, Tail};
 pub use window::{Outcomes, WINDOW, Window};
 
-/// Most bytes copied as the header: Linux's `XEN_NETBACK_TX_COPY_LEN`.
+/// Most bytes copied as the header of a longer frame: Linux's `XEN_NETBACK_TX_COPY_LEN`.
 pub const HEADER_MAX: usize = 128;
+/// The longest frame that may be private as a whole: a TCP request of 100 bytes, or an answer. No second copy fetches a body then.
+pub const SHORT_MAX: usize = 192;
 /// Bytes of a private header: it may get a VLAN tag on its way.
-pub const HEADER_ROOM: usize = HEADER_MAX + VLAN_TAG_LEN;
+pub const HEADER_ROOM: usize = SHORT_MAX + VLAN_TAG_LEN;
 /// Most pieces a body may have: `XEN_NETIF_NR_SLOTS_MIN`.
 pub const PIECES_MAX: usize = 18;
 /// Largest frame in bytes: the protocol's size field has 16 bits.
@@ -65,7 +67,7 @@ pub struct Frame {
     pub gso: Option<Gso>,
     /// What is known of the transport checksum.
     pub checksum: Checksum,
-    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`, unless a tag came or went on its way.
+    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)` or all of a short frame, unless a tag came or went on its way.
     pub header_len: u8,
     /// What follows the pieces, if the frame was [merged](Self::append) from several. None on its way through the switch.
     pub tail: Option<Box<Tail>>,
@@ -79,7 +81,7 @@ pub struct Frame {
 
 /// What is used of a frame in one piece: its first bytes, and this line.
 const _: () =
-    assert!(std::mem::offset_of!(Frame, pieces) + 8 + size_of::<Piece>() <= HEADER_MAX + 64);
+    assert!(std::mem::offset_of!(Frame, pieces) + 8 + size_of::<Piece>() <= SHORT_MAX + 64);
 
 impl Frame {
     /// A frame without bytes.

@@ -447,12 +447,12 @@ mod tests {
     #[test]
     fn short_private_bytes_go_through_granted_pages() {
         let (peer, own, cell) = (peer(), own_pages(), OnceCell::new());
-        let (header, long, mut place, mut short) = ([7; 128], [0; 129], [0; 66], [0; 3]);
+        let (header, long, mut place, mut short) = ([7; 256], [0; 257], [0; 66], [0; 3]);
         let mut beyond = [0; 8];
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
         let mut batch = [
-            GrantCopy::new(Source::Private(&header), to(), 128),
-            GrantCopy::new(Source::Private(&long), to(), 129),
+            GrantCopy::new(Source::Private(&header), to(), 256),
+            GrantCopy::new(Source::Private(&long), to(), 257),
             GrantCopy::new(grant(&peer, 0), Dest::Private(&mut place), 66),
             GrantCopy::new(Source::Private(&header[..7]), to(), 8),
             GrantCopy::new(grant(&peer, 0), Dest::Private(&mut short), 4),
@@ -467,7 +467,7 @@ mod tests {
                 plan.from_scratch.iter().map(|(n, bytes)| (*n, bytes.len())).collect();
             assert_eq!((plan.statuses.len(), &*later), (3, &[(2, 66)][..]));
             let scratch = cell.get().unwrap().as_ref().unwrap();
-            assert_eq!(scratch.region().unwrap().read::<[u8; 128]>(0), Ok(header));
+            assert_eq!(scratch.region().unwrap().read::<[u8; 256]>(0), Ok(header));
         }
         use CopyStatus::{BadDest, BadSource};
         assert_eq!(

@@ -24,10 +24,11 @@ use crate::sys::gntdev::{End, Segment, grant_copy};
 const GRANTED_BYTES: usize = 1 << 20;
 /// Pages that this domain grants to itself for a queue of a device.
 pub const OWN_PAGES_OF_A_QUEUE: usize = GRANTED_BYTES / PAGE_SIZE;
-/// Private bytes that go through a [scratch](OwnPages::scratch): a frame's header. Copying more costs more than pinning a page.
-pub(crate) const SCRATCH_BYTES: usize = 128;
+/// Private bytes that go through a [scratch](OwnPages::scratch): a frame's header, or a short frame. Copying more costs more than pinning a page.
+pub(crate) const SCRATCH_BYTES: usize = 256;
 /// Places of a scratch: one for each copy of a system call.
 const SCRATCH_PLACES: usize = 64;
+const SCRATCH_LEN: usize = SCRATCH_PLACES * SCRATCH_BYTES;
 
 /// What this domain grants to itself.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl OwnPages {
             granted: Arc::default(),
             refused: AtomicU64::default(),
         };
-        let pages = this.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE)?;
+        let pages = this.grant(SCRATCH_LEN, SCRATCH_LEN)?;
         let failed = |what| Error::os("copy between own pages")(io::Error::other(what));
         pages.write(8, u64::MAX).map_err(failed)?;
         let end = |offset| End::mapped(&pages, offset, 8, &mut KnownGrants::default());
@@ -98,7 +99,7 @@ impl OwnPages {
     /// Granted memory with a place of [`SCRATCH_BYTES`] for each copy of a system call, for as long as the result lives.
     pub(crate) fn scratch(&self) -> Option<Scratch<'_>> {
         let free = self.scratches.lock().pop();
-        let new = || self.grant(2 * PAGE_SIZE, 2 * PAGE_SIZE).ok();
+        let new = || self.grant(SCRATCH_LEN, SCRATCH_LEN).ok();
         Some(Scratch { of: self, region: Some(free.or_else(new)?) })
     }
 
@@ -108,7 +109,9 @@ impl OwnPages {
     }
 }
 
-const _: () = assert!(SCRATCH_PLACES * SCRATCH_BYTES == 2 * PAGE_SIZE);
+/// A copy stays in its page.
+const _: () =
+    assert!(PAGE_SIZE.is_multiple_of(SCRATCH_BYTES) && SCRATCH_LEN.is_multiple_of(PAGE_SIZE));
 
 /// A scratch in use.
 pub(crate) struct Scratch<'a> {
@@ -164,7 +167,7 @@ pub(crate) mod tests {
     /// One scratch, and a device that refuses.
     pub(crate) fn own_pages() -> OwnPages {
         let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let scratches = Mutex::new(vec![granted_memory(2, 2 * PAGE_SIZE)]);
+        let scratches = Mutex::new(vec![granted_memory(SCRATCH_LEN / PAGE_SIZE, SCRATCH_LEN)]);
         let (gntalloc, own) = (Arc::new(device), Peer::new(DomId(0)).unwrap());
         OwnPages {
             gntalloc,

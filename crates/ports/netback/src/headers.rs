@@ -1,9 +1,14 @@
 //! How a TX queue reads the headers of its packets, and the memory that their bodies lie in.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths of private headers are bytes, as is asserted"
+)]
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, WINDOW, Window};
+use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, SHORT_MAX, WINDOW, Window};
 use hypervisor::{
     CopyStatus, Dest, GrantCopy, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE,
     PeerMemory,
@@ -46,13 +51,20 @@ pub(crate) struct PacketAccess<H: Hypervisor> {
     shared: Arc<dyn GrantedMemory>,
     headers: HeaderSource<H>,
     kept: KeptPages<H>,
+    /// The longest packet that becomes private as a whole.
+    whole_max: u8,
 }
 
 impl<H: Hypervisor> PacketAccess<H> {
     fn new(hypervisor: &H, peer: &H::Peer, headers: HeaderSource<H>, kept: KeptPages<H>) -> Self {
         let (hypervisor, peer) = (hypervisor.clone(), peer.clone());
         let memory = Arc::new(PeerMemory { hypervisor, peer });
-        Self { shared: memory.clone(), memory, headers, kept }
+        // A header that is copied by a hypercall of its own brings a short packet whole.
+        let whole_max = match (&headers, &kept) {
+            (HeaderSource::GrantCopy, KeptPages::None) => SHORT_MAX as u8,
+            _ => HEADER_MAX as u8,
+        };
+        Self { shared: memory.clone(), memory, headers, kept, whole_max }
     }
 
     /// Access by mapping the packets of `peer`, each anew or in a cache of their pages.
@@ -106,6 +118,12 @@ impl<H: Hypervisor> PacketAccess<H> {
             HeaderSource::HeaderPages(_) => header_channel::HEADER_LEN,
             HeaderSource::GrantCopy | HeaderSource::Remap(_) | HeaderSource::Cache => 0,
         }
+    }
+
+    /// How many bytes of a packet of `len` bytes become private.
+    #[inline]
+    pub(crate) fn private_len(&self, len: u16) -> u8 {
+        if len <= self.whole_max.into() { len as u8 } else { HEADER_MAX as u8 }
     }
 
     /// Copies the header that came beside request `index`. This is its only read. Does nothing
@@ -258,5 +276,7 @@ fn copy_headers<H: Hypervisor>(
 
 // A header from the header pages fits the frame's private copy.
 const _: () = assert!(header_channel::HEADER_LEN as usize == HEADER_MAX);
+// The length of a private header is a byte.
+const _: () = assert!(HEADER_MAX <= SHORT_MAX && SHORT_MAX <= u8::MAX as usize);
 // Every request of a ring has a place in the header pages.
 const _: () = assert!(header_channel::PAGES * PAGE_SIZE == Tx::COUNT as usize * HEADER_MAX);

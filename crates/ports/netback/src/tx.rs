@@ -1,10 +1,5 @@
 //! The transmit side of a queue: frames from the guest.
 
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "lengths and counts here are bounded by a page, a frame or a batch"
-)]
-
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,8 +7,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use port::{
-    Armed, Body, Broken, Budget, Event, Frame, HEADER_MAX, Ingress, Outcome, Outcomes, Piece,
-    Received, WINDOW, Window,
+    Armed, Body, Broken, Budget, Event, Frame, Ingress, Outcome, Outcomes, Piece, Received, WINDOW,
+    Window,
 };
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
@@ -180,6 +175,7 @@ impl<H: Hypervisor> TxQueue<H> {
         let index = self.ring.consumed();
         budget.charge(1, request.size.into());
         describe(frame, request.size, request.flags, None);
+        frame.header_len = self.access.private_len(request.size);
         self.access.read_header_page(index, frame);
         self.ring.consume(1);
         let body = TxRequest { size: request.size - header, ..request };
@@ -222,6 +218,7 @@ impl<H: Hypervisor> TxQueue<H> {
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
         let Packet { fragments, extras, len, gso, .. } = &self.packet;
         describe(frame, *len, fragments[0].flags, *gso);
+        frame.header_len = self.access.private_len(*len);
         self.access.read_header_page(index, frame);
         frame.pieces.extend(fragments.iter().copied().filter(|f| f.size > 0).map(piece));
         let pending = &mut self.pending[slot];
@@ -323,19 +320,16 @@ fn piece(request: TxRequest) -> Piece {
     Piece::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
 }
 
-/// Fills in what the requests say but the pieces.
+/// Fills in what the requests say but the pieces and how much is private.
 #[inline]
 fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
     let flag = |bit| flags & bit != 0;
     frame.len = len.into();
-    frame.header_len = u8::try_from(len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
     frame.gso = gso;
     frame.checksum =
         Checksum::from_flags(flag(tx_flags::CSUM_BLANK), flag(tx_flags::DATA_VALIDATED));
     frame.pieces.clear();
 }
-
-const HEADER_LEN: u8 = HEADER_MAX as u8;
 
 /// Parses the private header and checks it against what the frontend asked for. From here on
 /// offloads and ports can rely on the frame.

@@ -1,4 +1,5 @@
-//! The least that a program of dom0 does to carry frames between guests' pages and a tap, or between guests: floors for pvnet.
+//! The least that a program of dom0 does to carry frames between guests' pages and a tap: floors for pvnet. That between guests is
+//! `scripts/xen-floor.c`, which serves real ones.
 //!
 //! There are no rings, no switch, no checks and no guests. Pages that dom0 grants to itself stand for guests' pages and for the program's: Xen does
 //! the same for them. All that a frame costs beyond its program's few instructions is the kernel's and Xen's.
@@ -13,8 +14,6 @@ pub enum Floor {
     Tx,
     /// The same, and from another tap, where a bridge takes it, to the guest's pages.
     Rx,
-    /// A frame of 64 KiB from a guest's pages to another's: one system call.
-    Guests,
     /// As `Tx`, 32 frames of 64 bytes by one copy, and one call that writes them.
     SmallTx,
     /// As `Rx`, with these.
@@ -25,11 +24,6 @@ pub enum Floor {
     LoneTx,
     /// As `Rx`, with this.
     LoneRx,
-    /// A frame of 166 bytes between guests whenever an event comes: read the event, allow the next, copy the header, copy the frame, notify. Two processes
-    /// wake each other so: 5 system calls a frame.
-    Rounds,
-    /// The same by two taps in a bridge: 7 system calls a frame.
-    DeviceRounds,
 }
 
 /// The interface whose frames are counted.
@@ -44,11 +38,8 @@ pub fn program(floor: Floor) -> (String, Vec<u8>) {
 pub fn script(floor: Floor, milliseconds: u32, line: &str) -> String {
     let (taps, ports) = match floor {
         Floor::SmallWire => ("floor0", "floor0 eth0"),
-        _ => match floor.taps() {
-            0 => ("", ""),
-            1 => ("floor0", ""),
-            _ => ("floor0 floor1", "floor0 floor1"),
-        },
+        _ if floor.has_second_tap() => ("floor0 floor1", "floor0 floor1"),
+        _ => ("floor0", ""),
     };
     let bridge = match ports {
         "" => String::new(),
@@ -57,34 +48,20 @@ pub fn script(floor: Floor, milliseconds: u32, line: &str) -> String {
              for device in {ports}; do ip link set $device master xenbr0 up; done\n"
         ),
     };
-    // It begins when its taps lead somewhere.
-    let begin = match taps {
-        "" => "",
-        _ => "until grep -q stopped /proc/$!/status; do sleep 0.05; done\nkill -CONT $!\n",
-    };
-    // Interfaces say nothing by themselves: the program would take that for its frames.
+    // It begins when its taps lead somewhere. Interfaces say nothing by themselves: the program would take that for its frames.
     format!(
         "set -e\nmodprobe -a tun bridge xen-gntalloc xen-gntdev xen-evtchn\n\
          for scope in all default; do echo 1 >/proc/sys/net/ipv6/conf/$scope/disable_ipv6; done\n{TELL}\ntell_modules 0\n{}floor &\n\
          for device in {taps}; do until [ -e /sys/class/net/$device ]; do sleep 0.05; done\n\
-         ip link set $device mtu 65521 up; done\n{bridge}{begin}{}\necho '@end'\n",
+         ip link set $device mtu 65521 up; done\n{bridge}until grep -q stopped /proc/$!/status; do sleep 0.05; done\nkill -CONT $!\n{}\necho '@end'\n",
         own(line),
-        marked("", floor.interface(), milliseconds)
+        marked("", INTERFACE, milliseconds)
     )
 }
 
 impl Floor {
-    fn taps(self) -> usize {
-        match self {
-            Self::Guests | Self::Rounds => 0,
-            Self::Tx | Self::SmallTx | Self::SmallWire | Self::LoneTx => 1,
-            Self::Rx | Self::SmallRx | Self::LoneRx | Self::DeviceRounds => 2,
-        }
-    }
-
-    /// The interface whose frames are counted. Where there is no tap, the system calls say how many frames there were.
-    pub fn interface(self) -> &'static str {
-        if self.taps() == 0 { "lo" } else { INTERFACE }
+    fn has_second_tap(self) -> bool {
+        matches!(self, Self::Rx | Self::SmallRx | Self::LoneRx)
     }
 
     /// The network cards of its machine, as QEMU's arguments.
@@ -95,17 +72,11 @@ impl Floor {
     /// What is copied by one call, and written by one.
     fn shape(self) -> Shape {
         match self {
-            Self::Tx | Self::Rx | Self::Guests => {
-                Shape { segments: 16, segment: 4096, frames: 1, frame: 65_024 }
-            }
+            Self::Tx | Self::Rx => Shape { segments: 16, segment: 4096, frames: 1, frame: 65_024 },
             Self::SmallTx | Self::SmallRx | Self::SmallWire => {
                 Shape { segments: 32, segment: 64, frames: 32, frame: 74 }
             }
             Self::LoneTx | Self::LoneRx => Shape { segments: 1, segment: 64, frames: 1, frame: 74 },
-            // The header, and what is behind it.
-            Self::Rounds | Self::DeviceRounds => {
-                Shape { segments: 2, segment: 128, frames: 1, frame: 176 }
-            }
         }
     }
 }
@@ -129,31 +100,23 @@ const PAGES_BYTE: u8 = PAGES.to_le_bytes()[0];
 const ALLOC: u32 = 0;
 /// `struct ifreq`
 const IFREQ: u32 = 0x118;
-/// `struct ioctl_gntdev_grant_copy`, and one of the first segment alone.
+/// `struct ioctl_gntdev_grant_copy`
 const COPY: u32 = 0x140;
-const COPY_FIRST: u32 = 0x150;
 const SEGMENTS: u32 = 0x160;
 const SEGMENT: u32 = 24;
 /// `struct io_uring_params`, and the address of the ring.
 const PARAMS: u32 = 0x460;
 const RING: u32 = 0x4d8;
-/// `struct ioctl_evtchn_bind_interdomain`, our port, and the port whose event was read.
-const BIND: u32 = 0x4e0;
-const PORT: u32 = 0x4e8;
-const READ_PORT: u32 = 0x4ec;
-const END: u32 = 0x4f0;
+const END: u32 = 0x4e0;
 
 const _: () = {
-    assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY_FIRST + 16 <= SEGMENTS);
+    assert!(ALLOC + 16 + 8 * PAGES <= IFREQ && IFREQ + 40 <= COPY && COPY + 16 <= SEGMENTS);
     assert!(SEGMENTS + PAGES * SEGMENT <= PARAMS && PARAMS + 120 <= RING);
 };
 
 const ALLOC_GREF: u32 = 0x0018_4705;
 const GRANT_COPY: u32 = 0x0010_4708;
 const TUNSETIFF: u32 = 0x4004_54ca;
-const BIND_INTERDOMAIN: u32 = 0x0008_4501;
-const BIND_UNBOUND: u32 = 0x0004_4502;
-const NOTIFY: u32 = 0x0004_4504;
 
 /// The structures, as far as they are known before the program runs.
 fn data(shape: &Shape) -> Vec<u8> {
@@ -166,7 +129,6 @@ fn data(shape: &Shape) -> Vec<u8> {
     put(IFREQ, INTERFACE.as_bytes());
     put(IFREQ + 16, &0x5002_u16.to_le_bytes()); // IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
     put(COPY, &shape.segments.to_le_bytes());
-    put(COPY_FIRST, &1_u32.to_le_bytes());
     for page in 0..PAGES {
         let segment = SEGMENTS + page * SEGMENT;
         put(segment + 16, &shape.segment.to_le_bytes());
@@ -179,7 +141,7 @@ fn data(shape: &Shape) -> Vec<u8> {
 const HEADER: [u8; 24] =
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x52, 0x54, 0, 0, 0, 9, 0x52, 0x54, 0, 0, 0, 8, 0x88, 0xb5];
 
-/// A program that is being written. It has its data at `r12`, gntdev in `ebx`, the taps in `r13d` and `r14d`, the ring or the event channel in `ebp`, and the
+/// A program that is being written. It has its data at `r12`, gntdev in `ebx`, the taps in `r13d` and `r14d`, the ring in `ebp`, and the
 /// granted pages at `r15`: the program's behind the guest's.
 #[derive(Default)]
 struct Code {
@@ -231,12 +193,6 @@ impl Code {
         self.add(&[0xba]).word(bytes).call(call) // mov edx, BYTES
     }
 
-    /// `read` or `write` of a port, by the event channel.
-    fn port(&mut self, call: u32) -> &mut Self {
-        self.add(EVENTS).add(&[0x49, 0x8d, 0xb4, 0x24]).word(READ_PORT); // lea rsi, [r12 + …]
-        self.add(&[0xba]).word(4).call(call) // mov edx, 4
-    }
-
     /// Submits the ring's next `operations` operations, and waits for them.
     fn submit(&mut self, operations: u8) -> &mut Self {
         self.advance(44, operations); // the tail of submissions
@@ -273,7 +229,6 @@ impl Code {
 const GNTDEV: &[u8] = &[0x89, 0xdf];
 const FIRST_TAP: &[u8] = &[0x44, 0x89, 0xef];
 const SECOND: &[u8] = &[0x44, 0x89, 0xf7];
-const EVENTS: &[u8] = &[0x89, 0xef];
 
 const READ: u32 = 0;
 const WRITE: u32 = 1;
@@ -283,47 +238,31 @@ fn code(floor: Floor) -> Vec<u8> {
     let mut code = Code::default();
     code.prepare_copies(&data(&shape));
     let flags = if shape.frames > 1 { 0x802 } else { 2 }; // O_RDWR, O_NONBLOCK, without which a ring does not write at once
-    if floor.taps() > 0 {
-        code.open_with("/dev/net/tun", flags).add(&[0x41, 0x89, 0xc5]); // mov r13d, eax
-        code.ioctl(FIRST_TAP, TUNSETIFF, IFREQ);
-    }
-    if floor.taps() > 1 {
+    code.open_with("/dev/net/tun", flags).add(&[0x41, 0x89, 0xc5]); // mov r13d, eax
+    code.ioctl(FIRST_TAP, TUNSETIFF, IFREQ);
+    if floor.has_second_tap() {
         code.add(&[0x41, 0xc6, 0x84, 0x24]).word(IFREQ + 5).add(b"1"); // mov byte [r12 + …], '1'
         code.open_with("/dev/net/tun", flags).add(&[0x41, 0x89, 0xc6]); // mov r14d, eax
         code.ioctl(SECOND, TUNSETIFF, IFREQ);
     }
-    if floor.taps() > 0 {
-        code.stop();
-    }
+    code.stop();
     let is_by_ring = shape.frames > 1;
     if is_by_ring {
         code.prepare_ring(floor, &shape);
     }
-    let is_by_events = matches!(floor, Floor::Rounds | Floor::DeviceRounds);
-    if is_by_events {
-        code.prepare_events();
-    }
     let forever = code.bytes.len();
-    if is_by_events {
-        code.port(READ).port(WRITE);
-    }
-    if floor == Floor::Rounds {
-        code.ioctl(GNTDEV, GRANT_COPY, COPY_FIRST);
-    }
     code.ioctl(GNTDEV, GRANT_COPY, COPY);
     let frames = u8::try_from(shape.frames).unwrap_or(u8::MAX);
-    for tap in 0..floor.taps() {
-        match (is_by_ring, tap) {
-            (true, _) => code.submit(frames),
-            (false, 0) => code.transfer(WRITE, FIRST_TAP, PAGES, shape.frame),
-            (false, _) => code.transfer(READ, SECOND, 0, shape.frame),
+    match is_by_ring {
+        true => code.submit(frames),
+        false => code.transfer(WRITE, FIRST_TAP, PAGES, shape.frame),
+    };
+    if floor.has_second_tap() {
+        match is_by_ring {
+            true => code.submit(frames),
+            false => code.transfer(READ, SECOND, 0, shape.frame),
         };
-        if tap > 0 {
-            code.ioctl(GNTDEV, GRANT_COPY, COPY);
-        }
-    }
-    if is_by_events {
-        code.ioctl(EVENTS, NOTIFY, PORT);
+        code.ioctl(GNTDEV, GRANT_COPY, COPY);
     }
     code.add(&[0xe9]);
     back_to(&mut code, forever);
@@ -357,9 +296,7 @@ impl Code {
         self.add(&[0xff, 0xc3, 0x83, 0xfb, PAGES_BYTE, 0x0f, 0x82]); // inc ebx; cmp ebx, PAGES; jb …
         back_to(self, start);
         self.add(&[0x49, 0x8d, 0x84, 0x24]).word(SEGMENTS); // lea rax, [r12 + …]
-        for copy in [COPY, COPY_FIRST] {
-            self.add(&[0x49, 0x89, 0x84, 0x24]).word(copy + 8); // mov [r12 + …], rax
-        }
+        self.add(&[0x49, 0x89, 0x84, 0x24]).word(COPY + 8); // mov [r12 + …], rax
         self.open("/dev/xen/gntdev").add(&[0x89, 0xc3]); // mov ebx, eax
     }
 
@@ -377,7 +314,7 @@ impl Code {
         self.add(&[0x41, 0x89, 0xe8, 0x41, 0xb9]).word(0x1000_0000).map(4096); // mov r8d, ebp; mov r9d, IORING_OFF_SQES
         // The operation, the tap's register and its first page.
         let write = (23, 0x68, PAGES);
-        let second = if floor.taps() > 1 { (22, 0x70, 0) } else { write };
+        let second = if floor.has_second_tap() { (22, 0x70, 0) } else { write };
         for (operation, tap, page) in [write, second] {
             self.add(&[0x31, 0xc9]); // xor ecx, ecx
             let start = self.bytes.len();
@@ -398,21 +335,6 @@ impl Code {
         self.add(&[0xff, 0xc1, 0x83, 0xf9, 2 * PAGES_BYTE, 0x0f, 0x82]); // inc ecx; cmp ecx, OPERATIONS; jb …
         back_to(self, start);
     }
-
-    /// An event channel between this process and a child. That it was bound is the child's first event.
-    fn prepare_events(&mut self) {
-        self.open("/dev/xen/evtchn").add(&[0x89, 0xc5]); // mov ebp, eax
-        self.ioctl(EVENTS, BIND_UNBOUND, BIND);
-        self.add(&[0x41, 0x89, 0x84, 0x24]).word(PORT); // mov [r12 + …], eax
-        self.add(&[0x41, 0x89, 0x84, 0x24]).word(BIND + 4);
-        self.call(57).add(&[0x85, 0xc0, 0x0f, 0x85]); // fork; test eax, eax; jnz …
-        let jump = self.bytes.len();
-        self.word(0).open("/dev/xen/evtchn").add(&[0x89, 0xc5]);
-        self.ioctl(EVENTS, BIND_INTERDOMAIN, BIND);
-        self.add(&[0x41, 0x89, 0x84, 0x24]).word(PORT);
-        let distance = self.bytes.len() - (jump + 4);
-        self.bytes[jump..jump + 4].copy_from_slice(&distance.to_le_bytes()[..4]);
-    }
 }
 
 /// The distance of a jump back.
@@ -431,7 +353,7 @@ mod tests {
         let data = data(&Floor::SmallRx.shape());
         let word = |at: u32| u32::from_le_bytes(data[at as usize..][..4].try_into().unwrap());
         assert_eq!((word(ALLOC), word(ALLOC + 4)), (1 << 16, 64));
-        assert_eq!((word(COPY), word(COPY_FIRST)), (32, 1));
+        assert_eq!(word(COPY), 32);
         for page in 0..PAGES {
             assert_eq!(word(SEGMENTS + page * SEGMENT + 16), 3 << 16 | 64);
         }

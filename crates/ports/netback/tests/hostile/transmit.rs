@@ -307,6 +307,28 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
     assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 3);
 }
 
+/// No second copy fetches a body.
+#[test]
+fn a_short_packet_comes_whole_by_the_copy_of_its_header() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce(Tampered::new(&machine));
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    raw.write(DATA, 0, [0xc0u8; 256]);
+    for (n, size) in [(0, 192), (1, 193)] {
+        let slot = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size };
+        raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot);
+    }
+    raw.write(TX_RING, REQ_PROD, 2u32);
+    assert_eq!(receive(&mut queue.tx).unwrap().fresh, 2);
+    let shapes = queue.tx.window().order().iter().map(|slot| {
+        let frame = queue.tx.window().frame(*slot);
+        (frame.header().to_vec(), frame.pieces.iter().map(|piece| piece.len).collect())
+    });
+    let expected = [(vec![0xc0; 192], vec![]), (vec![0xc0; 128], vec![65])];
+    assert_eq!(shapes.collect::<Vec<_>>(), expected);
+}
+
 /// A sender whose packets are mapped, and a receiver.
 fn remapped() -> (Raw, VifQueue<Tampered>, Taker) {
     let machine = Machine::new();

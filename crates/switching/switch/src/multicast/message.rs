@@ -1,7 +1,7 @@
 //! Messages of IGMP (RFC 1112, 2236, 3376) and MLD (RFC 2710, 3810), as far as they lie in a frame's private header.
 
 use arrayvec::ArrayVec;
-use frame::{Frame, HEADER_MAX};
+use frame::{Frame, HEADER_ROOM};
 use wire::ethernet::MacAddr;
 use wire::headers::{Network, Transport};
 use wire::ip::Protocol;
@@ -14,7 +14,7 @@ const IGMP: u8 = 2;
 /// Seconds that a host has for an answer where the query does not say.
 const RESPONSE_SECONDS: u32 = 10;
 /// The most records that a private header has room for: those of IGMP are the shortest.
-const RECORDS_MAX: usize = HEADER_MAX / RECORD_V4;
+const RECORDS_MAX: usize = HEADER_ROOM / RECORD_V4;
 /// Bytes of a record before its sources: four, and the group's address.
 const RECORD_V4: usize = 8;
 

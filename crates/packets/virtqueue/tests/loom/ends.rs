@@ -92,8 +92,8 @@ pub fn contents(n: u16) -> u64 {
     u64::from(n) + 100
 }
 
-/// One end's notifications. They are messages: loom's `Notify` also wakes without one, which finds no lost notification and triples the
-/// executions.
+/// One end's notifications. They are messages: loom's `Notify` also wakes without one, which finds no lost notification and doubles the
+/// executions for each end.
 struct Bells {
     own: Receiver<()>,
     other: Sender<()>,

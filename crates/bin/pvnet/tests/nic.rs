@@ -117,15 +117,15 @@ fn every_protection_carries_between_guests_and_to_the_wire() {
             bed.testbed.join(0, &[]);
             bed.testbed.join(1, &["--no-csum", "--no-tso"]);
             bed.testbed.ping(0, 1);
-            bed.testbed.transfer(0, 1, 4 * MIB);
-            bed.testbed.transfer(1, 0, 4 * MIB);
+            bed.testbed.transfer(0, 1, 2 * MIB);
+            bed.testbed.transfer(1, 0, 2 * MIB);
             bed.ping_peer(0);
-            bed.transfer_peer(0, 8 * MIB);
+            bed.transfer_peer(0, 2 * MIB);
             // A busy card's answer may be late, and missing from one status.
             wait("the card's counts", || {
                 let nic = bed.nic();
                 let mut contexts = nic["contexts"].as_array().unwrap().iter();
-                contexts.all(|context| context["tx"]["bytes"].as_u64() > Some(4 * MIB))
+                contexts.all(|context| context["tx"]["bytes"].as_u64() > Some(2 * MIB))
             });
             let nic = bed.nic();
             assert_eq!((&nic["state"], &nic["faults"]), (&"up".into(), &0.into()), "{nic}");
@@ -135,7 +135,7 @@ fn every_protection_carries_between_guests_and_to_the_wire() {
                     (&"up".into(), &name.into())
                 );
                 let count = |what: &str| context[what].as_u64().unwrap();
-                assert!(context["tx"]["bytes"].as_u64() > Some(4 * MIB), "{context}");
+                assert!(context["tx"]["bytes"].as_u64() > Some(2 * MIB), "{context}");
                 assert!(count("interrupts") > 0 && count("events") > 0, "{context}");
                 let is_each = name == "iommu-strict" || name == "iommu-deferred";
                 assert_eq!(count("calls") > 0, name == "hypervisor" || is_each, "{context}");
@@ -419,10 +419,10 @@ fn reach_the_card_through_the_driver_domain(protection: &str) {
         bed.testbed.ping(0, 1);
         bed.testbed.ping(1, 0);
         bed.testbed.ping(0, 2);
-        bed.testbed.transfer(0, 1, 4 * MIB);
-        bed.testbed.transfer(1, 2, 4 * MIB);
+        bed.testbed.transfer(0, 1, 2 * MIB);
+        bed.testbed.transfer(1, 2, 2 * MIB);
         bed.ping_peer(0);
-        bed.transfer_peer(2, 4 * MIB);
+        bed.transfer_peer(2, 2 * MIB);
         if round == 0 {
             bed.kill_card();
             wait("the uplink's end", || uplink(&bed)["reason"]["code"] == "no_card");

@@ -5,8 +5,8 @@
 //! work waits for it), and no slot is lost, seen twice, or seen before it was written. The
 //! control tests remove the barrier or the second look and must fail.
 
-use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::mpsc::{Receiver, Sender, channel};
 use loom::thread;
 use std::sync::Arc;
 
@@ -69,13 +69,21 @@ impl SharedPage for Shared {
     }
 }
 
-/// The two event channels, whether the backend looks again before it sleeps, and when it notifies.
-#[derive(Clone)]
+/// One end's event channels. Notifications are messages: loom's `Notify` also wakes without one, which finds no lost notification and
+/// doubles the executions for each end.
 struct Bells {
-    backend: Arc<Notify>,
-    frontend: Arc<Notify>,
-    look_again: bool,
-    notifies: Notifies,
+    own: Receiver<()>,
+    other: Sender<()>,
+}
+
+impl Bells {
+    fn notify(&self) {
+        self.other.send(()).unwrap();
+    }
+
+    fn wait(&self) {
+        self.own.recv().unwrap();
+    }
 }
 
 /// When the backend notifies the frontend.
@@ -89,8 +97,13 @@ enum Notifies {
     ForTheLast,
 }
 
-/// Takes `total` requests and answers each with its value plus 100.
-fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
+/// Takes `total` requests and answers each with its value plus 100. Whether it looks again before it sleeps is `look_again`.
+fn backend(
+    mut ring: BackRing<Tiny, Shared>,
+    total: u32,
+    (look_again, notifies): (bool, Notifies),
+    bells: &Bells,
+) {
     let mut expected = 0;
     // A notification that is held back.
     let mut is_owed = false;
@@ -99,7 +112,7 @@ fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
             assert_eq!(request, expected, "a request was lost, doubled or seen too early");
             expected += 1;
             ring.respond(request + 100);
-            match bells.notifies {
+            match notifies {
                 Notifies::PerBatch => {}
                 Notifies::Coalesced => is_owed |= ring.publish(),
                 Notifies::ForTheLast => is_owed = ring.publish(),
@@ -107,10 +120,10 @@ fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
         }
         is_owed |= ring.publish();
         if std::mem::take(&mut is_owed) {
-            bells.frontend.notify();
+            bells.notify();
         }
-        if expected < total && (!ring.arm().unwrap() || !bells.look_again) {
-            bells.backend.wait();
+        if expected < total && (!ring.arm().unwrap() || !look_again) {
+            bells.wait();
         }
     }
 }
@@ -124,7 +137,7 @@ fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
             sent += 1;
         }
         if ring.publish() {
-            bells.backend.notify();
+            bells.notify();
         }
         while let Some((index, response)) = ring.take().unwrap() {
             assert_eq!(index, taken);
@@ -133,7 +146,7 @@ fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
         }
         let room = sent < total && ring.free() > 0;
         if taken < total && !room && !ring.arm().unwrap() {
-            bells.frontend.wait();
+            bells.wait();
         }
     }
 }
@@ -150,16 +163,16 @@ fn check_with(total: u32, barriers: bool, look_again: bool, notifies: Notifies) 
         let front = FrontRing::<Tiny, _>::init(page.clone());
         let ledger = Ledger::new(Region::anonymous(LEDGER_LEN).unwrap()).unwrap();
         let back = BackRing::<Tiny, _>::attach(page, ledger).unwrap();
-        let bells = Bells {
-            backend: Arc::new(Notify::new()),
-            frontend: Arc::new(Notify::new()),
-            look_again,
-            notifies,
-        };
-        let theirs = bells.clone();
-        let other = thread::spawn(move || backend(back, total, &theirs));
+        let [(to_back, of_back), (to_front, of_front)] = [channel(), channel()];
+        let [bells, theirs] =
+            [(of_front, to_back), (of_back, to_front)].map(|(own, other)| Bells { own, other });
+        let other = thread::spawn(move || {
+            backend(back, total, (look_again, notifies), &theirs);
+            // A late notification needs its receiver.
+            theirs
+        });
         frontend(front, total, &bells);
-        other.join().unwrap();
+        drop(other.join().unwrap());
     });
 }
 

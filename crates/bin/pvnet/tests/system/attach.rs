@@ -83,13 +83,13 @@ fn guests_with_devices_reach_each_other_over_a_bridge() {
     (0..3).for_each(|guest| bed.0.join(guest, &[]));
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         bed.0.ping(from, to);
-        bed.0.transfer(from, to, 8 * MIB);
+        bed.0.transfer(from, to, 4 * MIB);
     }
     let mtu = |guest: usize| bed.0.guests[guest].namespace.ip(&["link", "show", "eth0"]).unwrap();
     assert!(mtu(0).contains("mtu 1500") && mtu(1).contains("mtu 1442"), "{}", mtu(1));
     let guest = &bed.0.guests[0];
-    lab::transfer_file(bed.host(), &guest.namespace, guest.ipv4, 8 * MIB, 1).unwrap();
-    lab::transfer_file(&guest.namespace, bed.host(), HOST, 8 * MIB, 2).unwrap();
+    lab::transfer_file(bed.host(), &guest.namespace, guest.ipv4, 4 * MIB, 1).unwrap();
+    lab::transfer_file(&guest.namespace, bed.host(), HOST, 4 * MIB, 2).unwrap();
     let port = bed.0.port(0);
     assert_eq!(port["device"], "vif1", "{port}");
     assert!(port["reason"].is_null() && port["state"] == "up", "{port}");

@@ -39,13 +39,13 @@ fn guests_reach_each_other_with_any_offloads() {
         testbed.join(0, flags[0]);
         testbed.join(1, flags[1]);
         testbed.ping(0, 1);
-        testbed.transfer(0, 1, 64 * MIB);
+        testbed.transfer(0, 1, 16 * MIB);
         let [sent, arrived] = [&testbed.port(0)["ingress"], &testbed.port(1)["egress"]];
         let batches = &testbed.port(0)["batches"];
         assert!(batches["nanoseconds"]["sum"].as_u64() > Some(0), "{flags:?}: {batches}");
         assert!(batches["ingress_frames"]["sum"].as_u64() >= sent["frames"].as_u64(), "{batches}");
         for traffic in [sent, arrived] {
-            assert!(traffic["bytes"].as_u64() > Some(80 * MIB), "{flags:?}: {traffic}");
+            assert!(traffic["bytes"].as_u64() > Some(20 * MIB), "{flags:?}: {traffic}");
         }
         testbed.leave(0);
         testbed.leave(1);
@@ -62,12 +62,12 @@ fn every_io_channel_carries_with_any_interface() {
             testbed.join(0, &[]);
             testbed.join(1, &["--no-header-channel"]);
             testbed.ping(0, 1);
-            testbed.transfer(0, 1, 8 * MIB);
-            testbed.transfer(1, 0, 8 * MIB);
+            testbed.transfer(0, 1, 4 * MIB);
+            testbed.transfer(1, 0, 4 * MIB);
             let counts = &testbed.status()["meter"]["counts"];
             let count = |what: &str| counts[what].as_u64().unwrap();
-            assert_eq!(count("unmaps") > 4000, tx == "remap", "{lines}{counts}");
-            assert_eq!(count("transfers") > 4000, rx == "flip", "{lines}{counts}");
+            assert_eq!(count("unmaps") > 2000, tx == "remap", "{lines}{counts}");
+            assert_eq!(count("transfers") > 2000, rx == "flip", "{lines}{counts}");
             assert!(count("pages_zeroed") >= count("transfers"), "{lines}{counts}");
             // A slow channel loses nothing.
             let drops = [0, 1].map(|guest| testbed.port(guest)["drops"].clone());
@@ -136,7 +136,7 @@ fn a_guest_that_is_killed_is_freed_and_no_other_guest_is_affected() {
         testbed.join(red, &[]);
         testbed.ping(red, blue);
         assert_ne!(holdings(daemon), before, "a guest costs something");
-        let _traffic = endless_traffic(&testbed, red, blue);
+        let _traffic = endless_traffic(&testbed, red, blue, "0");
         let carried = || testbed.port(red)["ingress"]["bytes"].as_u64();
         wait("the transfer", || carried() > Some(32 * MIB));
         testbed.kill(red);
@@ -147,8 +147,8 @@ fn a_guest_that_is_killed_is_freed_and_no_other_guest_is_affected() {
     }
 }
 
-/// A transfer that runs until it is dropped.
-fn endless_traffic(testbed: &Testbed, from: usize, to: usize) -> [Process; 2] {
+/// A transfer that runs until it is dropped, with this many bits a second, or with all that go (`0`).
+fn endless_traffic(testbed: &Testbed, from: usize, to: usize, rate: &str) -> [Process; 2] {
     let (from, to) = (&testbed.guests[from], &testbed.guests[to]);
     let address = to.ipv4.to_string();
     let mut server = to.namespace.exec("iperf3").unwrap();
@@ -156,7 +156,7 @@ fn endless_traffic(testbed: &Testbed, from: usize, to: usize) -> [Process; 2] {
     let server = Process::capture(server).unwrap();
     wait("the server's start", || server.stdout().contains("Server listening"));
     let mut client = from.namespace.exec("iperf3").unwrap();
-    client.args(["--client", &address, "--time", "600"]);
+    client.args(["--client", &address, "--time", "600", "--bitrate", rate]);
     [Process::capture(client).unwrap(), server]
 }
 
@@ -323,7 +323,7 @@ fn top_meters_for_as_long_as_it_runs() {
     testbed.join(1, &[]);
     let metered = || testbed.status()["meter"]["on"] == true;
     assert!(!metered());
-    let _traffic = endless_traffic(&testbed, 0, 1);
+    let _traffic = endless_traffic(&testbed, 0, 1, "100M");
     let top = |flags: &[&str]| {
         let mut command = testbed.command("top");
         command.args(["--interval", "1"]).args(flags);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile,
-    ReferenceTimestamp, SamplingInterval, ThreadHandle, Timestamp,
+    ReferenceTimestamp, SamplingInterval, StackHandle, ThreadHandle, Timestamp,
 };
 use scope_result::{Mode, Recording};
 
@@ -33,6 +33,8 @@ pub fn json(recording: &Recording) -> Result<String> {
 struct Document {
     profile: Profile,
     threads: HashMap<Who, ThreadHandle>,
+    /// The stacks of nodes of the call graph.
+    stacks: HashMap<(ThreadHandle, u32), Option<StackHandle>>,
     kinds: [CategoryHandle; 3],
 }
 
@@ -51,22 +53,17 @@ impl Document {
         // All names are here.
         profile.set_symbolicated(true);
         let kinds = KINDS.map(|(mode, color)| profile.add_category(mode_name(mode), color));
-        Self { profile, threads: HashMap::new(), kinds }
+        Self { profile, threads: HashMap::new(), stacks: HashMap::new(), kinds }
     }
 
     fn add(&mut self, flow: &Flow<'_>, stay: &[Visit<'_>]) {
         let (Some(first), Some(last)) = (stay.first(), stay.last()) else { return };
         let thread = self.thread(flow.who(first), first.at);
         let end = last.at + u64::from(last.block.instructions);
-        let frames: Vec<FrameInfo> = frames(flow, first)
-            .into_iter()
-            .map(|(label, mode)| FrameInfo {
-                frame: Frame::Label(self.profile.intern_string(&label)),
-                category_pair: self.kinds[mode as usize].into(),
-                flags: FrameFlags::empty(),
-            })
-            .collect();
-        let stack = self.profile.intern_stack_frames(thread, frames.into_iter());
+        let stack = match self.stacks.get(&(thread, first.node())) {
+            Some(stack) => *stack,
+            None => self.stack(flow, first, thread),
+        };
         let instructions = end - first.at;
         self.profile.add_sample(
             thread,
@@ -75,6 +72,29 @@ impl Document {
             CpuDelta::from_nanos(instructions),
             i32::try_from(instructions).unwrap_or(i32::MAX),
         );
+    }
+
+    /// The stack of a stay that begins with a visit. Stays in one node have the same.
+    fn stack(
+        &mut self,
+        flow: &Flow<'_>,
+        visit: &Visit<'_>,
+        thread: ThreadHandle,
+    ) -> Option<StackHandle> {
+        let frames: Vec<FrameInfo> = frames(flow, visit)
+            .into_iter()
+            .map(|(label, mode)| FrameInfo {
+                frame: Frame::Label(self.profile.intern_string(&label)),
+                category_pair: self.kinds[mode as usize].into(),
+                flags: FrameFlags::empty(),
+            })
+            .collect();
+        let stack = self.profile.intern_stack_frames(thread, frames.into_iter());
+        // Without a call graph all visits have node 0.
+        if visit.node() > 0 {
+            self.stacks.insert((thread, visit.node()), stack);
+        }
+        stack
     }
 
     /// The thread of a domain, which is its process too.

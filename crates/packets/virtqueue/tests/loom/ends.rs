@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use loom::sync::Notify;
 use loom::sync::atomic::Ordering;
+use loom::sync::mpsc::{Receiver, Sender, channel};
 use loom::thread;
 use shm::Region;
 use virtqueue::{Buffer, Chain, GuestMemory, Layout, Options, Queue, Range, RingSetup, Single};
@@ -92,10 +92,21 @@ pub fn contents(n: u16) -> u64 {
     u64::from(n) + 100
 }
 
-#[derive(Clone)]
+/// One end's notifications. They are messages: loom's `Notify` also wakes without one, which finds no lost notification and doubles the
+/// executions for each end.
 struct Bells {
-    device: Arc<Notify>,
-    driver: Arc<Notify>,
+    own: Receiver<()>,
+    other: Sender<()>,
+}
+
+impl Bells {
+    fn notify(&self) {
+        self.other.send(()).unwrap();
+    }
+
+    fn wait(&self) {
+        self.own.recv().unwrap();
+    }
 }
 
 /// A driver's end. Chains are numbered in the order in which they are offered, and come back in that order.
@@ -123,13 +134,13 @@ fn run_driver(mut driver: impl Driver, end: u16, case: Case, bells: &Bells) {
     while driver.taken() < end {
         while driver.can_offer(end) {
             if driver.offer(end) {
-                bells.device.notify();
+                bells.notify();
             }
         }
         driver.take();
         if driver.taken() < end && !driver.can_offer(end) {
             if !(driver.arm() && case.has(Step::DriverSecondLook)) {
-                bells.driver.wait();
+                bells.wait();
             }
             driver.disarm();
         }
@@ -224,11 +235,11 @@ impl Device {
         while self.returned < end {
             self.poll(self.case.needs);
             if self.publish() {
-                bells.driver.notify();
+                bells.notify();
             }
             if self.returned < end {
                 if !self.arm() {
-                    bells.device.wait();
+                    bells.wait();
                 }
                 self.queue.disarm();
             }
@@ -258,12 +269,17 @@ pub fn check<D: Driver>(case: Case) {
     model.preemption_bound = Some(3);
     model.check(move || {
         let (device, driver) = start::<D>(&guest, case);
-        let bells = Bells { device: Arc::new(Notify::new()), driver: Arc::new(Notify::new()) };
-        let theirs = bells.clone();
+        let [(to_device, of_device), (to_driver, of_driver)] = [channel(), channel()];
+        let [bells, theirs] = [(of_driver, to_device), (of_device, to_driver)]
+            .map(|(own, other)| Bells { own, other });
         let end = 1 + case.chains;
-        let other = thread::spawn(move || device.run(end, &theirs));
+        let other = thread::spawn(move || {
+            device.run(end, &theirs);
+            // A late notification needs its receiver.
+            theirs
+        });
         run_driver(driver, end, case, &bells);
-        other.join().unwrap();
+        drop(other.join().unwrap());
     });
 }
 

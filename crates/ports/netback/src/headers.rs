@@ -261,7 +261,7 @@ fn copy_headers<H: Hypervisor>(
         let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
         for piece in &frame.pieces {
             let (Place::Grant(granted), false) = (piece.place, rest.is_empty()) else { break };
-            // At most HEADER_MAX, or a piece.
+            // At most SHORT_MAX, or a piece.
             let len = u16::try_from(rest.len()).unwrap_or(piece.len).min(piece.len);
             let (part, after) = rest.split_at_mut(len.into());
             let source = granted.source(peer, mapped.as_ref(), len);

@@ -44,11 +44,12 @@ pub fn doze_until(flag: &impl AwakeFlag, sees: impl Fn() -> bool, sleep: impl Fn
 
 /// The flag of a thread of this process.
 #[derive(Debug)]
-struct Awake(AtomicBool);
+pub struct Awake(AtomicBool);
 
 impl Awake {
     /// Of a thread that is awake.
-    const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
         Self(AtomicBool::new(true))
     }
 }
@@ -117,8 +118,8 @@ impl Dozer {
 
 /// Such a thread, if there is nothing to see before some time is over.
 ///
-/// Whoever wakes it sets a timer: on a lone frame's way that takes 1 µs, where to wake the thread at once takes 30 and takes the CPU from whoever the
-/// frame is for.
+/// Whoever has something for it sets a timer. To wake the thread at once took a worker 28 µs of a lone frame's way (`perf trace`), and took the CPU from
+/// the thread that the frame was for.
 #[derive(Debug)]
 pub struct Alarm {
     flag: Awake,

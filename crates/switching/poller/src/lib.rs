@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use lone::Lone;
 
-pub use doze::{Alarm, AwakeFlag, Dozer, doze_until, must_wake};
+pub use doze::{Alarm, Awake, AwakeFlag, Dozer, doze_until, must_wake};
 pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.

@@ -12,13 +12,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use accounting::Carried;
 use lab::{Endpoint, Namespace};
 use parking_lot::Mutex;
-use poller::{AwakeFlag, doze_until, must_wake};
+use poller::{Awake, doze_until, must_wake};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 
@@ -73,33 +73,18 @@ struct Count(AtomicUsize);
 
 /// What a thread without work waits for.
 struct Bell {
-    is_awake: AtomicBool,
+    flag: Awake,
     event: OwnedFd,
-}
-
-impl AwakeFlag for Bell {
-    fn is_awake(&self) -> bool {
-        self.is_awake.load(Ordering::Acquire)
-    }
-    fn set_awake(&self) -> bool {
-        self.is_awake.swap(true, Ordering::AcqRel)
-    }
-    fn set_dozing(&self) {
-        self.is_awake.swap(false, Ordering::AcqRel);
-    }
-    fn full_barrier(&self) {
-        fence(Ordering::SeqCst);
-    }
 }
 
 impl Bell {
     fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { is_awake: AtomicBool::new(true), event })
+        Ok(Self { flag: Awake::new(), event })
     }
 
     fn ring(&self) {
-        if must_wake(self) {
+        if must_wake(&self.flag) {
             // A full counter has rung.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
@@ -109,7 +94,7 @@ impl Bell {
     fn wait(&self, tap: Option<&TapQueue>, sees: impl Fn() -> bool) {
         let is_readable = AtomicBool::new(false);
         doze_until(
-            self,
+            &self.flag,
             || sees() || is_readable.load(Ordering::Relaxed),
             || {
                 let mut fds = vec![PollFd::new(&self.event, PollFlags::IN)];

@@ -324,6 +324,10 @@ impl TapQueue {
 impl port::Event for TapQueue {
     /// Does nothing: each frame makes a new edge.
     fn take(&self) {}
+
+    fn is_of_work(&self) -> bool {
+        self.ring.is_none()
+    }
 }
 
 impl AsFd for TapQueue {

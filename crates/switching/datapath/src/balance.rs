@@ -14,7 +14,7 @@ const ROUNDING: f64 = 1e-9;
 /// A plan that moves queues one by one is taken although one from scratch would be better by less than this factor: it moves fewer.
 const FEWER_MOVES: f64 = 1.02;
 
-/// How much longer a worker takes that is far from what a queue's frames lie in. It is an assumption, made without such a machine: a queue moves to
+/// How much longer a worker takes on another NUMA node than the queue's frames. It is an assumption, made without such a machine: a queue moves to
 /// another node for a gain that is larger than most costs of that, and for no small one.
 const FAR: f64 = 1.2;
 

@@ -35,6 +35,8 @@ pub(crate) struct IngressQueue {
     waits: Box<Waits>,
     parts: Box<Parts>,
     residence: Box<Residence>,
+    /// Whether its turn comes before its event was taken: then it takes one frame.
+    pub(crate) is_foreseen: bool,
 }
 
 impl IngressQueue {
@@ -47,6 +49,7 @@ impl IngressQueue {
             waits,
             parts: Box::default(),
             residence: Box::default(),
+            is_foreseen: false,
         }
     }
 
@@ -62,7 +65,12 @@ impl IngressQueue {
 
     /// Whether there is nothing to do before its next event: all frames were taken and are done with.
     pub(crate) fn is_drained(&self) -> bool {
-        self.ingress.is_drained() && self.ingress.window().is_empty()
+        self.ingress.is_drained() && self.is_empty()
+    }
+
+    /// Whether no frame is in hand.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ingress.window().is_empty()
     }
 
     /// When it must have its next turn while frames wait, even if no room is announced.
@@ -106,12 +114,13 @@ impl Carrier {
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let IngressQueue { ingress, received, deliveries, waits, parts, residence } = queue;
+        let all = if queue.is_foreseen { Budget::CALL } else { Budget::TURN };
+        let IngressQueue { ingress, received, deliveries, waits, parts, residence, .. } = queue;
         received.clear();
         waits.begin(self.now);
-        let mut budget = Budget::TURN;
+        let mut budget = all;
         ingress.receive(&mut budget, received)?;
-        let bytes = Budget::TURN.bytes() - budget.bytes();
+        let bytes = all.bytes() - budget.bytes();
         let malformed = received.malformed;
         if malformed > 0 {
             port.add_drops(DropReason::Malformed, malformed);

@@ -32,6 +32,7 @@ mod copies;
 mod deliver;
 mod domains;
 mod egress_queue;
+mod foresight;
 mod head_of_line;
 mod held;
 mod histogram;

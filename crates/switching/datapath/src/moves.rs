@@ -228,7 +228,7 @@ impl Datapath {
         candidates.rev().min_by_key(|number| placement.queues_of(*number))
     }
 
-    /// Moves all that is where it may not be, but for a queue in whose turn a thread sleeps.
+    /// Moves the queues and tasks that a worker may not have, except a queue in whose turn a thread sleeps.
     fn settle(&self, owners: &mut BTreeMap<PortId, Owners>) -> Vec<QueueMove> {
         let mut moves = Vec::new();
         for (from, entry) in self.entries() {

@@ -11,6 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
+use crate::foresight::Foresight;
 use crate::inbox::Inbox;
 use crate::port::{IngressId, Port};
 use crate::times::Busy;
@@ -96,6 +97,8 @@ pub(crate) struct Slot {
     /// Events in a row that brought no work.
     empty_events: u32,
     last_work: Instant,
+    /// What follows its turns.
+    pub(crate) foresight: Foresight,
     /// How long the last turn was, and when it ended, if that is not recorded yet.
     pub(crate) ended: Option<(Duration, Instant)>,
     pub(crate) account: Account,
@@ -122,6 +125,7 @@ impl Slot {
             rests: false,
             empty_events: 0,
             last_work: Instant::now(),
+            foresight: Foresight::default(),
             ended: None,
             account: Account::default(),
         })
@@ -187,6 +191,20 @@ impl Slot {
             self.due = Some(self.due.map_or(end, |due| due.min(end)));
             self.rest(epoll);
         }
+    }
+
+    /// Whether this is the event of its frames, and silent once they are read.
+    pub(crate) fn is_of_frames(&self, token: u64) -> bool {
+        token == self.token
+            && self.entry.room_of.is_some()
+            && self.entry.events.first().is_some_and(|event| event.is_of_work())
+    }
+
+    /// Gives it a turn for a frame whose event was not taken, if it waits for that. Returns whether it does.
+    pub(crate) fn foresee(&mut self) -> bool {
+        let waits = !self.active && !self.blocked && !self.rests && self.is_of_frames(self.token);
+        self.active |= waits;
+        waits
     }
 
     /// An event brought room for frames that waited.

@@ -60,6 +60,11 @@ impl Work {
         matches!(self, Self::Carry { ingress, .. } if ingress.is_drained())
     }
 
+    /// Whether it is a queue with no frame in hand.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Carry { ingress, .. } if ingress.is_empty())
+    }
+
     /// What a queue or a task does after a turn in which it worked.
     pub(crate) fn after_turn(&self, began: Instant) -> Armed {
         match self {

@@ -82,6 +82,11 @@ pub(crate) struct Worker {
     sleeps: bool,
     /// When it had last waited, or looked, for events.
     looked: Instant,
+    /// The slot that had the last turn, if nothing is left to do, and the one whose event alone was found after it.
+    last: Option<usize>,
+    follower: Option<usize>,
+    /// The slot that had a turn before its event was looked for, and the one that let foresee it.
+    foreseen: Option<(usize, usize)>,
 }
 
 impl Worker {
@@ -130,6 +135,9 @@ impl Worker {
             least_debt: Duration::ZERO,
             sleeps: false,
             looked: Instant::now(),
+            last: None,
+            follower: None,
+            foreseen: None,
         })
     }
 
@@ -249,7 +257,21 @@ impl Worker {
             };
             self.carrier.begin(now);
             let has_work = self.round(now);
-            if self.held.flush(&self.activity, self.carrier.now, !has_work) {
+            // All queues were armed in their turns: another round would find nothing.
+            let is_done = has_work && self.active == 0;
+            self.last = None;
+            if is_done {
+                now = Instant::now();
+                self.carrier.begin(now);
+                self.last = self.unended.map(|(index, _)| index);
+                self.turn_ended(now);
+                if self.looks.may_wait() && self.foresees() {
+                    self.looks.round_ended(true);
+                    self.ended = Some(now);
+                    continue;
+                }
+            }
+            if self.held.flush(&self.activity, self.carrier.now, !has_work || is_done) {
                 self.ended = None;
             }
             self.activity.serve_none();
@@ -257,7 +279,7 @@ impl Worker {
                 break;
             }
             self.looks.round_ended(has_work);
-            let timeout = match has_work || self.polls_on(now) {
+            let timeout = match (has_work && !is_done) || self.polls_on(now) {
                 true if !self.looks.is_due(now, self.sleeps) => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
@@ -265,7 +287,7 @@ impl Worker {
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            (self.looks, self.ended) = (Looks::new(self.looked), None);
+            self.looks = Looks::new(self.looked);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         self.turn_ended(Instant::now());
@@ -273,6 +295,29 @@ impl Worker {
         // The queue of its last turn is free.
         self.state.note_end();
         self.shared.doorbells[self.number].ring();
+    }
+
+    /// With nothing left to do: gives a queue a turn that always has a frame after the last turn. Returns whether there is one.
+    fn foresees(&mut self) -> bool {
+        let Some(last) = self.last else { return false };
+        let next = self.slots[last].as_ref().and_then(|slot| slot.foresight.next());
+        let Some(next) = next.filter(|next| *next != last) else { return false };
+        let has_turn = self.slots.get_mut(next).and_then(Option::as_mut).is_some_and(Slot::foresee);
+        self.foreseen = has_turn.then_some((next, last));
+        has_turn
+    }
+
+    /// The queue of slot `index` had a turn with so many frames: the slot that had its turn before learns from it.
+    fn learn(&mut self, index: usize, frames: usize) {
+        let foreseen = self.foreseen.filter(|(slot, _)| *slot == index);
+        let follows = self.follower.take_if(|follower| *follower == index).and(self.last);
+        let before = foreseen.map(|(_, by)| by).or(follows);
+        if let Some(Some(slot)) = before.and_then(|before| self.slots.get_mut(before)) {
+            match foreseen {
+                Some(_) if frames != 1 => slot.foresight.was_wrong(),
+                _ => slot.foresight.followed(index, frames),
+            }
+        }
     }
 
     /// Whether no active queue has work, and no task is active.
@@ -397,6 +442,7 @@ impl Worker {
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let is_replaced = self.is_replaced();
+        let is_foreseen = self.foreseen.is_some_and(|(slot, _)| slot == index);
         let slot = self.slots[index].as_mut().filter(|slot| slot.active && !is_replaced);
         let Some(slot) = slot else { return Turn::Dry };
         self.activity.serve(slot.entry.port.serial());
@@ -407,6 +453,7 @@ impl Worker {
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {
                 let (port, carrier, held) = (&slot.entry.port, &self.carrier, &mut self.held);
+                ingress.is_foreseen = is_foreseen;
                 // What others have for its port comes first.
                 let inbox = slot.inbox().filter(|inbox| inbox.has_work());
                 let before = inbox.map(|inbox| carrier.empty_inbox(port, *queue, inbox, held));
@@ -432,12 +479,15 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 work.worked(frames);
                 let (armed, due) = (work.after_turn(now), work.due());
-                let is_drained = self.poller.limit().is_zero() && work.is_drained();
+                // After a turn that was foreseen, its event tells of more frames.
+                let is_drained = self.poller.limit().is_zero() && work.is_drained()
+                    || is_foreseen && work.is_empty();
                 drop(work);
                 slot.worked(now);
                 self.poller.worked(frames, bytes, || now);
                 self.unended = Some((index, now));
                 self.set_armed(index, armed, due, now);
+                self.learn(index, frames);
                 if is_drained {
                     self.arm(index, now);
                 }
@@ -455,6 +505,9 @@ impl Worker {
             Progress::Dry | Progress::Blocked => {}
         }
         drop(work);
+        if is_foreseen {
+            self.learn(index, 0);
+        }
         self.arm(index, now);
         Turn::Ended
     }

@@ -153,7 +153,7 @@ impl WorkerState {
         self.is_paused.load(Ordering::Relaxed)
     }
 
-    /// A thread in whose place another one is has ended.
+    /// A thread that was replaced has ended.
     pub(crate) fn note_end(&self) {
         self.ended.fetch_add(1, Ordering::Release);
     }

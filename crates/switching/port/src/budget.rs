@@ -18,6 +18,8 @@ impl Budget {
     pub const TURN: Self = Self::new(256, u64::MAX);
     /// Units that a system call costs.
     pub const SYSTEM_CALL: u32 = 8;
+    /// The budget of one system call.
+    pub const CALL: Self = Self::new(Self::SYSTEM_CALL, u64::MAX);
 
     /// A budget without a limit on packets.
     #[must_use]

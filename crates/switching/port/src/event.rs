@@ -14,6 +14,12 @@ pub trait Event: AsFd + Send + Sync {
     ///
     /// Call it before looking for work, never after: an event in between would be lost.
     fn take(&self);
+
+    /// Whether its descriptor is readable exactly while there is work, as that of a tap is. Then a queue that has no work any more can ignore
+    /// an event that was not taken.
+    fn is_of_work(&self) -> bool {
+        false
+    }
 }
 
 impl<E: EventChannel> Event for E {

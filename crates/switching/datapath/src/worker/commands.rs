@@ -99,7 +99,7 @@ impl Worker {
         Some(slot.entry)
     }
 
-    /// Serves a queue in place of the one in whose turn an earlier thread still sleeps. Returns the new queue if no thread does.
+    /// Replaces a queue in whose turn an earlier thread still sleeps. Returns the new queue if no thread does.
     fn replace_sleeping(&mut self, port: Arc<Port>, queue: usize, work: Work) -> Option<Work> {
         let is_its =
             |entry: &Entry| Arc::ptr_eq(&entry.port, &port) && entry.room_of == Some(queue);

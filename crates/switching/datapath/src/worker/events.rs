@@ -68,6 +68,9 @@ impl Worker {
             self.unblock();
         }
         self.wake_due(now);
+        self.foresight(events);
+        // What the queues do begins here.
+        self.ended = Some(now);
         for event in events.drain(..) {
             match event.data.u64() {
                 DOORBELL => {
@@ -75,11 +78,31 @@ impl Worker {
                     if !self.run_commands() {
                         return false;
                     }
+                    self.ended = None;
                 }
                 token => self.event(token),
             }
         }
         true
+    }
+
+    /// Notes what these events say of the turns before them.
+    fn foresight(&mut self, events: &[epoll::Event]) {
+        let slot = |event: &epoll::Event| Slot::of_token(event.data.u64());
+        if let Some((index, by)) = self.foreseen.take()
+            && events.iter().any(|event| slot(event) == index)
+            && let Some(Some(slot)) = self.slots.get_mut(by)
+        {
+            slot.foresight.was_wrong();
+        }
+        self.follower = match events {
+            [event] => Some(slot(event)).filter(|index| {
+                let slot = self.slots.get(*index).and_then(Option::as_ref);
+                slot.is_some_and(|slot| slot.is_of_frames(event.data.u64()))
+            }),
+            _ => None,
+        };
+        self.last = self.last.filter(|last| Some(*last) != self.follower);
     }
 
     /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.

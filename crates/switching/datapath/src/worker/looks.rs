@@ -62,6 +62,12 @@ impl Looks {
         (self.has_yielded, self.dry) = (true, 0);
     }
 
+    /// Whether another round with work may come before it looks.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.rounds < LOOK_EVERY
+    }
+
     /// Whether it looks now. `sleeps` says whether a queue sleeps, whose next frames are announced by an event.
     #[inline]
     pub(super) fn is_due(&self, now: Instant, sleeps: bool) -> bool {

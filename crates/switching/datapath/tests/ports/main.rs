@@ -11,6 +11,7 @@ mod device;
 mod fairness;
 mod faults;
 mod floods;
+mod foresight;
 mod in_flight;
 mod lateness;
 mod lists;

@@ -1,0 +1,200 @@
+//! A queue that always has a frame after another one's turn is read without a look for its event.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use datapath::Config;
+use port::{
+    Armed, Body, Broken, Budget, Event, Ingress, Outcome, Outcomes, Queue, Received, Window,
+    linearise,
+};
+use port_testing::{FakeEgress, Sender};
+use shm::Region;
+
+use crate::common::{frame, wait_until};
+use crate::receiver::Receiver;
+use crate::{Switch, refresh};
+
+/// One end of what stands for a bridge: what is written to the other end can be read at once.
+struct End {
+    socket: UnixDatagram,
+    /// How often it was read.
+    reads: AtomicUsize,
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Event for End {
+    fn take(&self) {}
+
+    fn is_of_work(&self) -> bool {
+        true
+    }
+}
+
+struct EndIngress {
+    end: Arc<End>,
+    window: Window,
+    no_body: Arc<[Region]>,
+    is_drained: bool,
+}
+
+impl Ingress for EndIngress {
+    fn event(&self) -> Arc<dyn Event> {
+        self.end.clone()
+    }
+
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.is_drained = false;
+        while !budget.is_spent() {
+            let Some((_, frame)) = self.window.push() else { break };
+            self.end.reads.fetch_add(1, Ordering::Relaxed);
+            let mut bytes = [0; 128];
+            let Ok(len) = self.end.socket.recv(&mut bytes) else {
+                self.window.undo_push();
+                self.is_drained = true;
+                break;
+            };
+            frame.set_header(&bytes[..len]).unwrap();
+            budget.charge(Budget::SYSTEM_CALL, len);
+            received.fresh += 1;
+        }
+        Ok(())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        work(Body::Regions(&self.no_body));
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        Ok(Armed::Asleep)
+    }
+}
+
+/// A sender that knows when it has no more frames.
+struct Drained(Box<dyn Ingress>);
+
+impl Ingress for Drained {
+    fn event(&self) -> Arc<dyn Event> {
+        self.0.event()
+    }
+
+    fn window(&self) -> &Window {
+        self.0.window()
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.0.receive(budget, received)
+    }
+
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.0.with_body(work);
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.0.finish(outcomes);
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        self.0.arm()
+    }
+}
+
+/// A sender, and a receiver behind the bridge. One worker, which never polls, has the ports of both.
+struct Way {
+    _switch: Switch,
+    sender: Sender,
+    receiver: Receiver,
+    end: Arc<End>,
+}
+
+impl Way {
+    fn new() -> Self {
+        let switch =
+            Switch::with(&Config { workers: 1, poll: Duration::ZERO, ..Config::default() });
+        let (to, socket) = UnixDatagram::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let end = Arc::new(End { socket, reads: AtomicUsize::new(0) });
+        let (window, no_body) = (Window::new(), [].into());
+        let far = EndIngress { end: end.clone(), window, no_body, is_drained: false };
+        let near = FakeEgress::new(move |frame, body| {
+            let mut bytes = vec![0; frame.len as usize];
+            linearise(frame, body, &mut bytes).unwrap();
+            to.send(&bytes).unwrap();
+            Ok(Outcome::Delivered)
+        });
+        let (sender, ingress) = Sender::new();
+        let (receiver, egress) = Receiver::new();
+        let apart = |name, ingress, egress| {
+            switch.datapath.attach_apart(name, vec![Queue { ingress, egress }], Vec::new(), None)
+        };
+        let [guest, near] = [
+            apart("guest", Box::new(Drained(ingress)), Receiver::new().1),
+            apart("near", Sender::new().1, Box::new(near)),
+        ];
+        let [far, other] = [
+            apart("far", Box::new(far), Receiver::new().1),
+            apart("other", Sender::new().1, egress),
+        ];
+        switch.datapath.pair(&guest, &near);
+        switch.datapath.pair(&far, &other);
+        refresh(&switch.datapath);
+        Self { _switch: switch, sender, receiver, end }
+    }
+
+    /// Sends these frames at once, and waits until they are there. Returns how often the bridge was read.
+    fn send(&self, numbers: Range<u32>) -> usize {
+        let before = self.end.reads.load(Ordering::Relaxed);
+        let sent: Vec<_> = numbers.map(|n| frame([2; 6], [4; 6], 100, n)).collect();
+        sent.iter().for_each(|frame| self.sender.send(frame));
+        wait_until("all frames", || self.receiver.count() >= sent.len());
+        assert_eq!(self.receiver.take(), sent);
+        self.end.reads.load(Ordering::Relaxed) - before
+    }
+}
+
+#[test]
+fn a_lone_frame_is_read_once() {
+    let way = Way::new();
+    let reads = |frames: Range<u32>| frames.map(|n| way.send(n..n + 1)).sum::<usize>();
+    // Until it is foreseen.
+    assert!(reads(0..40) > 40);
+    let reads = reads(40..140);
+    assert!((100..120).contains(&reads), "{reads}");
+}
+
+#[test]
+fn no_frame_of_a_batch_is_left() {
+    let way = Way::new();
+    let mut next = 0;
+    for round in 0..400 {
+        // Lone frames for long enough that each is foreseen, and then more at once.
+        let count = if round % 40 == 39 { 2 + round / 40 } else { 1 };
+        way.send(next..next + count);
+        next += count;
+    }
+}

@@ -35,7 +35,7 @@ deps: ## Install all missing Debian packages, and Rust where Debian has rustup
 deps-%:
 	scripts/deps $*
 
-build: ## Build everything, optimised
+build: deps-build ## Build everything, optimised
 	$(CARGO) build --workspace --release
 
 # The demo's programs have a folder and a profile of their own: they are compiled without LTO.
@@ -176,7 +176,7 @@ deny: ## Check licences, duplicates and sources of the dependencies
 docs: ## Check the links between documents, the files that they name, the rows of SPECIFICATION.md, and that the product has no laboratory in it
 	$(XTASK) docs
 
-test-documents: deps build ## Paste the documents' blocks that take minutes, on a copy of this system that is thrown away (hours; DOCUMENT=docs/labs.md: those of one)
+test-documents: deps build ## Paste the documents' blocks that take minutes, on a copy of this system that is thrown away (hours; DOCUMENT=docs/labs.md: its own)
 	$(CARGO) build -q -p pvnet -p pvnet-lab
 	$(CARGO) test -q -p pvnet --test documents -- --ignored --nocapture
 
@@ -184,7 +184,7 @@ doc: ## Build the API documentation, warnings are errors, and run its examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) test --workspace --doc
 
-deb: ## Build Debian packages in out/
+deb: deps-build ## Build Debian packages in out/
 	rm -f out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb
 	$(CARGO) build --release --locked -p pvnet -p pvnet-lab -p xenlab -p pvscope -p scope-plugin
 	scripts/deb

@@ -20,7 +20,7 @@ pub struct WorkerStatus {
     /// Time in turns of queues with work, since the start.
     #[serde(default)]
     pub carrying_nanoseconds: u64,
-    /// Time in which it looked for work, since the start: all that is neither of the others.
+    /// Time in which it polled, since the start: all that is neither of the others.
     #[serde(default)]
     pub polling_nanoseconds: u64,
     /// Time in which it slept, since the start.

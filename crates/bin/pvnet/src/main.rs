@@ -169,7 +169,8 @@ enum Command {
     Port(PortCommand),
     /// Copy the frames of some ports to another port or to files, for an analyser.
     ///
-    /// As with `pvnet port`, a change lasts until the next reload or restart. To keep it, write it into the configuration.
+    /// As with `pvnet port`, a change lasts until the next reload or restart. `--save` writes it into the
+    /// configuration.
     #[command(subcommand)]
     Mirror(MirrorCommand),
     /// Show and change which worker has which queue.

@@ -191,7 +191,7 @@ impl ReproArgs {
         if !self.quiet {
             let count = workloads.len();
             eprintln!(
-                "{count} recordings, of about a minute each; {} at a time (--jobs)",
+                "{count} recordings, of one to two minutes each; {} at a time (--jobs)",
                 self.jobs
             );
         }

@@ -50,7 +50,7 @@ impl Files {
         Self { pause, ..self }
     }
 
-    /// The same files, of which none is removed while `keeps` is true. Then another writer of this name has begun and removes surplus files.
+    /// The same files; none is removed while `keeps` is true. Then another writer of this name has begun and removes surplus files.
     /// Its first file may be older than this writer's next one: this writer would remove it.
     #[must_use]
     pub fn keeping(self, keeps: Arc<AtomicBool>) -> Self {

@@ -1,4 +1,4 @@
-//! What a frame that was merged from several has beside the pieces of the first.
+//! The rest of a merged frame: the segments behind its first.
 
 use offload::Gso;
 

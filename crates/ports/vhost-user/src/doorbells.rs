@@ -21,7 +21,7 @@ use crate::lock;
 /// The thread that watches all writes of this process ([`watchdog`](crate::watchdog)): it sleeps while there are none.
 pub(crate) static WATCHER: Dozer = Dozer::new();
 
-/// One notification in so many is timed, which one is random: a front-end that knew it could exchange the descriptor in time.
+/// One notification in `TIMED`, at random, is timed: a front-end that knew it could exchange the descriptor in time.
 const TIMED: u32 = 8;
 /// A notification that takes more CPU time is slow: it wakes thousands that wait for the eventfd. One that wakes a virtual machine takes some microseconds.
 const SLOW: Duration = Duration::from_micros(500);

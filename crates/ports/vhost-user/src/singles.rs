@@ -8,8 +8,8 @@ use crate::header::{FrameHeader, HeaderForm};
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
-/// So many buffers before it is written, a buffer for a frame with a body is fetched once more: the guest's CPU, which reads the one before, fetches it too, and
-/// a line that both have is as slow to write as one that is missing.
+/// A buffer for a frame with a body is fetched again this many buffers ahead: the guest's CPU, which reads the one before, fetches it too, and a line that
+/// both have is as slow to write as one that is missing.
 const AGAIN: usize = 6;
 /// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
 const LINES: [usize; 2] = [0, 64];

@@ -58,8 +58,10 @@ table! {
         /// Seconds between two checks of the workers' loads.
         rebalance_interval_s: u64 = 5, Effort::InPlace;
         /// Per cent of its time that the busiest worker spends on queues before any moves.
+        #[serde(deserialize_with = "percent")]
         rebalance_threshold: u8 = 70, Effort::InPlace;
         /// Per cent of that time that the moves must save.
+        #[serde(deserialize_with = "percent")]
         rebalance_gain: u8 = 10, Effort::InPlace;
         /// How a worker waits for frames.
         poll: Poll = Poll::default();
@@ -159,14 +161,6 @@ impl Daemon {
                 cpus.len()
             ));
         }
-        for (key, value) in [
-            ("rebalance_threshold", self.rebalance_threshold),
-            ("rebalance_gain", self.rebalance_gain),
-        ] {
-            if !(1..=100).contains(&value) {
-                return Err(format!("daemon.{key} is {value}, not 1 to 100 per cent"));
-            }
-        }
         if !(1..=INTERVAL_MAX).contains(&self.rebalance_interval_s) {
             return Err(format!(
                 "daemon.rebalance_interval_s is {}, not 1 to {INTERVAL_MAX}",
@@ -178,6 +172,13 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// A part of something, in per cent.
+fn percent<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let percent = u8::deserialize(deserializer).ok().filter(|percent| (1..=100).contains(percent));
+    percent
+        .ok_or_else(|| serde::de::Error::custom("is not a whole number from 1 to 100 (per cent)"))
 }
 
 /// `cpus`

@@ -318,8 +318,11 @@ fn has(document: &mut DocumentMut, name: &str) -> bool {
 }
 
 fn unknown(document: &mut DocumentMut, name: &str) -> String {
-    let known = all_names(document).join(", ");
-    format!("no port {name:?} in the configuration (there are: {known})")
+    let is_port = |kind: &str| TableKind::named(kind).is_some_and(TableKind::is_port);
+    let ports = document.iter_mut().filter(|(kind, _)| is_port(kind.get()));
+    let known = ports.flat_map(|(_, item)| elements(item));
+    let known: Vec<_> = known.filter_map(|table| name_of(table).map(str::to_owned)).collect();
+    format!("no port {name:?} in the configuration (there are: {})", known.join(", "))
 }
 
 /// The table of this name that may have a key.

@@ -27,7 +27,7 @@ pub struct Flooding {
 
 /// `multicast_router` as it is written.
 #[derive(Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "true, false or \"auto\"")]
+#[serde(untagged, expecting = "is not true, false or \"auto\"")]
 pub(super) enum RouterKey {
     Is(bool),
     Learnt(Auto),

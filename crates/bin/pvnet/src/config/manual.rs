@@ -145,7 +145,7 @@ pvnet.toml \- configuration of pvnet
 .SH DESCRIPTION
 .B pvnet run \-\-config
 .I FILE
-reads a file in TOML. Each value that this page shows is the default unless its text says otherwise. All tables may be missing.
+reads a file in TOML. Each value that this page shows is the default unless its text says otherwise; names, addresses, limits, VLANs and workers are examples. All tables may be missing.
 .PP
 .B pvnet run \-\-check \-\-config
 .I FILE

@@ -139,7 +139,7 @@ impl Config {
                 "uplink {port:?} has queues for guests, and cannot get copies only"
             ));
         }
-        // On Xen the toolstack makes guests' ports, each of which has a table of its name, or that of all.
+        // On Xen the toolstack makes guests' ports, each with a table of its name or of `*`.
         let by_toolstack = self
             .single_ports()
             .all(|(name, _)| name != port)
@@ -184,7 +184,7 @@ impl Config {
             return Err("capture = false in [daemon] forbids recording".into());
         }
         let filter: Result<capture::Filter, _> = mirror.recorded().filter.parse();
-        filter.map(|_| ()).map_err(|error| format!("filter: {error}"))
+        filter.map(|_| ()).map_err(|error| error.to_string())
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
             ("to = \"probe\"\n", "both to and file"),
             ("files = 0\n", "files must be 1 to"),
             ("file_mib = 0\n", "file_mib must be 1 to"),
-            ("filter = \"colour red\"\n", "filter:"),
+            ("filter = \"colour red\"\n", "\"f\": filter, character 1: found"),
             ("[daemon]\ncapture = false\n", "capture = false"),
             ("[[mirror]]\nname = \"g\"\nfrom = [\"up\"]\nfile = \"span\"\n", "the same file"),
         ] {

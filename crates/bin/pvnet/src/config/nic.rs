@@ -133,7 +133,7 @@ const DEFERRED_TIME: Duration = Duration::from_millis(10);
 #[derive(Deserialize, JsonSchema)]
 #[serde(
     untagged,
-    expecting = "\"hypervisor\", \"none\", or { iommu = \"static\", \"strict\" or \"deferred\" }"
+    expecting = "is not \"hypervisor\", \"none\", or { iommu = \"static\", \"strict\" or \"deferred\" }"
 )]
 enum ProtectionToml {
     Named(Named),

@@ -60,7 +60,11 @@ impl Fault {
     }
 
     fn of_toml(text: &str, error: &Error) -> Self {
-        Self::new(text, error.span(), in_words(error.message()))
+        let span = error.span();
+        let value = span.clone().and_then(|span| text.get(span));
+        let value = value.filter(|value| !value.contains('\n'));
+        let message = in_words(error.message(), value.unwrap_or("the value"));
+        Self::new(text, span, message)
     }
 
     /// The same for an operator who has not written the text: with the key, and without the line.
@@ -75,17 +79,25 @@ impl Fault {
     }
 }
 
-/// What serde says, in an operator's words.
-fn in_words(message: &str) -> String {
+/// What an address of a socket is.
+const SOCKET_ADDRESS: &str = "an address and a port, such as 127.0.0.1:9464";
+
+/// What serde says of a value, in an operator's words.
+fn in_words(message: &str, value: &str) -> String {
     let words = |text: &str| {
-        let quoted =
-            |kind: &str| text.strip_prefix(kind).map(|value| value.trim_matches('`').to_owned());
+        // A number is quoted, and its type may follow: integer `99` as i128.
+        let quoted = |kind: &str| {
+            let value = text.strip_prefix(kind)?;
+            let number = value.strip_prefix('`').and_then(|value| value.split('`').next());
+            Some(number.unwrap_or(value).to_owned())
+        };
         let number = |max: u64| format!("a whole number from 0 to {max}");
         match text {
             "u8" => number(u8::MAX.into()),
             "u16" => number(u16::MAX.into()),
             "u32" => number(u32::MAX.into()),
-            "u64" | "usize" => "a whole number".to_owned(),
+            "u64" | "usize" => number(u64::MAX),
+            "socket address" => SOCKET_ADDRESS.to_owned(),
             "a string" | "path string" => "text in quotes".to_owned(),
             "a boolean" => "true or false".to_owned(),
             "sequence" | "a sequence" => "a list".to_owned(),
@@ -104,6 +116,12 @@ fn in_words(message: &str) -> String {
             "a table is not a list; lists of tables have two brackets: [[guest]]".to_owned()
         }
         Some((found, wanted)) => format!("{} is not {}", words(found), words(wanted)),
+        None if message == "wanted string or table" => format!("{value} is not text in quotes"),
+        None if message == "invalid socket address syntax" => {
+            format!("{value} is not {SOCKET_ADDRESS}")
+        }
+        // Those of our own types do not know the value.
+        None if message.starts_with("is not ") => format!("{value} {message}"),
         None => message
             .replace("unknown field", "unknown key")
             .replace("unknown variant", "unknown value")
@@ -286,6 +304,31 @@ mod tests {
             ("[[guest]]\nguard = \"on\"\n", "unknown value `on`, expected one of `addresses`"),
             ("[[guest]]\nlimit = 5\n", "5 is not a table"),
             ("[daemon]\ndirectory = 5\n", "5 is not text in quotes"),
+            ("[[port]]\nguard = 5\n", "5 is not text in quotes"),
+            ("[[port]]\nsocket_group = 1.5\n", "1.5 is not a group: write its name in quotes"),
+            ("[[port]]\nsocket_group = [\n1 ]\n", "the value is not a group: write its name"),
+            ("[daemon]\njoin_group = true\n", "true is not a group: write its name in quotes"),
+            (
+                "[[guest]]\nqueues = 99999999999999999999999\n",
+                "99999999999999999999999 is not a whole number from 0 to 4294967295",
+            ),
+            (
+                "[daemon]\nmetrics = \"localhost:9464\"\n",
+                "\"localhost:9464\" is not an address and a port, such as 127.0.0.1:9464",
+            ),
+            ("[daemon]\nmetrics = 5\n", "5 is not an address and a port, such as 127.0.0.1:9464"),
+            ("[daemon]\nworkers = -1\n", "-1 is not a whole number from 0 to "),
+            ("[[guest]]\nlimit.egress.mbps = -5\n", "-5 is not a whole number from 0 to "),
+            (
+                "[daemon]\ncontrol_mode = \"0660\"\n",
+                "\"0660\" is not a mode; write it as an octal number, such as 0o660",
+            ),
+            ("[[port]]\nsocket_mode = 0o1777\n", "0o1777 is not a mode; write it as an octal"),
+            ("[daemon]\nrebalance_gain = 300\n", "300 is not a whole number from 1 to 100"),
+            ("[daemon]\nrebalance_threshold = 0\n", "0 is not a whole number from 1 to 100"),
+            ("[[guest]]\nmulticast_router = 5\n", "5 is not true, false or \"auto\""),
+            ("[[nic]]\nprotection = \"iommu\"\n", "\"iommu\" is not \"hypervisor\", \"none\""),
+            ("[[uplink]]\nqueues = \"all\"\n", "\"all\" is not \"shared\", \"per-guest\" or a"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains("line 2") && error.contains(said), "{error}");
@@ -296,9 +339,9 @@ mod tests {
     fn a_fault_shows_its_line() {
         let fault = read("[daemon]\nworkers = \"zwölf\" # ö\n").unwrap_err();
         let said = "line 2, column 11\n  |\n2 | workers = \"zwölf\" # ö\n  |           ^^^^^^^\n\
-                    \"zwölf\" is not a whole number";
+                    \"zwölf\" is not a whole number from 0 to 18446744073709551615";
         assert_eq!(fault.to_string(), said);
-        assert_eq!(fault.of_key(), "workers: \"zwölf\" is not a whole number");
+        assert!(fault.of_key().starts_with("workers: \"zwölf\" is not a whole number"));
         assert!(read("[daemon\n").unwrap_err().to_string().starts_with("line 1"));
     }
 }

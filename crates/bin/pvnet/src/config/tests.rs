@@ -315,7 +315,7 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
         ("[daemon]\npoll = \"sometimes\"\n".to_owned(), "`adaptive`, `always`, `never`"),
-        ("[daemon]\nrebalance_gain = 0\n".to_owned(), "not 1 to 100"),
+        ("[daemon]\nrebalance_gain = 0\n".to_owned(), "from 1 to 100"),
         ("[daemon]\nrebalance_interval_s = 0\n".to_owned(), "not 1 to 3600"),
         (format!("[daemon]\nworkers = 2\n{RED}workers = [2]\n"), "they are 0 to 1"),
         (format!("{UP}workers = []\n"), "leave it out"),

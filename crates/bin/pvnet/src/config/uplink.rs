@@ -249,7 +249,7 @@ pub enum Queues {
 
 /// `queues` as it is written.
 #[derive(Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "queues is not \"shared\", \"per-guest\" or a number")]
+#[serde(untagged, expecting = "is not \"shared\", \"per-guest\" or a number")]
 enum QueuesValue {
     Number(u16),
     Name(QueuesName),
@@ -331,7 +331,7 @@ mod tests {
         assert!(plain.receives.csum_v4 && !plain.receives.tso_v4 && !plain.receives.uso_v4);
         for (text, said) in [
             ("queues = 0\n", "queues must be 1 to 64"),
-            ("queues = \"many\"\n", "queues is not \"shared\", \"per-guest\" or a number"),
+            ("queues = \"many\"\n", "\"many\" is not \"shared\", \"per-guest\" or a number"),
             ("queues = \"per-guest\"\n", "never sees their memory"),
             ("tap = \"tap0\"\n", "tap is for kind = \"tap\""),
             ("namespace = \"x\"\n", "namespace is for kind = \"tap\" or"),

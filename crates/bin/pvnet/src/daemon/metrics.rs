@@ -125,7 +125,7 @@ const PORTS: &[Metric<PortStatus>] = &[
     ),
     Metric::counter(
         "pvnet_port_lock_waits",
-        "Waits of workers that were sending to the port for another one that was",
+        "Waits of workers for another worker that was sending to the port",
         |port| whole(port.lock_waits.count),
     ),
     Metric::gauge("pvnet_port_up", "Whether the port carries traffic", |port| {

@@ -298,7 +298,7 @@ fn open_first(files: &mut Files, stop: &AtomicBool) -> io::Result<()> {
 /// Why a recording does not begin, and what it needs.
 fn with_hint(folder: &Path, error: &dyn Display) -> String {
     format!(
-        "{}: {error}; recordings in [daemon] is the folder of its files, which must be there, and the daemon's, when it starts",
+        "{}: {error}; make this folder (recordings in [daemon]), owned by the daemon's user, and restart the daemon",
         folder.display()
     )
 }

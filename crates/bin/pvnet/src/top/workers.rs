@@ -11,7 +11,7 @@ pub struct WorkerRates {
     /// The CPU that it is bound to, and the node of that.
     pub cpu: Option<usize>,
     pub node: Option<usize>,
-    /// Nanoseconds in which it carried, looked for work, and slept.
+    /// Nanoseconds in which it carried, polled, and slept.
     pub carrying: u64,
     pub polling: u64,
     pub asleep: u64,

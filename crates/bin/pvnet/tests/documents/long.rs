@@ -7,7 +7,9 @@ use std::time::Instant;
 use lab::documents::{Block, commands};
 use lab::{TempDir, requires};
 
-use super::{Try, root, rows, shell_blocks, stand_ins};
+use super::{
+    Configured, Paste, Try, can_paste, has_reconnect_ms, paste, root, rows, shell_blocks, stand_ins,
+};
 
 /// For all of a block's commands, as timeout(1) takes it.
 const LIMIT: &str = "3h";
@@ -128,4 +130,24 @@ fn long_blocks_work_as_they_stand() {
         failed.extend(result.err());
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Those of QEMU 10 where an older one is installed, with the one that the labs have unpacked.
+#[test]
+#[ignore = "make test-documents"]
+fn blocks_for_another_qemu_work_as_they_stand() {
+    requires!("unshare", "timeout");
+    let unpacked = root().join("target/xenlab/qemu/bookworm-10");
+    if has_reconnect_ms() != Some(false) || !unpacked.exists() {
+        eprintln!("skipped: QEMU 10 is installed, or no lab has unpacked it");
+        return;
+    }
+    let mut pasted = 0;
+    for block in shell_blocks().iter().filter(|block| !can_paste(block)) {
+        let Some(Paste(Configured, words)) = rows(block).next() else { continue };
+        eprintln!("{}: with QEMU 10", block.place);
+        paste(block, &Configured, None, words, Some(&unpacked));
+        pasted += 1;
+    }
+    assert!(pasted > 0);
 }

@@ -191,7 +191,7 @@ fn can_paste(block: &Block) -> bool {
 }
 
 /// Programs in place of some that show windows, or run for ever. QEMU's first line shows whether its options fit pvnet's: it ends
-/// once its front-end is connected.
+/// once its front-end is connected. `QEMU` is the folder where its packages were unpacked, if it is not the installed one.
 const STAND_INS: [(&str, &str); 5] = [
     ("wireshark", "exec cat >/dev/null"),
     ("tcpdump", "exec cat >/dev/null"),
@@ -201,7 +201,10 @@ const STAND_INS: [(&str, &str); 5] = [
     ("pvnet-lab", "PATH=${PATH#*:} exec pvnet-lab \"$@\" --quick --quiet --step talk"),
     (
         "qemu-system-x86_64",
-        "PATH=${PATH#*:} qemu-system-x86_64 -display none -S \"$@\" & qemu=$!\n\
+        "libraries=$QEMU/usr/lib/x86_64-linux-gnu\n\
+         [ -z \"$QEMU\" ] || set -- -L $QEMU/usr/share/seabios -L $QEMU/usr/share/qemu \"$@\"\n\
+         PATH=${QEMU:+$QEMU/usr/bin:}${PATH#*:} LD_LIBRARY_PATH=${QEMU:+$libraries} \\\n\
+         qemu-system-x86_64 -display none -S \"$@\" & qemu=$!\n\
          until pvnet status | grep -q 'a front-end is connected'; do\n\
          kill -0 $qemu 2>/dev/null || { wait $qemu; exit; }\n\
          sleep 0.2\ndone\nkill $qemu",
@@ -302,6 +305,42 @@ fn stand_ins(bin: &Path, programs: &[(&str, &str)]) {
     }
 }
 
+/// Pastes a block, after what an operator has done before. A script gets an argument. QEMU is the installed one, or that whose packages were unpacked to
+/// `qemu`.
+fn paste(
+    block: &Block,
+    earlier: &Before,
+    argument: Option<&str>,
+    words: &str,
+    qemu: Option<&Path>,
+) {
+    let folder = TempDir::new().unwrap();
+    symlink(root().join("examples"), folder.path().join("examples")).unwrap();
+    std::fs::write(folder.path().join("vm1.qcow2"), [0; 1 << 16]).unwrap();
+    stand_ins(&folder.path().join("bin"), &STAND_INS);
+    let before = before(block, earlier, folder.path());
+    let script = match argument {
+        None => script(block, &before, folder.path()),
+        Some(argument) => {
+            std::fs::write(folder.path().join("script"), &block.text).unwrap();
+            let as_block = Block { text: format!("sh script {argument}"), ..block.clone() };
+            script(&as_block, TOOLSTACK, folder.path())
+        }
+    };
+    let mut command = Command::new("unshare");
+    command.env("QEMU", qemu.unwrap_or(Path::new("")));
+    command.args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+    command.args(["bash", "-c", &script]);
+    let mut process = Process::capture(command).unwrap();
+    let status = process.wait(LIMIT).unwrap();
+    let (output, errors) = (process.stdout(), process.stderr());
+    assert!(
+        status.success() && !output.contains("FAILED") && output.contains(words),
+        "{}: {status}\n{output}\n{errors}\nthe script:\n{script}",
+        block.place
+    );
+}
+
 #[test]
 fn blocks_work_as_they_stand() {
     requires!("ping", "unshare", "timeout", "jq");
@@ -309,37 +348,14 @@ fn blocks_work_as_they_stand() {
     for block in shell_blocks() {
         let (earlier, argument, words) = match rows(&block).next() {
             Some(Paste(earlier, words)) => (earlier, None, words),
-            Some(Script(argument, words)) => (&Nothing, Some(argument), words),
+            Some(Script(argument, words)) => (&Nothing, Some(*argument), words),
             _ => continue,
         };
         if !can_paste(&block) {
             eprintln!("skipped: {} is for another version of QEMU", block.place);
             continue;
         }
-        let folder = TempDir::new().unwrap();
-        symlink(root().join("examples"), folder.path().join("examples")).unwrap();
-        std::fs::write(folder.path().join("vm1.qcow2"), [0; 1 << 16]).unwrap();
-        stand_ins(&folder.path().join("bin"), &STAND_INS);
-        let before = before(&block, earlier, folder.path());
-        let script = match argument {
-            None => script(&block, &before, folder.path()),
-            Some(argument) => {
-                std::fs::write(folder.path().join("script"), &block.text).unwrap();
-                let as_block = Block { text: format!("sh script {argument}"), ..block.clone() };
-                script(&as_block, TOOLSTACK, folder.path())
-            }
-        };
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]);
-        command.args(["bash", "-c", &script]);
-        let mut process = Process::capture(command).unwrap();
-        let status = process.wait(LIMIT).unwrap();
-        let (output, errors) = (process.stdout(), process.stderr());
-        assert!(
-            status.success() && !output.contains("FAILED") && output.contains(words),
-            "{}: {status}\n{output}\n{errors}\nthe script:\n{script}",
-            block.place
-        );
+        paste(&block, earlier, argument, words, None);
         pasted += 1;
     }
     assert!(pasted >= 12, "{pasted}");

@@ -91,9 +91,11 @@ fn what_commands_print_is_as_their_schemas_say() {
 fn a_configuration_that_is_checked_is_valid_or_has_an_error() {
     let folder = lab::TempDir::new().unwrap();
     let file = folder.path().join("pvnet.toml");
-    for (text, error) in
-        [("[daemon]\nworkers = 1\n", None), ("[daemon]\nwrokers = 1\n", Some("wrokers"))]
-    {
+    for (text, error) in [
+        ("[daemon]\nworkers = 1\n", None),
+        ("[daemon]\nwrokers = 1\n", Some("wrokers")),
+        ("[daemon]\ncpus = \"1022\"\n", Some("CPU 1022 is not there or not allowed")),
+    ] {
         std::fs::write(&file, text).unwrap();
         let mut command = pvnet();
         command.args(["run", "--check", "--json", "--config"]).arg(&file);
@@ -102,7 +104,7 @@ fn a_configuration_that_is_checked_is_valid_or_has_an_error() {
         let document = check("check", command);
         assert_eq!(document["valid"], error.is_none());
         let said = document["error"].as_str();
-        assert_eq!(said.map(|said| said.contains("wrokers")), error.map(|_| true), "{document}");
+        assert!(error.is_none_or(|error| said.unwrap().contains(error)), "{document}");
     }
 }
 

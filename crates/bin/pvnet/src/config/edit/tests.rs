@@ -165,7 +165,11 @@ fn ports_are_deleted_by_name() {
     assert_eq!(delete("two").unwrap().guests.len(), 1);
     assert!(delete("up").unwrap().uplinks.is_empty());
     assert!(delete("two.1").unwrap_err().contains("interface of guest \"two\""));
-    assert!(delete("blue").unwrap_err().contains("there are: red, two, up"));
+    let card = format!("{CONFIG}[[nic]]\nname = \"card0\"\nwire.tap = \"w0\"\n");
+    for change in [deleting("blue"), setting("blue", &[("enabled", "false")], &[])] {
+        let error = edited(&card, &change).unwrap_err();
+        assert!(error.contains("(there are: red, two, up)"), "a card is no port: {error}");
+    }
 }
 
 #[test]

@@ -56,17 +56,15 @@ pub(in crate::config) fn socket_mode_if_any<'de, D: serde::Deserializer<'de>>(
 pub(in crate::config) fn socket_mode<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<u32, D::Error> {
-    let mode = u32::deserialize(deserializer)?;
-    if mode > 0o777 {
-        let error = format!("{mode} is not a mode; write it as an octal number, such as 0o660");
-        return Err(serde::de::Error::custom(error));
-    }
-    Ok(mode)
+    let mode = u32::deserialize(deserializer).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| {
+        serde::de::Error::custom("is not a mode; write it as an octal number, such as 0o660")
+    })
 }
 
 /// A group as it is written.
 #[derive(Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "is not a group: write its name in quotes, or its number")]
 pub(in crate::config) enum Group {
     Number(u32),
     Name(String),

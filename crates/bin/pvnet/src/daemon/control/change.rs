@@ -166,7 +166,7 @@ impl Control {
         Ok(())
     }
 
-    /// Opens new ports, but for those whose place an old port still has, and the files of new mirrors.
+    /// Opens new ports, unless an old port still has the place, and the files of new mirrors.
     fn open_new(&self, steps: &[ChangeStep]) -> Result<Opened, String> {
         let mut ports = Vec::new();
         let mut added = steps.iter().filter(|step| step.action == ChangeAction::Add);

@@ -105,7 +105,7 @@ impl Control {
         }
     }
 
-    /// An uplink is everybody's: other handles of its device take the places of those with which a worker sleeps.
+    /// All ports share an uplink: other handles of its device replace those with which a worker sleeps.
     fn replace_uplinks(&self, from: Option<(&Arc<Port>, usize)>, to: Option<&Arc<Port>>) {
         let datapath = &self.host.datapath;
         for PluggedPort { record, source } in self.ports.values() {

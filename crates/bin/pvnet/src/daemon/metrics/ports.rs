@@ -28,8 +28,7 @@ pub(super) fn encode(ports: &[PortStatus], encoder: &mut DescriptorEncoder<'_>) 
     let help = "Time of workers in turns of the port's queues, also while the worker had no CPU";
     let turns = times(|port| port.batches.worker_nanoseconds);
     family(encoder, "pvnet_port_worker_seconds", help, turns)?;
-    let help =
-        "Time of the waits of workers that were sending to the port for another one that was";
+    let help = "Time of workers' waits for another worker that was sending to the port";
     let waits = times(|port| port.lock_waits.nanoseconds);
     family(encoder, "pvnet_port_lock_wait_seconds", help, waits)?;
     // Zeros too: a reason that appears with its first drop would show no increase.

@@ -60,7 +60,7 @@ fn workers(status: &Status, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
             (labels, ConstCounter::new(seconds(time)))
         })
     });
-    let help = "Time of the worker, by what it did: it carried, looked for work, or slept";
+    let help = "Time of the worker, by what it did: it carried, polled, or slept";
     family(encoder, "pvnet_worker_seconds", help, times)?;
     let shown = |number: Option<usize>| number.map(|n| n.to_string()).unwrap_or_default();
     let places = workers().map(|(number, worker)| {

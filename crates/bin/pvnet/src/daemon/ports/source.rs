@@ -99,7 +99,7 @@ pub(in crate::daemon) trait Source: Send {
     /// Gives back what it has. Its port has no queues any more.
     fn close(self: Box<Self>, _port: Record, _host: &Host) {}
 
-    /// Puts the settings that it runs with into the place of those of a configuration.
+    /// Writes its running settings into `config`.
     fn write_running(&self, config: &mut Config);
 
     /// Who can have the settings agreed anew that are agreed with its other side; none if none are.
@@ -110,7 +110,7 @@ pub(in crate::daemon) trait Source: Send {
     /// Takes those settings of the host's configuration that change now.
     ///
     /// # Errors
-    /// They do not fit to what the toolstack says.
+    /// They contradict the toolstack.
     fn set(&mut self, port: &mut Record, host: &Host) -> Result<(), String>;
 
     /// Serves what happened to it.
@@ -172,7 +172,7 @@ pub(in crate::daemon) trait Source: Send {
         false
     }
 
-    /// The guest whose interface it is, with the settings with which it has joined but for what changed in place since.
+    /// Its guest, with the settings of its join and later changes in place.
     fn guest(&self) -> Option<(VifId, &Guest)> {
         None
     }

@@ -40,7 +40,7 @@ impl Suspicion {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// A worker was held up for so long, in memory of this port alone. Returns how long nobody may touch that memory, if the port's share is used up.
+    /// A worker was held up for `time`, in memory of this port alone. Returns how long to leave that memory alone, if the port's share is used up.
     pub(in crate::daemon) fn charge(&mut self, time: Duration, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.start).as_nanos();
         self.share.fill(u64::try_from(elapsed).unwrap_or(u64::MAX));

@@ -26,7 +26,7 @@ struct GuestInterface {
     id: VifId,
     /// Its port's name.
     name: String,
-    /// Its guest's settings: those with which the guest joined, but for what changed in place since.
+    /// Its guest's settings: as at its join, with later changes in place.
     guest: Guest,
     /// Its settings, the same way, with the toolstack's addresses.
     vif: Vif,

@@ -93,7 +93,7 @@ impl XdpNicSender {
         Ok(Self { socket, memory, rings, room: Arc::new(Doorbell::new()?), meter: meter.clone() })
     }
 
-    /// A write side: the only one that is used, but for one in which a worker sleeps.
+    /// The write side in use, except one in which a worker sleeps.
     #[must_use]
     pub fn egress(&self) -> XdpNicEgress {
         let (meter, sent) = (self.meter.clone(), self.rings().sent);

@@ -49,7 +49,7 @@ impl XdpNicReceiver {
         Self { socket, memory, rings: Arc::new(Mutex::new(Rings { fill, rx })) }
     }
 
-    /// A read side: the only one that is used, but for one in which a worker sleeps.
+    /// The read side in use, except one in which a worker sleeps.
     #[must_use]
     pub fn ingress(&self) -> XdpNicIngress {
         let (window, buffers, again) = (Window::new(), [0; WINDOW], AGAIN[0]);

@@ -115,7 +115,7 @@ pub enum MoveError {
     NotAllowed(usize),
     /// A worker would be a port's own, and none would be left for others.
     #[error(
-        "no worker is left that could be its own: each of the others has a port of its own, or serves one with `workers`"
+        "no worker is free for it: each other one has its own port, or serves one with `workers`"
     )]
     NoneLeft,
     /// A thread sleeps in a turn of it.

@@ -10,7 +10,7 @@ use switch::add_alone;
 pub struct WorkerTimes {
     /// Turns of queues and tasks that had work.
     pub carrying: Duration,
-    /// All else while it did not sleep: it looked for work.
+    /// All else while it did not sleep: it polled.
     pub polling: Duration,
     /// It waited for events.
     pub asleep: Duration,

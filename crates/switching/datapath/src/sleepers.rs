@@ -115,6 +115,14 @@ struct Sleeper {
     time: Duration,
 }
 
+impl Sleeper {
+    /// This turn sleeps, and did so for `time` since the last look.
+    fn again(self, turn: Turn, cause: Cause, time: Duration) -> Self {
+        let before = if self.turn.is_beside(&turn) { self.time } else { Duration::ZERO };
+        Self { turn, cause, time: before + time }
+    }
+}
+
 /// What a look found.
 enum Found {
     Asleep(Cause),
@@ -183,9 +191,9 @@ impl Looks {
             Found::Asleep(cause) => {
                 self.asleep += 1;
                 self.short += 1;
-                let before = self.sleeper;
-                let time = if before.turn.is_beside(&turn) { before.time } else { Duration::ZERO };
-                self.sleeper = Sleeper { turn, cause, time: time + since };
+                // When the look is late, as on a busy machine, a turn that it finds first may have begun just now.
+                let since = if self.asleep == 1 { since.min(TICK) } else { since };
+                self.sleeper = self.sleeper.again(turn, cause, since);
             }
             Found::Awake(cpu_time) => {
                 self.asleep = 0;
@@ -300,5 +308,43 @@ impl Datapath {
         };
         let answers: Vec<_> = self.workers.iter().map(ask).collect();
         LivenessCheck { missing: vec![true; answers.len()], answers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
+
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+    use crate::Config;
+
+    /// On a busy machine, or after the process was stopped, a look comes late.
+    #[test]
+    fn what_a_late_look_finds_first_is_no_long_sleep() {
+        let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
+        let state = Arc::new(WorkerState::new(0, mpsc::channel().1));
+        let stat = File::from(rustix::fs::memfd_create("stat", MemfdFlags::CLOEXEC).unwrap());
+        stat.write_all_at(b"1 (worker-0) D 0", 0).unwrap();
+        let activity = Arc::<crate::activity::Activity>::default();
+        activity.begin_round(1);
+        activity.serve(7);
+        let (thread, join) = (activity.clone(), std::thread::spawn(|| ()));
+        let (wchan, schedstat) = (None, None);
+        state.set_thread(WorkerThread { id: 0, stat, wchan, schedstat, activity: thread, join });
+        let mut looks = Looks::new(state);
+        let late = Duration::from_secs(1);
+        let mut look = || {
+            looks.looked = Instant::now().checked_sub(late).unwrap();
+            looks.look(&datapath.shared);
+            looks.sleeper.time
+        };
+        assert!(look() <= TICK);
+        // The next one finds the same turn.
+        assert!(look() >= late);
+        activity.serve(7);
+        assert!(look() <= late + TICK * 3);
     }
 }

@@ -46,6 +46,10 @@ impl Subject {
             let processes = [subject.back_end.polling(), front_end];
             Sample::take(processes, || subject.front_end.ask(request))
         })
+        .map_err(|error| match error {
+            Error::Failed(why) => Error::Failed(format!("{}: {why}", self.name)),
+            other => other,
+        })
     }
 
     /// The back-end's share of a CPU while no frame is sent.

@@ -54,7 +54,6 @@ use platform::Platform;
 use ports::{Host, PluggedPort, TABLES, of_tables};
 use ports_last_up::PortsLastUp;
 use reach::Reach;
-use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox::Sandbox;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -69,7 +68,7 @@ use crate::log::{Log, OPERATOR, Recent};
 pub fn run(file: &ConfigFile, loaded: Loaded, log: &Log) -> Result<(), Error> {
     thread::end_after_panic();
     raise_descriptor_limit();
-    keep_in_memory();
+    keep_code_in_memory();
     let config = &loaded.config;
     // Before anything is opened that the other one has. It binds its sockets later, so this may see nothing of one that starts too.
     let socket = config.control_socket();
@@ -258,17 +257,12 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Has the kernel keep the program's own pages that were touched, where that is permitted. A machine that is short of memory evicts code too, and a worker
-/// that waits for it looks as one that waits for a guest's memory. What is mapped later, as guests' memory, stays evictable.
-fn keep_in_memory() {
-    // With a limit, the first thread's stack could not grow any more once the capability is given up.
-    let unlimited = Rlimit { current: None, maximum: None };
-    let kept = setrlimit(Resource::Memlock, unlimited)
-        .and_then(|()| mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT));
-    if let Err(error) = kept {
+/// A worker that waits for code which was evicted looks as one that waits for a guest's memory, and a guest is blamed.
+fn keep_code_in_memory() {
+    if let Err(error) = shm::lock_code() {
         info!(
             %error,
-            "under memory pressure the program's own pages may be evicted, for which frames then wait (LimitMEMLOCK=infinity in the unit)"
+            "under memory pressure the program's code may be evicted, for which frames then wait (LimitMEMLOCK=infinity in the unit)"
         );
     }
 }

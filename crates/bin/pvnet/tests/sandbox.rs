@@ -44,9 +44,9 @@ fn a_daemon_gives_up_what_it_does_not_need_and_carries_frames() {
     assert_all(pid, "Seccomp:", "2");
     assert_all(pid, "NoNewPrivs:", "1");
     assert!(testbed.daemon.stderr().contains("files that it does not need are out of reach"));
-    // Its own pages stay in memory, unless this user has a limit that the daemon cannot raise.
+    // Its code stays in memory, unless this user may not lock so much.
     let is_locked = of_threads(pid, "VmLck:").iter().all(|locked| locked != "0 kB");
-    let is_said = testbed.daemon.stderr().contains("the program's own pages may be evicted");
+    let is_said = testbed.daemon.stderr().contains("the program's code may be evicted");
     assert!(is_locked != is_said, "{is_locked}");
 }
 

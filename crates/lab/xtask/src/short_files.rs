@@ -45,6 +45,7 @@ const REASONS: Reasons<'_> = &[
             "lab/lab/src/memory.rs",
             "lab/xenlab/src/scenario/lease.rs",
             "nic/firmware/src/finish.rs",
+            "packets/shm/src/code.rs",
             "platforms/machine/src/store/quota.rs",
             "platforms/xen/src/peer.rs",
             "ports/virtio-user/src/error.rs",

@@ -10,6 +10,7 @@
 //! Every access is bounds-checked and returns [`OutOfBounds`] instead of panicking, since offsets
 //! may come from a guest.
 
+mod code;
 mod io;
 mod message;
 mod pages;
@@ -17,6 +18,7 @@ mod region;
 mod reserved;
 mod space;
 
+pub use code::lock_code;
 pub use io::{MAX_PIECES, Piece, read_pieces, write_pieces};
 pub use message::{DESCRIPTORS_MAX, Received, Sender, closes_at_once, receive};
 pub use pages::{

@@ -257,7 +257,7 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// A worker that waits for code which was evicted looks as one that waits for a guest's memory, and a guest is blamed.
+/// Locks the program's code. A worker that waits for code which was evicted looks as one that waits for a guest's memory, and a guest is blamed.
 fn keep_code_in_memory() {
     if let Err(error) = shm::lock_code() {
         info!(

@@ -5,8 +5,8 @@ use std::ptr::with_exposed_provenance_mut;
 
 use rustix::mm::{MlockFlags, mlock_with};
 
-/// Has the kernel keep those pages of the program and its libraries that are touched from now on, or are there. For the start: what is mapped of other
-/// files by then stays in memory too.
+/// Locks the pages of the program and its libraries in memory: those that are there, and each other one from its first use on. For the start:
+/// other files that are mapped by then are locked too.
 ///
 /// A machine that is short of memory evicts code like other pages of files, and a thread that waits for it looks as one that waits for another
 /// domain's memory.

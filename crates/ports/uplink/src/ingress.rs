@@ -284,7 +284,7 @@ impl Ingress for TapIngress {
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
-        // The tap's event is edge-triggered, and the tap was read until it was empty.
+        // The tap's event is edge-triggered. The tap was read until it was empty, or its event is still pending.
         Ok(self.again.take().map_or(Armed::Asleep, Armed::Until))
     }
 }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use datapath::Config;
 use port::{
-    Armed, Body, Broken, Budget, Event, Ingress, Outcome, Outcomes, Queue, Received, Window,
-    linearise,
+    Armed, Body, Broken, Budget, Egress, Event, Ingress, Outcome, Outcomes, Queue, Received,
+    Window, linearise,
 };
 use port_testing::{FakeEgress, Sender};
 use shm::Region;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::{Switch, refresh};
+use crate::{Switch, plain, refresh};
 
 /// One end of what stands for a bridge: what is written to the other end can be read at once.
 struct End {
@@ -124,7 +124,39 @@ impl Ingress for Drained {
     }
 }
 
-/// A sender, and a receiver behind the bridge. One worker, which never polls, has the ports of both.
+/// What stands for a bridge: where frames are written, and the queue that they are read from.
+fn bridge() -> (Box<dyn Egress>, UnixDatagram, Arc<End>, Box<dyn Ingress>) {
+    let (to, socket) = UnixDatagram::pair().unwrap();
+    let first = to.try_clone().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let end = Arc::new(End { socket, reads: AtomicUsize::new(0) });
+    let (window, no_body) = (Window::new(), [].into());
+    let ingress = EndIngress { end: end.clone(), window, no_body, is_drained: false };
+    let egress = FakeEgress::new(move |frame, body| {
+        let mut bytes = vec![0; frame.len as usize];
+        linearise(frame, body, &mut bytes).unwrap();
+        to.send(&bytes).unwrap();
+        Ok(Outcome::Delivered)
+    });
+    (Box::new(egress), first, end, Box::new(ingress))
+}
+
+/// One worker, which never polls.
+fn switch() -> Switch {
+    Switch::with(&Config { workers: 1, poll: Duration::ZERO, ..Config::default() })
+}
+
+/// Frames go from the queue to the egress, and to nobody else.
+fn connect(switch: &Switch, ingress: Box<dyn Ingress>, egress: Box<dyn Egress>) {
+    let apart = |ingress, egress| {
+        switch.datapath.attach_apart("apart", vec![Queue { ingress, egress }], Vec::new(), None)
+    };
+    let [from, to] = [apart(ingress, Receiver::new().1), apart(Sender::new().1, egress)];
+    switch.datapath.pair(&from, &to);
+    refresh(&switch.datapath);
+}
+
+/// A sender, and a receiver behind a bridge.
 struct Way {
     _switch: Switch,
     sender: Sender,
@@ -134,35 +166,12 @@ struct Way {
 
 impl Way {
     fn new() -> Self {
-        let switch =
-            Switch::with(&Config { workers: 1, poll: Duration::ZERO, ..Config::default() });
-        let (to, socket) = UnixDatagram::pair().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let end = Arc::new(End { socket, reads: AtomicUsize::new(0) });
-        let (window, no_body) = (Window::new(), [].into());
-        let far = EndIngress { end: end.clone(), window, no_body, is_drained: false };
-        let near = FakeEgress::new(move |frame, body| {
-            let mut bytes = vec![0; frame.len as usize];
-            linearise(frame, body, &mut bytes).unwrap();
-            to.send(&bytes).unwrap();
-            Ok(Outcome::Delivered)
-        });
+        let switch = switch();
+        let (near, _, end, far) = bridge();
         let (sender, ingress) = Sender::new();
         let (receiver, egress) = Receiver::new();
-        let apart = |name, ingress, egress| {
-            switch.datapath.attach_apart(name, vec![Queue { ingress, egress }], Vec::new(), None)
-        };
-        let [guest, near] = [
-            apart("guest", Box::new(Drained(ingress)), Receiver::new().1),
-            apart("near", Sender::new().1, Box::new(near)),
-        ];
-        let [far, other] = [
-            apart("far", Box::new(far), Receiver::new().1),
-            apart("other", Sender::new().1, egress),
-        ];
-        switch.datapath.pair(&guest, &near);
-        switch.datapath.pair(&far, &other);
-        refresh(&switch.datapath);
+        connect(&switch, Box::new(Drained(ingress)), near);
+        connect(&switch, far, egress);
         Self { _switch: switch, sender, receiver, end }
     }
 
@@ -197,4 +206,22 @@ fn no_frame_of_a_batch_is_left() {
         way.send(next..next + count);
         next += count;
     }
+}
+
+/// Two devices send a frame to each other for ever, so each turn is foreseen: the worker still hears of others, and of commands.
+#[test]
+fn a_frame_that_circulates_starves_nobody() {
+    let switch = switch();
+    let [(to_red, first, red, from_red), (to_blue, _, _, from_blue)] = [bridge(), bridge()];
+    connect(&switch, from_red, to_blue);
+    connect(&switch, from_blue, to_red);
+    first.send(&frame([2; 6], [4; 6], 100, 0)).unwrap();
+    let third = [2, 3].map(|n| plain(&switch.datapath, n));
+    let reads = || red.reads.load(Ordering::Relaxed);
+    wait_until("laps", || reads() > 1000);
+    for n in 0..20 {
+        third[0].sender.send(frame(third[1].mac, third[0].mac, 100, n));
+        wait_until("a frame of another port", || third[1].egress.take().len() == 1);
+    }
+    refresh(&switch.datapath);
 }

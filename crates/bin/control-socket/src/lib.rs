@@ -51,8 +51,8 @@ pub use limit::{LimitStatus, LimitedPackets, Rates};
 pub use memory::{KeptPages, MappedMemory, MemoryStatus, PersistentStatus, View};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use port::{
-    DeviceDrops, GuestCopyStatus, GuestQueueStatus, Learning, LockWaits, PortKind, PortState,
-    PortStatus, Reason, Traffic, VlanStatus, XdpQueueStatus,
+    DeviceDrops, GuestCopyStatus, GuestQueueStatus, LastDisabled, Learning, LockWaits, PortKind,
+    PortState, PortStatus, Reason, Traffic, VlanStatus, XdpQueueStatus,
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{

@@ -37,6 +37,9 @@ pub struct PortStatus {
     /// The reason as a sentence, as `pvnet status` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason_text: Option<String>,
+    /// When it was last disabled, and why, although another reason or none is given now; absent if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_disabled: Option<LastDisabled>,
     /// The sources that the guest's frames may have; absent for an uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardStatus>,
@@ -119,6 +122,7 @@ impl PortStatus {
             state,
             reason: None,
             reason_text: None,
+            last_disabled: None,
             guard: None,
             limit: None,
             toolstack: ToolstackStatus::default(),
@@ -252,6 +256,15 @@ pub enum Reason {
     /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
+}
+
+/// An earlier [`Reason::Disabled`] of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LastDisabled {
+    /// How its other side broke the protocol.
+    pub reason: String,
+    /// How long ago that was.
+    pub seconds_ago: u64,
 }
 
 /// A receive queue that an uplink keeps for one guest at a time, and what came through it.

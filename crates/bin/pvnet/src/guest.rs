@@ -187,7 +187,9 @@ fn open_links(
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
     let contexts = contexts(guest, &**store)?;
-    let mut names = options.names(handles.len() + contexts.len())?.into_iter();
+    let mut names = options
+        .names(handles.len() + contexts.len(), "a [[guest.vif]] in the daemon's configuration")?
+        .into_iter();
     let vifs = handles.len();
     let again = |queues: &Vec<StackQueue>| queues.iter().map(StackQueue::try_clone).collect();
     let mut kept = kept.iter().map(again);
@@ -248,7 +250,7 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = store.read(None, "domid").map_err(text)?;
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
-    let name = options.names(1)?.remove(0);
+    let name = options.names(1, "a `pvnet frontend` of its own")?.remove(0);
     let offloads = Features::ALL.without(options.without());
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);

@@ -1,6 +1,7 @@
 //! Interfaces in network namespaces, managed with iproute2.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use host::{LIMIT, Namespace};
 
@@ -61,10 +62,12 @@ pub fn join_bridge(namespace: Option<&str>, device: &str, bridge: &str) -> Resul
     ip_in(namespace, &["link", "set", device, "master", bridge]).map(drop)
 }
 
-/// Whether a device of the daemon's namespace is in a bridge.
-pub fn is_in_bridge(device: &str, bridge: &str) -> bool {
-    let master = std::fs::read_link(format!("/sys/class/net/{device}/master"));
-    master.is_ok_and(|master| master.file_name().is_some_and(|name| name == bridge))
+/// Whether a device of the daemon's namespace is in no bridge, or in another one. A device that /sys lacks may be in any: after
+/// `nsenter --net` /sys has those of another namespace.
+pub fn is_outside(device: &str, bridge: &str) -> bool {
+    let device = Path::new("/sys/class/net").join(device);
+    let master = std::fs::read_link(device.join("master"));
+    device.exists() && master.as_deref().ok().and_then(Path::file_name) != Some(bridge.as_ref())
 }
 
 /// A macvtap that has all frames of the NIC under it. It is deleted on drop.

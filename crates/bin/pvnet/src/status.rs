@@ -5,10 +5,10 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits,
-    MappedMemory, MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus, PersistentStatus,
-    PortStatus, QueueKind, QueueStatus, Rates, Status, View, VlanStatus, WorkerShares,
-    WorkerStatus, XdpQueueStatus,
+    GroStatus, GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, LastDisabled, Learning,
+    LockWaits, MappedMemory, MemoryStatus, MeterStatus, MulticastStatus, OwnPagesStatus,
+    PersistentStatus, PortStatus, QueueKind, QueueStatus, Rates, Reason, Status, View, VlanStatus,
+    WorkerShares, WorkerStatus, XdpQueueStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -102,6 +102,7 @@ fn said_of(port: &PortStatus) -> impl Iterator<Item = String> {
     let lines = [
         port.device.as_ref().map(|device| format!("its device on the host is {device}")),
         port.reason.as_ref().map(ToString::to_string),
+        disabled_before(port),
         refused(port.refused_connections),
         port.mapped_memory.and_then(mapped_memory),
         hash,
@@ -116,6 +117,13 @@ fn said_of(port: &PortStatus) -> impl Iterator<Item = String> {
     let pages = [port.persistent_grants.as_ref().and_then(kept_pages), huge.map(coverage)];
     let lines = wrappers(port).into_iter().chain(ignored).chain(lines.into_iter().flatten());
     lines.chain(queues).chain(pages.into_iter().flatten())
+}
+
+/// That its other side broke the protocol, unless the reason says so.
+fn disabled_before(port: &PortStatus) -> Option<String> {
+    let LastDisabled { reason, seconds_ago } = port.last_disabled.as_ref()?;
+    let is_said = matches!(port.reason, Some(Reason::Disabled(_)));
+    (!is_said).then(|| format!("was disabled {seconds_ago} s ago: {reason}"))
 }
 
 /// How the NIC of an uplink is read and written, if that is by AF_XDP.

@@ -101,6 +101,8 @@ fn in_words(message: &str, value: &str) -> String {
             "a string" | "path string" => "text in quotes".to_owned(),
             "a boolean" => "true or false".to_owned(),
             "sequence" | "a sequence" => "a list".to_owned(),
+            // A date is a map to serde.
+            "map" if value.starts_with(|first: char| first.is_ascii_digit()) => value.to_owned(),
             "map" | "a map" => "a table".to_owned(),
             _ if text.starts_with("struct ") => "a table".to_owned(),
             _ => {
@@ -303,6 +305,7 @@ mod tests {
             ("[[guest]]\ngro = [1]\n", "a list is not true or false"),
             ("[[guest]]\nguard = \"on\"\n", "unknown value `on`, expected one of `addresses`"),
             ("[[guest]]\nlimit = 5\n", "5 is not a table"),
+            ("[daemon]\ndirectory = 2026-11-28\n", "2026-11-28 is not text in quotes"),
             ("[daemon]\ndirectory = 5\n", "5 is not text in quotes"),
             ("[[port]]\nguard = 5\n", "5 is not text in quotes"),
             ("[[port]]\nsocket_group = 1.5\n", "1.5 is not a group: write its name in quotes"),

@@ -90,21 +90,20 @@ impl Options {
         self.poll.limited_to(Duration::from_micros(self.poll_us))
     }
 
-    /// The names of `count` interfaces for the stack.
+    /// The names of `count` interfaces for the stack. `further` is what a further one needs.
     ///
     /// # Errors
     /// The options name more interfaces, another one, or one twice.
-    pub(super) fn names(&self, count: usize) -> Result<Vec<String>, String> {
+    pub(super) fn names(&self, count: usize, further: &str) -> Result<Vec<String>, String> {
         if self.device.len() > count {
+            let given = self.device.len();
             return Err(format!(
-                "--device is given {} times, and there are {count} interfaces; a further one \
-                 needs a [[guest.vif]] in the daemon's configuration",
-                self.device.len()
+                "--device is given {given} times, and the number of interfaces is {count}; a further one needs {further}"
             ));
         }
         let given = self.device.iter().cloned();
-        let further = (given.len()..count).map(|number| format!("eth{number}"));
-        let names: Vec<_> = given.chain(further).collect();
+        let unnamed = (given.len()..count).map(|number| format!("eth{number}"));
+        let names: Vec<_> = given.chain(unnamed).collect();
         if let Some(n) = (1..count).find(|n| names[..*n].contains(&names[*n])) {
             return Err(format!("two interfaces would be called {}; see --device", names[n]));
         }
@@ -112,8 +111,7 @@ impl Options {
             if !names.contains(device) {
                 let names = names.join(", ");
                 return Err(format!(
-                    "--address: no interface {device:?} (there are: {names}); a further one needs \
-                     a [[guest.vif]] in the daemon's configuration"
+                    "--address: no interface {device:?} (there are: {names}); a further one needs {further}"
                 ));
             }
         }
@@ -144,24 +142,25 @@ mod tests {
 
     #[test]
     fn interfaces_have_predictable_names() {
-        let names = |device: &[&str], count| options(device, &[]).names(count);
+        let names = |device: &[&str], count| options(device, &[]).names(count, "a [[guest.vif]]");
         assert_eq!(names(&[], 2).unwrap(), ["eth0", "eth1"]);
         assert_eq!(names(&["lan"], 3).unwrap(), ["lan", "eth1", "eth2"]);
         assert_eq!(names(&["lan", "wan"], 2).unwrap(), ["lan", "wan"]);
         assert!(names(&["eth1"], 2).unwrap_err().contains("would be called eth1"));
         let error = names(&["lan", "wan"], 1).unwrap_err();
-        assert!(error.contains("there are 1 interfaces") && error.contains("[[guest.vif]]"));
+        assert!(error.contains("the number of interfaces is 1") && error.contains("[[guest.vif]]"));
     }
 
     #[test]
     fn addresses_belong_to_one_interface() {
         let options = options(&[], &["10.0.0.1/24", "eth1=10.0.1.1/24", "eth1=fd00::1/64"]);
-        let names = options.names(3).unwrap();
+        let names = options.names(3, "").unwrap();
         let addresses = |number: usize| options.addresses(number, &names[number]);
         assert_eq!(addresses(0).unwrap(), ["10.0.0.1/24"]);
         assert_eq!(addresses(1).unwrap(), ["10.0.1.1/24", "fd00::1/64"]);
         assert_eq!(addresses(2), None);
-        let error = options.names(1).unwrap_err();
+        let error = options.names(1, "another `pvnet frontend`").unwrap_err();
         assert!(error.contains("no interface \"eth1\" (there are: eth0)"), "{error}");
+        assert!(error.contains("another `pvnet frontend`"), "{error}");
     }
 }

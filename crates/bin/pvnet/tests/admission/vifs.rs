@@ -138,6 +138,13 @@ fn a_vif_that_ends_leaves_the_other_alone() {
     assert!(matches!(reason, Some(Reason::Disabled(_))), "{reason:?}");
     first.talk(&mut peer, 7);
     assert_eq!(port(&daemon, "two").state, PortState::Up);
+    // A guest that connects again does not make an operator forget it.
+    drop(second);
+    let _second = Vif::connect(&two, &store, 1);
+    let status = port(&daemon, "two.1");
+    assert_eq!((status.state, &status.reason), (PortState::Up, &None));
+    let Some(Reason::Disabled(how)) = reason else { return };
+    assert_eq!(status.last_disabled.map(|last| last.reason), Some(how));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::sync::mpsc;
 
 use control_socket::{
     BatchStatus, Counts, CpuStatus, DeviceDrops, GroStatus, GuardStatus, GuestCopyStatus,
-    GuestQueueStatus, Histogram, IgnoredKey, KeptPages, LimitStatus, LimitedPackets, LockWaits,
-    MappedMemory, MemoryStatus, MirrorStatus, MulticastStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Rates, Reason, Status, ToolstackStatus, View, VlanStatus, WorkerStatus,
-    XdpQueueStatus,
+    GuestQueueStatus, Histogram, IgnoredKey, KeptPages, LastDisabled, LimitStatus, LimitedPackets,
+    LockWaits, MappedMemory, MemoryStatus, MirrorStatus, MulticastStatus, PersistentStatus,
+    PortKind, PortState, PortStatus, Rates, Reason, Status, ToolstackStatus, View, VlanStatus,
+    WorkerStatus, XdpQueueStatus,
 };
 use serde_json::Value;
 
@@ -48,6 +48,7 @@ pub(super) fn everything() -> Status {
         device: Some("vif1.0".into()),
         reason: Some(Reason::Stalled),
         reason_text: Some("stalled".into()),
+        last_disabled: Some(LastDisabled { reason: "req_prod 1".into(), seconds_ago: 7 }),
         guard: Some(GuardStatus::Mac),
         limit: Some(LimitStatus {
             ingress: Some(rates),
@@ -256,6 +257,7 @@ fn every_metric_is_in_the_table_of_the_operations_page() {
 /// Numbers of a port's status that are no metrics, alone or as a part of it, and why not.
 const NOT_MEASURED: &[(&str, &str)] = &[
     ("/domain", "a name"),
+    ("/last_disabled", "the log has it, and pvnet_port_up says that it is down"),
     ("/vlans", "names, from the configuration"),
     ("/memory", "takes /proc, which `pvnet status` reads and a scrape does not"),
     ("/persistent_grants/bound", "from the configuration"),

@@ -1,6 +1,8 @@
 //! A port of the daemon: its record and its source.
 
-use control_socket::{PortKind, PortState, PortStatus, Reason, TableKind};
+use std::time::Instant;
+
+use control_socket::{LastDisabled, PortKind, PortState, PortStatus, Reason, TableKind};
 use datapath::{Datapath, Port, PortParts};
 use port::{Queue, Task};
 
@@ -96,6 +98,9 @@ impl PluggedPort {
     /// Drops its queues, if it has some, for a reason.
     pub(in crate::daemon) fn disconnect(&mut self, why: Reason, datapath: &Datapath) {
         let had_queues = self.record.detach(datapath);
+        if let Reason::Disabled(how) = &why {
+            self.record.last_disabled = Some((Instant::now(), how.clone()));
+        }
         self.record.reason = Some(why);
         self.source.detached(&self.record, had_queues);
     }
@@ -134,6 +139,10 @@ impl PluggedPort {
         let status = PortStatus {
             mac: source.mac().map(|mac| mac.to_string()),
             reason: record.reason.clone().or(taken).or(is_stalled.then_some(Reason::Stalled)),
+            last_disabled: record.last_disabled.as_ref().map(|(when, how)| LastDisabled {
+                reason: how.clone(),
+                seconds_ago: when.elapsed().as_secs(),
+            }),
             guest_queues: guest_queues.unwrap_or_default(),
             ..PortStatus::new(record.name(), kind, state)
         };

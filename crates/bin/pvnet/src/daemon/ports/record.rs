@@ -85,6 +85,8 @@ pub(in crate::daemon) struct Record {
     pub(in crate::daemon) carried: Carried,
     /// For operators: why it does not work.
     pub(in crate::daemon) reason: Option<Reason>,
+    /// When its other side last broke the protocol, and how. A guest that connects again is still one that did.
+    pub(super) last_disabled: Option<(Instant, String)>,
     pub(in crate::daemon) address: Address,
     pub(in crate::daemon) suspicion: Suspicion,
     /// Its interface on the host, if it is not in the switch.
@@ -102,6 +104,7 @@ impl Record {
             port: None,
             carried: Carried::default(),
             reason: None,
+            last_disabled: None,
             address: Address::default(),
             suspicion: Suspicion::default(),
             device: None,

@@ -206,7 +206,7 @@ impl OpenDevice {
         let config::Uplink { name, tap, bridge: Some(bridge), namespace: None, .. } = uplink else {
             return;
         };
-        let is_astray = !netns::is_in_bridge(tap, bridge);
+        let is_astray = netns::is_outside(tap, bridge);
         if is_astray != self.is_astray {
             if is_astray {
                 warn!(uplink = name, bridge, "its tap is not in its bridge any more");

@@ -136,28 +136,24 @@ scope: deps-xen build ## Profile Xen hosts in QEMU beside two papers' figures, r
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench
 
-scope-cross-check: ## Compare pvscope's caches with those of QEMU's own plugin, which is fetched and compiled
-	$(CARGO) build --release -p pvscope -p scope-plugin
+scope-cross-check: build ## Compare pvscope's caches with those of QEMU's own plugin, which is fetched and compiled
 	scripts/scope-cross-check
 
+# Like all that runs target/release, gates count what `build` makes: a build of some packages has other features, and compiles nearly all anew.
 GATE := target/release/pvscope check docs/baseline.txt
 
-gate: ## Compare pvnet's instructions, misses and hypercalls per frame with docs/baseline.txt, in QEMU
-	$(CARGO) build --release -p pvnet-lab -p pvscope -p scope-plugin
+gate: build ## Compare pvnet's instructions, misses and hypercalls per frame with docs/baseline.txt, in QEMU
 	$(GATE)
 
-gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
-	$(CARGO) build --release -p pvnet-lab -p pvscope -p scope-plugin
+gate-update: build ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
 	$(GATE) --update --page docs/performance.md
 
 GATE_XEN := target/release/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
 
-gate-xen: ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
-	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+gate-xen: build ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
 	$(GATE_XEN)
 
-gate-xen-update: ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason
-	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+gate-xen-update: build ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason
 	$(GATE_XEN) --update --page docs/xen-cost.md --tables docs/xen-cost-tables.md
 
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)

@@ -20,8 +20,8 @@ const UNKNOWN: &str = "the front-end waits for no answer, so nobody can say whic
 /// Why a front-end has gone that had agreed on nothing.
 fn turned_down(queues: u16) -> String {
     format!(
-        "the front-end left before it had agreed on anything: QEMU does if its netdev has more queues than the port ({queues}), or its \
-         guest uses a feature that the port does not offer now; QEMU's own output says which"
+        "the front-end left before it had agreed on anything: its machine was stopped, or QEMU refused the port because its netdev has more \
+         queues than the port ({queues}), or its guest uses a feature that the port does not offer now; QEMU's own output says which"
     )
 }
 

@@ -82,11 +82,19 @@ pub(crate) struct Worker {
     sleeps: bool,
     /// When it had last waited, or looked, for events.
     looked: Instant,
-    /// The slot that had the last turn, if nothing is left to do, and the one whose event alone was found after it.
+    /// The slot that had the last turn, if nothing is left to do.
     last: Option<usize>,
-    follower: Option<usize>,
-    /// The slot that had a turn before its event was looked for, and the one that let foresee it.
-    foreseen: Option<(usize, usize)>,
+    expected: Option<Expected>,
+}
+
+/// A slot that has its turn because of another one's.
+#[derive(Clone, Copy)]
+struct Expected {
+    slot: usize,
+    /// The slot that had its turn before.
+    after: usize,
+    /// Whether its turn comes before its event was looked for. Otherwise its event was the only one.
+    is_foreseen: bool,
 }
 
 impl Worker {
@@ -136,8 +144,7 @@ impl Worker {
             sleeps: false,
             looked: Instant::now(),
             last: None,
-            follower: None,
-            foreseen: None,
+            expected: None,
         })
     }
 
@@ -303,19 +310,25 @@ impl Worker {
         let next = self.slots[last].as_ref().and_then(|slot| slot.foresight.next());
         let Some(next) = next.filter(|next| *next != last) else { return false };
         let has_turn = self.slots.get_mut(next).and_then(Option::as_mut).is_some_and(Slot::foresee);
-        self.foreseen = has_turn.then_some((next, last));
+        let expected = Expected { slot: next, after: last, is_foreseen: true };
+        self.expected = has_turn.then_some(expected);
         has_turn
     }
 
-    /// The queue of slot `index` had a turn with so many frames: the slot that had its turn before learns from it.
+    /// The queue of slot `index` had a turn with this many frames: the slot that had its turn before learns from it.
+    #[inline]
     fn learn(&mut self, index: usize, frames: usize) {
-        let foreseen = self.foreseen.filter(|(slot, _)| *slot == index);
-        let follows = self.follower.take_if(|follower| *follower == index).and(self.last);
-        let before = foreseen.map(|(_, by)| by).or(follows);
-        if let Some(Some(slot)) = before.and_then(|before| self.slots.get_mut(before)) {
-            match foreseen {
-                Some(_) if frames != 1 => slot.foresight.was_wrong(),
-                _ => slot.foresight.followed(index, frames),
+        let Some(Expected { after, is_foreseen, .. }) =
+            self.expected.filter(|expected| expected.slot == index)
+        else {
+            return;
+        };
+        // What was foreseen is kept until the next look for events: one of this slot tells of more frames.
+        self.expected = self.expected.filter(|_| is_foreseen);
+        if let Some(Some(slot)) = self.slots.get_mut(after) {
+            match frames {
+                frames if is_foreseen && frames != 1 => slot.foresight.was_wrong(),
+                frames => slot.foresight.followed(index, frames),
             }
         }
     }
@@ -442,7 +455,8 @@ impl Worker {
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let is_replaced = self.is_replaced();
-        let is_foreseen = self.foreseen.is_some_and(|(slot, _)| slot == index);
+        let is_foreseen =
+            self.expected.is_some_and(|expected| expected.is_foreseen && expected.slot == index);
         let slot = self.slots[index].as_mut().filter(|slot| slot.active && !is_replaced);
         let Some(slot) = slot else { return Turn::Dry };
         self.activity.serve(slot.entry.port.serial());

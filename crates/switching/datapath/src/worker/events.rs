@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use tracing::error;
 
-use super::{DOORBELL, Worker};
+use super::{DOORBELL, Expected, Worker};
 use crate::inbox::Inbox;
 use crate::slot::Slot;
 
@@ -68,7 +68,9 @@ impl Worker {
             self.unblock();
         }
         self.wake_due(now);
-        self.foresight(events);
+        if self.last.is_some() || self.expected.is_some() {
+            self.expect(events);
+        }
         // What the queues do begins here.
         self.ended = Some(now);
         for event in events.drain(..) {
@@ -87,22 +89,21 @@ impl Worker {
     }
 
     /// Notes what these events say of the turns before them.
-    fn foresight(&mut self, events: &[epoll::Event]) {
+    fn expect(&mut self, events: &[epoll::Event]) {
         let slot = |event: &epoll::Event| Slot::of_token(event.data.u64());
-        if let Some((index, by)) = self.foreseen.take()
-            && events.iter().any(|event| slot(event) == index)
-            && let Some(Some(slot)) = self.slots.get_mut(by)
+        if let Some(expected) = self.expected.take().filter(|expected| expected.is_foreseen)
+            && events.iter().any(|event| slot(event) == expected.slot)
+            && let Some(Some(slot)) = self.slots.get_mut(expected.after)
         {
             slot.foresight.was_wrong();
         }
-        self.follower = match events {
-            [event] => Some(slot(event)).filter(|index| {
-                let slot = self.slots.get(*index).and_then(Option::as_ref);
-                slot.is_some_and(|slot| slot.is_of_frames(event.data.u64()))
-            }),
-            _ => None,
-        };
-        self.last = self.last.filter(|last| Some(*last) != self.follower);
+        let ([event], Some(after)) = (events, self.last) else { return };
+        let next = slot(event);
+        let follower = self.slots.get(next).and_then(Option::as_ref);
+        let has_frames = follower.is_some_and(|slot| slot.is_of_frames(event.data.u64()));
+        if has_frames && next != after {
+            self.expected = Some(Expected { slot: next, after, is_foreseen: false });
+        }
     }
 
     /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.

@@ -18,7 +18,7 @@ use crate::grant_cache::{Direction, GrantCache};
 use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
 use crate::multicast::MulticastList;
-use crate::persistent::PiecesInUse;
+use crate::persistent::FragmentsInUse;
 use crate::rx::{RxMode, RxOptions};
 use crate::{
     ControlRing, EventRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants,
@@ -227,7 +227,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer, tx_cache)?,
             (headers, _) => {
                 let agreed =
-                    grants.clone().map(|grants| KeptPages::Agreed(PiecesInUse::new(grants)));
+                    grants.clone().map(|grants| KeptPages::Agreed(FragmentsInUse::new(grants)));
                 let kept = tx_cache.map(KeptPages::OnDemand).or(agreed);
                 PacketAccess::by_copy(*hypervisor, peer, headers, kept.unwrap_or(KeptPages::None))
             }

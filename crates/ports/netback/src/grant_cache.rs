@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use frame::{PIECES_MAX, Place, Window};
+use frame::{FRAGMENTS_MAX, Place, Window};
 use hypervisor::{
     Counted, FrameNumber, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants, MappedPages,
 };
@@ -42,7 +42,7 @@ use recency::Recency;
 /// guest that never reuses a page costs to less than twice the price of its grant copies.
 const MAPPING_COST: u32 = 32;
 /// Most pages that are mapped at once: those of a frame.
-const BATCH: usize = PIECES_MAX;
+const BATCH: usize = FRAGMENTS_MAX;
 
 /// Whether the pages of a direction are written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl<H: Hypervisor> GrantCache<H> {
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
         for (_, frame) in window.in_slots(fresh) {
-            self.find_pieces(&mut frame.pieces, Self::may_map);
+            self.find_fragments(&mut frame.fragments, Self::may_map);
         }
         self.end_batch();
     }
@@ -135,7 +135,7 @@ impl<H: Hypervisor> GrantCache<H> {
     pub(crate) fn map_all(&mut self, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
         for (slot, frame) in window.in_slots(fresh) {
-            let mapped = self.find_pieces(&mut frame.pieces, |_| true);
+            let mapped = self.find_fragments(&mut frame.fragments, |_| true);
             let copied = mapped && copy_header(&self.aperture, frame);
             unreadable |= u64::from(!copied) << slot;
         }
@@ -143,30 +143,30 @@ impl<H: Hypervisor> GrantCache<H> {
         unreadable
     }
 
-    fn find_pieces(
+    fn find_fragments(
         &mut self,
-        pieces: &mut [frame::Piece],
+        fragments: &mut [frame::Fragment],
         may_map: impl Fn(&Self) -> bool,
     ) -> bool {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
-        for piece in &mut *pieces {
-            let Place::Grant(granted) = &mut piece.place else { continue };
+        for fragment in &mut *fragments {
+            let Place::Grant(granted) = &mut fragment.place else { continue };
             granted.mapped = self.look_up(granted.gref);
             if granted.mapped.is_none() && may_map(self) {
                 self.reserve(granted.gref, &mut missing);
             }
         }
         if missing.is_empty() {
-            return pieces.iter().all(is_mapped);
+            return fragments.iter().all(is_mapped);
         }
         self.map(&mut missing);
-        for piece in &mut *pieces {
-            let Place::Grant(granted) = &mut piece.place else { continue };
+        for fragment in &mut *fragments {
+            let Place::Grant(granted) = &mut fragment.place else { continue };
             if granted.mapped.is_none() {
                 granted.mapped = self.index.find(granted.gref).map(|found| found.place);
             }
         }
-        pieces.iter().all(is_mapped)
+        fragments.iter().all(is_mapped)
     }
 
     /// Finds the buffers that a batch will use, and maps those that are missing, as long as the guest
@@ -214,7 +214,7 @@ impl<H: Hypervisor> GrantCache<H> {
 
     /// Adds a page to those that will be mapped, at the place that was not used for the longest time.
     fn reserve(&mut self, gref: GrantRef, missing: &mut ArrayVec<GrantMap, BATCH>) {
-        // A frame can have several pieces of one page.
+        // A frame can have several fragments of one page.
         if missing.is_full() || missing.iter().any(|op| op.gref == gref) {
             return;
         }
@@ -281,6 +281,6 @@ impl<H: Hypervisor> GrantCache<H> {
     }
 }
 
-fn is_mapped(piece: &frame::Piece) -> bool {
-    matches!(&piece.place, Place::Grant(granted) if granted.mapped.is_some())
+fn is_mapped(fragment: &frame::Fragment) -> bool {
+    matches!(&fragment.place, Place::Grant(granted) if granted.mapped.is_some())
 }

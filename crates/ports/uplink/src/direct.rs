@@ -128,7 +128,7 @@ impl DirectIngress {
         let pages = loans.pages_of_next();
         let places = loans.places(pages).map(|(start, len)| (guest, start, len));
         let rest = (pages < loans.all_pages()).then_some((own, overflow.start, overflow.len()));
-        let bytes = match shm::read_pieces(&*tap.tap, &mut head.0, places.chain(rest)) {
+        let bytes = match shm::readv(&*tap.tap, &mut head.0, places.chain(rest)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 tap.window.undo_push();

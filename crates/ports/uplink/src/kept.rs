@@ -69,12 +69,12 @@ impl KeptBuffers {
 
     /// Keeps a frame in hand. See [`port::ReceiveBuffers::keep`].
     pub(crate) fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
-        let [piece] = frame.pieces.as_slice() else { return None };
-        let Place::Region { offset, .. } = piece.place else { return None };
+        let [fragment] = frame.fragments.as_slice() else { return None };
+        let Place::Region { offset, .. } = fragment.place else { return None };
         let offset = usize::try_from(offset).ok()?;
         let header = frame.header();
         if offset % self.size != HEADROOM
-            || header.len() + usize::from(piece.len) != frame.len as usize
+            || header.len() + usize::from(fragment.len) != frame.len as usize
         {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Whole messages of the other side, in however many pieces they come, within a time.
+//! Whole messages of the other side, in however many parts they come, within a time.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;

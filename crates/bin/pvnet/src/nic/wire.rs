@@ -104,8 +104,8 @@ impl Wire for TapWire {
             };
             header = vnet::encode(&headers, checksum, gso);
         }
-        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(body)];
-        match rustix::io::writev(&self.tap, &pieces) {
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(body)];
+        match rustix::io::writev(&self.tap, &parts) {
             Ok(_) => Sent::Sent,
             // A tap is never busy. The stack behind it is short of memory, or it is down.
             Err(_) => Sent::Refused,
@@ -118,8 +118,8 @@ impl Wire for TapWire {
         }
         loop {
             let mut header = [0; VirtioNetHdr::LEN];
-            let mut pieces = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-            let Ok(bytes) = rustix::io::readv(&self.tap, &mut pieces) else {
+            let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+            let Ok(bytes) = rustix::io::readv(&self.tap, &mut parts) else {
                 // No frame, or the tap was deleted: then there is never one.
                 self.look.empty_at = Some(self.look.now);
                 return None;

@@ -8,7 +8,7 @@ use hypervisor::Hypervisor;
 use machine::Machine;
 use netback::{GrantReuse, Offered, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Egress, FlowHash, Frame, HashInput, Outcome, Piece, Task};
+use port::{Body, Egress, FlowHash, Fragment, Frame, HashInput, Outcome, Task};
 use shm::Region;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, Extra, ExtraInfo, HashKind, RxResponse, rx_flags};
@@ -60,7 +60,7 @@ fn tcp_frame(len: u32) -> Frame {
     let mut left = len - 54;
     while left > 0 {
         let part = left.min(4096);
-        frame.pieces.push(Piece::in_region(0, 0, u16::try_from(part).unwrap()));
+        frame.fragments.push(Fragment::in_region(0, 0, u16::try_from(part).unwrap()));
         left -= part;
     }
     frame

@@ -8,7 +8,7 @@ use hypervisor::{Counted, GrantRef, Granted, Metered};
 use machine::Machine;
 use netback::ControlRing;
 use offload::Features;
-use port::{DropReason, Ingress, Outcome, Piece, Task, WINDOW};
+use port::{DropReason, Fragment, Ingress, Outcome, Task, WINDOW};
 use port_testing::{receive, with_body};
 use proptest::prelude::*;
 use wire::netif::ctrl::status;
@@ -123,7 +123,7 @@ fn what_was_unmapped_is_reached_by_its_grant() {
     with_body(&world.queue.tx, |body| {
         let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: Some(0) };
         let memory = body.local::<Metered<Machine>>().expect("of this platform");
-        let source = memory.source(&Piece::granted(granted, 1), 0, 1);
+        let source = memory.source(&Fragment::granted(granted, 1), 0, 1);
         assert!(matches!(source, hypervisor::Source::Grant { .. }));
     });
     world.raw.grant(DATA, 0, 0, 0);

@@ -75,14 +75,14 @@ impl<H: Hypervisor> World<H> {
     fn bodies(&self, slot: u8) -> [Option<Vec<u8>>; 2] {
         let peer = self.hypervisor.peer(self.raw.domain.id()).unwrap();
         let frame = self.queue.tx.window().frame(slot);
-        let [piece] = &*frame.pieces else { panic!("one page") };
-        let Place::Grant(Granted { gref, offset, .. }) = piece.place else { panic!("granted") };
+        let [fragment] = &*frame.fragments else { panic!("one page") };
+        let Place::Grant(Granted { gref, offset, .. }) = fragment.place else { panic!("granted") };
         let by_cache = with_body(&self.queue.tx, |body| {
             let memory = body.local::<H>().expect("of this platform");
-            copy_out(&self.hypervisor, memory.source(piece, 0, piece.len), piece.len)
+            copy_out(&self.hypervisor, memory.source(fragment, 0, fragment.len), fragment.len)
         });
         let source = Source::Grant { peer: &peer, gref, offset };
-        [by_cache, copy_out(&self.hypervisor, source, piece.len)]
+        [by_cache, copy_out(&self.hypervisor, source, fragment.len)]
     }
 
     /// Delivers a frame of 100 bytes to a buffer.

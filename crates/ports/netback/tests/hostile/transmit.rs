@@ -323,7 +323,7 @@ fn a_short_packet_comes_whole_by_the_copy_of_its_header() {
     assert_eq!(receive(&mut queue.tx).unwrap().fresh, 2);
     let shapes = queue.tx.window().order().iter().map(|slot| {
         let frame = queue.tx.window().frame(*slot);
-        (frame.header().to_vec(), frame.pieces.iter().map(|piece| piece.len).collect())
+        (frame.header().to_vec(), frame.fragments.iter().map(|fragment| fragment.len).collect())
     });
     let expected = [(vec![0xc0; 192], vec![]), (vec![0xc0; 128], vec![65])];
     assert_eq!(shapes.collect::<Vec<_>>(), expected);

@@ -13,7 +13,7 @@ use netfront::{
 };
 use offload::Checksum;
 use proptest::prelude::*;
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, HashKind, RxResponse, rx_flags};
 use zerocopy::IntoBytes as _;
@@ -111,8 +111,10 @@ impl World {
         let mut lens = Vec::new();
         while self.queue.rx.receive(&mut frame)? {
             let mut sum = 0;
-            for piece in self.queue.rx.pieces(&frame) {
-                let Piece::Shared { region, offset, len } = piece else { panic!("shared memory") };
+            for fragment in self.queue.rx.fragments(&frame) {
+                let Iovec::Shared { region, offset, len } = fragment else {
+                    panic!("shared memory")
+                };
                 region.copy_out(offset, &mut vec![0; len]).unwrap();
                 assert!(len > 0 && offset % PAGE + len <= PAGE);
                 sum += len;

@@ -122,7 +122,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// A frame in one piece.
+    /// A contiguous frame.
     pub(super) fn new(address: u64, len: u32) -> Self {
         Self { address, len, options: 0 }
     }

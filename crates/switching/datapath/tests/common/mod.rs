@@ -16,7 +16,7 @@ use netback::{
 use netfront::{FlowHash, Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features, Gso};
 use port::Coalescing;
-use shm::Piece;
+use shm::Iovec;
 use xenstore::Store;
 
 /// The most pages of a queue that are kept mapped: all of a frontend's.
@@ -303,8 +303,8 @@ pub fn receive_whole(queue: &mut FrontendQueue<MachineGuest>) -> Option<(Vec<u8>
         return None;
     }
     let mut bytes = Vec::new();
-    for piece in queue.rx.pieces(&frame) {
-        let Piece::Shared { region, offset, len } = piece else { unreachable!() };
+    for fragment in queue.rx.fragments(&frame) {
+        let Iovec::Shared { region, offset, len } = fragment else { unreachable!() };
         let mut part = vec![0; len];
         region.copy_out(offset, &mut part).unwrap();
         bytes.extend(part);

@@ -184,10 +184,10 @@ impl ReceiveBuffers for Buffers<'_> {
         let memory = Arc::new(Region::anonymous(4096).unwrap());
         memory.copy_in(0, frame.header()).unwrap();
         let mut at = frame.header().len();
-        for piece in &frame.pieces {
-            let Place::Region { index, offset } = piece.place else { return None };
+        for fragment in &frame.fragments {
+            let Place::Region { index, offset } = fragment.place else { return None };
             let from = &self.regions[usize::from(index)];
-            let (offset, len) = (usize::try_from(offset).unwrap(), usize::from(piece.len));
+            let (offset, len) = (usize::try_from(offset).unwrap(), usize::from(fragment.len));
             Region::copy_between(from, offset, &memory, at, len).unwrap();
             at += len;
         }

@@ -192,7 +192,7 @@ pub(super) fn buffers(
         huge_pages: uplink.huge_pages,
     };
     let make = |_| match spare {
-        // A frame in separate pages cannot be kept in one piece.
+        // A frame in separate pages is not contiguous, so it cannot be kept.
         1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
         _ => Buffers::within(options, memory),
     };

@@ -142,8 +142,8 @@ impl Queue for Fake {
         self.state().used > 0
     }
 
-    fn pieces<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Piece<'a>> {
-        std::iter::once(Piece::Shared { region: &self.region, offset: RECEIVED, len: *frame })
+    fn fragments<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Iovec<'a>> {
+        std::iter::once(Iovec::Shared { region: &self.region, offset: RECEIVED, len: *frame })
     }
 
     fn give_back(&mut self) {

@@ -16,7 +16,7 @@ use netfront::Received;
 use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
-use shm::Piece;
+use shm::Iovec;
 
 use super::config::{Coalesced, Line, Placement};
 use super::measure::{Stream, source};
@@ -271,8 +271,8 @@ fn read_all(
             }
             let begin = thread_cpu();
             for frame in &frames[..taken] {
-                for piece in guest.queue.rx.pieces(frame) {
-                    if let Piece::Shared { region, offset, len } = piece {
+                for fragment in guest.queue.rx.fragments(frame) {
+                    if let Iovec::Shared { region, offset, len } = fragment {
                         region.copy_out(offset, &mut page[..len]).map_err(text)?;
                     }
                 }

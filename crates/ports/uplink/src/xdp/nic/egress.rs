@@ -11,7 +11,7 @@ use port::{
 };
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 use super::watch::Looks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
@@ -357,11 +357,11 @@ impl Wire {
 
     /// Sends private bytes.
     fn push(&mut self, bytes: &[u8]) -> Result<(), Outcome> {
-        self.gather([Piece::Private(bytes)])
+        self.gather([Iovec::Private(bytes)])
     }
 
     /// Copies a frame, of a page at most, into a buffer, which the kernel gets with the next [`publish`](Self::publish).
-    fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = Piece<'a>>) -> Result<(), Outcome> {
+    fn gather<'a>(&mut self, iovecs: impl IntoIterator<Item = Iovec<'a>>) -> Result<(), Outcome> {
         let Some(buffer) = self.taken.last().copied() else {
             return Err(Outcome::Dropped(DropReason::NoRoom));
         };
@@ -369,18 +369,18 @@ impl Wire {
         // An offset in memory that is mapped here.
         let start = usize::try_from(buffer).unwrap_or(usize::MAX);
         let mut len = 0;
-        for piece in pieces {
+        for iovec in iovecs {
             let at = start.saturating_add(len);
-            len += match piece {
-                Piece::Private(bytes) => bytes.len(),
-                Piece::Shared { len, .. } => len,
+            len += match iovec {
+                Iovec::Private(bytes) => bytes.len(),
+                Iovec::Shared { len, .. } => len,
             };
             if len > PAGE_SIZE {
                 return Err(TOO_LARGE);
             }
-            let copied = match piece {
-                Piece::Private(bytes) => memory.copy_in(at, bytes),
-                Piece::Shared { region, offset, len } => {
+            let copied = match iovec {
+                Iovec::Private(bytes) => memory.copy_in(at, bytes),
+                Iovec::Shared { region, offset, len } => {
                     Region::copy_between(region, offset, memory, at, len)
                 }
             };

@@ -182,7 +182,7 @@ impl TxRing {
         self.ring.announce();
     }
 
-    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
+    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Checking seldom
     /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {

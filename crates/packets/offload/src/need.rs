@@ -21,7 +21,7 @@ pub struct Features {
     pub uso_v4: bool,
     /// Unsegmented UDP over IPv6. It has no effect without `sg` and `csum_v6`.
     pub uso_v6: bool,
-    /// The above for frames with a VLAN tag too: the port is told where the checksum lies, or looks for it behind tags.
+    /// The above for frames with a VLAN tag too: the port is given the place of the checksum, or looks for it behind tags.
     pub tagged: bool,
 }
 

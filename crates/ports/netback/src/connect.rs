@@ -435,7 +435,7 @@ pub const COPY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Revokes what the guest has not copied in time.
 ///
-/// It looks twice per limit, also while nothing is granted: an event per grant would cost more.
+/// It checks twice per limit, also while nothing is granted: an event per grant would cost more.
 struct Expiry {
     copies: Vec<Arc<dyn GuestCopies>>,
     /// Never rung.

@@ -16,7 +16,7 @@
 //!
 //! **Bounds.** A cache has a fixed number of places. A new page takes the place that was not used for
 //! the longest time. A guest that uses new references all the time must not cost its neighbours a
-//! system call per page: each look-up earns [a share of a mapping](MAPPING_COST), and without
+//! system call per page: each lookup earns [a share of a mapping](MAPPING_COST), and without
 //! credit the page is reached by its grant.
 //!
 //! **Threads.** Each queue has its own cache in each direction. The worker that serves the queue is the
@@ -38,7 +38,7 @@ use crate::index::{Found, Index};
 use crate::remap::copy_header;
 use recency::Recency;
 
-/// How many look-ups pay for one mapping. A mapping takes some microseconds, so this bounds what a
+/// How many lookups pay for one mapping. A mapping takes some microseconds, so this bounds what a
 /// guest that never reuses a page costs to less than twice the price of its grant copies.
 const MAPPING_COST: u32 = 32;
 /// Most pages that are mapped at once: those of a frame.
@@ -65,7 +65,7 @@ pub(crate) struct GrantCache<H: Hypervisor> {
     recency: Recency,
     /// How many pages are mapped.
     mapped: usize,
-    /// What look-ups have earned; a mapping costs [`MAPPING_COST`].
+    /// What lookups have earned; a mapping costs [`MAPPING_COST`].
     credit: u32,
     usage: Arc<GrantUse>,
     batch: Counts,
@@ -151,7 +151,7 @@ impl<H: Hypervisor> GrantCache<H> {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
         for fragment in &mut *fragments {
             let Place::Grant(granted) = &mut fragment.place else { continue };
-            granted.mapped = self.look_up(granted.gref);
+            granted.mapped = self.lookup(granted.gref);
             if granted.mapped.is_none() && may_map(self) {
                 self.reserve(granted.gref, &mut missing);
             }
@@ -174,7 +174,7 @@ impl<H: Hypervisor> GrantCache<H> {
     pub(crate) fn prepare(&mut self, buffers: impl Iterator<Item = GrantRef>) {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
         for gref in buffers {
-            if self.look_up(gref).is_none() && self.may_map() {
+            if self.lookup(gref).is_none() && self.may_map() {
                 self.reserve(gref, &mut missing);
             }
             if missing.is_full() {
@@ -192,7 +192,7 @@ impl<H: Hypervisor> GrantCache<H> {
 
     /// The place of a page that is mapped and still granted.
     #[inline]
-    fn look_up(&mut self, gref: GrantRef) -> Option<u16> {
+    fn lookup(&mut self, gref: GrantRef) -> Option<u16> {
         let full = u32::try_from(self.grefs.len()).unwrap_or(u32::MAX) * MAPPING_COST;
         self.credit = full.min(self.credit + 1);
         let Some(Found { place, writable }) = self.index.find(gref) else {

@@ -309,7 +309,7 @@ impl<H: Hypervisor> FragmentsInUse<H> {
     }
 }
 
-/// Counts look-ups, for the meter.
+/// Counts lookups, for the meter.
 pub(crate) fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantHits, hits);
     hypervisor.note(Counted::GrantMisses, misses);

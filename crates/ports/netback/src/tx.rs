@@ -64,7 +64,7 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
         self.receive_frames(budget, received).map_err(Broken::new)
     }
 
-    /// Whether all requests were taken that it knows of. Where it is armed now, it looks for others.
+    /// Whether all requests were taken that it knows of. Where it is armed now, it checks for others.
     fn is_drained(&self) -> bool {
         self.ring.posted() == self.ring.consumed()
     }

@@ -234,7 +234,7 @@ pub trait Queue: Send + 'static {
         Vec::new()
     }
 
-    /// Clears those events that are `rung`. Call it before looking at the rings, never after: an
+    /// Clears those events that are `rung`. Call it before checking the rings, never after: an
     /// event in between would be lost.
     ///
     /// # Errors

@@ -69,7 +69,7 @@ impl DirectIngress {
 
     /// Notices who has the queue now. Frames in hand of another guest are done with first: until then
     /// nothing is read into anybody's buffers.
-    fn look(&mut self) {
+    fn check_holder(&mut self) {
         if self.queue.generation() == self.seen {
             return;
         }
@@ -303,7 +303,7 @@ impl Ingress for DirectIngress {
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        self.look();
+        self.check_holder();
         self.loans.begin();
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
         if let Some(station) = station.as_deref().filter(|station| self.keeps_unfinished(station)) {

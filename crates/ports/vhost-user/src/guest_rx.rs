@@ -231,7 +231,7 @@ impl GuestRx {
     }
 
     /// There is no room. Returns whether there is by now.
-    fn look_again(&mut self) -> Result<bool, Broken> {
+    fn arm_again(&mut self) -> Result<bool, Broken> {
         self.is_armed = true;
         self.ring.queue.arm().map_err(Broken::new)
     }
@@ -275,7 +275,7 @@ impl GuestRx {
                     if gathered as u64 >= self.size.into() {
                         return Ok(Outcome::Dropped(DropReason::TooLarge));
                     }
-                    if !self.look_again()? {
+                    if !self.arm_again()? {
                         return Ok(self.supply.without_room(self.used, now));
                     }
                 }

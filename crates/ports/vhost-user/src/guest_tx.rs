@@ -24,7 +24,7 @@ const AHEAD: usize = 16;
 /// The same for chains of one buffer.
 const SINGLES: usize = 32;
 /// How often a ring is checked whose guest does not announce chains.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The ring of frames that the guest sends, as the ingress side of a queue.
 pub struct GuestTx {
@@ -37,7 +37,7 @@ pub struct GuestTx {
     window: Window,
     /// The chain of each frame in hand, by slot of the window.
     chains: [u16; WINDOW],
-    /// Chains of one buffer that were taken and not looked at yet, and those of another kind.
+    /// Chains of one buffer that were taken and not read yet, and those of another kind.
     singles: [Single; SINGLES],
     ahead: Box<[Chain]>,
     /// Whether the guest was asked to announce chains.
@@ -347,7 +347,7 @@ impl Ingress for GuestTx {
         }
         Ok(match self.kick.is_set() {
             true => Armed::Asleep,
-            false => Armed::Until(Instant::now() + LOOK),
+            false => Armed::Until(Instant::now() + CHECK_INTERVAL),
         })
     }
 }

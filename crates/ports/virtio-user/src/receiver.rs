@@ -59,7 +59,7 @@ impl Receiver {
         let is_mergeable = agreed.has(bit::MRG_RXBUF);
         let buffer = if is_mergeable { PART } else { WHOLE };
         let _ = ring.offer(ring.free(), buffer);
-        // In any case: the back-end may have looked before they were there.
+        // In any case: the back-end may have checked before they were there.
         kick.notify();
         Self {
             ring,

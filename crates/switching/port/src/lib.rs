@@ -258,7 +258,7 @@ pub trait Ingress: Any + Send {
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
     /// Whether the last [`receive`](Self::receive) found no more frames. A worker that does not poll then [arms](Self::arm) the queue at once,
-    /// which looks for frames that came meanwhile: another poll would be a system call, or code that is not in the cache. The default is false.
+    /// which polls for frames that came meanwhile: another poll would be a system call, or code that is not in the cache. The default is false.
     fn is_drained(&self) -> bool {
         false
     }

@@ -88,7 +88,7 @@ pub struct Ended {
 /// Something that happens once. It is readable from then on.
 struct Notice {
     event: OwnedFd,
-    /// The same, for a look without a system call.
+    /// The same, for a check without a system call.
     is_given: AtomicBool,
 }
 
@@ -328,7 +328,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         let (mut frames, mut bytes) = (0, 0);
         let mut pending = 0;
         for _ in 0..self.burst.frames {
-            if !self.ring.look(self.queue.has_room()) || self.tap_empty {
+            if !self.ring.note_room(self.queue.has_room()) || self.tap_empty {
                 break;
             }
             match self.read() {

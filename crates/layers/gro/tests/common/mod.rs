@@ -206,7 +206,7 @@ impl Batch {
     }
 }
 
-/// What a port got: its bytes as they are, and what it was told of them.
+/// What a port got: its bytes as they are, and what was said of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrived {
     pub bytes: Vec<u8>,

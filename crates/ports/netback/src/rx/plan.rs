@@ -265,7 +265,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         self.add_in::<false>(ring, buffers, packet, &[], next);
     }
 
-    /// The same, in slots of this layout, if `LAID_OUT`. Full slots do without a look at one.
+    /// The same, in slots of this layout, if `LAID_OUT`. Full slots do without one.
     #[inline]
     #[expect(
         clippy::too_many_arguments,

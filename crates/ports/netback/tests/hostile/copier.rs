@@ -56,7 +56,7 @@ impl Known {
         Self { guest, table, id, mark, grefs: grefs.to_vec() }
     }
 
-    /// Copies what a response names, and looks at the mark after that.
+    /// Copies what a response names, and reads the mark after that.
     pub fn copy(&self, response: RxResponse) -> Option<Vec<u8>> {
         let len = usize::try_from(response.status).unwrap();
         let gref = *self.grefs.get(usize::from(response.id))?;

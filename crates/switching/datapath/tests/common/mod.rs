@@ -218,9 +218,9 @@ impl Host {
     }
 }
 
-/// How often a wait looks, a millisecond apart, before it fails: far above what a busy machine's workers need, to which this thread's
+/// How often a wait checks, a millisecond apart, before it fails: far above what a busy machine's workers need, to which this thread's
 /// pauses say nothing.
-const LOOKS: u32 = 10_000;
+const CHECKS: u32 = 10_000;
 
 /// Waits until `done` holds.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -229,13 +229,13 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Waits until there is a value.
 pub fn wait_for<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         if let Some(value) = value() {
             return value;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{what} did not happen in {LOOKS} looks");
+    panic!("{what} did not happen in {CHECKS} checks");
 }
 
 /// An Ethernet frame of `len` bytes with a body that depends on `n`.

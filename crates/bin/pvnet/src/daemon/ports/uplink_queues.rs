@@ -126,15 +126,15 @@ pub(super) enum Watch {
 }
 
 impl Watch {
-    /// Looks at the device. Returns the name of the interface if it was deleted.
-    pub(super) fn look(&self) -> Option<&str> {
+    /// Checks the device. Returns the name of the interface if it was deleted.
+    pub(super) fn check(&self) -> Option<&str> {
         let (is_deleted, name) = match self {
             Self::Nothing => return None,
             Self::Queue(queue) | Self::PacketSockets(queue, _) => {
                 (queue.is_deleted(), queue.name())
             }
             Self::Nic { watch, .. } => {
-                watch.look_at_mtu();
+                watch.check_mtu();
                 (watch.is_deleted(), watch.name())
             }
         };

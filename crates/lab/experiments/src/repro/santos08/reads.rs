@@ -208,7 +208,7 @@ struct Reader {
 /// The most frames that are taken before they are read: as many as a ring has.
 const BATCH: usize = 256;
 /// How often the thread checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Reader {
     fn start(server: &Server, cpus: &Cpus) -> Result<Self> {
@@ -260,7 +260,7 @@ fn read_all(
     let mut page = [0; 4096];
     let mut before = thread_cpu();
     while !is_ended.load(Ordering::Relaxed) {
-        guest.wait(LOOK)?;
+        guest.wait(CHECK_INTERVAL)?;
         loop {
             let mut taken = 0;
             while taken < BATCH && guest.queue.rx.receive(&mut frames[taken]).map_err(text)? {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shm::{Iovec, Region};
 
-use super::watch::Looks;
+use super::watch::Checks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
 use crate::xdp::ring::{CompletionRing, Descriptor, TxRing};
 
@@ -39,7 +39,7 @@ pub struct XdpNicEgress {
     /// Whether a frame was left waiting.
     waits: bool,
     /// At the queue while it is full: the kernel announces neither buffers that come back nor that it takes frames again.
-    looks: Looks,
+    checks: Checks,
     /// Segments that were made in this call.
     cut: usize,
 }
@@ -105,7 +105,7 @@ impl XdpNicSender {
             copies_singly: false,
             supply: BufferSupply::default(),
             waits: false,
-            looks: Looks::new(),
+            checks: Checks::new(),
             cut: 0,
         }
     }
@@ -157,30 +157,30 @@ impl XdpNicEgress {
         }
     }
 
-    /// Whether there are `buffers` buffers. Looks for them if it is worth it.
+    /// Whether there are `buffers` buffers. Checks for them if that is due.
     fn has_room(&mut self, buffers: usize, now: Duration) -> bool {
         self.wire.take(buffers) || self.finds_room(buffers, now)
     }
 
     #[cold]
     fn finds_room(&mut self, buffers: usize, now: Duration) -> bool {
-        if !self.looks.are_due(now) {
+        if !self.checks.are_due(now) {
             return false;
         }
-        self.look(now);
+        self.check(now);
         let has_room = self.wire.take(buffers);
         if has_room {
-            self.looks.renew();
+            self.checks.renew();
         }
         has_room
     }
 
     /// Has the kernel send, and takes the buffers that come back. Where it copies, these may be there at once.
-    fn look(&mut self, now: Duration) {
+    fn check(&mut self, now: Duration) {
         let before = self.wire.sent;
         self.wire.publish();
         self.reclaim(now);
-        self.looks.looked(self.wire.sent != before, now);
+        self.checks.checked(self.wire.sent != before, now);
     }
 
     /// Takes the buffers of frames that were sent, and notices the end of a shortage.
@@ -287,19 +287,19 @@ impl Egress for XdpNicEgress {
         true
     }
 
-    /// Looks after a queue that is full, when a look is due: that a worker is idle empties no queue.
+    /// Checks a queue that is full, when that is due: that a worker is idle empties no queue.
     fn flush(&mut self, now: Duration, _: bool) -> Option<Duration> {
         if !self.is_held_up() {
             return None;
         }
-        if self.looks.are_due(now) {
-            self.look(now);
+        if self.checks.are_due(now) {
+            self.check(now);
         }
         if self.waits && self.wire.queue.rings().free.len() >= SEGMENTS.into() {
             self.waits = false;
             self.wire.queue.room.ring();
         }
-        self.is_held_up().then(|| self.looks.due())
+        self.is_held_up().then(|| self.checks.due())
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {
@@ -318,7 +318,7 @@ impl Wire {
         len > PAGE_SIZE || len.saturating_sub(beyond) > self.mtu
     }
 
-    /// A call with `frames` frames begins. Returns whether it has looked for buffers that came back.
+    /// A call with `frames` frames begins. Returns whether it has checked for buffers that came back.
     fn begin(&mut self, frames: usize) -> bool {
         let rings = &mut *self.queue.rings();
         // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
